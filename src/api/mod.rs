@@ -46,7 +46,7 @@ pub use http::token_scope::{Permissions, TokenScope};
 pub use jobs::show::why_job_waits;
 pub use journal::{Decisions, NoDecisions};
 pub use read_error::ReadError;
-pub use serve::{serve, serve_within};
+pub use serve::{serve, serve_metrics, serve_within};
 pub use stream::live::Live;
 pub use throttles::held::{closed_above, held_keys};
 pub use throttles::obstacles::Obstacles;

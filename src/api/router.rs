@@ -92,9 +92,20 @@ fn pages() -> Router<ApiState> {
 pub fn router(deps: Deps) -> Router {
     let (routes, declared) = api().split_for_parts();
     let document = document::document(declared, !deps.tokens.is_empty()).to_string();
-    let app = ApiState::new(deps, document);
+    layered(routes.merge(pages()), ApiState::new(deps, document))
+}
+
+/// Returns the router of a listener for metrics alone, behind the same guard.
+pub fn of_metrics(deps: Deps) -> Router {
+    let routes = OpenApiRouter::default()
+        .routes(routes!(metrics::show))
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready));
+    layered(routes.into(), ApiState::new(deps, String::new()))
+}
+
+fn layered(routes: Router<ApiState>, app: ApiState) -> Router {
     routes
-        .merge(pages())
         .fallback(no_route)
         .layer(from_fn_with_state(app.clone(), gate::gate))
         .layer(from_fn_with_state(app.clone(), guard::guard))

@@ -55,6 +55,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// The default number of connections.
 const USUAL: usize = 1024;
 
+/// The number of connections of a listener for metrics.
+const OF_METRICS: usize = 64;
+
 /// The paths that are served on a reserved place.
 const ON_RESERVE: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
@@ -72,9 +75,27 @@ pub async fn serve_within(
 ) -> io::Result<()> {
     let cancel = deps.cancel.clone();
     let sampler = tokio::spawn(sample::run(deps.clone()));
-    let app = router::router(deps);
+    attend_all(router::router(deps), listener, &connections, &cancel).await;
+    sampler.abort();
+    Ok(())
+}
+
+/// Serves the metrics and the health of the process, and nothing else, as [`serve_within`] does.
+pub async fn serve_metrics(deps: Deps, listener: TcpListener) -> io::Result<()> {
+    let cancel = deps.cancel.clone();
+    let connections = Connections::new(OF_METRICS);
+    attend_all(router::of_metrics(deps), listener, &connections, &cancel).await;
+    Ok(())
+}
+
+async fn attend_all(
+    app: Router,
+    listener: TcpListener,
+    connections: &Connections,
+    cancel: &CancellationToken,
+) {
     let tasks = TaskTracker::new();
-    while let Some((stream, address)) = accept(&listener, &connections, &cancel).await {
+    while let Some((stream, address)) = accept(&listener, connections, cancel).await {
         if let Some(seat) = connections.admit(origin(Some(address.ip()))) {
             tasks.spawn(attend(
                 app.clone(),
@@ -93,8 +114,6 @@ pub async fn serve_within(
             "requests were cut off because they did not end within the grace time"
         );
     }
-    sampler.abort();
-    Ok(())
 }
 
 /// Returns the next connection; `None` when the process stops.

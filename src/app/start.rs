@@ -130,6 +130,11 @@ impl App {
             true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
             false => None,
         };
+        #[cfg(feature = "api")]
+        let metrics_listener = match settings.metrics_listen.as_str() {
+            "" => None,
+            address => Some(api::bind(address, !tokens.is_empty()).await?),
+        };
         reach(&settings.database(), STARTUP_TIMEOUT, true)
             .await
             .map_err(|why| unreachable(why, settings))?;
@@ -275,8 +280,7 @@ impl App {
         #[cfg(feature = "api")]
         let mut address = None;
         #[cfg(feature = "api")]
-        if let Some(listener) = listener {
-            address = Some(listener.local_addr()?);
+        if listener.is_some() || metrics_listener.is_some() {
             let deps = api::Deps {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
@@ -295,11 +299,23 @@ impl App {
                 registry: Arc::new(registry),
                 cancel: cancel.child_token(),
             };
-            tasks.push(vital.spawn("api", cancel.child_token(), async move {
-                if let Err(error) = api::serve_within(deps, listener, connections).await {
-                    tracing::error!(%error, "the HTTP API ended");
-                }
-            }));
+            if let Some(listener) = metrics_listener {
+                let (deps, at) = (deps.clone(), listener.local_addr()?);
+                tracing::info!(%at, "metrics are served");
+                tasks.push(vital.spawn("metrics", cancel.child_token(), async move {
+                    if let Err(error) = api::serve_metrics(deps, listener).await {
+                        tracing::error!(%error, "the listener for metrics ended");
+                    }
+                }));
+            }
+            if let Some(listener) = listener {
+                address = Some(listener.local_addr()?);
+                tasks.push(vital.spawn("api", cancel.child_token(), async move {
+                    if let Err(error) = api::serve_within(deps, listener, connections).await {
+                        tracing::error!(%error, "the HTTP API ended");
+                    }
+                }));
+            }
         }
         Ok(Self {
             queue,

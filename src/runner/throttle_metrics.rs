@@ -56,12 +56,12 @@ impl ThrottleMetrics {
             known: Arc::default(),
         };
         registry.register(
-            "flyball_throttle_attempts",
+            "flyball_job_attempts",
             "Attempts of the throttle's jobs that ended in this process, by outcome",
             metrics.attempts.clone(),
         );
         registry.register_with_unit(
-            "flyball_throttle_attempt_duration",
+            "flyball_job_attempt_duration",
             "Duration of attempts of the throttle's jobs",
             Unit::Seconds,
             metrics.duration.clone(),
@@ -128,12 +128,12 @@ mod tests {
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
 
         for line in [
-            r#"flyball_throttle_attempts_total{throttle="t0",outcome="completed"} 1"#,
-            r#"flyball_throttle_attempts_total{throttle="t0",outcome="failed"} 1"#,
-            r#"flyball_throttle_attempts_total{throttle="other",outcome="completed"} 50"#,
-            r#"flyball_throttle_attempts_total{throttle="other",outcome="throttled"} 1"#,
-            r#"flyball_throttle_attempt_duration_seconds_count{throttle="t0"} 2"#,
-            r#"flyball_throttle_attempt_duration_seconds_count{throttle="other"} 51"#,
+            r#"flyball_job_attempts_total{throttle="t0",outcome="completed"} 1"#,
+            r#"flyball_job_attempts_total{throttle="t0",outcome="failed"} 1"#,
+            r#"flyball_job_attempts_total{throttle="other",outcome="completed"} 50"#,
+            r#"flyball_job_attempts_total{throttle="other",outcome="throttled"} 1"#,
+            r#"flyball_job_attempt_duration_seconds_count{throttle="t0"} 2"#,
+            r#"flyball_job_attempt_duration_seconds_count{throttle="other"} 51"#,
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

@@ -59,6 +59,38 @@ async fn three_processes_start_at_once_on_an_empty_database() {
 }
 
 #[tokio::test]
+async fn a_process_without_the_api_serves_its_metrics_and_nothing_else() {
+    let fixture = ProcessFixture::new("rps = 100\nwindow = 0.1").await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = free.local_addr().unwrap().to_string();
+    drop(free);
+    let settings = [("FLYBALL_METRICS_LISTEN", at.as_str())];
+    let _runner = fixture.serve_with(&["--roles", "runner"], &settings);
+    let get = |path: &str| reqwest::get(format!("http://{at}{path}"));
+    eventually("the process is ready", SOON, || async {
+        let response = get("/readyz").await.ok()?;
+        (response.status() == 200).then_some(())
+    })
+    .await;
+
+    let job = |_| NewJob::new("http", serde_json::json!({"url": "http://127.0.0.1:9/"}));
+    fixture.enqueue_as(3, job).await;
+    let attempt = "flyball_job_attempts_total{throttle=\"default\",outcome=\"failed\"}";
+    let metrics = eventually("attempts are counted", SOON, || async {
+        let text = get("/metrics").await.ok()?.text().await.ok()?;
+        text.contains(attempt).then_some(text)
+    })
+    .await;
+    assert!(
+        metrics.contains("flyball_job_attempt_duration_seconds_count{throttle=\"default\"}"),
+        "{metrics}"
+    );
+    for path in ["/", "/api/v1/jobs", "/openapi.json"] {
+        assert_eq!(get(path).await.unwrap().status(), 404, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn migrations_run_while_a_worker_works() {
     let fixture = ProcessFixture::new("rps = 100\nwindow = 0.1").await;
     let _process = fixture.serve();
