@@ -17,7 +17,7 @@ demo: ## install what is missing, build, and show a governed reindex on a dashbo
 	@scripts/setup.sh --demo && exec cargo run -p flyball-lab -- demo $(ARGS)
 
 test: ## install what is missing, build, and run all tests on a private Postgres, Redis and Prometheus
-	@scripts/setup.sh && exec scripts/test.sh $(ARGS)
+	@scripts/setup.sh && scripts/setup-counterparts.sh && exec scripts/test.sh $(ARGS)
 
 soak: ## the long forms of the tests of plans and of what breaks; FLYBALL_SOAK_S seconds each (300)
 	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 
 use crate::config::{DatabaseServer, PrometheusServer, Settings};
 use crate::governor::Sources;
+use crate::reindex::catalogue::{Hidden, NamedSink, SourceKind};
 use crate::signals::server::{Access, Credentials, SecretSource};
 use crate::signals::{Prometheus, SignalDatabase};
 
@@ -31,7 +32,63 @@ pub(super) fn named(settings: &Settings, mut sources: Sources) -> anyhow::Result
         let url = url(server).with_context(of)?;
         sources = sources.with_database(name, SignalDatabase::new(name, &url).with_context(of)?);
     }
-    Ok(sources)
+    Ok(with_reindex(settings, sources))
+}
+
+/// Adds the search engines and MongoDB servers that jobs may name. One with a secret that this process
+/// does not have is left out, because it may be none of its business.
+fn with_reindex(settings: &Settings, mut sources: Sources) -> Sources {
+    let catalogue = settings.catalogue();
+    for (name, sink) in &catalogue.sinks {
+        let NamedSink::Elastic {
+            url,
+            authorization,
+            ca_file,
+            ..
+        } = sink
+        else {
+            continue;
+        };
+        let credentials = match authorization.as_ref().map(text) {
+            None => Some(Credentials::None),
+            Some(text) => text.map(Credentials::Whole),
+        };
+        let authorities = ca_file.as_ref().map(std::fs::read).transpose();
+        let (Some(credentials), Ok(authorities)) = (credentials, authorities) else {
+            tracing::info!(
+                sink = name,
+                "signals cannot use a sink whose files or variables are missing"
+            );
+            continue;
+        };
+        let access = Access {
+            url: url.clone(),
+            credentials,
+            headers: Vec::new(),
+            authorities,
+        };
+        sources = sources.with_cluster(name, access);
+    }
+    for (name, source) in &catalogue.sources {
+        let url = source.database.as_ref().and_then(|url| match url {
+            Hidden::Variable(variable) | Hidden::Bound(variable) => std::env::var(variable).ok(),
+            Hidden::File(path) => std::fs::read_to_string(path).ok(),
+        });
+        if let Some(url) = url.filter(|_| source.kind == SourceKind::Mongodb) {
+            sources = sources.with_mongodb(name, &url);
+        }
+    }
+    sources
+}
+
+/// Returns the location of a header's text; `None` if it is a variable that is not set.
+fn text(location: &Hidden) -> Option<SecretSource> {
+    match location {
+        Hidden::Variable(variable) | Hidden::Bound(variable) => {
+            std::env::var(variable).ok().map(SecretSource::Text)
+        }
+        Hidden::File(path) => Some(SecretSource::File(PathBuf::from(path))),
+    }
 }
 
 fn access(server: &PrometheusServer) -> anyhow::Result<Access> {

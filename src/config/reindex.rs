@@ -10,26 +10,31 @@ use super::servers::require;
 use crate::input::Issue;
 use crate::reindex::Catalogue;
 use crate::reindex::catalogue::{
-    Hidden, NamedSink, NamedSource, Rights, USUAL_STATEMENT_TIMEOUT, one_query,
+    Hidden, NamedSink, NamedSource, Rights, SourceKind, USUAL_BULK_PATH, USUAL_STATEMENT_TIMEOUT,
+    one_query,
 };
 
 /// Keys of `[reindex.sources.<name>]`.
-pub const SOURCE_KEYS: [&str; 7] = [
+pub const SOURCE_KEYS: [&str; 9] = [
+    "type",
     "url_env",
     "url_file",
     "role",
     "statement_timeout_s",
     "tables",
+    "collections",
     "statements",
     "key",
 ];
 
 /// Keys of `[reindex.sinks.<name>]`.
-pub const SINK_KEYS: [&str; 12] = [
+pub const SINK_KEYS: [&str; 14] = [
     "type",
     "url",
     "indexes",
+    "bulk_path",
     "pipelines",
+    "aliases",
     "authorization_env",
     "authorization_file",
     "ca_file",
@@ -56,6 +61,12 @@ pub struct ReindexSettings {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceSettings {
+    /// The type of the source: `postgres` or `mongodb`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Collections that jobs may name.
+    #[serde(default)]
+    pub collections: Vec<String>,
     /// The environment variable that holds its URL.
     pub url_env: Option<String>,
     /// The file that holds its URL.
@@ -96,9 +107,14 @@ pub struct SinkSettings {
     /// Indexes that jobs may name.
     #[serde(default)]
     pub indexes: Vec<String>,
+    /// The path of a bulk request; `{index}` stands for the job's index.
+    pub bulk_path: Option<String>,
     /// Ingest pipelines that jobs may name.
     #[serde(default)]
     pub pipelines: Vec<String>,
+    /// Aliases that jobs may move.
+    #[serde(default)]
+    pub aliases: Vec<String>,
     /// The environment variable that holds the text of the `authorization` header.
     pub authorization_env: Option<String>,
     /// The file that holds the text of the `authorization` header.
@@ -142,6 +158,11 @@ impl ReindexSettings {
 impl SourceSettings {
     fn named(&self) -> NamedSource {
         NamedSource {
+            kind: match self.kind.as_deref() {
+                Some("mongodb") => SourceKind::Mongodb,
+                _ => SourceKind::Postgres,
+            },
+            collections: self.collections.clone(),
             database: hidden(self.url_env.as_ref(), self.url_file.as_ref()),
             rights: rights(self.role.as_ref(), self.statement_timeout_s),
             tables: self.tables.clone(),
@@ -156,7 +177,50 @@ impl SourceSettings {
 
     /// Checks the rules that the types cannot express.
     pub(super) fn check(&self, at: &str, issues: &mut Vec<Issue>) {
+        match self.kind.as_deref() {
+            None | Some("postgres") => self.check_tables(at, issues),
+            Some("mongodb") => self.check_collections(at, issues),
+            Some(_) => require(issues, at, false, "type", "must be postgres or mongodb"),
+        }
+        let is_time = is_time(self.statement_timeout_s);
+        require(issues, at, is_time, "statement_timeout_s", NO_TIME);
+    }
+
+    fn check_collections(&self, at: &str, issues: &mut Vec<Issue>) {
         let mut require = |is_fit, key, message| require(issues, at, is_fit, key, message);
+        require(
+            cfg!(feature = "mongodb"),
+            "type",
+            "must be postgres: this program was built without the feature \"mongodb\"",
+        );
+        for (key, is_set) in [
+            ("role", self.role.is_some()),
+            ("tables", !self.tables.is_empty()),
+            ("statements", !self.statements.is_empty()),
+            ("key", self.key.is_some()),
+        ] {
+            require(!is_set, key, "must be left out unless type is postgres");
+        }
+        require(
+            self.url_env.is_some() != self.url_file.is_some(),
+            "url_env",
+            "must be set, or url_file, and not both",
+        );
+        let are_collections = self.collections.iter().all(|name| is_collection(name));
+        require(
+            !self.collections.is_empty() && are_collections,
+            "collections",
+            "must be a list such as [\"shop.articles\", \"blog.*\"]",
+        );
+    }
+
+    fn check_tables(&self, at: &str, issues: &mut Vec<Issue>) {
+        let mut require = |is_fit, key, message| require(issues, at, is_fit, key, message);
+        require(
+            self.collections.is_empty(),
+            "collections",
+            "must be left out unless type is mongodb",
+        );
         require(
             self.url_env.is_none() || self.url_file.is_none(),
             "url_file",
@@ -183,8 +247,6 @@ impl SourceSettings {
         let key = self.key.as_ref().map(Columns::all);
         let is_key = key.is_none_or(|key| !key.is_empty() && !key.iter().any(String::is_empty));
         require(is_key, "key", "must be a column's name, or a list of them");
-        let is_time = is_time(self.statement_timeout_s);
-        require(is_time, "statement_timeout_s", NO_TIME);
     }
 }
 
@@ -199,7 +261,12 @@ impl SinkSettings {
                     .trim_end_matches('/')
                     .to_owned(),
                 indexes: self.indexes.clone(),
+                bulk_path: self
+                    .bulk_path
+                    .clone()
+                    .unwrap_or_else(|| USUAL_BULK_PATH.to_owned()),
                 pipelines: self.pipelines.clone(),
+                aliases: self.aliases.clone(),
                 authorization: hidden(
                     self.authorization_env.as_ref(),
                     self.authorization_file.as_ref(),
@@ -265,6 +332,14 @@ impl SinkSettings {
             "ca_file",
             "must be left out unless url begins with https://",
         );
+        let is_path = |path: &String| {
+            path.starts_with('/') && path.contains("{index}") && !path.contains(['?', '#', ' '])
+        };
+        require(
+            self.bulk_path.as_ref().is_none_or(is_path),
+            "bulk_path",
+            "must be a path such as \"/{index}/_bulk\" or \"/{index}/doc/_bulk\", without a query",
+        );
     }
 
     fn check_postgres(&self, at: &str, issues: &mut Vec<Issue>) {
@@ -272,7 +347,9 @@ impl SinkSettings {
         for (key, is_set) in [
             ("url", self.url.is_some()),
             ("indexes", !self.indexes.is_empty()),
+            ("bulk_path", self.bulk_path.is_some()),
             ("pipelines", !self.pipelines.is_empty()),
+            ("aliases", !self.aliases.is_empty()),
             ("authorization_env", self.authorization_env.is_some()),
             ("authorization_file", self.authorization_file.is_some()),
             ("ca_file", self.ca_file.is_some()),
@@ -308,6 +385,10 @@ const NO_TIME: &str = "must be a number from 0.1 to 3600 seconds";
 fn is_table(name: &str) -> bool {
     let parts: Vec<_> = name.split('.').collect();
     parts.len() <= 2 && parts.iter().all(|part| !part.is_empty())
+}
+
+fn is_collection(name: &str) -> bool {
+    matches!(name.split_once('.'), Some((database, rest)) if !database.is_empty() && !rest.is_empty())
 }
 
 fn is_time(seconds: Option<f64>) -> bool {

@@ -155,7 +155,16 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
     if fields.get("reindex").is_some()
         && let Some(mut reindex) = fields.part("reindex", &["sources", "sinks"])
     {
-        each(&mut reindex, "sources", &SOURCE_KEYS, &[], of_reindex);
+        each(
+            &mut reindex,
+            "sources",
+            &SOURCE_KEYS,
+            &[],
+            |key| match key {
+                "type" => SettingType::Word(&["postgres", "mongodb"]),
+                _ => of_reindex(key),
+            },
+        );
         each(&mut reindex, "sinks", &SINK_KEYS, &["type"], of_reindex);
     }
     let is_list = |value: &Value| {
@@ -190,7 +199,7 @@ fn of_kind(key: &str) -> SettingType {
 fn of_reindex(key: &str) -> SettingType {
     match key {
         "type" => SettingType::Word(&["elastic", "postgres"]),
-        "tables" | "indexes" | "pipelines" => SettingType::Texts,
+        "tables" | "collections" | "indexes" | "pipelines" | "aliases" => SettingType::Texts,
         "statements" => SettingType::NamedTexts,
         "key" => SettingType::Columns,
         "statement_timeout_s" => SettingType::Number(0.1, 3600.0),

@@ -9,7 +9,10 @@ use super::arg_fields::{
     columns, key, list, missing, not_allowed, refuse, required, required_choice, table, text,
     variable, wrong,
 };
-use super::catalogue::{Catalogue, Hidden, NamedSink, NamedSource, Rights, allows, one_query};
+use super::catalogue::{
+    Catalogue, Hidden, NamedSink, NamedSource, Rights, SourceKind, USUAL_BULK_PATH, allows,
+    one_query,
+};
 use crate::input::{Issue, Reader};
 
 /// Most documents that one bulk request may carry.
@@ -37,7 +40,7 @@ pub struct Args {
     pub on_bad_document: OnBadDocument,
 }
 
-/// A table or statement in Postgres, read in the order of a unique key.
+/// A table or statement in Postgres, or a collection in MongoDB, read in the order of a unique key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceArgs {
     /// The location of the database's URL; `None` for the queue's own database.
@@ -50,6 +53,20 @@ pub struct SourceArgs {
     pub key: Vec<String>,
     /// Columns that make up the document; `None` for all.
     pub columns: Option<Vec<String>>,
+    /// True if the job copies changes as well, from the start of the scan on, and does not end.
+    pub follow: bool,
+    /// The response to changes that the source no longer has.
+    pub on_lost_changes: OnLostChanges,
+}
+
+/// The response to changes that the source no longer has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLostChanges {
+    /// The job ends dead and says so. A retry scans from the beginning.
+    #[default]
+    DeadLetter,
+    /// The job scans from the beginning by itself.
+    Rescan,
 }
 
 /// The rows of a source.
@@ -59,6 +76,15 @@ pub enum Rows {
     Table(Vec<String>),
     /// A query that starts with `select` or `with`.
     Query(String),
+    /// A collection of MongoDB.
+    Collection(CollectionName),
+}
+
+/// A collection of MongoDB with its database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollectionName {
+    pub database: String,
+    pub name: String,
 }
 
 /// The destination of documents.
@@ -84,11 +110,15 @@ pub enum Sink {
 }
 
 /// An index behind `_bulk`, and options for writing documents to it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Elastic {
     /// Base address, without a trailing slash.
     pub url: String,
     pub index: String,
+    /// The path of a bulk request; `{index}` stands for the index.
+    pub bulk_path: String,
+    /// The alias that is moved to the index after the last document.
+    pub alias: Option<String>,
     /// Column that is the document's id.
     pub id: String,
     /// The location of the text of the `authorization` header.
@@ -103,6 +133,24 @@ pub struct Elastic {
     pub pipeline: Option<String>,
     /// Column whose text determines the shard.
     pub routing: Option<String>,
+}
+
+impl Default for Elastic {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            index: String::new(),
+            bulk_path: USUAL_BULK_PATH.to_owned(),
+            alias: None,
+            id: String::new(),
+            authorization: None,
+            ca_file: None,
+            is_guarded: false,
+            creates: false,
+            pipeline: None,
+            routing: None,
+        }
+    }
 }
 
 impl Sink {
@@ -163,6 +211,16 @@ pub(super) const ORIGINS: &str = "_ORIGINS";
 const NOT_FREE: &str = "must be left out: a job names a source and a sink of the settings file, and brings no address, table, SQL or variable \
      of its own unless the operator sets allow_reindex_queries";
 
+/// The refusal of what makes a deleted document impossible to find.
+const FOLLOWED_BY_ID: &str =
+    "must be left out with \"follow\": a deleted document is known by its _id alone";
+
+/// The words of `on_lost_changes`.
+const ON_LOST_CHANGES: [(&str, OnLostChanges); 2] = [
+    ("dead_letter", OnLostChanges::DeadLetter),
+    ("rescan", OnLostChanges::Rescan),
+];
+
 /// The refusal of a database's URL in a job.
 const NO_URL: &str = "must be left out, because credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"";
 
@@ -187,9 +245,15 @@ impl Args {
         let key = source.as_ref().map_or(Some(String::new()), |source| {
             (source.key.len() == 1).then(|| source.key[0].clone())
         });
-        let sink = fields
-            .part("sink", &[])
-            .and_then(|mut sink| self::sink(&mut sink, key, catalogue));
+        let follow = source.as_ref().is_some_and(|source| source.follow);
+        let sink = fields.part("sink", &[]).and_then(|mut sink| {
+            if follow {
+                refuse(&mut sink, "id", FOLLOWED_BY_ID);
+                refuse(&mut sink, "routing", FOLLOWED_BY_ID);
+                refuse(&mut sink, "op_type", FOLLOWED_BY_ID);
+            }
+            self::sink(&mut sink, key, catalogue)
+        });
         let mut count = |name: &str, usual: usize, range: RangeInclusive<u64>| {
             let range = *range.start() as i64..=*range.end() as i64;
             let number = fields.whole(name, range, "");
@@ -260,17 +324,53 @@ fn refuse_free<'n, T>(
 fn source(fields: &mut Reader<'_>, catalogue: &Catalogue) -> Option<SourceArgs> {
     if fields.has("name") {
         let given = named(fields, &catalogue.sources, "source")?;
+        if given.kind == SourceKind::Mongodb {
+            fields.only(&["name", "collection", "columns", "follow", "on_lost_changes"]);
+            let allowed = Some(given.collections.as_slice());
+            let rights = given.rights.clone();
+            return collection(fields, given.database.clone(), rights, allowed);
+        }
         fields.only(&["name", "table", "statement", "key", "columns"]);
         return named_source(fields, given);
     }
     if !catalogue.allow_queries {
         return refuse_free(fields, "source", catalogue.sources.keys());
     }
+    let kinds = [
+        ("postgres", SourceKind::Postgres),
+        ("mongodb", SourceKind::Mongodb),
+    ];
+    // Only a build with MongoDB offers it.
+    let kinds = if cfg!(feature = "mongodb") {
+        &kinds[..]
+    } else {
+        &kinds[..1]
+    };
+    let kind = required_choice(fields, "type", kinds);
+    refuse(fields, "url", NO_URL);
+    if kind == Some(SourceKind::Mongodb) {
+        fields.only(&[
+            "name",
+            "type",
+            "url",
+            "url_env",
+            "collection",
+            "columns",
+            "follow",
+            "on_lost_changes",
+        ]);
+        let database = variable(fields, "url_env", DATABASES).map(Hidden::Variable);
+        if database.is_none() && !fields.has("url_env") {
+            fields.missing(
+                "url_env",
+                "an environment variable that holds the URL of a deployment",
+            );
+        }
+        return collection(fields, Some(database?), Rights::default(), None);
+    }
     fields.only(&[
         "name", "type", "url", "url_env", "table", "query", "key", "columns",
     ]);
-    required_choice(fields, "type", &[("postgres", ())]);
-    refuse(fields, "url", NO_URL);
     let database = variable(fields, "url_env", DATABASES).map(Hidden::Variable);
     let rows = match (text(fields, "table"), text(fields, "query")) {
         (Some(_), Some(_)) => wrong(
@@ -295,6 +395,53 @@ fn source(fields: &mut Reader<'_>, catalogue: &Catalogue) -> Option<SourceArgs> 
         rows: rows?,
         key: key?,
         columns,
+        follow: false,
+        on_lost_changes: OnLostChanges::default(),
+    })
+}
+
+/// Reads a collection of MongoDB; `allowed` are the settings' names of those that jobs may read, and
+/// without them jobs may read any.
+fn collection(
+    fields: &mut Reader<'_>,
+    database: Option<Hidden>,
+    rights: Rights,
+    allowed: Option<&[String]>,
+) -> Option<SourceArgs> {
+    let name = required(
+        fields,
+        "collection",
+        "a collection, as \"database.collection\"",
+    );
+    let name = name.and_then(|name| match allowed {
+        Some(patterns) if !allows(patterns, &name) => {
+            not_allowed(fields, "collection", "collections", patterns.iter())
+        }
+        _ => match name.split_once('.') {
+            Some((database, rest)) if !database.is_empty() && !rest.is_empty() => {
+                let (database, name) = (database.to_owned(), rest.to_owned());
+                Some(CollectionName { database, name })
+            }
+            _ => wrong(fields, "collection", "must be \"database.collection\""),
+        },
+    });
+    let columns = columns(fields, "columns");
+    let follow = fields.flag("follow").unwrap_or_default();
+    let on_lost_changes = fields.choice("on_lost_changes", &ON_LOST_CHANGES);
+    if on_lost_changes.is_some() && !follow {
+        fields.wrong(
+            "on_lost_changes",
+            "must be left out without \"follow\": true",
+        );
+    }
+    Some(SourceArgs {
+        database,
+        rights,
+        rows: Rows::Collection(name?),
+        key: vec!["_id".to_owned()],
+        columns,
+        follow,
+        on_lost_changes: on_lost_changes.unwrap_or_default(),
     })
 }
 
@@ -328,6 +475,8 @@ fn named_source(fields: &mut Reader<'_>, given: &NamedSource) -> Option<SourceAr
         rows: rows?,
         key: key?,
         columns,
+        follow: false,
+        on_lost_changes: OnLostChanges::default(),
     })
 }
 
@@ -374,14 +523,18 @@ fn elastic(fields: &mut Reader<'_>, id: Option<String>, given: Option<&NamedSink
             url,
             authorization,
             ca_file,
+            bulk_path,
             ..
         }) => {
-            fields.only(&["name", "id", "index", "pipeline", "op_type", "routing"]);
+            fields.only(&[
+                "name", "id", "index", "alias", "pipeline", "op_type", "routing",
+            ]);
             let (authorization, ca_file) = (authorization.clone(), ca_file.clone());
             Some(Elastic {
                 url: url.clone(),
                 authorization,
                 ca_file,
+                bulk_path: bulk_path.clone(),
                 ..Elastic::default()
             })
         }
@@ -393,6 +546,7 @@ fn elastic(fields: &mut Reader<'_>, id: Option<String>, given: Option<&NamedSink
                 "url",
                 "authorization_env",
                 "index",
+                "alias",
                 "pipeline",
                 "op_type",
                 "routing",
@@ -416,14 +570,24 @@ fn elastic(fields: &mut Reader<'_>, id: Option<String>, given: Option<&NamedSink
         }
     };
     let index = required(fields, "index", "the name of the index")
-        .and_then(|index| index_name(fields, index));
+        .and_then(|index| index_name(fields, "index", index));
+    let alias = text(fields, "alias").and_then(|alias| index_name(fields, "alias", alias));
+    if alias.is_some() && alias == index {
+        fields.wrong("alias", "must not be the index itself");
+    }
     let pipeline = text(fields, "pipeline").and_then(|pipeline| pipeline_name(fields, pipeline));
     let creates = fields.choice("op_type", &[("index", false), ("create", true)]);
     let routing = text(fields, "routing");
     if let Some(NamedSink::Elastic {
-        indexes, pipelines, ..
+        indexes,
+        pipelines,
+        aliases,
+        ..
     }) = given
     {
+        if alias.as_ref().is_some_and(|alias| !allows(aliases, alias)) {
+            return not_allowed(fields, "alias", "aliases", aliases.iter());
+        }
         if index.as_ref().is_some_and(|index| !allows(indexes, index)) {
             return not_allowed(fields, "index", "indexes", indexes.iter());
         }
@@ -437,6 +601,7 @@ fn elastic(fields: &mut Reader<'_>, id: Option<String>, given: Option<&NamedSink
     Some(Sink::Elastic(Elastic {
         index: index?,
         id: id?,
+        alias,
         pipeline,
         creates: creates.unwrap_or_default(),
         routing,
@@ -515,12 +680,12 @@ fn address(fields: &mut Reader<'_>, url: String) -> Option<String> {
     Some(url)
 }
 
-fn index_name(fields: &mut Reader<'_>, index: String) -> Option<String> {
+fn index_name(fields: &mut Reader<'_>, field: &str, index: String) -> Option<String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     if index.len() > 255 || index.starts_with(['-', '_', '.']) || !index.chars().all(allowed) {
         let allowed =
             "1 to 255 lower-case letters, digits or any of - _ . and start with a letter or digit";
-        fields.refuse("index", allowed, &Value::String(index));
+        fields.refuse(field, allowed, &Value::String(index));
         return None;
     }
     Some(index)

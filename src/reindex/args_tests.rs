@@ -21,6 +21,8 @@ fn free() -> Catalogue {
 
 fn catalogue() -> Catalogue {
     let source = NamedSource {
+        kind: SourceKind::Postgres,
+        collections: Vec::new(),
         database: Some(Hidden::Variable("SHOP_DATABASE_URL".into())),
         rights: Rights {
             role: Some("reader".into()),
@@ -34,6 +36,8 @@ fn catalogue() -> Catalogue {
         key: None,
     };
     let search = NamedSink::Elastic {
+        bulk_path: USUAL_BULK_PATH.to_owned(),
+        aliases: vec!["articles".to_owned()],
         url: "https://search.example.com:9200".into(),
         indexes: vec!["articles-*".into()],
         pipelines: vec!["clean".into()],

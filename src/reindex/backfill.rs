@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::args::{Args, OnBadDocument};
+use super::args::{Args, OnBadDocument, OnLostChanges};
+use super::document::Action;
 use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
 use super::reader::PageReader;
 use super::sink::{Sink, WriteError, WriteOutcome};
@@ -18,6 +19,7 @@ use crate::jobs::{Checkpoint, CheckpointError, Context, Job, Outcome, Scope};
 use crate::throttle::{AcquireRequest, KeyOutcomes, LaneRequest, Limit, Name, UpstreamRefusal};
 
 mod checkpoint;
+mod follow;
 
 /// Interval between checkpoints; a killed worker repeats at most this much.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -82,7 +84,7 @@ pub async fn backfill(
         hold_until: Instant::now(),
         strikes: 0,
     };
-    let end = match run.copy(source).await {
+    let end = match run.run(source).await {
         Ok(()) => BackfillEnd::Finished,
         Err(end) => end,
     };
@@ -98,6 +100,8 @@ enum BackfillEnd {
     Failed(String),
     Wrong(String),
     Throttled(Duration, String),
+    /// The source has dropped changes that were not copied.
+    ChangesLost(String),
 }
 
 struct Backfill<'a> {
@@ -133,11 +137,33 @@ struct Backfill<'a> {
 }
 
 impl Backfill<'_> {
+    async fn run(&mut self, source: Arc<dyn DocumentSource>) -> Result<(), BackfillEnd> {
+        loop {
+            let ended = match self.copy(source.clone()).await {
+                Ok(()) if self.args.source.follow => self.follow(&*source).await,
+                ended => ended,
+            };
+            match ended {
+                Err(BackfillEnd::ChangesLost(error))
+                    if self.args.source.on_lost_changes == OnLostChanges::Rescan =>
+                {
+                    tracing::warn!(job.id = self.job.id, %error, "reindex scans from the beginning");
+                    self.discard().await;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Copies everything after the cursor, or nothing if the scan is over.
     async fn copy(&mut self, source: Arc<dyn DocumentSource>) -> Result<(), BackfillEnd> {
         let cancelled = self.context.cancelled.clone();
         tokio::select! {
             () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
             ready = self.prepare(&*source) => ready?,
+        }
+        if self.progress.mark.scanned {
+            return Ok(());
         }
         let mut reader = PageReader::start(
             source,
@@ -167,14 +193,19 @@ impl Backfill<'_> {
                 () = sleep_until(send_at.unwrap_or(self.started)), if send_at.is_some() => self.ask_and_send().await,
             }
         }
+        // What is incomplete is not published.
+        if self.progress.mark.refused == 0 || self.args.on_bad_document == OnBadDocument::Skip {
+            self.sink.publish().await.map_err(failed)?;
+        }
         Ok(())
     }
 
     async fn prepare(&mut self, source: &dyn DocumentSource) -> Result<(), BackfillEnd> {
-        self.sink.prepare().await.map_err(|trouble| match trouble {
-            WriteError::Wrong(_) => BackfillEnd::Wrong(trouble.to_string()),
-            _ => BackfillEnd::Failed(trouble.to_string()),
-        })?;
+        self.sink.prepare().await.map_err(failed)?;
+        if self.args.source.follow && self.progress.mark.position.is_none() {
+            // Before the first page, so that no change can fall between the scan and the changes.
+            self.progress.mark.position = Some(source.position().await?);
+        }
         if self.progress.total.is_none() {
             self.progress.total = source.estimate().await?;
         }
@@ -193,17 +224,22 @@ impl Backfill<'_> {
     fn take_in(&mut self, page: source::DocumentPage) {
         for document in page.documents {
             let number = self.window.push(document.key.clone());
-            if document.id.is_some() {
-                self.fresh.push_back(Item {
-                    number,
-                    document,
-                    tries: 0,
-                });
-            } else {
-                self.progress
-                    .refuse(document.key.join(","), "its id is null");
+            let fault = match (&document.id, &document.action) {
+                (_, Action::Refuse(fault)) => Some(fault.clone()),
+                (None, _) => Some("its id is null".to_owned()),
+                (Some(_), _) => None,
+            };
+            if let Some(fault) = fault {
+                let key = document.key.join(",");
+                self.progress.refuse(document.id.unwrap_or(key), &fault);
                 self.window.settle(number);
+                continue;
             }
+            self.fresh.push_back(Item {
+                number,
+                document,
+                tries: 0,
+            });
         }
         self.advance();
     }
@@ -484,7 +520,9 @@ impl Backfill<'_> {
             return Outcome::HandedBack;
         }
         let _ = timeout(DRAIN_WITHIN, self.drain()).await;
-        self.progress.mark.finished = matches!(end, BackfillEnd::Finished);
+        // A retry of a job whose changes are lost starts over as well.
+        self.progress.mark.finished =
+            matches!(end, BackfillEnd::Finished | BackfillEnd::ChangesLost(_));
         self.save_now().await;
         match end {
             // The runner knows whether the job was cancelled or the worker stops.
@@ -495,6 +533,13 @@ impl Backfill<'_> {
                 error,
             },
             BackfillEnd::Wrong(error) => Outcome::Dead { error },
+            BackfillEnd::ChangesLost(error) => Outcome::Dead {
+                error: format!(
+                    "{error}: the index lacks them. A retry of this job scans from the beginning, which brings all \
+                     documents that exist and keeps those that were deleted meanwhile: better scan into a new index. \
+                     \"on_lost_changes\": \"rescan\" does so without asking"
+                ),
+            },
             // An attempt that made progress was not in vain, so a long job does not die of many
             // small outages.
             BackfillEnd::Failed(error) if self.progress.done > self.resumed_at => {
@@ -537,7 +582,15 @@ impl From<source::Error> for BackfillEnd {
         match &error {
             source::Error::Lost(_) => Self::Failed(error.to_string()),
             source::Error::Wrong(_) => Self::Wrong(error.to_string()),
+            source::Error::ChangesLost(_) => Self::ChangesLost(error.to_string()),
         }
+    }
+}
+
+fn failed(trouble: WriteError) -> BackfillEnd {
+    match trouble {
+        WriteError::Wrong(_) => BackfillEnd::Wrong(trouble.to_string()),
+        _ => BackfillEnd::Failed(trouble.to_string()),
     }
 }
 

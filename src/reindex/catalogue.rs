@@ -22,9 +22,26 @@ pub struct Catalogue {
     pub allow_queries: bool,
 }
 
+/// The type of a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A database of Postgres.
+    #[default]
+    Postgres,
+    /// A deployment of MongoDB.
+    Mongodb,
+}
+
+/// The path of a bulk request; `{index}` stands for the job's index.
+pub const USUAL_BULK_PATH: &str = "/{index}/_bulk";
+
 /// A database that jobs may read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedSource {
+    pub kind: SourceKind,
+    /// Collections that jobs may name, as `database.collection`; a name that ends with `*` stands for
+    /// all that begin like it.
+    pub collections: Vec<String>,
     /// The location of its URL; `None` for the queue's own database.
     pub database: Option<Hidden>,
     /// The role to read as, and the limit on each statement's time.
@@ -46,8 +63,12 @@ pub enum NamedSink {
         url: String,
         /// Indexes that jobs may name; a name that ends with `*` stands for all that begin like it.
         indexes: Vec<String>,
+        /// The path of a bulk request; `{index}` stands for the job's index.
+        bulk_path: String,
         /// Ingest pipelines that jobs may name, by the same rule.
         pipelines: Vec<String>,
+        /// Aliases that jobs may move to their index, by the same rule.
+        aliases: Vec<String>,
         /// The location of the text of the `authorization` header.
         authorization: Option<Hidden>,
         /// A file of certificates that are trusted besides the system's.

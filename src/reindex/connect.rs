@@ -27,7 +27,13 @@ pub(super) struct Connect {
 
 impl Connect {
     /// Opens the source of a job.
-    pub(super) fn source(&self, args: &Args) -> Result<Arc<dyn DocumentSource>, source::Error> {
+    pub(super) async fn source(
+        &self,
+        args: &Args,
+    ) -> Result<Arc<dyn DocumentSource>, source::Error> {
+        if let args::Rows::Collection(collection) = &args.source.rows {
+            return self.collection(args, collection).await;
+        }
         let database = self
             .database(args.source.database.as_ref())
             .map_err(source::Error::Lost)?;
@@ -37,6 +43,43 @@ impl Connect {
             args.sink.id(),
             args.sink.routing(),
         )))
+    }
+
+    #[cfg(feature = "mongodb")]
+    async fn collection(
+        &self,
+        args: &Args,
+        collection: &args::CollectionName,
+    ) -> Result<Arc<dyn DocumentSource>, source::Error> {
+        let lost = |secret: &Hidden, why: &str| {
+            source::Error::Lost(format!("{} {why}", hidden::describe_secret(secret)))
+        };
+        let Some(secret) = &args.source.database else {
+            return Err(source::Error::Wrong(
+                "the job names no deployment of MongoDB".to_owned(),
+            ));
+        };
+        let url = hidden::read(secret).map_err(source::Error::Lost)?;
+        let opened = source::MongoSource::open(
+            &url,
+            &collection.database,
+            &collection.name,
+            &args.source,
+            args.sink.id(),
+            args.sink.routing(),
+        );
+        let opened = opened.await.map_err(|why| lost(secret, &why))?;
+        Ok(Arc::new(opened))
+    }
+
+    #[cfg(not(feature = "mongodb"))]
+    async fn collection(
+        &self,
+        _: &Args,
+        _: &args::CollectionName,
+    ) -> Result<Arc<dyn DocumentSource>, source::Error> {
+        let why = "this worker was built without the feature \"mongodb\"";
+        Err(source::Error::Lost(why.to_owned()))
     }
 
     /// Opens the sink of a job.

@@ -74,7 +74,7 @@ impl ReindexHandler {
                 };
             }
         };
-        match self.connect.source(args) {
+        match self.connect.source(args).await {
             Ok(source) => backfill(job, context, args, source, sink).await,
             Err(error) => Outcome::Retry {
                 after: None,

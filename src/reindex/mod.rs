@@ -41,7 +41,7 @@ mod reader;
 
 pub use args::Args;
 pub use catalogue::Catalogue;
-pub use document::Document;
+pub use document::{Action, Document};
 pub use handler::{BackfillConfig, ReindexHandler};
 pub use pace::BulkPacer;
 pub use postgres::ReindexDatabase;

@@ -33,6 +33,11 @@ pub struct ReindexCursor {
     pub listed: Vec<RefusedDocument>,
     /// True once the end was reached; a job that is retried after that starts over.
     pub finished: bool,
+    /// The position in the source's log of changes up to which every change is stored; `None` for a
+    /// job that does not follow. During the scan it is that of the scan's start.
+    pub position: Option<String>,
+    /// True if the scan is over and changes are copied.
+    pub scanned: bool,
 }
 
 /// Counts documents and estimates the time left.
@@ -45,6 +50,8 @@ pub struct Progress {
     pub total: Option<u64>,
     /// The current obstacle, for the note.
     pub trouble: Option<String>,
+    /// How far a job that follows is behind, for the note.
+    pub following: Option<String>,
     samples: VecDeque<(Duration, u64)>,
 }
 
@@ -64,6 +71,7 @@ impl Progress {
                 done: done.max(0) as u64,
                 total: total.map(|t| t.max(0) as u64),
                 trouble: None,
+                following: None,
                 samples: VecDeque::new(),
             },
             _ => Self {
@@ -71,9 +79,19 @@ impl Progress {
                 done: 0,
                 total: None,
                 trouble: None,
+                following: None,
                 samples: VecDeque::new(),
             },
         }
+    }
+
+    /// Starts over from the beginning of the source.
+    pub fn restart(&mut self) {
+        self.mark = ReindexCursor::default();
+        self.done = 0;
+        self.total = None;
+        self.following = None;
+        self.samples.clear();
     }
 
     /// Moves the cursor over `count` documents to `key`.
@@ -113,6 +131,7 @@ impl Progress {
     fn note(&self) -> String {
         let mut note = match self.total {
             _ if self.mark.finished => format!("{} documents, all read", thousands(self.done)),
+            _ if self.mark.scanned => format!("{} documents and changes", thousands(self.done)),
             Some(total) => format!(
                 "{} of about {} documents ({:.0} %)",
                 thousands(self.done),
@@ -123,11 +142,19 @@ impl Progress {
         };
         if let Some(rate) = self.rate().filter(|_| !self.mark.finished) {
             note += &format!(", {rate:.*}/s", usize::from(rate < 10.0));
-            if let Some(total) = self.total.filter(|t| *t > self.done && rate > 0.0) {
+            let left = self
+                .total
+                .filter(|total| *total > self.done && !self.mark.scanned);
+            if let Some(total) = left.filter(|_| rate > 0.0) {
                 note += &format!(", about {} left", spell((total - self.done) as f64 / rate));
             }
         }
-        for more in self.refusals().iter().chain(&self.trouble) {
+        for more in self
+            .following
+            .iter()
+            .chain(&self.refusals())
+            .chain(&self.trouble)
+        {
             note += &format!("; {more}");
         }
         note

@@ -3,6 +3,9 @@
 
 use tokio::sync::Mutex;
 
+use super::elasticsearch::ClusterStats;
+#[cfg(feature = "mongodb")]
+use super::mongodb::ServerStatus;
 use super::postgres::SignalDatabase;
 use super::{Error, HttpProbe, Reading};
 
@@ -11,12 +14,17 @@ use super::{Error, HttpProbe, Reading};
 const GOOD_FOR_S: f64 = 0.2;
 
 /// The target of a direct reading.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Target {
     /// A number on a page.
     Page(HttpProbe),
     /// A database, and a statement that returns one number.
     Row(SignalDatabase, String),
+    /// A cluster of Elasticsearch or OpenSearch.
+    Cluster(ClusterStats),
+    /// A server of MongoDB.
+    #[cfg(feature = "mongodb")]
+    Mongodb(ServerStatus),
 }
 
 /// Reads one target and caches the result.
@@ -48,6 +56,9 @@ impl Direct {
         let seen = match &self.target {
             Target::Page(probe) => probe.read(now).await,
             Target::Row(database, statement) => database.read(statement, now).await,
+            Target::Cluster(stats) => stats.read(now).await,
+            #[cfg(feature = "mongodb")]
+            Target::Mongodb(status) => status.read(now).await,
         };
         *newest = Some((now, seen.clone()));
         seen

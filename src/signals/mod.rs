@@ -9,8 +9,12 @@ pub mod complaints;
 pub mod complaints_postgres;
 pub mod depth;
 pub mod direct;
+pub mod elasticsearch;
 pub mod exposition;
 pub mod feedback;
+pub mod figure;
+#[cfg(feature = "mongodb")]
+pub mod mongodb;
 pub mod postgres;
 pub mod probe;
 pub mod prometheus;
@@ -20,6 +24,8 @@ pub mod reading;
 pub mod scripted;
 pub mod series;
 pub mod server;
+
+mod increase;
 
 pub use complaints::{ComplaintSource, Complaints, no_complaints};
 pub use depth::{Depth, DepthSource, no_depth};

@@ -35,6 +35,8 @@ pub enum Credentials {
     Bearer(SecretSource),
     /// A user with a password.
     Basic(String, SecretSource),
+    /// The whole text of the header, such as `ApiKey …`.
+    Whole(SecretSource),
 }
 
 /// The address of a server, and the credentials for it.
@@ -219,6 +221,7 @@ impl SignalServer {
                 let pair = format!("{user}:{}", self.reveal(password).await?);
                 format!("Basic {}", BASE64_STANDARD.encode(pair))
             }
+            Credentials::Whole(text) => self.reveal(text).await?,
         };
         let mut value = HeaderValue::try_from(text).map_err(|_| Error::Address {
             url: self.redacted_url.clone(),

@@ -131,20 +131,26 @@ pub const KEYS: &[Key] = &[
             "http",
             "postgres",
             "complaints",
+            "elasticsearch",
+            "mongodb",
         ]),
         "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`. `age`: the \
          waiting time of the oldest of them, in seconds. `feedback`: the outcomes of this \
          throttle's own jobs. `http`: a number on the page `url`. `postgres`: the result of the \
          statement `query`. `complaints`: the complaint rate, over 24 hours, of the worst account \
-         of the pool `query`. Signals that can trip the breaker are read twice a second, except \
+         of the pool `query`. `elasticsearch`, `mongodb`: the figure `query` of the cluster or server `server`. Signals that can trip the breaker are read twice a second, except \
          `prometheus`.",
     ),
     signal(
         "server",
         "",
-        Default::Depends("the one of `PROMETHEUS_URL`; required for postgres"),
+        Default::Depends(
+            "the one of `PROMETHEUS_URL`; required for postgres, elasticsearch and mongodb",
+        ),
         Allowed::Text(64),
-        "For `prometheus` the name of a `[prometheus.<name>]` of the settings, for `postgres` that of a `[postgres.<name>]`.",
+        "For `prometheus` the name of a `[prometheus.<name>]` of the settings, for `postgres` that of a \
+         `[postgres.<name>]`, for `elasticsearch` that of a `[reindex.sinks.<name>]`, for `mongodb` that of a \
+         `[reindex.sources.<name>]`.",
     ),
     signal(
         "query",
@@ -158,7 +164,11 @@ pub const KEYS: &[Key] = &[
          attempts that the server refused, for instance with 429 (a ratio); `errors`, the share \
          that failed or timed out (a latency); `latency`, the mean duration of successful attempts \
          in seconds; `latency_p99`, their 99th percentile, once twenty or more have ended (a \
-         latency).",
+         latency). For `elasticsearch`: `load`, the load average over a minute of the busiest node; \
+         `heap`, the fullest heap as a share; `write_queue`, the longest queue of writes; `rejected`, \
+         rejected requests per second. For `mongodb`: `queue`, waiting operations; `cache_dirty`, the \
+         modified share of the cache; `lagged`, 1 while flow control holds writes back; `operations`, \
+         operations per second.",
     ),
     signal(
         "url",

@@ -166,6 +166,10 @@ pub enum SignalSource {
     Postgres,
     /// The share of a provider account pool's mail that recipients complained about.
     Complaints,
+    /// A figure of a cluster of Elasticsearch or OpenSearch.
+    Elasticsearch,
+    /// A figure of a server of MongoDB.
+    Mongodb,
 }
 
 /// The parameters of the law; each is described in [`super::keys::KEYS`] under the same name.

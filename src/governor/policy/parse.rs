@@ -13,6 +13,7 @@ use crate::governor::actuator::Actuator;
 use crate::input::wording::must_be_one_of;
 use crate::input::{FileError, FileProblem, Reader, TomlDocument};
 use crate::signals::exposition::Series;
+use crate::signals::figure::{ClusterFigure, ServerFigure};
 use crate::signals::probe::check_pointer;
 use crate::signals::promql;
 
@@ -157,6 +158,8 @@ fn signal(fields: &mut Reader<'_>) -> SignalPolicy {
         "http" => SignalSource::Http,
         "postgres" => SignalSource::Postgres,
         "complaints" => SignalSource::Complaints,
+        "elasticsearch" => SignalSource::Elasticsearch,
+        "mongodb" => SignalSource::Mongodb,
         _ => SignalSource::Prometheus,
     };
     let written = match values.text("kind") {
@@ -185,6 +188,7 @@ fn signal(fields: &mut Reader<'_>) -> SignalPolicy {
     let usual_lag_s = match (source, heard) {
         (SignalSource::Prometheus, _) => 60.0,
         (SignalSource::Complaints, _) => COMPLAINTS_LAG_S,
+        (SignalSource::Elasticsearch, _) if query == "load" => 60.0,
         (_, Some(Heard::Errors | Heard::LatencyP99)) => 15.0,
         _ => 0.0,
     };
@@ -354,6 +358,20 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
                 "is missing: it must be the name of the pool whose accounts count".to_owned(),
             );
         }
+        SignalSource::Elasticsearch if ClusterFigure::parse(&signal.query).is_none() => refuse(
+            "query",
+            must_be_one_of(
+                &ClusterFigure::WORDS.map(|(word, _)| word),
+                &signal.query.as_str().into(),
+            ),
+        ),
+        SignalSource::Mongodb if ServerFigure::parse(&signal.query).is_none() => refuse(
+            "query",
+            must_be_one_of(
+                &ServerFigure::WORDS.map(|(word, _)| word),
+                &signal.query.as_str().into(),
+            ),
+        ),
         SignalSource::Http if values.given("query") => refuse(
             "query",
             "must be left out for source \"http\", which has url".to_owned(),
@@ -406,11 +424,22 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
                 "is missing: it must be the name of a [postgres.<name>] of the settings".to_owned(),
             );
         }
-        SignalSource::Postgres => {}
+        SignalSource::Elasticsearch if signal.server.is_none() => refuse(
+            "server",
+            "is missing: it must be the name of a [reindex.sinks.<name>] of the settings"
+                .to_owned(),
+        ),
+        SignalSource::Mongodb if signal.server.is_none() => refuse(
+            "server",
+            "is missing: it must be the name of a [reindex.sources.<name>] of the settings"
+                .to_owned(),
+        ),
+        SignalSource::Postgres | SignalSource::Elasticsearch | SignalSource::Mongodb => {}
         _ if signal.server.is_some() => {
             refuse(
                 "server",
-                "must be left out unless source is \"prometheus\" or \"postgres\"".to_owned(),
+                "must be left out unless source is \"prometheus\", \"postgres\", \"elasticsearch\" or \"mongodb\""
+                    .to_owned(),
             );
         }
         _ => {}

@@ -11,7 +11,10 @@ use futures_util::future::join_all;
 
 use crate::governor::observation::SignalSample;
 use crate::governor::policy::{Extractor, Heard, Policy, ProbeTarget, SignalPolicy, SignalSource};
+use crate::signals::elasticsearch::ClusterStats;
 use crate::signals::feedback::Span;
+use crate::signals::figure::ClusterFigure;
+use crate::signals::server::Access;
 use crate::signals::{
     ComplaintSource, DepthSource, Direct, Error, FeedbackMeter, FeedbackSource, HttpProbe, Missing,
     Prometheus, Reading, SignalDatabase, Target, WorkerFeedback, no_complaints, no_depth,
@@ -32,6 +35,9 @@ pub struct Sources {
     usual: Prometheus,
     servers: BTreeMap<String, Prometheus>,
     databases: BTreeMap<String, SignalDatabase>,
+    clusters: BTreeMap<String, Access>,
+    /// The URLs of MongoDB servers, which are never shown.
+    mongodb: BTreeMap<String, String>,
     depth: DepthSource,
     feedback: FeedbackSource,
     complaints: ComplaintSource,
@@ -45,6 +51,8 @@ impl Sources {
             usual,
             servers,
             databases,
+            clusters: BTreeMap::new(),
+            mongodb: BTreeMap::new(),
             depth: no_depth(),
             feedback: no_feedback(),
             complaints: no_complaints(),
@@ -78,6 +86,18 @@ impl Sources {
     /// Adds a database under the name that policies use.
     pub fn with_database(mut self, name: &str, database: SignalDatabase) -> Self {
         self.databases.insert(name.to_owned(), database);
+        self
+    }
+
+    /// Adds a cluster of Elasticsearch or OpenSearch under the name that policies use.
+    pub fn with_cluster(mut self, name: &str, access: Access) -> Self {
+        self.clusters.insert(name.to_owned(), access);
+        self
+    }
+
+    /// Adds a MongoDB server under the name that policies use.
+    pub fn with_mongodb(mut self, name: &str, url: &str) -> Self {
+        self.mongodb.insert(name.to_owned(), url.to_owned());
         self
     }
 
@@ -139,6 +159,20 @@ impl Sources {
                 about.query.clone(),
             ))));
         }
+        if about.source == SignalSource::Elasticsearch {
+            let known = || self.clusters.keys().map(String::as_str).collect();
+            let access = self.clusters.get(named);
+            let access = access.ok_or_else(|| unknown("elasticsearch", known()))?;
+            let figure = ClusterFigure::parse(&about.query).ok_or(Missing::Absent)?;
+            let stats = ClusterStats::new(access, figure)?;
+            return Ok(Some(Direct::new(Target::Cluster(stats))));
+        }
+        if about.source == SignalSource::Mongodb {
+            let known = || self.mongodb.keys().map(String::as_str).collect();
+            let url = self.mongodb.get(named);
+            let url = url.ok_or_else(|| unknown("mongodb", known()))?;
+            return Ok(Some(Direct::new(mongodb(named, url, &about.query)?)));
+        }
         if about.server.is_some() && !self.servers.contains_key(named) {
             return Err(unknown(
                 "prometheus",
@@ -188,7 +222,13 @@ impl Sources {
                             vec![self.waiting(about).await?]
                         }
                         (SignalSource::Complaints, _) => vec![self.complained(about).await?],
-                        (SignalSource::Http | SignalSource::Postgres, Some(direct)) => {
+                        (
+                            SignalSource::Http
+                            | SignalSource::Postgres
+                            | SignalSource::Elasticsearch
+                            | SignalSource::Mongodb,
+                            Some(direct),
+                        ) => {
                             vec![direct.read(now).await?]
                         }
                         _ => self.history(about, now).await?,
@@ -371,6 +411,25 @@ fn value(heard: Heard, meter: &FeedbackMeter, span: &Span, over_s: f64) -> Optio
         Heard::Latency => span.work.mean_duration_s(),
         Heard::LatencyP99 => meter.durations_over(over_s)?.quantile_s(0.99),
     }
+}
+
+/// Returns the reader of a MongoDB server's figure.
+#[cfg(feature = "mongodb")]
+fn mongodb(name: &str, url: &str, figure: &str) -> Result<Target, Error> {
+    use crate::signals::figure::ServerFigure;
+    use crate::signals::mongodb::ServerStatus;
+
+    let figure = ServerFigure::parse(figure).ok_or(Missing::Absent)?;
+    Ok(Target::Mongodb(ServerStatus::new(name, url, figure)))
+}
+
+#[cfg(not(feature = "mongodb"))]
+fn mongodb(name: &str, _: &str, _: &str) -> Result<Target, Error> {
+    Err(Error::Source {
+        what: "mongodb",
+        name: name.to_owned(),
+        reason: "this program was built without the feature \"mongodb\"".to_owned(),
+    })
 }
 
 /// Creates the probe of a page.

@@ -248,7 +248,10 @@ fn resources(signal: &SignalPolicy) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let server = signal.server.as_deref().unwrap_or_default();
     match signal.source {
-        SignalSource::Prometheus | SignalSource::Postgres => {
+        SignalSource::Prometheus
+        | SignalSource::Postgres
+        | SignalSource::Elasticsearch
+        | SignalSource::Mongodb => {
             _ = words.insert(format!("query {server} {}", without_spaces(&signal.query)))
         }
         SignalSource::Depth => _ = words.insert(format!("depth {}", signal.query)),

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Sink, WriteError, WriteOutcome};
 use crate::outbound::{self, retry_after::retry_after};
-use crate::reindex::Document;
 use crate::reindex::args::Elastic;
+use crate::reindex::document::{Action, Document};
 use crate::reindex::hidden;
 
 /// Limits the answer to the fields that are read, which keeps the answer to 500 documents small.
@@ -42,7 +42,8 @@ impl ElasticSink {
             .pipeline
             .as_ref()
             .map_or_else(String::new, |name| format!("&pipeline={name}"));
-        let bulk_url = format!("{}/{}/_bulk?{FILTER}{pipeline}", asked.url, asked.index);
+        let path = asked.bulk_path.replace("{index}", &asked.index);
+        let bulk_url = format!("{}{path}?{FILTER}{pipeline}", asked.url);
         Self {
             client,
             bulk_url,
@@ -53,24 +54,12 @@ impl ElasticSink {
     async fn send(&self, documents: &[Document]) -> Result<Vec<WriteOutcome>, WriteError> {
         let body = lines(documents, self.asked.creates);
         let bytes = body.len();
-        let mut request = self
+        let request = self
             .client
             .post(&self.bulk_url)
             .header(CONTENT_TYPE, "application/x-ndjson")
             .body(body);
-        if let Some(secret) = &self.asked.authorization {
-            // Read each time, so that it can be replaced while a job runs.
-            let text = hidden::authorization(secret, &self.asked.url)?;
-            let mut value = HeaderValue::from_str(&text).map_err(|_| {
-                WriteError::Wrong(format!(
-                    "{} contains characters that are not allowed in a header",
-                    hidden::describe_secret(secret)
-                ))
-            })?;
-            value.set_sensitive(true);
-            request = request.header(AUTHORIZATION, value);
-        }
-        let response = request.send().await.map_err(lost)?;
+        let response = self.authorized(request)?.send().await.map_err(lost)?;
         let status = response.status();
         if status == StatusCode::PAYLOAD_TOO_LARGE {
             return Err(WriteError::TooLarge { bytes });
@@ -94,11 +83,85 @@ impl ElasticSink {
         }
         verdicts(&text, documents.len(), self.asked.creates)
     }
+
+    /// Adds the `authorization` header, whose text is read each time, so that it can be replaced while
+    /// a job runs.
+    fn authorized(&self, request: RequestBuilder) -> Result<RequestBuilder, WriteError> {
+        let Some(secret) = &self.asked.authorization else {
+            return Ok(request);
+        };
+        let text = hidden::authorization(secret, &self.asked.url)?;
+        let mut value = HeaderValue::from_str(&text).map_err(|_| {
+            WriteError::Wrong(format!(
+                "{} contains characters that are not allowed in a header",
+                hidden::describe_secret(secret)
+            ))
+        })?;
+        value.set_sensitive(true);
+        Ok(request.header(AUTHORIZATION, value))
+    }
+
+    /// Asks for something else than `_bulk`; `None` for an answer 404.
+    async fn call(&self, request: RequestBuilder) -> Result<Option<Value>, WriteError> {
+        let response = self.authorized(request)?.send().await.map_err(lost)?;
+        let status = response.status();
+        let text = read(response).await?;
+        if status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        if !status.is_success() {
+            return Err(WriteError::Lost(format!(
+                "{} {}",
+                status.as_u16(),
+                brief(&text)
+            )));
+        }
+        let garbled = |_| WriteError::Lost(format!("its answer is not JSON: {}", brief(&text)));
+        serde_json::from_str(&text).map(Some).map_err(garbled)
+    }
+
+    /// Makes all documents searchable, then moves the alias to the index in one step, so that no
+    /// search finds the alias without an index or with two.
+    async fn move_alias(&self, alias: &str) -> Result<(), WriteError> {
+        let Elastic { url, index, .. } = &self.asked;
+        let refresh = self.client.post(format!("{url}/{index}/_refresh"));
+        if self.call(refresh).await?.is_none() {
+            return Err(WriteError::Wrong(format!("there is no index {index}")));
+        }
+        // An answer 404 means that no index has the alias; before version 5 it was 200 and empty.
+        let found = self.call(self.client.get(format!("{url}/_alias/{alias}")));
+        let found = found.await?.unwrap_or_default();
+        let holders = found.as_object().into_iter().flat_map(|found| found.keys());
+        let mut actions = vec![json!({"add": {"index": index, "alias": alias}})];
+        for holder in holders.filter(|holder| *holder != index) {
+            actions.push(json!({"remove": {"index": holder, "alias": alias}}));
+        }
+        let moved = self
+            .client
+            .post(format!("{url}/_aliases"))
+            .header(CONTENT_TYPE, "application/json")
+            .body(json!({"actions": actions}).to_string());
+        match self.call(moved).await? {
+            Some(_) => Ok(()),
+            None => Err(WriteError::Lost(
+                "an index was deleted while its alias was moved".to_owned(),
+            )),
+        }
+    }
 }
 
 impl Sink for ElasticSink {
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async {
+            match &self.asked.alias {
+                Some(alias) => self.move_alias(alias).await,
+                None => Ok(()),
+            }
+        })
     }
 
     fn write<'a>(
@@ -109,18 +172,24 @@ impl Sink for ElasticSink {
     }
 }
 
-/// Returns two lines for each document: the action, and the document.
+/// Returns two lines for each document, the action and the document; only the first for a delete.
 fn lines(documents: &[Document], creates: bool) -> String {
-    let action = if creates { "create" } else { "index" };
     let mut body = String::with_capacity(documents.iter().map(Document::bytes).sum());
     for document in documents {
+        let action = match &document.action {
+            Action::Delete => "delete",
+            _ if creates => "create",
+            _ => "index",
+        };
         let id = Value::from(document.id.as_deref().unwrap_or_default());
         let routing = document.routing.as_ref().map_or_else(String::new, |text| {
             format!(",\"routing\":{}", Value::from(text.as_str()))
         });
         body += &format!("{{\"{action}\":{{\"_id\":{id}{routing}}}}}\n");
-        body += &document.json;
-        body.push('\n');
+        if let Action::Store(json) = &document.action {
+            body += json;
+            body.push('\n');
+        }
     }
     body
 }
@@ -159,29 +228,40 @@ fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<WriteOutcome>
 }
 
 fn verdict(item: &Value, creates: bool) -> WriteOutcome {
-    let outcome = item
+    let (action, outcome) = item
         .as_object()
-        .and_then(|o| o.values().next())
-        .unwrap_or(&Value::Null);
+        .and_then(|o| o.iter().next())
+        .map_or(("", &Value::Null), |(action, outcome)| {
+            (action.as_str(), outcome)
+        });
     let status = outcome["status"].as_u64().unwrap_or(0);
-    let kind = outcome["error"]["type"]
-        .as_str()
-        .unwrap_or("no reason given");
-    let reason = || {
-        brief(&format!(
+    // Before version 2 the error is a text: ClusterBlockException[blocked by: …].
+    let text = outcome["error"].as_str();
+    let kind = match (text, outcome["error"]["type"].as_str()) {
+        (Some(text), _) => text.split(['[', ';']).next().unwrap_or_default(),
+        (None, Some(kind)) => kind,
+        (None, None) => "no reason given",
+    };
+    let reason = || match text {
+        Some(text) => brief(&format!("{status} {text}")),
+        None => brief(&format!(
             "{status} {kind}: {}",
             outcome["error"]["reason"].as_str().unwrap_or_default()
-        ))
+        )),
     };
     match status {
         200..300 => WriteOutcome::Stored,
+        // What is to be deleted is not there.
+        404 if action == "delete" => WriteOutcome::Stored,
         // The document exists: an earlier request whose answer was lost stored it, or another
         // writer did.
         409 if creates => WriteOutcome::Stored,
         429 => WriteOutcome::Rejected(reason()),
         // A blocked index, for instance one with a full disk (403 before Elasticsearch 7.7), opens
         // again.
-        403 if kind == "cluster_block_exception" => WriteOutcome::Busy(reason()),
+        403 if matches!(kind, "cluster_block_exception" | "ClusterBlockException") => {
+            WriteOutcome::Busy(reason())
+        }
         // 409 cannot come from `index` without a version; 5xx and a missing status are the node's
         // trouble.
         0 | 408 | 500.. => WriteOutcome::Busy(reason()),
@@ -236,7 +316,7 @@ mod tests {
             key: Arc::from(["1".to_owned()]),
             id: Some("a\"\n".into()),
             routing: None,
-            json: Arc::from("{\"x\": 1}"),
+            action: Action::Store(Arc::from("{\"x\": 1}")),
         };
         let routed = Document {
             routing: Some("t\"1".into()),
@@ -251,6 +331,13 @@ mod tests {
             lines(&[routed], true),
             "{\"create\":{\"_id\":\"a\\\"\\n\",\"routing\":\"t\\\"1\"}}\n{\"x\": 1}\n"
         );
+        let deleted = Document {
+            key: Arc::from(["1".to_owned()]),
+            id: Some("7".into()),
+            routing: None,
+            action: Action::Delete,
+        };
+        assert_eq!(lines(&[deleted], true), "{\"delete\":{\"_id\":\"7\"}}\n");
     }
 
     #[test]
@@ -290,6 +377,40 @@ mod tests {
             verdicts(&item("security_exception"), 1, false).unwrap()[0],
             WriteOutcome::Refused(_)
         ));
+    }
+
+    #[test]
+    fn errors_of_old_versions_are_read_as_well() {
+        let item = |action: &str, status: u16, error: &str| {
+            let text =
+                format!(r#"{{"items":[{{"{action}":{{"status":{status},"error":"{error}"}}}}]}}"#);
+            verdicts(&text, 1, false).unwrap().remove(0)
+        };
+
+        assert_eq!(
+            item(
+                "index",
+                429,
+                "EsRejectedExecutionException[rejected execution (queue capacity 50)]"
+            ),
+            WriteOutcome::Rejected(
+                "429 EsRejectedExecutionException[rejected execution (queue capacity 50)]".into()
+            )
+        );
+        assert!(matches!(
+            item(
+                "index",
+                403,
+                "ClusterBlockException[blocked by: [FORBIDDEN/8/index write (api)];]"
+            ),
+            WriteOutcome::Busy(_)
+        ));
+        assert!(matches!(
+            item("index", 400, "MapperParsingException[failed to parse [x]]"),
+            WriteOutcome::Refused(_)
+        ));
+        let text = r#"{"items":[{"delete":{"status":404,"found":false}}]}"#;
+        assert_eq!(verdicts(text, 1, false).unwrap(), [WriteOutcome::Stored]);
     }
 
     #[test]

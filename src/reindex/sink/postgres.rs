@@ -6,8 +6,8 @@ use futures_util::future::BoxFuture;
 use sqlx::AssertSqlSafe;
 
 use super::{Sink, WriteError, WriteOutcome};
-use crate::reindex::Document;
 use crate::reindex::catalogue::Rights;
+use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
@@ -75,13 +75,16 @@ impl PostgresSink {
         transaction.commit().await
     }
 
-    /// Stores documents in one statement, sorted by id so that two requests never deadlock.
-    async fn upsert(&self, documents: &[Document]) -> Result<(), sqlx::Error> {
-        let ids: Vec<_> = documents
+    /// Stores and deletes documents in one transaction, sorted by id so that two requests never
+    /// deadlock.
+    async fn write_all(&self, documents: &[Document]) -> Result<(), sqlx::Error> {
+        let id = |document: &Document| document.id.clone().unwrap_or_default();
+        let (deleted, stored): (Vec<_>, Vec<_>) = documents
             .iter()
-            .map(|d| d.id.as_deref().unwrap_or_default())
-            .collect();
-        let bodies: Vec<_> = documents.iter().map(|d| &*d.json).collect();
+            .partition(|document| document.action == Action::Delete);
+        let deleted: Vec<_> = deleted.into_iter().map(id).collect();
+        let ids: Vec<_> = stored.iter().map(|document| id(document)).collect();
+        let bodies: Vec<_> = stored.iter().map(|document| document.json()).collect();
         let searched = match &self.text {
             None => "d.body",
             Some(_) => "(select jsonb_agg(d.body -> field) from unnest($4::text[]) field)",
@@ -107,7 +110,16 @@ impl PostgresSink {
             query
         };
         let mut transaction = self.session.begin().await?;
-        match query.persistent(false).execute(&mut *transaction).await {
+        let mut written = query.persistent(false).execute(&mut *transaction).await;
+        if written.is_ok() && !deleted.is_empty() {
+            let statement = format!("delete from {} where id = any($1)", self.table);
+            written = sqlx::query(AssertSqlSafe(statement))
+                .bind(deleted)
+                .persistent(false)
+                .execute(&mut *transaction)
+                .await;
+        }
+        match written {
             Ok(_) => transaction.commit().await,
             Err(error) => {
                 // A faulty document is no reason to close the connection.
@@ -123,7 +135,7 @@ impl PostgresSink {
         let mut written = vec![WriteOutcome::Stored; documents.len()];
         let mut parts = vec![(0, documents.len())];
         while let Some((from, to)) = parts.pop() {
-            match self.upsert(&documents[from..to]).await {
+            match self.write_all(&documents[from..to]).await {
                 Ok(()) => {}
                 Err(error) if !faulty(&error) => return Err(trouble(&error)),
                 Err(error) if to - from == 1 => {

@@ -49,7 +49,12 @@ pub trait Sink: Send + Sync + 'static {
     /// Creates everything that must exist before the first document.
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>>;
 
-    /// Stores documents and returns one result for each, in their order.
+    /// Makes the index visible as the job asks, after the last document.
+    fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Stores or deletes documents and returns one result for each, in their order.
     fn write<'a>(
         &'a self,
         documents: &'a [Document],

@@ -1,5 +1,7 @@
 //! Pages of documents, and the interface of a source.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 
 use crate::reindex::Document;
@@ -12,6 +14,19 @@ pub struct DocumentPage {
     pub more: bool,
 }
 
+/// Documents that have changed since a position in the source's log of changes.
+#[derive(Clone, Debug, Default)]
+pub struct ChangePage {
+    /// The changed documents as they are now, each once.
+    pub documents: Vec<Document>,
+    /// The position after these changes.
+    pub position: String,
+    /// The age of the newest of these changes; zero if there are no more changes.
+    pub lag: Duration,
+    /// The time that the source's log reaches back, if it can be read.
+    pub log_window: Option<Duration>,
+}
+
 /// The failure of a source.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -21,6 +36,9 @@ pub enum Error {
     /// The source cannot be read as the job asks; only another job or another source helps.
     #[error("the source cannot be read: {0}")]
     Wrong(String),
+    /// The source no longer has the changes since the position.
+    #[error("the source no longer has the changes since the last one that was copied: {0}")]
+    ChangesLost(String),
 }
 
 /// Reads documents in pages, in the order of a key that never changes.
@@ -34,4 +52,25 @@ pub trait DocumentSource: Send + Sync + 'static {
         after: Option<&'a [String]>,
         limit: usize,
     ) -> BoxFuture<'a, Result<DocumentPage, Error>>;
+
+    /// Returns the present position in the source's log of changes. Every change from now on is
+    /// after it, and every page that is read from now on is at least as new.
+    fn position(&self) -> BoxFuture<'_, Result<String, Error>> {
+        Box::pin(async { Err(no_log()) })
+    }
+
+    /// Returns changes after `position`, at most about `limit`, after a wait of up to a second for
+    /// the first.
+    fn changes<'a>(
+        &'a self,
+        position: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<ChangePage, Error>> {
+        let _ = (position, limit);
+        Box::pin(async { Err(no_log()) })
+    }
+}
+
+fn no_log() -> Error {
+    Error::Wrong("this source has no log of changes to follow".to_owned())
 }

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row};
 use super::{DocumentPage, DocumentSource, Error};
 use crate::reindex::args::{self, Rows};
 use crate::reindex::catalogue::Rights;
-use crate::reindex::document::Document;
+use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
 
 /// Most rows that are counted for the estimate; beyond it the planner's figure is used.
@@ -62,6 +62,8 @@ impl PostgresSource {
         let (rows, table) = match &source.rows {
             Rows::Table(parts) => (qualified(parts), Some(qualified(parts))),
             Rows::Query(query) => (format!("({query}\n)"), None),
+            // A collection is not opened as a table: see `Connect::source`.
+            Rows::Collection(_) => (String::new(), None),
         };
         let document = match &source.columns {
             None => "to_jsonb(q)".to_owned(),
@@ -253,7 +255,7 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
         key: Arc::from(row.try_get::<Vec<String>, _>("key")?),
         id: row.try_get("id")?,
         routing: row.try_get("routing")?,
-        json: Arc::from(row.try_get::<String, _>("json")?),
+        action: Action::Store(Arc::from(row.try_get::<String, _>("json")?)),
     })
 }
 

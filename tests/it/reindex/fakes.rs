@@ -13,8 +13,8 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
 use flyball::jobs::{Checkpoint, CheckpointError, Checkpoints, Context, Job};
-use flyball::reindex::Document;
 use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
+use flyball::reindex::{Action, Document};
 use flyball::throttle::{MemoryStore, Name};
 
 use serde_json::{Value, json};
@@ -128,19 +128,18 @@ async fn bulk(
         .lock()
         .unwrap()
         .push((query.unwrap_or_default(), action.to_owned()));
-    let pairs: Vec<(String, Value)> = lines
-        .chunks(2)
-        .map(|pair| {
-            let action: Value = serde_json::from_str(pair[0]).unwrap();
-            (
-                action.as_object().unwrap().values().next().unwrap()["_id"]
-                    .as_str()
-                    .unwrap()
-                    .to_owned(),
-                serde_json::from_str(pair[1]).unwrap(),
-            )
-        })
-        .collect();
+    let mut pairs: Vec<(String, Value)> = Vec::new();
+    let mut lines = lines.iter();
+    while let Some(line) = lines.next() {
+        let action: Value = serde_json::from_str(line).unwrap();
+        let (verb, target) = action.as_object().unwrap().iter().next().unwrap();
+        // A delete has no document.
+        let document = match verb.as_str() {
+            "delete" => Value::Null,
+            _ => serde_json::from_str(lines.next().unwrap()).unwrap(),
+        };
+        pairs.push((target["_id"].as_str().unwrap().to_owned(), document));
+    }
     let ids = pairs.iter().map(|(id, _)| id.clone()).collect();
     index.seen.lock().unwrap().push(Seen {
         at: Instant::now(),
@@ -185,6 +184,10 @@ async fn bulk(
             Some((status, kind)) => {
                 errors = true;
                 json!({"index": {"_id": id, "status": status, "error": {"type": kind, "reason": "as told"}}})
+            }
+            None if document.is_null() => {
+                let there = index.documents.lock().unwrap().remove(&id).is_some();
+                json!({"delete": {"_id": id, "status": if there { 200 } else { 404 }}})
             }
             None => {
                 index.documents.lock().unwrap().insert(id.clone(), document);
@@ -233,7 +236,7 @@ fn number(n: u64) -> Document {
         key: Arc::from([n.to_string()]),
         id: Some(n.to_string()),
         routing: None,
-        json: Arc::from(json!({"n": n}).to_string()),
+        action: Action::Store(Arc::from(json!({"n": n}).to_string())),
     }
 }
 

@@ -2,5 +2,6 @@
 
 mod backfill;
 mod fakes;
+mod mongodb;
 mod postgres;
 mod rights;

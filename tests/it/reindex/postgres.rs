@@ -8,11 +8,11 @@ use flyball::jobs::{Kinds, NewJob, Queue, State};
 use flyball::outbound::Guard;
 use flyball::postgres::Db;
 use flyball::reindex::args::Args;
-use flyball::reindex::catalogue::{NamedSink, NamedSource, Rights};
+use flyball::reindex::catalogue::{NamedSink, NamedSource, Rights, USUAL_BULK_PATH};
 use flyball::reindex::sink::{PostgresSink, Sink, WriteOutcome};
 use flyball::reindex::source::{DocumentSource, Error, PostgresSource};
 use flyball::reindex::{
-    BackfillConfig, Catalogue, Document, KIND, ReindexDatabase, ReindexHandler,
+    Action, BackfillConfig, Catalogue, Document, KIND, ReindexDatabase, ReindexHandler,
 };
 use flyball::runner::{self, Worker, WorkerMetrics};
 use flyball::throttle::{Change, Name, Store};
@@ -112,7 +112,7 @@ async fn a_key_of_two_columns_and_a_query_with_chosen_columns_are_read() {
     let found = read_all(&source(database.pool(), wanted, "doc_id")).await;
 
     assert_eq!(ids(&found), ["x:1", "x:2", "x:3", "y:1", "y:2", "y:3"]);
-    let first: Value = serde_json::from_str(&found[0].json).unwrap();
+    let first: Value = serde_json::from_str(found[0].json()).unwrap();
     assert_eq!(first, json!({"Odd \"Name": "x1", "id": 1}));
 }
 
@@ -204,7 +204,7 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
         key: Arc::from([id.to_owned()]),
         id: Some(id.into()),
         routing: None,
-        json: Arc::from(json),
+        action: Action::Store(Arc::from(json)),
     };
 
     sink.prepare().await.unwrap();
@@ -252,7 +252,7 @@ async fn a_text_search_configuration_that_does_not_exist_ends_the_job_and_not_th
         key: Arc::from(["1".to_owned()]),
         id: Some("1".into()),
         routing: None,
-        json: Arc::from("{}"),
+        action: Action::Store(Arc::from("{}")),
     };
 
     let trouble = sink.write(&[document]).await.unwrap_err();
@@ -284,6 +284,8 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
         ..NamedSource::default()
     };
     let search = NamedSink::Elastic {
+        bulk_path: USUAL_BULK_PATH.to_owned(),
+        aliases: Vec::new(),
         url,
         indexes: vec!["n".into()],
         pipelines: vec![],

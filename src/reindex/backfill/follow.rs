@@ -1,0 +1,105 @@
+//! Following: after the scan, the changes of the source since the scan's start, and then each as it
+//! happens.
+//!
+//! Changes are copied in pages. A page begins when the one before it is stored, so that no older state
+//! of a document can overwrite a newer one, and then the position is saved. A worker that is killed
+//! repeats at most a page.
+
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
+
+use super::{Backfill, BackfillEnd, SAVE_EVERY};
+use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource};
+use crate::reindex::{BulkPacer, Window};
+
+/// Lag above which a job says how far it is behind; below it, changes are on their way.
+const CURRENT_WITHIN: Duration = Duration::from_secs(5);
+
+impl Backfill<'_> {
+    /// Copies changes until the job is stopped.
+    pub(super) async fn follow(&mut self, source: &dyn DocumentSource) -> Result<(), BackfillEnd> {
+        let cancelled = self.context.cancelled.clone();
+        self.progress.mark.scanned = true;
+        loop {
+            let position = self.progress.mark.position.clone().unwrap_or_default();
+            let page = tokio::select! {
+                () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
+                page = source.changes(&position, self.args.batch_docs) => page?,
+            };
+            self.tell(&page);
+            let position = page.position;
+            self.take_in(DocumentPage {
+                documents: page.documents,
+                more: true,
+            });
+            self.settle_all().await?;
+            self.progress.mark.position = Some(position);
+            if self.saving.is_empty() {
+                self.save();
+            } else if let Some(saved) = self.saving.try_join_next() {
+                self.heed(saved.ok())?;
+            }
+        }
+    }
+
+    /// Sends what was taken in, and waits until all of it is stored or refused.
+    async fn settle_all(&mut self) -> Result<(), BackfillEnd> {
+        let cancelled = self.context.cancelled.clone();
+        let mut save = interval(SAVE_EVERY);
+        save.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !self.window.is_empty() {
+            let send_at = self.send_at();
+            tokio::select! {
+                biased;
+                () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
+                Some(landed) = self.flights.join_next() => {
+                    self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request was aborted: {e}")))?)?;
+                }
+                Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
+                _ = save.tick() => self.save(),
+                () = sleep_until(send_at.unwrap_or(self.started)), if send_at.is_some() => self.ask_and_send().await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes into the note how far the copy is behind, and warns before the source drops changes.
+    fn tell(&mut self, page: &ChangePage) {
+        let lag = page.lag.as_secs();
+        let is_current = page.lag < CURRENT_WITHIN;
+        let mut told = match is_current {
+            true => "following the changes".to_owned(),
+            false => format!("following the changes, {lag} s behind"),
+        };
+        if let Some(window) = page.log_window.filter(|_| !is_current)
+            && window < 2 * page.lag
+        {
+            told += &format!(
+                "; the source keeps changes for {} s only: raise the rate or the size of its log",
+                window.as_secs()
+            );
+            if self.progress.following.as_ref() != Some(&told) {
+                tracing::warn!(
+                    job.id = self.job.id,
+                    lag_s = lag,
+                    log_window_s = window.as_secs(),
+                    "reindex may lose changes"
+                );
+            }
+        }
+        self.progress.following = Some(told);
+    }
+
+    /// Forgets everything, for a scan from the beginning.
+    pub(super) async fn discard(&mut self) {
+        self.flights.shutdown().await;
+        self.fresh.clear();
+        self.again.clear();
+        self.again_bytes = 0;
+        self.window = Window::default();
+        self.pace = BulkPacer::new(self.args.batch_docs);
+        self.progress.restart();
+        self.resumed_at = 0;
+    }
+}

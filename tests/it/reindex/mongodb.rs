@@ -1,0 +1,403 @@
+//! A collection of a real MongoDB wire server as a source.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+use bson::{Bson, DateTime, Document as BsonDocument, doc};
+use flyball::jobs::Outcome;
+use flyball::reindex::args::Elastic;
+use flyball::reindex::sink::{ElasticSink, Sink};
+use flyball::reindex::source::{DocumentSource, Error, MongoSource};
+use flyball::reindex::{Action, Args, Catalogue, Document, backfill::backfill};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::reindex::fakes::{Hands, Index, job};
+use crate::support::counterparts::MongoServer;
+use crate::support::eventually;
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn args(source: Value, sink: Value) -> Value {
+    let mut args = json!({
+        "source": {"type": "mongodb", "url_env": "REINDEX_DATABASE_X", "collection": "shop.articles"},
+        "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "articles"},
+        "batch_docs": 50,
+    });
+    for (part, more) in [("source", source), ("sink", sink)] {
+        let part = args[part].as_object_mut().unwrap();
+        part.extend(more.as_object().unwrap().clone());
+    }
+    args
+}
+
+fn parse(args: &Value) -> Args {
+    let free = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
+    Args::parse(args, &free).unwrap()
+}
+
+async fn open(server: &MongoServer, args: &Value) -> MongoSource {
+    let args = parse(args);
+    MongoSource::open(
+        &server.url,
+        "shop",
+        "articles",
+        &args.source,
+        args.sink.id(),
+        args.sink.routing(),
+    )
+    .await
+    .unwrap()
+}
+
+async fn insert(server: &MongoServer, documents: impl IntoIterator<Item = BsonDocument>) {
+    let articles = server.client.database("shop").collection("articles");
+    articles.insert_many(documents).await.unwrap();
+}
+
+/// Reads everything in pages of two, each from the last key, as a resumed reindex would.
+async fn read_all(source: &MongoSource) -> Result<Vec<Document>, Error> {
+    let mut documents: Vec<Document> = Vec::new();
+    loop {
+        let after = documents.last().map(|document| document.key.to_vec());
+        let page = source.page(after.as_deref(), 2).await?;
+        documents.extend(page.documents);
+        if !page.more {
+            return Ok(documents);
+        }
+    }
+}
+
+/// Starts a reindex of the collection into the index at `url`.
+async fn start(server: &MongoServer, url: &str, hands: &Hands, args: Value) -> JoinHandle<Outcome> {
+    let asked = Elastic {
+        url: url.to_owned(),
+        index: "articles".into(),
+        id: "_id".into(),
+        ..Elastic::default()
+    };
+    let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(reqwest::Client::new(), asked));
+    let source = Arc::new(open(server, &args).await);
+    let (job, context) = (job(args), hands.context());
+    tokio::spawn(async move {
+        let args = parse(&job.args);
+        backfill(&job, &context, &args, source, sink).await
+    })
+}
+
+#[tokio::test]
+async fn a_collection_with_ids_of_ten_types_is_read_whole_in_pages_of_two() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    let object = ObjectId::new();
+    let ids = [
+        Bson::Int32(1),
+        Bson::Double(2.5),
+        Bson::Int64(7_000_000_000),
+        Bson::String("a".into()),
+        Bson::String("b".into()),
+        Bson::String(String::new()),
+        Bson::Document(doc! {"shop": 1, "n": 2}),
+        Bson::ObjectId(object),
+        Bson::ObjectId(ObjectId::new()),
+        Bson::Boolean(true),
+        Bson::DateTime(DateTime::from_millis(1_700_000_000_123)),
+        Bson::Decimal128("3.5".parse().unwrap()),
+        Bson::Null,
+    ];
+    insert(
+        &server,
+        ids.iter().map(|id| doc! {"_id": id.clone(), "title": "t"}),
+    )
+    .await;
+
+    let read = read_all(&open(&server, &args(json!({}), json!({}))).await)
+        .await
+        .unwrap();
+
+    let found: BTreeSet<_> = read
+        .iter()
+        .map(|document| document.id.clone().unwrap())
+        .collect();
+    assert_eq!(
+        (read.len(), found.len()),
+        (ids.len(), ids.len()),
+        "{found:?}"
+    );
+    assert!(
+        found.contains(&object.to_hex()) && found.contains("7000000000"),
+        "{found:?}"
+    );
+    assert!(
+        read.iter()
+            .all(|document| document.json() == r#"{"title":"t"}"#)
+    );
+}
+
+#[tokio::test]
+async fn a_document_that_would_overwrite_another_and_one_that_is_no_json_are_refused() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    insert(
+        &server,
+        [
+            doc! {"_id": 7, "n": 1},
+            doc! {"_id": "7", "n": 2},
+            doc! {"_id": "8", "n": 3},
+            doc! {"_id": 9, "n": f64::NAN},
+        ],
+    )
+    .await;
+
+    let read = read_all(&open(&server, &args(json!({}), json!({}))).await)
+        .await
+        .unwrap();
+
+    let refused: BTreeMap<_, _> = read
+        .iter()
+        .filter_map(|document| match &document.action {
+            Action::Refuse(reason) => Some((document.key[0].as_str(), reason.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        refused.keys().collect::<Vec<_>>(),
+        [&"\"7\"", &"{\"$numberInt\":\"9\"}"]
+    );
+    assert!(refused["\"7\""].contains("reads like the _id of another document"));
+    assert!(refused["{\"$numberInt\":\"9\"}"].contains("n is NaN"));
+
+    // Under ids of their own both are kept.
+    let own = open(&server, &args(json!({}), json!({"id": "n"}))).await;
+    let ids: Vec<_> = read_all(&own)
+        .await
+        .unwrap()
+        .into_iter()
+        .filter_map(|d| d.id)
+        .collect();
+    assert_eq!(ids, ["1", "NaN", "2", "3"]);
+}
+
+#[tokio::test]
+async fn fields_are_chosen_and_what_cannot_be_read_says_so() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    insert(
+        &server,
+        [doc! {"_id": 1, "a": 1, "b": {"c": 2, "d": 3}, "shard": "s"}],
+    )
+    .await;
+
+    let chosen = args(json!({"columns": ["b.c"]}), json!({"routing": "shard"}));
+    let read = read_all(&open(&server, &chosen).await).await.unwrap();
+    assert_eq!(read[0].json(), r#"{"b":{"c":2},"shard":"s"}"#);
+    assert_eq!(read[0].routing.as_deref(), Some("s"));
+
+    let parsed = parse(&args(json!({}), json!({})));
+    let absent = MongoSource::open(&server.url, "shop", "nothing", &parsed.source, "_id", None);
+    let absent = read_all(&absent.await.unwrap()).await;
+    assert!(
+        matches!(&absent, Err(Error::Wrong(why)) if why == "there is no collection nothing"),
+        "{absent:?}"
+    );
+    let not_one = MongoSource::open(
+        "postgres://u:very-secret@h/d",
+        "shop",
+        "a",
+        &parsed.source,
+        "_id",
+        None,
+    );
+    assert_eq!(not_one.await.err().unwrap(), "does not hold a MongoDB URL");
+    let nobody = MongoSource::open(
+        "mongodb://u:very-secret@127.0.0.1:1/?serverSelectionTimeoutMS=50",
+        "shop",
+        "a",
+        &parsed.source,
+        "_id",
+        None,
+    );
+    let nobody = nobody.await.unwrap().position().await;
+    assert!(
+        matches!(&nobody, Err(Error::Lost(why)) if !why.contains("secret")),
+        "{nobody:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_election_in_the_middle_of_a_scan_loses_no_document() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    insert(&server, (0..500).map(|n| doc! {"_id": n})).await;
+    let (index, url) = Index::start().await;
+    // Every third query or so finds a server that has just stepped down.
+    let fail = doc! {"configureFailPoint": "failCommand", "mode": {"times": 6},
+    "data": {"failCommands": ["find", "getMore"], "errorCode": 10107}};
+    server
+        .client
+        .database("admin")
+        .run_command(fail)
+        .await
+        .unwrap();
+
+    let hands = Hands::at("-1");
+    let outcome = start(&server, &url, &hands, args(json!({}), json!({}))).await;
+
+    assert_eq!(
+        tokio::time::timeout(SOON, outcome).await.unwrap().unwrap(),
+        Outcome::Done
+    );
+    assert_eq!(index.ids(), (0..500).collect());
+}
+
+#[tokio::test]
+async fn changes_during_and_after_the_scan_are_followed_until_the_index_is_the_collection() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    let articles = server
+        .client
+        .database("shop")
+        .collection::<BsonDocument>("articles");
+    insert(&server, (0..2000).map(|n| doc! {"_id": n, "v": 0})).await;
+    let (index, url) = Index::start().await;
+    let hands = Hands::at("1000");
+    let follow = args(json!({"follow": true}), json!({}));
+    let running = start(&server, &url, &hands, follow.clone()).await;
+    eventually("the scan is on its way", SOON, || async {
+        (index.documents.lock().unwrap().len() > 200).then_some(())
+    })
+    .await;
+
+    // Behind the cursor, before it, new and gone.
+    articles
+        .update_many(doc! {"_id": {"$lt": 50}}, doc! {"$set": {"v": 1}})
+        .await
+        .unwrap();
+    articles
+        .delete_many(doc! {"_id": {"$gte": 50, "$lt": 60}})
+        .await
+        .unwrap();
+    insert(&server, (5000..5020).map(|n| doc! {"_id": n, "v": 2})).await;
+    let same = async || {
+        let mut all = articles.find(doc! {}).await.unwrap();
+        let mut expected = BTreeMap::new();
+        while all.advance().await.unwrap() {
+            let document: BsonDocument = all.deserialize_current().unwrap();
+            let value = json!({"v": document.get_i32("v").unwrap()});
+            expected.insert(document.get_i32("_id").unwrap().to_string(), value);
+        }
+        (*index.documents.lock().unwrap() == expected).then_some(())
+    };
+    eventually("the index is the collection", SOON, &same).await;
+    eventually("the note says so", SOON, || async {
+        hands.note().contains("following the changes").then_some(())
+    })
+    .await;
+
+    // A worker that stops continues where it was, with what happened meanwhile.
+    hands.cancelled.cancel();
+    assert_eq!(running.await.unwrap(), Outcome::HandedBack);
+    articles.delete_one(doc! {"_id": 1999}).await.unwrap();
+    articles
+        .update_one(doc! {"_id": 1}, doc! {"$inc": {"v": 7}})
+        .await
+        .unwrap();
+    let sent = index.sent();
+    let again = Hands {
+        cancelled: tokio_util::sync::CancellationToken::new(),
+        throttles: hands.throttles.clone(),
+        checkpoints: hands.checkpoints.clone(),
+    };
+    let running = start(&server, &url, &again, follow).await;
+    eventually("the index is the collection again", SOON, &same).await;
+    assert!(
+        index.sent() - sent < 50,
+        "it was not scanned again: {} more",
+        index.sent() - sent
+    );
+    again.cancelled.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn changes_that_the_source_has_dropped_end_the_job_or_start_it_over_and_are_never_passed_over()
+ {
+    let Some(server) = MongoServer::start(&["--oplog-max-entries", "20"]).await else {
+        return;
+    };
+    insert(&server, (0..30).map(|n| doc! {"_id": n, "v": 0})).await;
+    let (index, url) = Index::start().await;
+    let hands = Hands::at("-1");
+    let run = async |more: Value| {
+        let running = start(&server, &url, &hands, args(more, json!({}))).await;
+        tokio::time::timeout(SOON, running).await.unwrap().unwrap()
+    };
+    let running = start(
+        &server,
+        &url,
+        &hands,
+        args(json!({"follow": true}), json!({})),
+    )
+    .await;
+    eventually("it follows", SOON, || async {
+        hands.note().contains("following").then_some(())
+    })
+    .await;
+    running.abort();
+    let _ = running.await;
+    insert(&server, (100..200).map(|n| doc! {"_id": n, "v": 1})).await;
+    let articles = server
+        .client
+        .database("shop")
+        .collection::<BsonDocument>("articles");
+    server.drop_changes().await;
+
+    let Outcome::Dead { error } = run(json!({"follow": true})).await else {
+        panic!("the index would lack a hundred documents")
+    };
+    assert!(
+        error.contains("no longer has the changes") && error.contains("A retry of this job scans"),
+        "{error}"
+    );
+
+    // A retry starts over, as it says; another time it does so by itself.
+    let running = start(
+        &server,
+        &url,
+        &hands,
+        args(json!({"follow": true}), json!({})),
+    )
+    .await;
+    eventually("all are there", SOON, || async {
+        (index.documents.lock().unwrap().len() == 130).then_some(())
+    })
+    .await;
+    eventually("it follows again", SOON, || async {
+        hands.note().contains("following").then_some(())
+    })
+    .await;
+    running.abort();
+    let _ = running.await;
+    insert(&server, (300..400).map(|n| doc! {"_id": n, "v": 1})).await;
+    server.drop_changes().await;
+    let rescan = args(
+        json!({"follow": true, "on_lost_changes": "rescan"}),
+        json!({}),
+    );
+    let running = start(&server, &url, &hands, rescan).await;
+    eventually("all are there again", SOON, || async {
+        (index.documents.lock().unwrap().len() == 230).then_some(())
+    })
+    .await;
+    running.abort();
+}
