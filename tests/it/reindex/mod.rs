@@ -1,6 +1,7 @@
 //! The kind `reindex`.
 
 mod backfill;
+mod elasticsearch;
 mod fakes;
 mod mongodb;
 mod postgres;

@@ -356,10 +356,6 @@ async fn changes_that_the_source_has_dropped_end_the_job_or_start_it_over_and_ar
     running.abort();
     let _ = running.await;
     insert(&server, (100..200).map(|n| doc! {"_id": n, "v": 1})).await;
-    let articles = server
-        .client
-        .database("shop")
-        .collection::<BsonDocument>("articles");
     server.drop_changes().await;
 
     let Outcome::Dead { error } = run(json!({"follow": true})).await else {

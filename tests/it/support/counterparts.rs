@@ -122,7 +122,7 @@ impl Elasticsearch {
                     "-Des.index.number_of_replicas=0",
                     // A short queue, so that a hurried client is refused.
                     "-Des.threadpool.bulk.size=1",
-                    "-Des.threadpool.bulk.queue_size=4",
+                    "-Des.threadpool.bulk.queue_size=30",
                 ])
                 .arg("-cp")
                 .arg(format!(
