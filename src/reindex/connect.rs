@@ -62,8 +62,7 @@ impl Connect {
         let url = hidden::read(secret).map_err(source::Error::Lost)?;
         let opened = source::MongoSource::open(
             &url,
-            &collection.database,
-            &collection.name,
+            collection,
             &args.source,
             args.sink.id(),
             args.sink.routing(),

@@ -50,7 +50,7 @@ pub struct Progress {
     pub total: Option<u64>,
     /// The current obstacle, for the note.
     pub trouble: Option<String>,
-    /// How far a job that follows is behind, for the note.
+    /// The delay of a job that follows, for the note.
     pub following: Option<String>,
     samples: VecDeque<(Duration, u64)>,
 }

@@ -229,7 +229,7 @@ pub const KEYS: &[Key] = &[
         "lag_s",
         "s",
         Default::Depends(
-            "60 for prometheus, 15 for feedback errors and latency_p99, 900 for complaints, else 0",
+            "60 for prometheus and elasticsearch load, 15 for feedback errors and latency_p99, 900 for complaints, else 0",
         ),
         Allowed::Number(0.0, 900.0),
         "The averaging time of the exporter: 60 for load1, 300 for load5, half the range of \

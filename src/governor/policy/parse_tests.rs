@@ -335,7 +335,7 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         ),
         (
             "source = \"depth\"\nquery = \"t\"\nserver = \"x\"",
-            ":6: signal.server: must be left out unless source is \"prometheus\" or \"postgres\"",
+            ":6: signal.server: must be left out unless source is \"prometheus\", \"postgres\", \"elasticsearch\" or \"mongodb\"",
         ),
         (
             "source = \"age\"",

@@ -195,7 +195,8 @@ fn settings_of_the_pages() -> Settings {
     settings.pools = pools.try_into().unwrap();
     let reindex = r#"
         sources.shop = { tables = ["public.articles"], statements = { visible = "select 1" } }
-        sinks.search = { type = "elastic", url = "https://search.example.com:9200", indexes = ["articles-*"], pipelines = ["clean"] }
+        sources.catalog = { type = "mongodb", url_env = "CATALOG_URL", collections = ["shop.articles"] }
+        sinks.search = { type = "elastic", url = "https://search.example.com:9200", indexes = ["articles-*"], pipelines = ["clean"], aliases = ["articles"] }
         sinks.full-text = { type = "postgres", tables = ["search.articles"] }"#;
     settings.reindex = toml::from_str(reindex).unwrap();
     settings
@@ -281,6 +282,11 @@ fn the_page_of_kinds_has_every_argument() {
     assert_eq!(
         answer("`source`"),
         known("reindex", elastic.clone(), "/source/x")
+    );
+    let collection = json!({"source": {"name": "catalog", "x": 1}});
+    assert_eq!(
+        answer("`source` of the type `mongodb`"),
+        known("reindex", collection, "/source/x")
     );
     assert_eq!(
         answer("`sink` of the type `elastic`"),

@@ -340,7 +340,7 @@ async fn a_reindex_from_mongodb_to_elasticsearch_that_is_killed_ten_times_has_ev
             .unwrap();
     }
     fixture
-        .until_completed(&[job], Duration::from_secs(120))
+        .until_completed(&[job], Duration::from_secs(120 + documents as u64 / 200))
         .await;
 
     let stored = server.documents("articles").await;

@@ -7,10 +7,12 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use bson::{Bson, DateTime, Document as BsonDocument, doc};
 use flyball::jobs::Outcome;
-use flyball::reindex::args::Elastic;
+use flyball::reindex::args::{CollectionName, Elastic};
 use flyball::reindex::sink::{ElasticSink, Sink};
 use flyball::reindex::source::{DocumentSource, Error, MongoSource};
 use flyball::reindex::{Action, Args, Catalogue, Document, backfill::backfill};
+use flyball::signals::figure::ServerFigure;
+use flyball::signals::mongodb::ServerStatus;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -45,14 +47,20 @@ async fn open(server: &MongoServer, args: &Value) -> MongoSource {
     let args = parse(args);
     MongoSource::open(
         &server.url,
-        "shop",
-        "articles",
+        &articles("articles"),
         &args.source,
         args.sink.id(),
         args.sink.routing(),
     )
     .await
     .unwrap()
+}
+
+fn articles(name: &str) -> CollectionName {
+    CollectionName {
+        database: "shop".into(),
+        name: name.into(),
+    }
 }
 
 async fn insert(server: &MongoServer, documents: impl IntoIterator<Item = BsonDocument>) {
@@ -201,8 +209,9 @@ async fn fields_are_chosen_and_what_cannot_be_read_says_so() {
     assert_eq!(read[0].json(), r#"{"b":{"c":2},"shard":"s"}"#);
     assert_eq!(read[0].routing.as_deref(), Some("s"));
 
+    let (nothing, any) = (articles("nothing"), articles("a"));
     let parsed = parse(&args(json!({}), json!({})));
-    let absent = MongoSource::open(&server.url, "shop", "nothing", &parsed.source, "_id", None);
+    let absent = MongoSource::open(&server.url, &nothing, &parsed.source, "_id", None);
     let absent = read_all(&absent.await.unwrap()).await;
     assert!(
         matches!(&absent, Err(Error::Wrong(why)) if why == "there is no collection nothing"),
@@ -210,8 +219,7 @@ async fn fields_are_chosen_and_what_cannot_be_read_says_so() {
     );
     let not_one = MongoSource::open(
         "postgres://u:very-secret@h/d",
-        "shop",
-        "a",
+        &any,
         &parsed.source,
         "_id",
         None,
@@ -219,8 +227,7 @@ async fn fields_are_chosen_and_what_cannot_be_read_says_so() {
     assert_eq!(not_one.await.err().unwrap(), "does not hold a MongoDB URL");
     let nobody = MongoSource::open(
         "mongodb://u:very-secret@127.0.0.1:1/?serverSelectionTimeoutMS=50",
-        "shop",
-        "a",
+        &any,
         &parsed.source,
         "_id",
         None,
@@ -396,4 +403,30 @@ async fn changes_that_the_source_has_dropped_end_the_job_or_start_it_over_and_ar
     })
     .await;
     running.abort();
+}
+
+#[tokio::test]
+async fn the_servers_status_is_a_signal() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    let operations = ServerStatus::new("catalog", &server.url, ServerFigure::Operations);
+    assert!(
+        operations.read(100.0).await.is_err(),
+        "a rate needs two readings"
+    );
+    insert(&server, [doc! {"_id": 1}]).await;
+    let reading = operations.read(101.0).await.unwrap();
+    assert!(reading.value >= 1.0, "{reading:?}");
+
+    // This server does not tell its cache, and one that does not exist tells nothing.
+    let dirty = ServerStatus::new("catalog", &server.url, ServerFigure::CacheDirty);
+    assert!(dirty.read(100.0).await.is_err());
+    let nobody = "mongodb://u:very-secret@127.0.0.1:1/";
+    let nobody = ServerStatus::new("catalog", nobody, ServerFigure::Queue);
+    let error = nobody.read(100.0).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("catalog") && !error.contains("secret"),
+        "{error}"
+    );
 }

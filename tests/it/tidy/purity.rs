@@ -133,6 +133,14 @@ const SERVICES: &[(&str, &str)] = &[
         "reindex/connect.rs",
         "Copies pages from a source to a sink.",
     ),
+    (
+        "reindex/backfill/follow.rs",
+        "Copies changes from a source to a sink.",
+    ),
+    ("reindex/source/mongodb/scan.rs", "Speaks to MongoDB."),
+    ("reindex/source/mongodb/source.rs", "Speaks to MongoDB."),
+    ("signals/mongodb.rs", "Speaks to MongoDB."),
+    ("signals/elasticsearch.rs", "Asks a search engine."),
     ("reindex/flight.rs", "Copies pages from a source to a sink."),
     (
         "reindex/handler.rs",

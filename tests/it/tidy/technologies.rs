@@ -23,7 +23,16 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ),
     ("aws_sigv4", &["providers/ses.rs"]),
     ("axum", &["api/"]),
-    ("base64", &["outbound/", "providers/", "signals/server.rs"]),
+    (
+        "base64",
+        &[
+            "outbound/",
+            "providers/",
+            "reindex/source/mongodb/conversion.rs",
+            "signals/server.rs",
+        ],
+    ),
+    ("bson", &["**/mongodb"]),
     ("clap", &["cli/"]),
     ("comfy_table", &["cli/output.rs"]),
     ("h2", &["providers/apns/connections.rs"]),
@@ -57,6 +66,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("lettre", &["providers/smtp/"]),
     ("mime_guess", &["api/"]),
     ("minijinja", &["outbound/template.rs", "outbound/template/"]),
+    ("mongodb", &["**/mongodb"]),
     (
         "percent_encoding",
         &["api/", "outbound/credentials.rs", "throttle/api_limit.rs"],

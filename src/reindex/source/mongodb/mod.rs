@@ -1,9 +1,9 @@
 //! A collection in MongoDB as a source: a scan by `_id`, each page one query, and the collection's
 //! change stream.
 
-mod changes;
 mod conversion;
 mod error;
+mod scan;
 mod source;
 
 pub use conversion::{document_id, document_json, lookalikes};

@@ -1,53 +1,40 @@
-//! The scan of a collection.
+//! A collection as a source: its scan, and its change stream.
 //!
-//! A query for `_id`s above a value finds only those of its type, so the scan bounds the index
-//! instead: every `_id` from the last one on, of any type, in the order of the index.
+//! An event says which document changed. The document itself is read afterwards, so that several
+//! changes of one are a single write, and the index never gets an older state after a newer one.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document as BsonDocument, doc};
 use futures_util::future::BoxFuture;
-use mongodb::options::{
-    ClientOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, SessionOptions,
-};
-use mongodb::{Client, ClientSession, Collection};
+use mongodb::ClientSession;
+use mongodb::change_stream::event::ResumeToken;
+use mongodb::change_stream::session::SessionChangeStream;
 use serde_json::Value;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::Mutex;
 
-use super::conversion::{document_id, document_json, lookalikes};
+use super::conversion::document_id;
 use super::error::classify;
-use crate::reindex::args::SourceArgs;
+use super::scan::{CollectionScan, id_of, key_of};
+use crate::reindex::args::{CollectionName, SourceArgs};
 use crate::reindex::document::{Action, Document};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource, Error};
 
-/// The name of the connections in the server's list of operations.
-const APPLICATION: &str = "flyball reindex";
-/// Longest wait for a server that can answer.
-const SELECT_WITHIN: Duration = Duration::from_secs(10);
-/// Most bytes of a page; a page ends early after them.
-const PAGE_BYTES: usize = 32 << 20;
-/// Longest time of the estimate.
-const COUNT_WITHIN: Duration = Duration::from_secs(5);
-/// Most attempts at one page, with pauses of 0.2 s doubling in between: long enough for an election.
-const MAX_TRIES: u32 = 7;
-/// First pause between attempts.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Longest wait of the server for the first change.
+const AWAIT: Duration = Duration::from_millis(500);
 
-/// Reads a collection over connections of its own.
+/// The collection's stream, with the session that reads it and the position that it has reached.
+struct OpenStream {
+    session: ClientSession,
+    events: SessionChangeStream<BsonDocument>,
+    position: String,
+}
+
+/// A collection, with a stream of its changes that stays open from page to page.
 pub struct MongoSource {
-    pub(super) collection: Collection<RawDocumentBuf>,
-    client: Client,
-    projection: Option<BsonDocument>,
-    id: String,
-    routing: Option<String>,
-    timeout: Duration,
-    /// The session that makes each read at least as new as the one before it, whichever member of the
-    /// replica set answers.
-    pub(super) session: Mutex<Option<ClientSession>>,
-    pub(super) stream: Mutex<Option<super::changes::OpenStream>>,
-    fault: OnceCell<()>,
+    scan: CollectionScan,
+    stream: Mutex<Option<OpenStream>>,
 }
 
 impl MongoSource {
@@ -61,243 +48,158 @@ impl MongoSource {
     /// Fails if the URL is not one of MongoDB's; the error does not show it.
     pub async fn open(
         url: &str,
-        database: &str,
-        collection: &str,
+        collection: &CollectionName,
         source: &SourceArgs,
         id: &str,
         routing: Option<&str>,
     ) -> Result<Self, String> {
-        let parsed = ClientOptions::parse(url.trim()).await;
-        let mut options = parsed.map_err(|_| "does not hold a MongoDB URL".to_owned())?;
-        options.app_name = Some(APPLICATION.to_owned());
-        options
-            .server_selection_timeout
-            .get_or_insert(SELECT_WITHIN);
-        options.connect_timeout.get_or_insert(SELECT_WITHIN);
-        let secondary = ReadPreference::SecondaryPreferred { options: None };
-        options
-            .selection_criteria
-            .get_or_insert(SelectionCriteria::ReadPreference(secondary));
-        options.read_concern = Some(ReadConcern::majority());
-        let client = Client::with_options(options)
-            .map_err(|_| "holds options that the driver refuses".to_owned())?;
-        let projection = source.columns.as_ref().map(|columns| {
-            let extra = [Some(id), routing].into_iter().flatten().map(str::to_owned);
-            let all = columns.iter().cloned().chain(extra);
-            all.map(|column| (column, Bson::Int32(1))).collect()
-        });
         Ok(Self {
-            collection: client.database(database).collection(collection),
-            client,
-            projection,
-            id: id.to_owned(),
-            routing: routing.map(str::to_owned),
-            timeout: source.rights.statement_timeout,
-            session: Mutex::default(),
+            scan: CollectionScan::open(url, collection, source, id, routing).await?,
             stream: Mutex::default(),
-            fault: OnceCell::new(),
         })
     }
 
-    /// Returns the session, which is begun if there is none.
-    pub(super) async fn begin(&self) -> Result<ClientSession, Error> {
-        let options = SessionOptions::builder().causal_consistency(true).build();
-        let begun = self.client.start_session().with_options(options).await;
-        begun.map_err(|error| classify(&error))
-    }
-
-    /// Returns the client's database of logs, for the age of the oldest change.
-    pub(super) fn log(&self) -> Collection<BsonDocument> {
-        self.client.database("local").collection("oplog.rs")
-    }
-
-    async fn read(&self, after: Option<&[String]>, limit: usize) -> Result<DocumentPage, Error> {
-        self.check_kind().await?;
-        let after = after.map(|key| id_of(key)).transpose()?;
-        let mut pause = FIRST_PAUSE;
-        for _ in 1..MAX_TRIES {
-            match self.try_page(after.as_ref(), limit).await {
-                // An election, a lost cursor, a cut connection: the next query begins where this one
-                // would have.
-                Err(Error::Lost(_)) => tokio::time::sleep(pause).await,
-                answer => return answer,
+    /// Returns the present position, from which later reads are causally ordered.
+    async fn present(&self) -> Result<String, Error> {
+        let mut stream = self.open_stream(None).await?;
+        for _ in 0..5 {
+            if let Some(token) = stream.events.resume_token() {
+                return position_of(&token);
             }
-            pause *= 2;
+            // The server sends a position with each answer; an event before it is after the position
+            // that is being asked for and must not be skipped, so the stream is opened again.
+            let next = stream.events.next_if_any(&mut stream.session).await;
+            if next.map_err(|error| classify(&error))?.is_some() {
+                stream = self.open_stream(None).await?;
+            }
         }
-        self.try_page(after.as_ref(), limit).await
+        Err(Error::Wrong(
+            "the server gives no position in its log of changes; follow needs a replica set of MongoDB 4.0.7 or newer"
+                .to_owned(),
+        ))
     }
 
-    /// Refuses a view or a time series, which have no index on `_id`, and a collection that is not
-    /// there.
-    async fn check_kind(&self) -> Result<(), Error> {
-        let check = async || {
-            let database = self.client.database(&self.collection.namespace().db);
-            let name = self.collection.name();
-            let listed = database
-                .list_collections()
-                .filter(doc! {"name": name})
-                .await;
-            let mut listed = listed.map_err(|error| classify(&error))?;
-            if !listed.advance().await.map_err(|error| classify(&error))? {
-                return Err(Error::Wrong(format!("there is no collection {name}")));
-            }
-            match listed.current().get_str("type") {
-                Ok(kind @ ("view" | "timeseries")) => Err(Error::Wrong(format!(
-                    "{name} is a {kind}, which has no index on _id to follow"
-                ))),
-                _ => Ok(()),
-            }
-        };
-        self.fault.get_or_try_init(check).await.copied()
-    }
-
-    async fn try_page(&self, after: Option<&Bson>, limit: usize) -> Result<DocumentPage, Error> {
-        let mut held = self.session.lock().await;
-        if held.is_none() {
-            *held = Some(self.begin().await?);
-        }
-        let Some(session) = held.as_mut() else {
-            return Ok(DocumentPage::default());
-        };
-        // One document more than asked shows whether more follow, and one is the last of the page
-        // before.
-        let most = limit + 1 + usize::from(after.is_some());
-        let mut query = self
+    async fn open_stream(&self, after: Option<&str>) -> Result<OpenStream, Error> {
+        let mut session = self.scan.begin().await?;
+        // The stream keeps what names a document and nothing else, so that its size does not matter.
+        let fields =
+            doc! {"operationType": 1, "documentKey": 1, "clusterTime": 1, "ns": 1, "to": 1};
+        let mut watch = self
+            .scan
             .collection
-            .find(doc! {})
-            .sort(doc! {"_id": 1})
-            .hint(Hint::Keys(doc! {"_id": 1}))
-            .limit(most as i64)
-            .batch_size(u32::try_from(most).unwrap_or(u32::MAX))
-            .max_time(self.timeout);
+            .watch()
+            .pipeline([doc! {"$project": fields}])
+            .max_await_time(AWAIT);
         if let Some(after) = after {
-            query = query.min(doc! {"_id": after.clone()});
+            watch = watch.resume_after(token_of(after)?);
         }
-        if let Some(projection) = &self.projection {
-            query = query.projection(projection.clone());
-        }
-        let mut cursor = query
-            .session(&mut *session)
+        let events = watch
+            .session(&mut session)
             .await
             .map_err(|e| classify(&e))?;
-        let (mut page, mut bytes) = (DocumentPage::default(), 0);
-        while cursor.advance(session).await.map_err(|e| classify(&e))? {
-            let read = RawDocumentBuf::from(cursor.current().to_owned());
-            let id = id(&read)?;
-            if after == Some(&id) {
-                continue;
-            }
-            if page.documents.len() == limit || bytes > PAGE_BYTES {
-                page.more = true;
+        let events = events.with_type::<BsonDocument>();
+        let position = after.unwrap_or_default().to_owned();
+        let opened = OpenStream {
+            session,
+            events,
+            position,
+        };
+        self.scan.catch_up(&opened.session).await?;
+        Ok(opened)
+    }
+
+    /// Returns changes after `position`.
+    async fn changed(&self, position: &str, limit: usize) -> Result<ChangePage, Error> {
+        let mut held = self.stream.lock().await;
+        // A stream is used on only from where it stands; after an error it is opened again.
+        let mut stream = match held.take() {
+            Some(stream) if stream.position == position => stream,
+            _ => self.open_stream(Some(position)).await?,
+        };
+        let mut changed: BTreeMap<String, Bson> = BTreeMap::new();
+        let mut newest = None;
+        while changed.len() < limit {
+            let event = stream.events.next_if_any(&mut stream.session).await;
+            let Some(event) = event.map_err(|error| classify(&error))? else {
                 break;
+            };
+            if let Some(at) = event.get("clusterTime").and_then(Bson::as_timestamp) {
+                newest = Some(at.time);
             }
-            bytes += read.as_bytes().len();
-            page.documents.push(self.document(&read, &id)?);
+            match event.get_str("operationType").unwrap_or_default() {
+                "insert" | "update" | "replace" | "delete" => {
+                    let key = event.get_document("documentKey").ok();
+                    if let Some(id) = key.and_then(|key| key.get("_id")) {
+                        changed.insert(key_of(id), id.clone());
+                    }
+                }
+                // The rest of an index that is left behind must not look complete.
+                ended @ ("drop" | "rename" | "dropDatabase" | "invalidate") => {
+                    return Err(Error::ChangesLost(format!(
+                        "the collection has ended ({ended})"
+                    )));
+                }
+                _ => {}
+            }
         }
-        drop(held);
-        self.refuse_lookalikes(&mut page.documents).await?;
+        if let Some(token) = stream.events.resume_token() {
+            stream.position = position_of(&token)?;
+        }
+        self.scan.catch_up(&stream.session).await?;
+        let page = ChangePage {
+            documents: self.as_they_are(changed).await?,
+            position: stream.position.clone(),
+            lag: newest.map_or(Duration::ZERO, |second| age(&stream.session, second)),
+            log_window: self.log_window(&stream.session).await,
+        };
+        *held = Some(stream);
         Ok(page)
     }
 
-    /// Returns the documents with these `_id`s as they are now, in any order.
-    pub(super) async fn find(&self, ids: Vec<Bson>) -> Result<Vec<(Bson, Document)>, Error> {
-        let mut held = self.session.lock().await;
-        if held.is_none() {
-            *held = Some(self.begin().await?);
-        }
-        let Some(session) = held.as_mut() else {
+    /// Returns these documents as they are now; one that is gone is to be deleted.
+    async fn as_they_are(&self, changed: BTreeMap<String, Bson>) -> Result<Vec<Document>, Error> {
+        if changed.is_empty() {
             return Ok(Vec::new());
-        };
-        let mut query = self
-            .collection
-            .find(doc! {"_id": {"$in": ids}})
-            .max_time(self.timeout);
-        if let Some(projection) = &self.projection {
-            query = query.projection(projection.clone());
         }
-        let mut cursor = query
-            .session(&mut *session)
-            .await
-            .map_err(|e| classify(&e))?;
-        let mut found = Vec::new();
-        while cursor.advance(session).await.map_err(|e| classify(&e))? {
-            let read = RawDocumentBuf::from(cursor.current().to_owned());
-            let id = id(&read)?;
-            let document = self.document(&read, &id)?;
-            found.push((id, document));
+        let found = self.scan.find(changed.values().cloned().collect()).await?;
+        let mut found: BTreeMap<_, _> = found
+            .into_iter()
+            .map(|(id, document)| (key_of(&id), document))
+            .collect();
+        let mut documents = Vec::with_capacity(changed.len());
+        for key in changed.into_keys() {
+            documents.push(match found.remove(&key) {
+                Some(document) => document,
+                None => {
+                    let key = [key];
+                    Document {
+                        id: Some(document_id(&id_of(&key)?)),
+                        key: key.into(),
+                        routing: None,
+                        action: Action::Delete,
+                    }
+                }
+            });
         }
-        Ok(found)
+        self.scan.refuse_lookalikes(&mut documents).await?;
+        Ok(documents)
     }
 
-    fn document(&self, read: &RawDocumentBuf, id: &Bson) -> Result<Document, Error> {
-        let field = |name: &str| match name {
-            "_id" => Ok(Some(document_id(id))),
-            _ => text_at(read, name),
-        };
-        Ok(Document {
-            key: Arc::from([key_of(id)]),
-            id: field(&self.id)?,
-            routing: match &self.routing {
-                Some(name) => field(name)?,
-                None => None,
-            },
-            action: match document_json(read) {
-                Ok(json) => Action::Store(Arc::from(json)),
-                Err(fault) => Action::Refuse(fault),
-            },
-        })
-    }
-
-    /// Refuses each document whose `_id` is a string for which the collection has a second document
-    /// that would have the same id, such as `"7"` beside `7`: one would overwrite the other.
-    pub(super) async fn refuse_lookalikes(&self, documents: &mut [Document]) -> Result<(), Error> {
-        if self.id != "_id" {
-            return Ok(());
-        }
-        let mut twins = Vec::new();
-        for document in documents.iter() {
-            if let Ok(Bson::String(text)) = id_of(&document.key) {
-                twins.extend(lookalikes(&text));
-            }
-        }
-        if twins.is_empty() {
-            return Ok(());
-        }
-        let found = self
-            .collection
-            .find(doc! {"_id": {"$in": twins}})
-            .projection(doc! {"_id": 1})
-            .max_time(self.timeout);
-        let mut found = found.await.map_err(|e| classify(&e))?;
-        let mut taken = std::collections::BTreeSet::new();
-        while found.advance().await.map_err(|e| classify(&e))? {
-            taken.insert(document_id(&id(&found.current().to_owned())?));
-        }
-        for document in documents {
-            let is_text = matches!(id_of(&document.key), Ok(Bson::String(_)));
-            if is_text && document.id.as_ref().is_some_and(|id| taken.contains(id)) {
-                document.action = Action::Refuse(
-                    "its _id is a string that reads like the _id of another document, which has the same id in the index"
-                        .to_owned(),
-                );
-            }
-        }
-        Ok(())
-    }
-
-    async fn count(&self) -> Result<Option<u64>, Error> {
-        // A source that answers neither now nor at the first page says so there.
-        let counted = self
-            .collection
-            .estimated_document_count()
-            .max_time(COUNT_WITHIN);
-        Ok(counted.await.ok())
+    /// Returns the age of the oldest change in the log, if this user may read it.
+    async fn log_window(&self, session: &ClientSession) -> Option<Duration> {
+        let log = self.scan.log();
+        let first = log.find_one(doc! {}).sort(doc! {"$natural": 1});
+        let first = first.projection(doc! {"ts": 1}).await.ok()??;
+        first
+            .get_timestamp("ts")
+            .ok()
+            .map(|ts| age(session, ts.time))
     }
 }
 
 impl DocumentSource for MongoSource {
     fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
-        Box::pin(self.count())
+        Box::pin(self.scan.count())
     }
 
     fn page<'a>(
@@ -305,7 +207,7 @@ impl DocumentSource for MongoSource {
         after: Option<&'a [String]>,
         limit: usize,
     ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
-        Box::pin(self.read(after, limit))
+        Box::pin(self.scan.read(after, limit))
     }
 
     fn position(&self) -> BoxFuture<'_, Result<String, Error>> {
@@ -321,37 +223,19 @@ impl DocumentSource for MongoSource {
     }
 }
 
-/// Returns an `_id` as a key: its canonical extended JSON, which keeps its type.
-pub(super) fn key_of(id: &Bson) -> String {
-    id.clone().into_canonical_extjson().to_string()
+/// Returns the time from a second to the server's present, as far as the session has seen it.
+fn age(session: &ClientSession, second: u32) -> Duration {
+    let now = session.operation_time().map_or(second, |now| now.time);
+    Duration::from_secs(u64::from(now.saturating_sub(second)))
 }
 
-/// Returns the `_id` of a key.
-pub(super) fn id_of(key: &[String]) -> Result<Bson, Error> {
-    let wrong = || Error::Wrong("the cursor does not hold an _id".to_owned());
-    let [key] = key else { return Err(wrong()) };
-    let value: Value = serde_json::from_str(key).map_err(|_| wrong())?;
-    Bson::try_from(value).map_err(|_| wrong())
+fn position_of(token: &ResumeToken) -> Result<String, Error> {
+    serde_json::to_string(token)
+        .map_err(|_| Error::Wrong("it sent a position that is not a document".to_owned()))
 }
 
-fn id(document: &RawDocumentBuf) -> Result<Bson, Error> {
-    let missing = || Error::Wrong("a document has no _id".to_owned());
-    let id = document.get("_id").map_err(|_| missing())?;
-    Bson::try_from(id.ok_or_else(missing)?).map_err(|_| missing())
-}
-
-/// Returns the text of a field, which may be within others (`a.b`); `None` if it is absent or null.
-fn text_at(document: &RawDocumentBuf, name: &str) -> Result<Option<String>, Error> {
-    let garbled = |_| Error::Wrong("it sent a document that is not BSON".to_owned());
-    let whole = BsonDocument::try_from(document.as_ref()).map_err(garbled)?;
-    let mut at = Some(Bson::Document(whole));
-    for part in name.split('.') {
-        at = match at {
-            Some(Bson::Document(mut document)) => document.remove(part),
-            _ => None,
-        };
-    }
-    Ok(at
-        .filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
-        .map(|value| document_id(&value)))
+fn token_of(position: &str) -> Result<ResumeToken, Error> {
+    let wrong = || Error::Wrong("the checkpoint does not hold a position".to_owned());
+    let value: Value = serde_json::from_str(position).map_err(|_| wrong())?;
+    serde_json::from_value(value).map_err(|_| wrong())
 }
