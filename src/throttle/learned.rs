@@ -3,14 +3,17 @@
 //!
 //! A refused key is paused, then one job goes first as a probe, then twice as many at a time for as
 //! long as they succeed. Its rate follows the curve of CUBIC (RFC 9438, section 4.2), in which the
-//! rate at which jobs really succeeded, pauses included, replaces the congestion window:
+//! rate at which jobs really succeeded, pauses included, replaces the congestion window; while that
+//! rate is a guess, it doubles, as in slow start:
 //!
 //! ```text
-//!   settle  w    = succeeded / (end of this pause - end of the last one)      tokens/s
-//!                = the rate in force, if no delay was stated and 0.8 of it succeeded lately
+//!   settle  w    = the rate in force, if 0.8 of it succeeded lately (0.4 of a guess, of which w is 0.8)
+//!                = succeeded / (end of this pause - end of the pauses before)      tokens/s, otherwise
 //!   period  K    = max(20 s, 20 tokens' time at w)
 //!   rate    r(t) = w * (1 + c ((t - K) / K)^3)                       t seconds after the pause
-//!   cut     c    = 0.3, or 0.1 if w has moved by less than a quarter
+//!   cut     c    = 0.1 if w is the rate in force and has moved by less than a quarter,
+//!                = 0.3 if w is one of the two, or the server refused three times in a row
+//!   guess   r(t) = w * 2^(t / max(4 s, 4 tokens' time at w))         otherwise
 //!   limit        r <= max(w, 1.25 s) at a success rate s, because an unused rate is not learned;
 //!                r <= 2 max(w, s) while jobs wait for the rate
 //! ```
@@ -33,6 +36,18 @@ const NEAR_KNOWN_RATE: f64 = 0.25;
 /// The share of the rate in force that must have succeeded lately if the refusal is due to that
 /// rate.
 const RATE_LIMITED_SHARE: f64 = 0.8;
+
+/// The share by which the curve of a guess begins below `settle`, and the mark of one.
+const GUESS: f64 = 0.0;
+
+/// The time in which the rate of a guess doubles, in seconds, and in tokens at the guessed rate.
+const DOUBLING_S: f64 = 4.0;
+const DOUBLING_TOKENS: f64 = 4.0;
+
+/// The share of the rate in force of a guess that must have succeeded lately, and the share of it that
+/// is taken for the server's rate then.
+const GUESS_LIMITED_SHARE: f64 = 0.4;
+const GUESS_FOUND: f64 = 0.8;
 
 /// The part of a period over which recent successes are counted, up to twice that.
 const LATELY: f64 = 0.25;
@@ -70,6 +85,9 @@ const SHORTEST_PAUSE_US: f64 = 50_000.0;
 
 /// The limit of doublings.
 const MAX_DOUBLINGS: f64 = 8.0;
+
+/// The limit of doublings of a guess, beyond which its successes alone limit the rate.
+const MAX_DOUBLINGS_OF_GUESS: f64 = 40.0;
 
 /// The share by which jitter may lengthen a pause; it never shortens one, because coming back early
 /// earns the next refusal.
@@ -228,40 +246,56 @@ impl Learned {
                 };
                 let tried = tried.number();
                 let span = now - self.lately_from;
-                let is_near = !answer
+                // A guess doubles while it is counted, and is refused somewhere on the way.
+                let is_guess = self.cut == GUESS;
+                let (share, found) = match is_guess {
+                    true => (GUESS_LIMITED_SHARE, GUESS_FOUND),
+                    false => (RATE_LIMITED_SHARE, 1.0),
+                };
+                let is_near = before > 0.0
                     && self.strikes == 0.0
                     && span >= 1e6
-                    && self.lately * 1e6 >= RATE_LIMITED_SHARE * tried * span;
-                self.cut = CUT;
+                    && self.lately * 1e6 >= share * tried * span;
+                // One refusal takes no more than its share, because times without work are not
+                // refusals; in a row it takes half, because the pause doubles.
+                let least = before * if self.strikes > 0.0 { 0.5 } else { 1.0 - CUT };
                 self.settle = match () {
-                    // Without a stated delay, and with successes near the rate in force, that rate
-                    // is what the server allows. The mean would count our own pause and the time
-                    // below the rate, and sink with each refusal.
-                    () if before > 0.0 && is_near => tried.max(before * (1.0 - CUT)),
-                    // Times without work are not refusals, so one refusal takes no more than its
-                    // share.
-                    () if self.done > 0.0 && until > self.since => {
-                        (self.done * 1e6 / (until - self.since)).max(self.settle * (1.0 - CUT))
+                    // With successes near the rate in force, that rate is what the server allows. The
+                    // mean would count our own pause and the time below the rate, and sink with each
+                    // refusal. Of a stated delay the part counts that is no rounding.
+                    () if is_near => {
+                        let stated = if answer {
+                            (until - now - 1e6).max(0.0)
+                        } else {
+                            0.0
+                        };
+                        (tried * found * span / (span + stated)).max(least)
                     }
-                    () if self.settle > 0.0 => self.settle * (1.0 - CUT),
+                    // The count goes on through refusals in a row: a server that counts in windows
+                    // has allowed so much in all that time.
+                    () if self.done > 0.0 && until > self.since => {
+                        (self.done * 1e6 / (until - self.since)).max(least)
+                    }
+                    () if before > 0.0 => least,
                     () => configured.rate().unwrap_or(0.0),
                 };
-                if before > 0.0
-                    && is_near
-                    && (self.settle - before).abs() < NEAR_KNOWN_RATE * before
-                {
-                    self.cut = NEAR_CUT;
-                }
+                let is_same =
+                    before > 0.0 && (self.settle - before).abs() < NEAR_KNOWN_RATE * before;
+                self.cut = match () {
+                    () if is_near && is_same => NEAR_CUT,
+                    () if is_near || is_same || (self.strikes >= 2.0 && self.done > 0.0) => CUT,
+                    // The key's own rate is no guess.
+                    () if before == 0.0 && self.done == 0.0 => CUT,
+                    () => GUESS,
+                };
                 if self.settle > 0.0 {
                     self.settle = self.settle.max(1e-6);
                 }
             }
             self.strikes += 1.0;
-            self.done = 0.0;
             self.lately = 0.0;
         }
         self.grows_from = self.grows_from.max(until);
-        self.since = self.grows_from;
         self.lately_from = self.grows_from;
         self.probe = ProbeCredit::begin(self.grows_from);
     }
@@ -273,6 +307,9 @@ impl Learned {
             return;
         }
         if succeeded > 0.0 {
+            if self.strikes > 0.0 {
+                (self.done, self.since) = (0.0, self.grows_from);
+            }
             self.strikes = 0.0;
             self.done += tokens;
             let span = now - self.since;
@@ -309,8 +346,14 @@ impl Learned {
             return RateLimit::Unlimited;
         }
         let period = self.period_s();
-        let x = (((now - self.grows_from) / 1e6).max(0.0) - period) / period;
-        let grown = self.settle * (1.0 + self.cut * x * x * x);
+        let age = ((now - self.grows_from) / 1e6).max(0.0);
+        let grown = if self.cut == GUESS {
+            let doubling = DOUBLING_S.max(DOUBLING_TOKENS / self.settle);
+            self.settle * 2.0_f64.powf((age / doubling).min(MAX_DOUBLINGS_OF_GUESS))
+        } else {
+            let x = (age - period) / period;
+            self.settle * (1.0 + self.cut * x * x * x)
+        };
         let span = now - self.lately_from;
         let succeeds = if span >= 1e6 {
             self.lately * 1e6 / span

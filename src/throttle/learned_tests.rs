@@ -3,14 +3,64 @@ use super::*;
 
 const S: f64 = 1e6;
 
-/// Returns a key that was refused at 10 s, succeeded at `rate`, and was refused again at 20 s for a
-/// second.
+/// Returns a key that was refused at 10 s, succeeded at `rate`, was refused again at 20 s for a second,
+/// and settled at `rate`.
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
     learned.refuse(10.0 * S, 10.0 * S, true, RateLimit::new(rate), true);
     learned.answered(rate * 11.0, rate * 11.0, 0.0, false, 19.0 * S);
     learned.refuse(20.0 * S, 21.0 * S, true, RateLimit::new(1000.0), true);
+    (learned.settle, learned.cut) = (rate, CUT);
     learned
+}
+
+#[test]
+fn a_guess_doubles_until_it_is_refused_and_is_then_near_what_was_tried() {
+    // One of sixteen requests at once succeeds: that says next to nothing about the rate.
+    let mut learned = Learned::new(0.0);
+    learned.answered(1.0, 1.0, 0.0, false, S / 100.0);
+    learned.refuse(S / 100.0, 1.01 * S, false, RateLimit::Unlimited, true);
+    assert_eq!(learned.cut, GUESS);
+    let first = learned.settle;
+    let mut now = learned.grows_from;
+    let began = now;
+    let mut rate = first;
+    while rate < 50.0 {
+        learned.wanted(now);
+        rate = learned.rate(now).number();
+        now += S / rate;
+        learned.answered(1.0, 1.0, 0.0, false, now);
+    }
+    assert!(
+        now - began < 40.0 * S,
+        "from {first} to 50 per second in {} s",
+        (now - began) / S
+    );
+
+    learned.refuse(now, now + 0.25 * S, false, RateLimit::Unlimited, true);
+
+    assert!(
+        (0.75 * rate..=rate).contains(&learned.settle),
+        "{rate}, settled at {}",
+        learned.settle
+    );
+    assert_eq!(learned.cut, CUT, "it is no guess any more");
+}
+
+#[test]
+fn refusals_in_a_row_count_what_the_server_allowed_in_all_that_time() {
+    // 300 a minute, used in the first two seconds.
+    let mut learned = Learned::new(0.0);
+    learned.answered(300.0, 300.0, 0.0, false, 2.0 * S);
+    let (mut now, mut pause) = (2.0 * S, 1.0 * S);
+    while now < 60.0 * S {
+        learned.refuse(now, now + pause, false, RateLimit::Unlimited, true);
+        now += pause;
+        pause *= 2.0;
+    }
+
+    assert!((4.0..=6.0).contains(&learned.settle), "{}", learned.settle);
+    assert_eq!(learned.cut, CUT);
 }
 
 #[test]
@@ -137,7 +187,17 @@ fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
 
     learned.refuse(30.0 * S, 31.0 * S, true, RateLimit::new(1000.0), true);
 
-    assert_eq!(learned.settle, 350.0);
+    assert_eq!(
+        learned.settle,
+        5500.0 / 21.0,
+        "what succeeded since the pause at 10 s"
+    );
+    for _ in 0..3 {
+        let now = learned.grows_from;
+        learned.refuse(now, now + 3600.0 * S, true, RateLimit::new(1000.0), true);
+    }
+    assert_eq!(learned.settle, 5500.0 / 21.0 / 8.0, "but by half at most");
+    learned.strikes = 2.0;
     assert_eq!(pause_us(None, learned.strikes, true, 0.0), 4.0 * S);
     assert_eq!(pause_us(None, 1e9, false, 0.0), 256.0 * S);
     assert_eq!(

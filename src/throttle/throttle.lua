@@ -27,6 +27,7 @@ local LONGEST_DEBT, MAX_HOLDERS = 300e6, 1000
 local MAX_COST, PLAIN_COST, COST_WINDOWS, COST_SECONDS, FEW_TOKENS = 1e9, 1000, 10, 3600, 10
 local LONGEST_FIELD, LONGEST_NAME, LONGEST_WHY = 64, 128, 1000
 local CUT, NEAR_CUT, NEAR, USED, LATELY, AHEAD, WANTED_AHEAD = 0.3, 0.1, 0.25, 0.8, 0.25, 1.25, 2
+local GUESS, GUESS_USED, GUESS_FOUND, DOUBLING_S, DOUBLING_TOKENS, GUESS_DOUBLINGS = 0, 0.4, 0.8, 4, 4, 40
 local ROUNDED, DRIFT, BACK, ELAPSED, MOST_LATE, REST, SLOWEST = 60e6, 2e6, 0.25, 0.3, 0.67, 60e6, 1 / 60
 local PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
@@ -400,8 +401,13 @@ end
 local function curve(l)
   if l.settle <= 0 then return -1 end
   local k = period(l)
-  local x = (math.max((now - l.grows_from) / 1e6, 0) - k) / k
-  local grown = l.settle * (1 + l.cut * x * x * x)
+  local age, grown = math.max((now - l.grows_from) / 1e6, 0), nil
+  if l.cut == GUESS then
+    grown = l.settle * 2 ^ math.min(age / math.max(DOUBLING_S, DOUBLING_TOKENS / l.settle), GUESS_DOUBLINGS)
+  else
+    local x = (age - k) / k
+    grown = l.settle * (1 + l.cut * x * x * x)
+  end
   local succeeds = 0
   local span = now - l.lately_from
   if span >= 1e6 then succeeds = l.lately * 1e6 / span end
@@ -1286,33 +1292,44 @@ local function refused()
   -- A job that was under way when the others were refused adds no information.
   if l.grows_from <= now then
     if (not k or k.learns) and ARGV[7] ~= '1' then
-      -- Without a stated delay, and with successes near the rate in force, that rate is what the
-      -- server allows.
       local tried = curve(l)
       local configured = k and ARGV[6] == '1' and k.key_rps or -1
       if tried > 0 then tried = slower(tried, configured > 0 and configured or -1) end
-      local is_near = not tonumber(ARGV[3]) and l.strikes == 0 and now - l.lately_from >= 1e6
-        and l.lately * 1e6 >= USED * tried * (now - l.lately_from)
-      local before = l.settle
-      l.cut = CUT
-      if before > 0 and is_near then
-        l.settle = math.max(tried, before * (1 - CUT))
-        if math.abs(l.settle - before) < NEAR * before then l.cut = NEAR_CUT end
+      -- A guess doubles while it is counted, and is refused somewhere on the way.
+      local before, span, share, found = l.settle, now - l.lately_from, USED, 1
+      if l.cut == GUESS then share, found = GUESS_USED, GUESS_FOUND end
+      local is_near = before > 0 and l.strikes == 0 and span >= 1e6 and l.lately * 1e6 >= share * tried * span
+      -- One refusal takes no more than its share; in a row it takes half, because the pause doubles.
+      local least = before * (l.strikes > 0 and 0.5 or 1 - CUT)
+      if is_near then
+        -- The rate in force is what the server allows; of a stated delay the part counts that is no
+        -- rounding.
+        local stated = tonumber(ARGV[3]) and math.max(until_us - now - 1e6, 0) or 0
+        l.settle = math.max(tried * found * span / (span + stated), least)
       elseif l.done > 0 and until_us > l.since then
-        -- Times without work are not refusals, so one refusal takes no more than its share.
-        l.settle = math.max(l.done * 1e6 / (until_us - l.since), l.settle * (1 - CUT))
-      elseif l.settle > 0 then
-        l.settle = l.settle * (1 - CUT)
+        -- The count goes on through refusals in a row: a server that counts in windows has allowed
+        -- so much in all that time.
+        l.settle = math.max(l.done * 1e6 / (until_us - l.since), least)
+      elseif before > 0 then
+        l.settle = least
       else
         l.settle = math.max(k and ARGV[6] == '1' and k.key_rps or -1, 0)
+      end
+      local is_same = before > 0 and math.abs(l.settle - before) < NEAR * before
+      if is_near and is_same then
+        l.cut = NEAR_CUT
+      elseif is_near or is_same or (l.strikes >= 2 and l.done > 0) or (before == 0 and l.done == 0) then
+        l.cut = CUT
+      else
+        l.cut = GUESS
       end
       if l.settle > 0 then l.settle = math.max(l.settle, 1e-6) end
     end
     l.strikes = l.strikes + 1
-    l.done, l.lately = 0, 0
+    l.lately = 0
   end
   l.grows_from = math.max(l.grows_from, until_us)
-  l.since, l.lately_from = l.grows_from, l.grows_from
+  l.lately_from = l.grows_from
   l.credit, l.at = 1, l.grows_from
   keep_learned(KEYS[3], KEYS[4], l)
   return { 'ok', until_ms, 0, 0 }
@@ -1383,6 +1400,7 @@ local function ended()
       local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]) * (k and k.cost_factor or 1), tonumber(ARGV[at + 2])
       if now >= l.grows_from then
         if good > 0 then
+          if l.strikes > 0 then l.done, l.since = 0, l.grows_from end
           l.strikes, l.done = 0, l.done + tokens
           local span = now - l.since
           if span > 2e6 * period(l) then l.done, l.since = l.done / 2, now - span / 2 end

@@ -10,6 +10,7 @@ mod exact;
 mod knobs;
 mod lanes;
 mod lease;
+mod limiters;
 mod limitlion;
 mod loss;
 mod on_demand;
