@@ -1,5 +1,6 @@
 //! A burst of 10,000 jobs of one key against a server with a fixed window, in the four modes of
-//! `on_429`, beside the calculated refusals: `make bench-burst`.
+//! `on_429`, beside the calculated refusals; then two minutes of work for each of the usual limiters:
+//! `make bench-burst`, those alone with `ARGS="--only limiter"`.
 //!
 //! Jobs of other keys trickle in at the same time, and must start as if there were no burst.
 
@@ -17,7 +18,7 @@ use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::stack::{SpawnOptions, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use serde_json::json;
-use server::{BURST, Rules};
+use server::{BURST, Counts, MINUTE, Rules, Says};
 
 /// Measures a burst of one key on private servers.
 #[derive(Parser, Debug)]
@@ -44,6 +45,8 @@ struct Row {
     name: String,
     knobs: Vec<(&'static str, String)>,
     rules: Rules,
+    /// Jobs of the burst.
+    jobs: usize,
     arithmetic: String,
     /// The most refusals that meet the goal.
     goal: Option<u64>,
@@ -52,6 +55,9 @@ struct Row {
 /// The goal for the start of jobs of other keys, in milliseconds, at the 99th percentile.
 const GOAL_MS: f64 = 50.0;
 
+/// The goal for the share of a quota that is used once it is found.
+const GOAL_USED: f64 = 0.9;
+
 fn met(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }
@@ -59,6 +65,8 @@ fn met(is_met: bool) -> &'static str {
 struct Came {
     refused: u64,
     took: Duration,
+    /// The share of what was to be had after the first minute; `None` if all was done by then.
+    used: Option<f64>,
     /// The time from enqueue to the server for jobs of other keys, in milliseconds: median and 99th
     /// percentile.
     started_ms: (f64, f64),
@@ -77,7 +85,8 @@ fn rows(cli: &Cli) -> Vec<Row> {
     let alone = Rules {
         quota,
         others: 0.0,
-        tells: false,
+        counts: Counts::Fixed,
+        says: Says::Exactly,
     };
     let half = Rules {
         others: quota / 2.0,
@@ -96,11 +105,112 @@ fn rows(cli: &Cli) -> Vec<Row> {
             name: name.to_owned(),
             knobs,
             rules,
+            jobs: cli.jobs,
             arithmetic,
             goal,
         }
     };
-    vec![
+    // The usual limiters, for two minutes each; the quota is found in the first and used in the second.
+    let limiter = |name: &str, quota: f64, others: f64, counts, says, knobs| {
+        let rules = Rules {
+            quota,
+            others: quota * others,
+            counts,
+            says,
+        };
+        Row {
+            name: format!("limiter: {name}"),
+            knobs,
+            rules,
+            jobs: (quota * (1.0 - others) * 2.0 * MINUTE.as_secs_f64()) as usize,
+            arithmetic: "0".to_owned(),
+            goal: Some(60),
+        }
+    };
+    let known = || vec![("key_rps", "9.8".to_owned()), ("key_burst", "0".to_owned())];
+    let limiters = [
+        limiter(
+            "express, 10/s, told in seconds",
+            10.0,
+            0.0,
+            Counts::Fixed,
+            Says::RestInSeconds,
+            vec![],
+        ),
+        limiter(
+            "express, 10/s, told in seconds, 9.8 known",
+            10.0,
+            0.0,
+            Counts::Fixed,
+            Says::RestInSeconds,
+            known(),
+        ),
+        limiter(
+            "flask, 10/s, told as unix seconds",
+            10.0,
+            0.0,
+            Counts::Fixed,
+            Says::RestToEpoch,
+            vec![],
+        ),
+        limiter(
+            "flask, 10/s, half used by others",
+            10.0,
+            0.5,
+            Counts::Fixed,
+            Says::RestToEpoch,
+            known(),
+        ),
+        limiter(
+            "50/s, half used by others, told in seconds",
+            50.0,
+            0.5,
+            Counts::Fixed,
+            Says::RestInSeconds,
+            vec![],
+        ),
+        limiter(
+            "10/s, Retry-After alone",
+            10.0,
+            0.0,
+            Counts::Fixed,
+            Says::RetryAfter,
+            vec![],
+        ),
+        limiter(
+            "sliding 10/s, nothing told",
+            10.0,
+            0.0,
+            Counts::Sliding,
+            Says::Nothing,
+            vec![],
+        ),
+        limiter(
+            "leaky 10/s, burst 5, nothing told",
+            10.0,
+            0.0,
+            Counts::Leaky(5.0),
+            Says::Nothing,
+            vec![],
+        ),
+        limiter(
+            "leaky 10/s, no burst, nothing told",
+            10.0,
+            0.0,
+            Counts::Leaky(1.0),
+            Says::Nothing,
+            vec![],
+        ),
+        limiter(
+            "leaky 50/s, burst 20, nothing told",
+            50.0,
+            0.0,
+            Counts::Leaky(20.0),
+            Says::Nothing,
+            vec![],
+        ),
+    ];
+    let mut rows = vec![
         row(
             "passive-naive",
             with("passive-naive", 0.0),
@@ -135,7 +245,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "active-informed, told what is left",
             with("active-informed", 1.0),
             Rules {
-                tells: true,
+                says: Says::Rest,
                 ..alone
             },
             "0".to_owned(),
@@ -168,12 +278,14 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "half used by others: told what is left",
             with("active-informed", 0.0),
             Rules {
-                tells: true,
+                says: Says::Rest,
                 ..half
             },
             "a pause a period".to_owned(),
         ),
-    ]
+    ];
+    rows.extend(limiters);
+    rows
 }
 
 #[tokio::main]
@@ -191,11 +303,13 @@ async fn main() -> anyhow::Result<()> {
     let queue = Queue::connect(&running.urls.database_url, 6, Duration::from_secs(20)).await?;
     queue.migrate().await?;
     println!(
-        "{} jobs of one key, {} a second allowed\n",
+        "{} jobs of one key, {} a second allowed, unless a row says otherwise\n",
         cli.jobs, cli.quota
     );
-    println!("| what | refused | arithmetic | took | other keys start after, p50 / p99 |");
-    println!("|---|---|---|---|---|");
+    println!(
+        "| what | refused | arithmetic | took | used after a minute | other keys start after, p50 / p99 |"
+    );
+    println!("|---|---|---|---|---|---|");
     for (at, row) in rows(&cli).iter().enumerate() {
         if cli
             .only
@@ -211,7 +325,7 @@ async fn main() -> anyhow::Result<()> {
         let came = burst(&cli, row, &queue, store, at).await?;
         let (p50, p99) = came.started_ms;
         println!(
-            "| {} | {}{} | {} | {:.1} s | {p50:.1} / {p99:.1} ms ({}) |",
+            "| {} | {}{} | {} | {:.1} s | {} | {p50:.1} / {p99:.1} ms ({}) |",
             row.name,
             came.refused,
             row.goal.map_or(String::new(), |goal| format!(
@@ -220,6 +334,11 @@ async fn main() -> anyhow::Result<()> {
             )),
             row.arithmetic,
             came.took.as_secs_f64(),
+            came.used.map_or("".to_owned(), |used| format!(
+                "{:.0} % ({})",
+                100.0 * used,
+                met(used >= GOAL_USED)
+            )),
             met(p99 <= GOAL_MS),
         );
     }
@@ -262,7 +381,7 @@ async fn burst(
             ..NewJob::new("http", args)
         }
     };
-    let jobs = vec![job(BURST.to_owned()); cli.jobs];
+    let jobs = vec![job(BURST.to_owned()); row.jobs];
     for some in jobs.chunks(1000) {
         queue.enqueue(some).await?;
     }
@@ -270,7 +389,7 @@ async fn burst(
     let begun = Instant::now();
     let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics).await?;
     let (mut sent, mut next) = (Vec::new(), 0);
-    let is_over = || seen.lock().expect("a lock").served >= cli.jobs as u64;
+    let is_over = || seen.lock().expect("a lock").served >= row.jobs as u64;
     while !is_over() && begun.elapsed() < Duration::from_secs(600) {
         let key = format!("other{next}");
         next += 1;
@@ -293,17 +412,20 @@ async fn burst(
         sent.len()
     );
     anyhow::ensure!(
-        seen.served >= cli.jobs as u64,
+        seen.served >= row.jobs as u64,
         "only {} of {} jobs were answered",
         seen.served,
-        cli.jobs
+        row.jobs
     );
     started.sort_by(f64::total_cmp);
     let share = |share: f64| started[((started.len() - 1) as f64 * share) as usize];
     let took = seen.last.unwrap_or(begun).duration_since(begun);
+    let later_s = took.saturating_sub(MINUTE).as_secs_f64();
+    let to_be_had = (row.rules.quota - row.rules.others) * later_s;
     Ok(Came {
         refused: seen.refused,
         took,
+        used: (later_s > 1.0).then(|| seen.served_later as f64 / to_be_had),
         started_ms: (share(0.5), share(0.99)),
     })
 }

@@ -1,7 +1,7 @@
-//! A server that counts the requests of each key in fixed windows of a second and answers 429
-//! beyond its quota.
+//! A server that limits the requests of one key, in the ways that are usual, and answers 429 beyond its
+//! quota.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,27 +11,56 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::routing::post;
 
-const WINDOW: Duration = Duration::from_secs(1);
+/// The way in which the server counts.
+#[derive(Clone, Copy, Debug)]
+pub enum Counts {
+    /// In fixed windows of a second.
+    Fixed,
+    /// In every span of a second.
+    Sliding,
+    /// As a bucket that leaks evenly and holds so many requests.
+    Leaky(f64),
+}
+
+/// What an answer says about the quota.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Says {
+    Nothing,
+    /// With a 429, the exact time until the window ends.
+    Exactly,
+    /// With a 429, `Retry-After` in whole seconds.
+    RetryAfter,
+    /// With every answer, the rest and the exact end of the window.
+    Rest,
+    /// With every answer, `ratelimit` headers with whole seconds rounded up, as express-rate-limit does.
+    RestInSeconds,
+    /// With every answer, the unix second after the end, as Flask-Limiter does.
+    RestToEpoch,
+}
 
 /// The rules by which the server treats its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The requests of one key that are answered in a window.
+    /// The requests of one key that are answered in a second.
     pub quota: f64,
     /// The part of the burst key's quota that other clients use, evenly through the window.
     pub others: f64,
-    /// True if every answer reports the rest of the quota.
-    pub tells: bool,
+    pub counts: Counts,
+    pub says: Says,
 }
 
 /// The requests that came in.
 #[derive(Default)]
 pub struct Seen {
-    windows: HashMap<String, (u64, f64)>,
+    /// The answered requests of the burst's key.
+    served_at: VecDeque<Instant>,
+    level: f64,
+    level_at: Option<Instant>,
     /// Requests of the burst's key that were refused.
     pub refused: u64,
-    /// Requests of the burst's key that were answered.
+    /// Requests of the burst's key that were answered, and those of them after the first minute.
     pub served: u64,
+    pub served_later: u64,
     /// The time of the last answered request of the burst's key.
     pub last: Option<Instant>,
     /// The time of the first request of each other key.
@@ -47,6 +76,8 @@ struct Server {
 
 /// The key of the burst.
 pub const BURST: &str = "burst";
+/// The time after which a quota must be found.
+pub const MINUTE: Duration = Duration::from_secs(60);
 
 /// Starts the server on a free port.
 pub async fn start(rules: Rules) -> anyhow::Result<(SocketAddr, Arc<Mutex<Seen>>)> {
@@ -65,27 +96,56 @@ pub async fn start(rules: Rules) -> anyhow::Result<(SocketAddr, Arc<Mutex<Seen>>
     Ok((address, seen))
 }
 
+impl Rules {
+    /// Returns true if a request fits, the rest after it, and the seconds until more fits.
+    fn admit(&self, seen: &mut Seen, begun: Instant, now: Instant) -> (bool, f64, f64) {
+        let second = Duration::from_secs(1);
+        match self.counts {
+            Counts::Fixed => {
+                let into = now.duration_since(begun).as_secs_f64().fract();
+                let begin = now - Duration::from_secs_f64(into);
+                seen.served_at.retain(|at| *at >= begin);
+                let used = seen.served_at.len() as f64 + (self.others * into).floor();
+                (
+                    used + 1.0 <= self.quota,
+                    self.quota - used - 1.0,
+                    1.0 - into,
+                )
+            }
+            Counts::Sliding => {
+                seen.served_at.retain(|at| now.duration_since(*at) < second);
+                let used = seen.served_at.len() as f64 + self.others;
+                let first = seen.served_at.front();
+                let wait = first.map_or(0.0, |at| (second - now.duration_since(*at)).as_secs_f64());
+                (used + 1.0 <= self.quota, self.quota - used - 1.0, wait)
+            }
+            Counts::Leaky(holds) => {
+                let leaks = self.quota - self.others;
+                let passed = seen
+                    .level_at
+                    .map_or(0.0, |at| now.duration_since(at).as_secs_f64());
+                seen.level = (seen.level - leaks * passed).max(0.0);
+                seen.level_at = Some(now);
+                let is_served = seen.level + 1.0 <= holds + 1e-9;
+                seen.level += f64::from(u8::from(is_served));
+                (is_served, 0.0, (seen.level + 1.0 - holds).max(0.0) / leaks)
+            }
+        }
+    }
+}
+
 async fn answer(State(server): State<Server>, Path(key): Path<String>) -> (StatusCode, HeaderMap) {
     let (now, rules) = (Instant::now(), server.rules);
-    let into = now.duration_since(server.begun);
-    let (window, rest) = (
-        into.as_secs(),
-        Duration::from_nanos(into.subsec_nanos().into()),
-    );
     let mut seen = server.seen.lock().expect("nothing panics under this lock");
     if key != BURST {
         seen.trickled.entry(key).or_insert(now);
         return (StatusCode::OK, HeaderMap::new());
     }
-    let count = seen.windows.entry(key).or_default();
-    if count.0 != window {
-        *count = (window, 0.0);
-    }
-    let used = count.1 + (rules.others * rest.as_secs_f64()).floor();
-    let is_served = used + 1.0 <= rules.quota;
+    let (is_served, rest, reset) = rules.admit(&mut seen, server.begun, now);
     if is_served {
-        count.1 += 1.0;
+        seen.served_at.push_back(now);
         seen.served += 1;
+        seen.served_later += u64::from(now.duration_since(server.begun) >= MINUTE);
         seen.last = Some(now);
     } else {
         seen.refused += 1;
@@ -94,16 +154,38 @@ async fn answer(State(server): State<Server>, Path(key): Path<String>) -> (Statu
     let mut tell = |name: &'static str, text: String| {
         headers.insert(name, HeaderValue::from_str(&text).expect("digits"));
     };
-    let reset = (WINDOW - rest).as_secs_f64();
-    if rules.tells {
-        tell(
-            "x-ratelimit-remaining",
-            format!("{:.0}", (rules.quota - used - 1.0).max(0.0)),
-        );
-    }
-    if rules.tells || !is_served {
-        tell("x-ratelimit-reset-after", format!("{reset:.3}"));
-        tell("x-ratelimit-reset", format!("{reset:.3}"));
+    let whole = reset.ceil().max(1.0);
+    let rest = format!("{:.0}", rest.max(0.0));
+    match rules.says {
+        Says::Nothing => {}
+        Says::Exactly if is_served => {}
+        Says::Exactly | Says::Rest => {
+            if rules.says == Says::Rest {
+                tell("x-ratelimit-remaining", rest);
+            }
+            tell("x-ratelimit-reset-after", format!("{reset:.3}"));
+            tell("x-ratelimit-reset", format!("{reset:.3}"));
+        }
+        Says::RetryAfter if is_served => {}
+        Says::RetryAfter => tell("retry-after", format!("{whole:.0}")),
+        Says::RestInSeconds => {
+            let text = format!(
+                "limit={:.0}, remaining={rest}, reset={whole:.0}",
+                rules.quota
+            );
+            tell("ratelimit", text);
+        }
+        Says::RestToEpoch => {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the fake stands for a server, and servers have clocks"
+            )]
+            let unix = jiff::Timestamp::now();
+            let end = (unix.as_millisecond() as f64 / 1000.0 + reset).floor() + 1.0;
+            tell("x-ratelimit-limit", format!("{:.0}", rules.quota));
+            tell("x-ratelimit-remaining", rest);
+            tell("x-ratelimit-reset", format!("{end:.0}"));
+        }
     }
     (
         if is_served {
