@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::http::auth::{AuthToken, Authenticator};
 use super::http::gate::Gate;
 use super::http::metrics::HttpMetrics;
+use super::http::token_metrics::TokenMetrics;
 use super::jobs::state::JobsState;
 use super::journal::Decisions;
 use super::notifications::events::WebhookState;
@@ -21,6 +22,7 @@ use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{Pools, Tools};
+use crate::signals::Prometheus;
 use crate::throttle::{ApiLimit, CallerKnobs, Store};
 
 /// The dependencies of the API, set by the composition root.
@@ -30,6 +32,10 @@ pub struct Deps {
     pub throttles: Arc<dyn Store>,
     /// The number of throttles beyond which none is made on first use.
     pub throttles_made_max: usize,
+    /// The throttles whose keys have metrics of their own.
+    pub key_metrics: Arc<[String]>,
+    /// The Prometheus that has the metrics of the throttles.
+    pub prometheus: Arc<Prometheus>,
     /// The limits of requests in the settings.
     pub api_limits: Arc<[ApiLimit]>,
     /// The check of an edit of knobs.
@@ -84,7 +90,10 @@ struct ApiParts {
 impl ApiState {
     /// Combines the parts.
     pub fn new(deps: Deps, openapi: String) -> Self {
-        let metrics = HttpMetrics::default();
+        let metrics = HttpMetrics {
+            tokens: TokenMetrics::new(deps.key_metrics),
+            ..HttpMetrics::default()
+        };
         Self(Arc::new(ApiParts {
             jobs: Arc::new(JobsState {
                 queue: deps.queue.clone(),
@@ -102,6 +111,8 @@ impl ApiState {
                 lines: WaitQueues::default(),
                 caller_knobs: CallerKnobs::default(),
                 throttles_made_max: deps.throttles_made_max,
+                prometheus: deps.prometheus,
+                tokens: metrics.tokens.clone(),
                 cancel: deps.cancel.clone(),
             }),
             webhooks: Arc::new(WebhookState {
@@ -115,7 +126,11 @@ impl ApiState {
                 deps.public_url,
                 deps.queue.pool.clone(),
             )),
-            gate: Arc::new(Gate::new(deps.throttles.clone(), deps.api_limits)),
+            gate: Arc::new(Gate::new(
+                deps.throttles.clone(),
+                deps.api_limits,
+                metrics.tokens.clone(),
+            )),
             queue: deps.queue,
             store: deps.throttles,
             decisions: deps.decisions,

@@ -66,6 +66,16 @@ pub fn exposition(
         "Jobs sent to a lane above its max_backlog, by answer",
         http.backlogs.clone(),
     );
+    registry.register(
+        "flyball_throttle_requests",
+        "Requests for tokens over HTTP, checks and requests of the API itself, by answer",
+        http.tokens.requests.clone(),
+    );
+    registry.register(
+        "flyball_throttle_key_requests",
+        "The same by key, for the throttles that the setting key_metrics names",
+        http.tokens.key_requests.clone(),
+    );
     if let Some(sample) = sample {
         registry.register_collector(Box::new(Sampled(sample)));
     }

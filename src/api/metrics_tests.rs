@@ -1,6 +1,7 @@
 //! Tests of the exposition: complete, consistent with its reference, and accepted by Prometheus'
 //! own checker.
 
+use crate::api::http::token_metrics::TokenMetrics;
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -142,7 +143,11 @@ fn sample(throttles: usize) -> Arc<LiveSample> {
 /// Returns the exposition of a process after some traffic, with a counter, a unit and an info of
 /// another room.
 fn text(throttles: usize) -> String {
-    let http = HttpMetrics::default();
+    let http = HttpMetrics {
+        tokens: TokenMetrics::new(Arc::from(["hooks".to_owned()])),
+        ..HttpMetrics::default()
+    };
+    http.tokens.note("hooks", "acme", true);
     http.requests
         .get_or_create(&RequestLabels {
             route: "/healthz".into(),

@@ -40,6 +40,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(knobs::list))
         .routes(routes!(knobs::show, knobs::edit, throttles::delete::delete))
         .routes(routes!(knobs::why))
+        .routes(routes!(throttles::history::show_throttle_history))
         .routes(routes!(throttles::pause::pause_throttle))
         .routes(routes!(throttles::pause::resume_throttle))
         .routes(routes!(lanes::list::list))

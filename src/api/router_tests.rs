@@ -73,6 +73,8 @@ async fn door(token: Option<&str>) -> Door {
         public_url: String::new(),
         throttles: shelf.clone(),
         throttles_made_max: 1000,
+        key_metrics: Arc::default(),
+        prometheus: Arc::new(crate::signals::Prometheus::new("http://127.0.0.1:9").unwrap()),
         api_limits: Arc::default(),
         check_knobs,
         kinds,

@@ -285,6 +285,8 @@ impl App {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
                 throttles_made_max: settings.throttles_made_max,
+                key_metrics: settings.key_metrics.clone().into(),
+                prometheus: Arc::new(crate::signals::Prometheus::new(&settings.prometheus_url)?),
                 api_limits: settings.api_limits().into(),
                 check_knobs: Knobs::check,
                 kinds,

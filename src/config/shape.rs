@@ -114,7 +114,7 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "retention_days" => SettingType::Whole(1, 3650),
         "dead_retention_days" | "dead_message_days" => SettingType::Whole(0, 3650),
         "allow_private_urls" | "allow_reindex_queries" => SettingType::Flag,
-        "allow_urls" => SettingType::Texts,
+        "allow_urls" | "key_metrics" => SettingType::Texts,
         "log_format" => SettingType::Word(&["text", "json"]),
         _ => SettingType::Text,
     }

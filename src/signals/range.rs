@@ -61,6 +61,17 @@ impl Prometheus {
         }
     }
 
+    /// Returns the present by Prometheus' clock, in unix seconds.
+    pub async fn clock(&self) -> Result<f64, Error> {
+        let question = Question::Instant {
+            query: "vector(time())",
+            at: None,
+        };
+        let (_, data) = self.send(&self.with_timeout(TIMEOUT)?, &question).await?;
+        let now = series_of(&data, 0.0).into_iter().flatten().next();
+        now.map(|now| now.value).ok_or(Missing::Absent.into())
+    }
+
     async fn raw(&self, query: &str, start: f64, end: f64) -> Result<Vec<Reading>, Error> {
         // The API takes whole seconds; the caller drops what lies outside of its range.
         let at = end.ceil();

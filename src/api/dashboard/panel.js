@@ -10,6 +10,7 @@ import { History, HISTORY_FIRST } from './history.js';
 import { KnobForm } from './knobform.js';
 import { Lanes } from './lanes.js';
 import { FIELDS, valuesOf } from './knobs.js';
+import { Past } from './past.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
 import { facts, isApiLimit } from './state.js';
@@ -84,6 +85,10 @@ export class Panel {
     this.whyDrawer = h('details', { class: 'drawer', ontoggle: () => this.askWhy() },
       h('summary', null, h('span', { class: 'drawer-title' }, 'Why'), h('span', { class: 'knob-values' }, 'the reason in one sentence, and the last decisions with every term')), this.whyText);
 
+    this.past = new Past(name);
+    this.pastDrawer = h('details', { class: 'drawer', ontoggle: () => { if (this.pastDrawer.open) this.past.ask(); } },
+      h('summary', null, h('span', { class: 'drawer-title' }, 'History'), h('span', { class: 'knob-values' }, 'allowed and refused a minute, of the last hours from Prometheus')), this.past.element);
+
     const titleId = `${panelId(name)}-title`;
     this.element = h('section', { class: 'panel throttle', id: panelId(name), 'aria-labelledby': titleId },
       h('div', { class: 'panel-head' },
@@ -101,7 +106,7 @@ export class Panel {
             h('dl', null, ...Object.entries(this.depth).map(([label, value]) => h('div', null, h('dt', null, label), h('dd', null, value)))),
             this.oldest,
             h('div', { class: 'spark-row' }, h('span', { class: 'label' }, 'ready'), this.spark)))),
-      this.edit, this.knobs, this.lanes.element, this.whyDrawer);
+      this.edit, this.knobs, this.lanes.element, this.whyDrawer, this.pastDrawer);
   }
 
   /** Pauses after a question for name and reason; resumes at once if the name is known. */

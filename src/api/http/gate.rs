@@ -17,6 +17,7 @@ use super::limits::{DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api, own_t
 use super::problem::{Code, Problem};
 use super::remaining::remaining;
 use super::scopes;
+use super::token_metrics::TokenMetrics;
 use crate::api::waiting;
 use crate::throttle::api_limit::limit_of;
 use crate::throttle::{
@@ -44,6 +45,8 @@ pub struct Gate {
     throttles: Arc<dyn Store>,
     /// The limits of the settings.
     pub limits: Arc<[ApiLimit]>,
+    /// The counters of requests for tokens.
+    pub tokens: TokenMetrics,
     denied: Denied,
     /// The throttles for which Redis has answered, with their promise; as many as groups and
     /// tenants.
@@ -60,10 +63,11 @@ struct CachedPromise {
 
 impl Gate {
     /// Creates a gate in front of the API's throttles.
-    pub fn new(throttles: Arc<dyn Store>, limits: Arc<[ApiLimit]>) -> Self {
+    pub fn new(throttles: Arc<dyn Store>, limits: Arc<[ApiLimit]>, tokens: TokenMetrics) -> Self {
         Self {
             throttles,
             limits,
+            tokens,
             denied: Denied::default(),
             known: Mutex::default(),
             absent: Mutex::default(),
@@ -144,6 +148,9 @@ impl Gate {
         let Some(grant) = answer.lanes.into_iter().next() else {
             return GateDecision::Free;
         };
+        if was_asked {
+            self.tokens.note(name.as_str(), key, grant.granted > 0);
+        }
         if grant.granted > 0 {
             if was_asked {
                 self.locked().entry(name.clone()).or_default();

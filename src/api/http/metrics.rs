@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::token_metrics::TokenMetrics;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -22,6 +23,7 @@ pub struct HttpMetrics {
     pub(in crate::api) requests: Family<RequestLabels, Counter>,
     pub(in crate::api) durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
     pub(in crate::api) backlogs: Family<BacklogLabels, Counter>,
+    pub(in crate::api) tokens: TokenMetrics,
 }
 
 impl HttpMetrics {
@@ -76,6 +78,7 @@ impl Default for HttpMetrics {
             requests: Family::default(),
             durations: Family::new_with_constructor(histogram),
             backlogs: Family::default(),
+            tokens: TokenMetrics::default(),
         };
         // Both series exist from the start, because one that begins with its first event hides that
         // event from `rate`.

@@ -24,4 +24,5 @@ pub mod remaining;
 pub mod scopes;
 pub mod sessions;
 pub mod timeout;
+pub mod token_metrics;
 pub mod token_scope;

@@ -22,7 +22,7 @@ pub enum Need {
 }
 
 /// The routes that need less than an administrator's token.
-const NEEDS: [(&str, &str, Need); 59] = [
+const NEEDS: [(&str, &str, Need); 60] = [
     ("GET", "/healthz", Need::Open),
     ("GET", "/readyz", Need::Open),
     (
@@ -60,6 +60,11 @@ const NEEDS: [(&str, &str, Need); 59] = [
     ("GET", "/api/v1/throttles", Need::Scope(OpsRead)),
     ("GET", "/api/v1/throttles/{name}", Need::Scope(OpsRead)),
     ("GET", "/api/v1/throttles/{name}/why", Need::Scope(OpsRead)),
+    (
+        "GET",
+        "/api/v1/throttles/{name}/history",
+        Need::Scope(OpsRead),
+    ),
     (
         "GET",
         "/api/v1/throttles/{name}/lanes",

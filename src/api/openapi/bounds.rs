@@ -216,6 +216,9 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
                 100
             }),
         ),
+        ("show_throttle_history", _, "range") => {
+            json!({ "type": "string", "enum": ["1h", "6h", "24h"] })
+        }
         (_, _, "by") => text(0..=BY_BYTES_MAX),
         (_, _, "why") => text(0..=WHY_BYTES_MAX),
         (_, _, "start") => text(0..=START_BYTES_MAX),
@@ -304,6 +307,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "own_overload_s" | "peak" | "own_peak" | "lower_s" | "higher_s" | "stopped_s"
             | "parked_jobs",
         ) => return Some(from(0)),
+        ("HistoryPoint", "value") => from(0),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),
         _ => return None,
     })

@@ -140,6 +140,10 @@ fn answer(operation: &str) -> Option<Value> {
         "explain_throttle" => {
             json!({ "throttle": "hooks", "sentence": "hooks runs at 5 a second; its knobs were last changed by alice", "decisions": [] })
         }
+        "show_throttle_history" => json!({
+            "throttle": "hooks", "key": null, "range_s": 3600, "step_s": 15, "problem": null,
+            "series": [{ "name": "allowed", "unit": "1/min", "points": [{ "at": 1_795_513_739.0, "value": 1200.0 }] }]
+        }),
         "acquire_tokens" | "peek_tokens" => json!({
             "allowed": false, "granted": 0, "remaining": 1, "retry_after_ms": 400, "wait_s": 0.4, "until": AT,
             "limit": { "level": "throttle" }, "reason": "throttle hooks grants 5 tokens a second, and other jobs go first",

@@ -47,6 +47,7 @@ const OWN: &[(&str, &[Code])] = &[
         "explain_throttle",
         &[ThrottleNotFound, QueueLost, ThrottlesLost],
     ),
+    ("show_throttle_history", &[]),
     ("pause_throttle", &[ThrottleNotFound, ThrottlesLost]),
     ("resume_throttle", &[ThrottleNotFound, ThrottlesLost]),
     ("list_lanes", &[QueueLost]),

@@ -181,6 +181,15 @@ pub async fn acquire(
     if declare_again(&state, &ask, knobs.as_ref(), &answer).await? {
         answer = take().await;
     }
+    for (lane, grant) in ask.lanes.iter().zip(&answer.lanes) {
+        // A request for nothing only reports what its holder runs.
+        if lane.want > 0 {
+            let is_allowed = grant.granted > 0;
+            state
+                .tokens
+                .note(ask.throttle.as_str(), &lane.key, is_allowed);
+        }
+    }
     granted(&state, &ask, answer, false).await.map(Json)
 }
 

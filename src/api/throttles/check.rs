@@ -121,12 +121,26 @@ pub async fn check(
         },
     };
     let (allowed, wait_s) = (outcome.result.allowed, outcome.result.reset_s.ceil() as u64);
-    let left = outcome.result.remaining;
+    let (left, refused_level) = (outcome.result.remaining, outcome.result.level);
     let mut response = match (is_proxy, allowed) {
         (true, true) => StatusCode::NO_CONTENT.into_response(),
         (true, false) => StatusCode::FORBIDDEN.into_response(),
         (false, _) => Json(outcome.result).into_response(),
     };
+    if let Some(limit) = limit {
+        let names = [
+            ("key", limit.of_keys(), &asked.key),
+            ("customer", limit.of_customers(), &asked.customer),
+        ];
+        for (level, throttle, key) in names {
+            if let Ok(throttle) = throttle
+                && !(level == "customer" && (key.is_empty() || refused_level == Some("key")))
+            {
+                gate.tokens
+                    .note(throttle.as_str(), key, refused_level != Some(level));
+            }
+        }
+    }
     if let Some(throttle) = outcome.throttle {
         let wait_s = if allowed { 0 } else { wait_s.max(1) };
         let standing =

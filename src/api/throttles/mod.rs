@@ -4,6 +4,7 @@ pub mod acquire;
 pub mod check;
 pub mod delete;
 pub mod held;
+pub mod history;
 pub mod knobs;
 pub mod measured;
 pub mod obstacles;

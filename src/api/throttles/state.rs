@@ -7,10 +7,12 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::wait_queue::WaitQueues;
+use crate::api::http::token_metrics::TokenMetrics;
 use crate::api::journal::Decisions;
 use crate::api::stream::live::Live;
 use crate::jobs::Queue;
 use crate::providers::Pools;
+use crate::signals::Prometheus;
 use crate::throttle::{CallerKnobs, KnobProblem, Store};
 
 /// The check of knobs that a person wrote: fields with JSON values in, fields with the texts for
@@ -31,5 +33,9 @@ pub struct ThrottlesState {
     pub caller_knobs: CallerKnobs,
     /// The number of throttles beyond which none is made on first use.
     pub throttles_made_max: usize,
+    /// The Prometheus that has the metrics of the throttles.
+    pub prometheus: Arc<Prometheus>,
+    /// The counters of requests for tokens.
+    pub tokens: TokenMetrics,
     pub cancel: CancellationToken,
 }

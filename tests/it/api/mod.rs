@@ -3,6 +3,7 @@
 mod api_limits;
 mod api_throttles;
 mod enqueue;
+mod history;
 mod jobs;
 mod limits;
 mod notifications;

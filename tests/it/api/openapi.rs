@@ -101,6 +101,12 @@ async fn what_is_answered_is_what_the_document_declares() {
         .await;
     client.gets(200, "list_throttles", ask()).await;
     client.gets(200, "explain_throttle", of("hooks")).await;
+    client
+        .gets(200, "show_throttle_history", of("hooks").query("range=6h"))
+        .await;
+    client
+        .gets(400, "show_throttle_history", of("hooks").query("range=2h"))
+        .await;
     client.gets(200, "pause_throttle", of("hooks")).await;
     let waits = client
         .gets(200, "peek_tokens", of("hooks").json(json!({"tokens": 2})))

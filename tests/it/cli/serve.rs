@@ -81,6 +81,7 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         "flyball_provider_",
         "flyball_notifications_",
         "flyball_governor_learned_quota_",
+        "flyball_throttle_key_requests_",
         "flyball_jobs_not_served_",
     ];
     let documented: BTreeSet<&str> = documented

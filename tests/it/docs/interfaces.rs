@@ -282,7 +282,8 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         Vec::<&String>::new(),
         "docs/reference/metrics.md lacks these"
     );
-    // Readings need a signal, which nobody exports here; no throttle is in shadow mode, nobody refuses anything, and there is no pool.
+    // Readings need a signal, which nobody exports here; no throttle is in shadow mode, nobody refuses anything, nobody asks for
+    // tokens over HTTP, and there is no pool.
     let absent = [
         "flyball_governor_signal_ratio",
         "flyball_governor_signal_age_seconds",
@@ -292,6 +293,8 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
     let families = [
         "flyball_governor_shadow_",
         "flyball_governor_learned_quota_",
+        "flyball_throttle_requests_",
+        "flyball_throttle_key_requests_",
         "flyball_jobs_not_served_",
         "flyball_account_",
         "flyball_pool_",

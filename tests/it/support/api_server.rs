@@ -45,6 +45,8 @@ impl ApiServer {
             queue: fixture.queue.clone(),
             throttles: fixture.store.clone(),
             throttles_made_max: 1000,
+            key_metrics: Arc::default(),
+            prometheus: Arc::new(flyball::signals::Prometheus::new("http://127.0.0.1:9").unwrap()),
             api_limits: Arc::default(),
             check_knobs: Knobs::check,
             kinds: Kinds::default(),
