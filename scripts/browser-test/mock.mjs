@@ -353,6 +353,15 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (fail === 'down') return request.socket.destroy();
       const signedIn = !token || request.headers.cookie?.includes(`flyball=${token}`);
       if (fail === '401' || !signedIn) return refuse(problem(401, 'a valid token is required'));
+      if (p.endsWith('/history')) {
+        const key = url.searchParams.get('key');
+        const range = { '1h': 3600, '6h': 21600, '24h': 86400 }[url.searchParams.get('range')];
+        const step = range / 240;
+        const wave = (high, shift) => Array.from({ length: 240 }, (_, n) => ({ at: world.now - range + n * step, value: high * (1 + Math.sin(n / 17 + shift)) })).filter((_, n) => n < 90 || n > 110);
+        const heights = key ? {} : { allowed: 1200, refused: 240, completed: 1100, throttled: 30, failed: 4 };
+        const series = ['allowed', 'refused', 'completed', 'throttled', 'failed', 'achieved_rps'].map((name, n) => ({ name, unit: '1/min', points: heights[name] ? wave(heights[name], n) : [] }));
+        return send(200, { throttle: 'webhooks', key, range_s: range, step_s: step, series, problem: null });
+      }
       if (p === '/api/v1/stream') {
         if (fail === 'stream') return refuse(problem(503, 'no stream now'));
         response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store', 'content-security-policy': CSP });

@@ -290,3 +290,11 @@ test('a_breaker_that_closed_does_not_say_why_it_had_opened', () => {
   assert.equal(eventReason(events[3], events), '5 failures');
   assert.equal(eventReason({ account: 'a', to: 'closed', reason: 'resumed by ann' }, events), 'resumed by ann');
 });
+
+test('a line is interrupted where samples are missing', async () => {
+  const { linePath } = await import('../../src/api/dashboard/past.js');
+  const points = [0, 10, 20, 100, 110].map((at) => ({ at, value: at }));
+  const path = linePath(points, { from: 0, to: 120, top: 120, step: 10 });
+  assert.equal(path, 'M0.0 110.0L50.0 100.8L100.0 91.7M500.0 18.3L550.0 9.2');
+  assert.equal(linePath([], { from: 0, to: 1, top: 1, step: 1 }), '');
+});

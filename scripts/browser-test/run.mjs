@@ -492,6 +492,19 @@ async function mockChecks(page, mock, url) {
     return faults;
   });
 
+  await check('the last hours: allowed and refused a minute, and a key of its own', async () => {
+    const past = `${panelOf('webhooks')}.querySelector('.past')`;
+    await page.evaluate(`${past}.closest('details').open = true, ${past}.closest('details').scrollIntoView({ block: 'center' }), true`);
+    await page.until('two charts', `${past}.querySelectorAll('svg').length === 2`);
+    await page.evaluate(`[...${past}.querySelectorAll('button')].find((b) => b.textContent === '24h').click()`);
+    await page.until('a day', `${past}.querySelector('button[aria-pressed=true]')?.textContent === '24h' && ${past}.querySelectorAll('path.line-refused')[0]?.getAttribute('d').length > 100`);
+    await shot(page, 'past', false);
+    const legend = await page.evaluate(`[...${past}.querySelectorAll('li')].map((li) => li.textContent).join(', ')`);
+    await page.evaluate(`${past}.querySelector('input').value = 'nobody', ${past}.querySelector('input').dispatchEvent(new Event('change')), true`);
+    await page.until('the way to count keys', `${past}.querySelector('p').textContent.includes('key_metrics')`);
+    return /allowed \(200\): .*refused \(429\): /.test(legend) ? [] : [`the legend says "${legend}"`];
+  });
+
   await check('dead letters: filtered, and all that match requeued', async () => {
     await page.evaluate(`document.querySelector('#dead-filter [name=error]').value = 'certificate', document.querySelector('#dead-filter').requestSubmit(), true`);
     await page.until('the filtered rows', `document.querySelectorAll('#dead tr').length === 24`);
