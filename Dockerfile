@@ -3,10 +3,12 @@
 FROM rust:1-slim-bookworm AS build
 WORKDIR /src
 COPY . .
+# More features, such as mongodb: docker build --build-arg FEATURES=mongodb .
+ARG FEATURES=""
 # The caches make a second build short; the binary is copied out, because a cache is no layer.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --locked --release --bin flyball \
+    cargo build --locked --release --bin flyball --features "$FEATURES" \
     && cp target/release/flyball /usr/local/bin/flyball
 
 FROM debian:bookworm-slim
