@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::args::{Args, OnBadDocument, OnLostChanges};
 use super::document::Action;
@@ -172,25 +173,12 @@ impl Backfill<'_> {
             self.args.batch_bytes,
         );
         let mut read_all = false;
-        let mut save = interval(SAVE_EVERY);
-        save.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut save = saves();
         while !(read_all && self.window.is_empty()) {
-            let send_at = self.send_at();
             let hungry = !read_all && self.hungry();
-            tokio::select! {
-                biased;
-                () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
-                Some(landed) = self.flights.join_next() => {
-                    self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request was aborted: {e}")))?)?;
-                }
-                Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
-                page = reader.pages.recv(), if hungry => {
-                    let page = page.ok_or_else(|| BackfillEnd::Failed("reading the source was aborted".to_owned()))??;
-                    read_all = !page.more;
-                    self.take_in(page);
-                }
-                _ = save.tick() => self.save(),
-                () = sleep_until(send_at.unwrap_or(self.started)), if send_at.is_some() => self.ask_and_send().await,
+            let pages = hungry.then_some(&mut reader.pages);
+            if let Some(more) = self.step(&mut save, pages).await? {
+                read_all = !more;
             }
         }
         // What is incomplete is not published.
@@ -198,6 +186,40 @@ impl Backfill<'_> {
             self.sink.publish().await.map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Waits for what happens next and acts on it; returns whether more pages follow if a page was
+    /// taken in.
+    async fn step(
+        &mut self,
+        save: &mut Interval,
+        pages: Option<&mut mpsc::Receiver<Result<source::DocumentPage, source::Error>>>,
+    ) -> Result<Option<bool>, BackfillEnd> {
+        let send_at = self.send_at();
+        let is_hungry = pages.is_some();
+        let page = async {
+            match pages {
+                Some(pages) => pages.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.context.cancelled.cancelled() => return Err(BackfillEnd::Stopped),
+            Some(landed) = self.flights.join_next() => {
+                self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request was aborted: {e}")))?)?;
+            }
+            Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
+            page = page, if is_hungry => {
+                let page = page.ok_or_else(|| BackfillEnd::Failed("reading the source was aborted".to_owned()))??;
+                let more = page.more;
+                self.take_in(page);
+                return Ok(Some(more));
+            }
+            _ = save.tick() => self.save(),
+            () = sleep_until(send_at.unwrap_or(self.started)), if send_at.is_some() => self.ask_and_send().await,
+        }
+        Ok(None)
     }
 
     async fn prepare(&mut self, source: &dyn DocumentSource) -> Result<(), BackfillEnd> {
@@ -575,6 +597,13 @@ impl Backfill<'_> {
         }
         self.advance();
     }
+}
+
+/// Returns the ticks at which a checkpoint is saved.
+fn saves() -> Interval {
+    let mut save = interval(SAVE_EVERY);
+    save.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    save
 }
 
 impl From<source::Error> for BackfillEnd {

@@ -7,9 +7,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
-
-use super::{Backfill, BackfillEnd, SAVE_EVERY};
+use super::{Backfill, BackfillEnd, saves};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource};
 use crate::reindex::{BulkPacer, Window};
 
@@ -45,21 +43,9 @@ impl Backfill<'_> {
 
     /// Sends what was taken in, and waits until all of it is stored or refused.
     async fn settle_all(&mut self) -> Result<(), BackfillEnd> {
-        let cancelled = self.context.cancelled.clone();
-        let mut save = interval(SAVE_EVERY);
-        save.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut save = saves();
         while !self.window.is_empty() {
-            let send_at = self.send_at();
-            tokio::select! {
-                biased;
-                () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
-                Some(landed) = self.flights.join_next() => {
-                    self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request was aborted: {e}")))?)?;
-                }
-                Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
-                _ = save.tick() => self.save(),
-                () = sleep_until(send_at.unwrap_or(self.started)), if send_at.is_some() => self.ask_and_send().await,
-            }
+            self.step(&mut save, None).await?;
         }
         Ok(())
     }

@@ -315,29 +315,10 @@ async fn a_reindex_from_mongodb_to_elasticsearch_that_is_killed_ten_times_has_ev
     let mut done = 0;
 
     for _ in 0..10 {
-        let (holder, now) = eventually("the reindex came forward", SOON, || async {
-            let sql = "select w.pid, c.done from flyball.lease l join flyball.worker w on w.id = l.worker_id
-                join flyball.checkpoint c on c.job_id = l.job_id and c.updated_at > l.claimed_at
-                where l.job_id = $1 and w.stopped_at is null and c.done > $2";
-            sqlx::query_as::<_, (i32, i64)>(sql).bind(job).bind(done).fetch_optional(fixture.pool()).await.unwrap()
-        })
-        .await;
-        done = now;
+        done = fixture
+            .kill_the_holder(job, done, &mut processes, serve)
+            .await;
         assert!(done < i64::from(documents), "it was done too early");
-        let victim = processes
-            .iter_mut()
-            .find(|process| process.pid() == holder)
-            .unwrap();
-        victim.kill();
-        *victim = serve();
-        // The time to live is another test's subject.
-        let sql =
-            "update flyball.worker set heartbeat_at = now() - interval '1 hour' where pid = $1";
-        sqlx::query(sql)
-            .bind(holder)
-            .execute(fixture.pool())
-            .await
-            .unwrap();
     }
     fixture
         .until_completed(&[job], Duration::from_secs(120 + documents as u64 / 200))

@@ -320,30 +320,11 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
     let mut cursors = BTreeSet::new();
 
     for round in 0..10 {
-        let (holder, now) = eventually("the reindex came forward", SOON, || async {
-            let sql = "select w.pid, c.done from flyball.lease l join flyball.worker w on w.id = l.worker_id
-                join flyball.checkpoint c on c.job_id = l.job_id and c.updated_at > l.claimed_at
-                where l.job_id = $1 and w.stopped_at is null and c.done > $2";
-            sqlx::query_as::<_, (i32, i64)>(sql).bind(job).bind(done).fetch_optional(fixture.pool()).await.unwrap()
-        })
-        .await;
-        done = now;
+        done = fixture
+            .kill_the_holder(job, done, &mut processes, || fixture.serve())
+            .await;
         assert!(done < ROWS, "it was done after {round} kills; slow it down");
         cursors.insert(done);
-        let victim = processes
-            .iter_mut()
-            .find(|process| process.pid() == holder)
-            .unwrap();
-        victim.kill();
-        *victim = fixture.serve();
-        // The time to live is another test's subject.
-        let sql =
-            "update flyball.worker set heartbeat_at = now() - interval '1 hour' where pid = $1";
-        sqlx::query(sql)
-            .bind(holder)
-            .execute(fixture.pool())
-            .await
-            .unwrap();
     }
 
     fixture

@@ -96,6 +96,39 @@ impl ProcessFixture {
         &self.queue.pool
     }
 
+    /// Kills the process that runs a job once its checkpoint is beyond `done`, and puts another in its place. Returns the
+    /// checkpoint.
+    pub async fn kill_the_holder(
+        &self,
+        job: i64,
+        done: i64,
+        processes: &mut [Process],
+        serve: impl Fn() -> Process,
+    ) -> i64 {
+        let (holder, now) = eventually("the job came forward", Duration::from_secs(60), || async {
+            let sql = "select w.pid, c.done from flyball.lease l join flyball.worker w on w.id = l.worker_id
+                join flyball.checkpoint c on c.job_id = l.job_id and c.updated_at > l.claimed_at
+                where l.job_id = $1 and w.stopped_at is null and c.done > $2";
+            sqlx::query_as::<_, (i32, i64)>(sql).bind(job).bind(done).fetch_optional(self.pool()).await.unwrap()
+        })
+        .await;
+        let victim = processes
+            .iter_mut()
+            .find(|process| process.pid() == holder)
+            .unwrap();
+        victim.kill();
+        *victim = serve();
+        // The time to live is another test's subject.
+        let sql =
+            "update flyball.worker set heartbeat_at = now() - interval '1 hour' where pid = $1";
+        sqlx::query(sql)
+            .bind(holder)
+            .execute(self.pool())
+            .await
+            .unwrap();
+        now
+    }
+
     /// Starts a process with all roles and only the test's settings.
     pub fn serve(&self) -> Process {
         self.serve_with(&[], &[])

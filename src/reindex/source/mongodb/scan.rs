@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document as BsonDocument, doc};
+use mongodb::action::Find;
 use mongodb::options::{
     ClientOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, SessionOptions,
 };
@@ -175,18 +176,13 @@ impl CollectionScan {
         // before.
         let most = limit + 1 + usize::from(after.is_some());
         let mut query = self
-            .collection
-            .find(doc! {})
+            .query(doc! {})
             .sort(doc! {"_id": 1})
             .hint(Hint::Keys(doc! {"_id": 1}))
             .limit(most as i64)
-            .batch_size(u32::try_from(most).unwrap_or(u32::MAX))
-            .max_time(self.timeout);
+            .batch_size(u32::try_from(most).unwrap_or(u32::MAX));
         if let Some(after) = after {
             query = query.min(doc! {"_id": after.clone()});
-        }
-        if let Some(projection) = &self.projection {
-            query = query.projection(projection.clone());
         }
         let mut cursor = query
             .session(&mut *session)
@@ -211,6 +207,15 @@ impl CollectionScan {
         Ok(page)
     }
 
+    /// Returns a query for the fields of the job.
+    fn query(&self, filter: BsonDocument) -> Find<'_, RawDocumentBuf> {
+        let query = self.collection.find(filter).max_time(self.timeout);
+        match &self.projection {
+            Some(projection) => query.projection(projection.clone()),
+            None => query,
+        }
+    }
+
     /// Returns the documents with these `_id`s as they are now, in any order.
     pub(super) async fn find(&self, ids: Vec<Bson>) -> Result<Vec<(Bson, Document)>, Error> {
         let mut held = self.session.lock().await;
@@ -220,13 +225,7 @@ impl CollectionScan {
         let Some(session) = held.as_mut() else {
             return Ok(Vec::new());
         };
-        let mut query = self
-            .collection
-            .find(doc! {"_id": {"$in": ids}})
-            .max_time(self.timeout);
-        if let Some(projection) = &self.projection {
-            query = query.projection(projection.clone());
-        }
+        let query = self.query(doc! {"_id": {"$in": ids}});
         let mut cursor = query
             .session(&mut *session)
             .await
