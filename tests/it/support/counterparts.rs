@@ -218,7 +218,8 @@ impl Drop for Guarded {
     }
 }
 
-fn installed(path: &str) -> Option<PathBuf> {
+/// Returns a file that `scripts/setup-counterparts.sh` installs, if it is there.
+pub fn installed(path: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;

@@ -7,8 +7,9 @@ use flyball::throttle::{
 };
 use redis::Commands;
 
-use crate::support::eventually;
+use crate::support::counterparts::installed;
 use crate::support::redis_server::Server;
+use crate::support::{eventually, skip};
 
 const SOON: Duration = Duration::from_secs(20);
 const WEEK_S: i64 = 7 * 86_400;
@@ -260,4 +261,86 @@ async fn what_is_let_expire_is_unknown_from_then_on_and_works_again_when_it_is_b
         None,
     );
     assert_eq!(limit(&store, "mail").await, None);
+}
+
+/// Asks LimitLion itself ten times a second, and prints what it answered and when.
+const ASKS: &str = r#"
+import sys, time, redis, limitlion
+limitlion.throttle_configure(redis.Redis(unix_socket_path=sys.argv[1]))
+began = time.monotonic()
+for n in range(211):
+    time.sleep(max(0, began + n / 10 - time.monotonic()))
+    allowed = limitlion.throttle('theirs', rps=0.5, burst=1, window=5)[0]
+    print(int((time.monotonic() - began) * 1000), int(allowed), flush=True)
+"#;
+
+/// Returns the most grants in any five seconds; a hundredth of a second is the clocks'.
+fn most_in_five_seconds(granted_ms: &[i64]) -> usize {
+    let within = |from: &i64| {
+        granted_ms
+            .iter()
+            .filter(|at| (*from..from + 4990).contains(*at))
+            .count()
+    };
+    granted_ms.iter().map(within).max().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_lasting_burst_gets_three_every_five_seconds_from_it_and_from_us() {
+    let Some(python) = installed("limitlion/bin/python") else {
+        return skip("LimitLion is not installed; scripts/setup-counterparts.sh installs it");
+    };
+    let server = Server::start();
+    let store = store(&server).await;
+    let ours = Name::new("ours").unwrap();
+    // Its 2.5 tokens of five seconds are three grants. The row of the guide for the same is a rolling window.
+    let knobs = [("rps", "-1"), ("windows", "3/5")];
+    let fields = knobs.map(|(knob, text)| (knob.to_owned(), Some(text.to_owned())));
+    let change = Change {
+        fields: fields.into(),
+        create: true,
+        by: "test".into(),
+        ..Change::default()
+    };
+    store.set(&ours, &change).await.unwrap();
+    let theirs = tokio::process::Command::new(python)
+        .args(["-c", ASKS])
+        .arg(server.socket())
+        .kill_on_drop(true)
+        .output();
+    let asked = async {
+        let began = tokio::time::Instant::now();
+        let mut granted = Vec::new();
+        for n in 0..=210 {
+            tokio::time::sleep_until(began + Duration::from_millis(n * 100)).await;
+            let lanes = vec![LaneRequest::default()];
+            let ask = AcquireRequest {
+                throttle: ours.clone(),
+                lanes,
+                holder: None,
+            };
+            if store.acquire(&ask).await.lanes[0].granted > 0 {
+                granted.push(began.elapsed().as_millis() as i64);
+            }
+        }
+        granted
+    };
+
+    let (theirs, ours) = tokio::join!(theirs, asked);
+
+    let theirs = theirs.unwrap();
+    let output = String::from_utf8_lossy(&theirs.stdout);
+    let answers = output.lines().map(|line| line.split_once(' ').unwrap());
+    let theirs: Vec<i64> = answers
+        .filter(|(_, allowed)| *allowed == "1")
+        .map(|(at, _)| at.parse().unwrap())
+        .collect();
+    println!("granted by LimitLion at {theirs:?} ms, by us at {ours:?} ms");
+    // Its windows begin at multiples of five seconds, ours with the first request, so that ours holds in any five seconds.
+    assert!(
+        theirs.len().abs_diff(ours.len()) <= 3,
+        "{theirs:?} and {ours:?}"
+    );
+    assert!((12..=15).contains(&ours.len()), "{ours:?}");
+    assert!(most_in_five_seconds(&ours) <= 3, "{ours:?}");
 }
