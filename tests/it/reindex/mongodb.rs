@@ -107,6 +107,7 @@ async fn a_collection_with_ids_of_ten_types_is_read_whole_in_pages_of_two() {
     let ids = [
         Bson::Int32(1),
         Bson::Double(2.5),
+        Bson::Double(f64::NAN),
         Bson::Int64(7_000_000_000),
         Bson::String("a".into()),
         Bson::String("b".into()),

@@ -5,8 +5,9 @@ use mongodb::error::{Error as MongoError, ErrorKind};
 use crate::reindex::source::Error;
 
 /// Codes of errors that no retry mends: Unauthorized, TypeMismatch, BadValue, FailedToParse,
-/// NamespaceNotFound, InvalidNamespace, CommandNotSupported, and the like.
-const WRONG: [i32; 9] = [2, 9, 13, 14, 26, 72, 73, 115, 40324];
+/// NamespaceNotFound, InvalidOptions, InvalidNamespace, CommandNotSupported, an unknown stage of a
+/// pipeline, and fields of a projection that exclude each other.
+const WRONG: [i32; 11] = [2, 9, 13, 14, 26, 72, 73, 115, 31249, 31254, 40324];
 
 /// Codes of a position that the log of changes no longer has: InvalidResumeToken,
 /// ChangeStreamFatalError, ChangeStreamHistoryLost, CappedPositionLost.

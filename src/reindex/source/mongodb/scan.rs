@@ -9,6 +9,7 @@ use std::time::Duration;
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document as BsonDocument, doc};
 use mongodb::action::Find;
+use mongodb::error::ErrorKind;
 use mongodb::options::{
     ClientOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, SessionOptions,
 };
@@ -59,7 +60,10 @@ impl CollectionScan {
         routing: Option<&str>,
     ) -> Result<Self, String> {
         let parsed = ClientOptions::parse(url.trim()).await;
-        let mut options = parsed.map_err(|_| "does not hold a MongoDB URL".to_owned())?;
+        let mut options = parsed.map_err(|error| match &*error.kind {
+            ErrorKind::DnsResolve { .. } => "names a host that cannot be resolved".to_owned(),
+            _ => "does not hold a MongoDB URL".to_owned(),
+        })?;
         options.app_name = Some(APPLICATION.to_owned());
         options
             .server_selection_timeout
@@ -188,11 +192,13 @@ impl CollectionScan {
             .session(&mut *session)
             .await
             .map_err(|e| classify(&e))?;
+        // Compared as keys, because NaN is an `_id` and no equal of itself.
+        let after = after.map(key_of);
         let (mut page, mut bytes) = (DocumentPage::default(), 0);
         while cursor.advance(session).await.map_err(|e| classify(&e))? {
             let read = cursor.current().to_owned();
             let id = id(&read)?;
-            if after == Some(&id) {
+            if after.as_ref() == Some(&key_of(&id)) {
                 continue;
             }
             if page.documents.len() == limit || bytes > PAGE_BYTES {
