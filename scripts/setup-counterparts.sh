@@ -40,26 +40,18 @@ apt() {
   return 1
 }
 
-mongodb() {
-  [ -e "$home/mongodb/$mongodb_version" ] && return 0
-  python3 -c 'import ensurepip, venv' 2>/dev/null || apt python3-venv || { missing mongodb "no Python with venv"; return; }
-  say "pip install SecantusDB==$mongodb_version"
-  rm -rf "$home/mongodb"
-  python3 -m venv "$home/mongodb" >>"$log" 2>&1 &&
-    "$home/mongodb/bin/pip" install --quiet "SecantusDB==$mongodb_version" >>"$log" 2>&1 &&
-    "$home/mongodb/bin/secantusd-py" --help >>"$log" 2>&1 &&
-    touch "$home/mongodb/$mongodb_version" || missing mongodb "pip"
-}
-
-limitlion() {
-  [ -e "$home/limitlion/$limitlion_version" ] && return 0
-  python3 -c 'import ensurepip, venv' 2>/dev/null || apt python3-venv || { missing limitlion "no Python with venv"; return; }
-  say "pip install limitlion==$limitlion_version"
-  rm -rf "$home/limitlion"
-  python3 -m venv "$home/limitlion" >>"$log" 2>&1 &&
-    "$home/limitlion/bin/pip" install --quiet "limitlion==$limitlion_version" >>"$log" 2>&1 &&
-    "$home/limitlion/bin/python" -c 'import limitlion' >>"$log" 2>&1 &&
-    touch "$home/limitlion/$limitlion_version" || missing limitlion "pip"
+# Installs a package of PyPI into an environment of its own: directory, package, version, and a command of the environment
+# that works if it is whole.
+python_package() {
+  dir=$home/$1
+  [ -e "$dir/$3" ] && return 0
+  python3 -c 'import ensurepip, venv' 2>/dev/null || apt python3-venv || { missing "$1" "no Python with venv"; return; }
+  say "pip install $2==$3"
+  rm -rf "$dir"
+  python3 -m venv "$dir" >>"$log" 2>&1 &&
+    "$dir/bin/pip" install --quiet "$2==$3" >>"$log" 2>&1 &&
+    "$dir/bin/$4" "$5" >>"$log" 2>&1 &&
+    touch "$dir/$3" || missing "$1" "pip"
 }
 
 elasticsearch() {
@@ -77,7 +69,7 @@ elasticsearch() {
 }
 
 mkdir -p "$home" || exit 0
-mongodb
-limitlion
+python_package mongodb SecantusDB "$mongodb_version" secantusd-py --help
+python_package limitlion limitlion "$limitlion_version" python "-cimport limitlion"
 elasticsearch
 exit 0

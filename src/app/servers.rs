@@ -70,10 +70,13 @@ fn with_reindex(settings: &Settings, mut sources: Sources) -> Sources {
         sources = sources.with_cluster(name, access);
     }
     for (name, source) in &catalogue.sources {
-        let url = source.database.as_ref().and_then(|url| match url {
-            Hidden::Variable(variable) | Hidden::Bound(variable) => std::env::var(variable).ok(),
-            Hidden::File(path) => std::fs::read_to_string(path).ok(),
-        });
+        let url = source
+            .database
+            .as_ref()
+            .and_then(|location| match text(location)? {
+                SecretSource::Text(url) => Some(url),
+                SecretSource::File(path) => std::fs::read_to_string(path).ok(),
+            });
         if let Some(url) = url.filter(|_| source.kind == SourceKind::Mongodb) {
             sources = sources.with_mongodb(name, &url);
         }

@@ -5,6 +5,7 @@
 
 pub mod file;
 pub mod issue;
+pub mod patterns;
 pub mod reader;
 pub mod toml;
 pub mod wording;

@@ -10,9 +10,9 @@ use super::arg_fields::{
     variable, wrong,
 };
 use super::catalogue::{
-    Catalogue, Hidden, NamedSink, NamedSource, Rights, SourceKind, USUAL_BULK_PATH, allows,
-    one_query,
+    Catalogue, Hidden, NamedSink, NamedSource, Rights, SourceKind, USUAL_BULK_PATH, one_query,
 };
+use crate::input::patterns::allows;
 use crate::input::{Issue, Reader};
 
 /// Most documents that one bulk request may carry.

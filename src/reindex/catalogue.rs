@@ -115,17 +115,6 @@ pub enum Hidden {
     Bound(String),
 }
 
-/// Returns true if a pattern stands for `name`: the same text, or its beginning if the pattern ends
-/// with `*`.
-pub fn allows(patterns: &[String], name: &str) -> bool {
-    patterns
-        .iter()
-        .any(|pattern| match pattern.strip_suffix('*') {
-            Some(start) => name.starts_with(start),
-            None => pattern == name,
-        })
-}
-
 /// Returns a query without its last semicolon, if its first word is one of a query.
 pub fn one_query(text: &str) -> Option<String> {
     let query = text.trim().trim_end_matches(';').trim_end();
@@ -135,28 +124,4 @@ pub fn one_query(text: &str) -> Option<String> {
         .unwrap_or_default()
         .to_ascii_lowercase();
     matches!(first.as_str(), "select" | "with" | "table" | "values").then(|| query.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_stands_for_itself_or_for_what_begins_like_it() {
-        let patterns = ["public.articles".to_owned(), "news-*".to_owned()];
-
-        for name in ["public.articles", "news-", "news-7"] {
-            assert!(allows(&patterns, name), "{name}");
-        }
-        for name in [
-            "articles",
-            "public.articles2",
-            "news",
-            "public.articles*",
-            "",
-        ] {
-            assert!(!allows(&patterns, name), "{name}");
-        }
-        assert!(!allows(&[], "anything"));
-    }
 }

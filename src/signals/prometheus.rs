@@ -1,6 +1,7 @@
 //! Readings from Prometheus (and servers with its HTTP API), with the samples' own times.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -35,6 +36,8 @@ const USUAL_MAX: usize = 1_000;
 pub struct Prometheus {
     server: SignalServer,
     access: Access,
+    /// The same server with a longer timeout, once it was needed.
+    slow: OnceLock<SignalServer>,
     /// Prometheus' clock minus the caller's, in seconds; 0 for a difference that is ignored.
     offset_s: Mutex<f64>,
     /// The usual number of series of each query, and the time of the query for it.
@@ -54,6 +57,7 @@ impl Prometheus {
         Ok(Self {
             server,
             access: access.clone(),
+            slow: OnceLock::new(),
             offset_s: Mutex::new(0.0),
             usual: Mutex::default(),
         })
@@ -175,9 +179,13 @@ impl Prometheus {
         Ok(series_of(&data, self.offset()))
     }
 
-    /// Returns the same server with another timeout.
-    pub(super) fn with_timeout(&self, timeout: Duration) -> Result<SignalServer, Error> {
-        SignalServer::new(&self.access, timeout)
+    /// Returns the same server with a longer timeout, always the same one.
+    pub(super) fn slow(&self, timeout: Duration) -> Result<&SignalServer, Error> {
+        if let Some(slow) = self.slow.get() {
+            return Ok(slow);
+        }
+        let slow = SignalServer::new(&self.access, timeout)?;
+        Ok(self.slow.get_or_init(|| slow))
     }
 
     /// Sends one query and returns the server's clock, if it has a `Date`, and the answer's data.

@@ -67,7 +67,7 @@ impl Prometheus {
             query: "vector(time())",
             at: None,
         };
-        let (_, data) = self.send(&self.with_timeout(TIMEOUT)?, &question).await?;
+        let (_, data) = self.send(self.slow(TIMEOUT)?, &question).await?;
         let now = series_of(&data, 0.0).into_iter().flatten().next();
         now.map(|now| now.value).ok_or(Missing::Absent.into())
     }
@@ -101,7 +101,7 @@ impl Prometheus {
     }
 
     async fn past(&self, question: &Question<'_>) -> Result<Vec<Reading>, Error> {
-        let (_, data) = self.send(&self.with_timeout(TIMEOUT)?, question).await?;
+        let (_, data) = self.send(self.slow(TIMEOUT)?, question).await?;
         merged(series_of(&data, 0.0))
     }
 }

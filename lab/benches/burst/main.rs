@@ -18,7 +18,7 @@ use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::stack::{SpawnOptions, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use serde_json::json;
-use server::{BURST, Counts, MINUTE, Rules, Says};
+use server::{BURST, Counting, MINUTE, Rules, Says};
 
 /// Measures a burst of one key on private servers.
 #[derive(Parser, Debug)]
@@ -85,7 +85,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
     let alone = Rules {
         quota,
         others: 0.0,
-        counts: Counts::Fixed,
+        counts: Counting::Fixed,
         says: Says::Exactly,
     };
     let half = Rules {
@@ -133,7 +133,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "express, 10/s, told in seconds",
             10.0,
             0.0,
-            Counts::Fixed,
+            Counting::Fixed,
             Says::RestInSeconds,
             vec![],
         ),
@@ -141,7 +141,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "express, 10/s, told in seconds, 9.8 known",
             10.0,
             0.0,
-            Counts::Fixed,
+            Counting::Fixed,
             Says::RestInSeconds,
             known(),
         ),
@@ -149,7 +149,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "flask, 10/s, told as unix seconds",
             10.0,
             0.0,
-            Counts::Fixed,
+            Counting::Fixed,
             Says::RestToEpoch,
             vec![],
         ),
@@ -157,7 +157,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "flask, 10/s, half used by others",
             10.0,
             0.5,
-            Counts::Fixed,
+            Counting::Fixed,
             Says::RestToEpoch,
             known(),
         ),
@@ -165,7 +165,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "50/s, half used by others, told in seconds",
             50.0,
             0.5,
-            Counts::Fixed,
+            Counting::Fixed,
             Says::RestInSeconds,
             vec![],
         ),
@@ -173,7 +173,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "10/s, Retry-After alone",
             10.0,
             0.0,
-            Counts::Fixed,
+            Counting::Fixed,
             Says::RetryAfter,
             vec![],
         ),
@@ -181,7 +181,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "sliding 10/s, nothing told",
             10.0,
             0.0,
-            Counts::Sliding,
+            Counting::Sliding,
             Says::Nothing,
             vec![],
         ),
@@ -189,7 +189,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "leaky 10/s, burst 5, nothing told",
             10.0,
             0.0,
-            Counts::Leaky(5.0),
+            Counting::Leaky(5.0),
             Says::Nothing,
             vec![],
         ),
@@ -197,7 +197,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "leaky 10/s, no burst, nothing told",
             10.0,
             0.0,
-            Counts::Leaky(1.0),
+            Counting::Leaky(1.0),
             Says::Nothing,
             vec![],
         ),
@@ -205,7 +205,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "leaky 50/s, burst 20, nothing told",
             50.0,
             0.0,
-            Counts::Leaky(20.0),
+            Counting::Leaky(20.0),
             Says::Nothing,
             vec![],
         ),

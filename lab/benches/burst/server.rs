@@ -13,7 +13,7 @@ use axum::routing::post;
 
 /// The way in which the server counts.
 #[derive(Clone, Copy, Debug)]
-pub enum Counts {
+pub enum Counting {
     /// In fixed windows of a second.
     Fixed,
     /// In every span of a second.
@@ -22,7 +22,7 @@ pub enum Counts {
     Leaky(f64),
 }
 
-/// What an answer says about the quota.
+/// The report of an answer about the quota.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Says {
     Nothing,
@@ -45,7 +45,7 @@ pub struct Rules {
     pub quota: f64,
     /// The part of the burst key's quota that other clients use, evenly through the window.
     pub others: f64,
-    pub counts: Counts,
+    pub counts: Counting,
     pub says: Says,
 }
 
@@ -101,7 +101,7 @@ impl Rules {
     fn admit(&self, seen: &mut Seen, begun: Instant, now: Instant) -> (bool, f64, f64) {
         let second = Duration::from_secs(1);
         match self.counts {
-            Counts::Fixed => {
+            Counting::Fixed => {
                 let into = now.duration_since(begun).as_secs_f64().fract();
                 let begin = now - Duration::from_secs_f64(into);
                 seen.served_at.retain(|at| *at >= begin);
@@ -112,14 +112,14 @@ impl Rules {
                     1.0 - into,
                 )
             }
-            Counts::Sliding => {
+            Counting::Sliding => {
                 seen.served_at.retain(|at| now.duration_since(*at) < second);
                 let used = seen.served_at.len() as f64 + self.others;
                 let first = seen.served_at.front();
                 let wait = first.map_or(0.0, |at| (second - now.duration_since(*at)).as_secs_f64());
                 (used + 1.0 <= self.quota, self.quota - used - 1.0, wait)
             }
-            Counts::Leaky(holds) => {
+            Counting::Leaky(holds) => {
                 let leaks = self.quota - self.others;
                 let passed = seen
                     .level_at

@@ -8,6 +8,8 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
+use crate::input::patterns::allows;
+
 /// The most throttles with series of their own in one process, first come first served.
 const THROTTLES_MAX: usize = 200;
 /// The most keys of a throttle with series of their own.
@@ -53,7 +55,7 @@ impl TokenMetrics {
     /// Counts a request for tokens.
     pub fn note(&self, throttle: &str, key: &str, is_allowed: bool) {
         let answer = if is_allowed { "allowed" } else { "refused" };
-        let counts_keys = self.counts_keys_of(throttle);
+        let counts_keys = allows(&self.key_metrics, throttle);
         let (throttle, key) = self.labels(throttle, key, counts_keys);
         let labels = TokenLabels {
             throttle: throttle.clone(),
@@ -68,15 +70,6 @@ impl TokenMetrics {
             };
             self.key_requests.get_or_create(&labels).inc();
         }
-    }
-
-    fn counts_keys_of(&self, throttle: &str) -> bool {
-        self.key_metrics
-            .iter()
-            .any(|pattern| match pattern.strip_suffix('*') {
-                Some(start) => throttle.starts_with(start),
-                None => pattern == throttle,
-            })
     }
 
     /// Returns the labels of a throttle and its key, of which there are only so many.

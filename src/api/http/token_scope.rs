@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::limits;
+use crate::input::patterns::allows;
 use TokenScope::{JobsEnqueue, JobsRead, MetricsRead, OpsRead, OpsWrite, ThrottlesAcquire};
 
 /// A permission of a token.
@@ -86,16 +87,12 @@ impl Permissions {
 
     /// Returns true if a throttle may be used. Those of the API itself are for administrators.
     pub fn may_use(&self, throttle: &str) -> bool {
-        let fits = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(beginning) => throttle.starts_with(beginning),
-            None => pattern == throttle,
-        };
         self.is_admin()
             || !limits::is_of_the_api(throttle)
                 && self
                     .throttles
                     .as_ref()
-                    .is_none_or(|patterns| patterns.iter().any(fits))
+                    .is_none_or(|patterns| allows(patterns, throttle))
     }
 
     /// Returns the throttles that may be used, for messages.

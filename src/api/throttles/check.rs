@@ -15,6 +15,7 @@ use crate::api::http::gate::{Gate, set_rate_limit_headers};
 use crate::api::http::limits::RateLimitPolicy;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::remaining::remaining;
+use crate::api::http::token_metrics::TokenMetrics;
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::throttle::api_limit::limit_of;
 use crate::throttle::{
@@ -108,7 +109,7 @@ pub async fn check(
     };
     let limit = limit_of(&gate.limits, &asked.api, &asked.method, &asked.path);
     let outcome = match limit {
-        Some(limit) => take(&*store, limit, &asked).await?,
+        Some(limit) => take(&*store, &gate.tokens, limit, &asked).await?,
         None => CheckOutcome {
             result: CheckResult {
                 allowed: true,
@@ -121,26 +122,12 @@ pub async fn check(
         },
     };
     let (allowed, wait_s) = (outcome.result.allowed, outcome.result.reset_s.ceil() as u64);
-    let (left, refused_level) = (outcome.result.remaining, outcome.result.level);
+    let left = outcome.result.remaining;
     let mut response = match (is_proxy, allowed) {
         (true, true) => StatusCode::NO_CONTENT.into_response(),
         (true, false) => StatusCode::FORBIDDEN.into_response(),
         (false, _) => Json(outcome.result).into_response(),
     };
-    if let Some(limit) = limit {
-        let names = [
-            ("key", limit.of_keys(), &asked.key),
-            ("customer", limit.of_customers(), &asked.customer),
-        ];
-        for (level, throttle, key) in names {
-            if let Ok(throttle) = throttle
-                && !(level == "customer" && (key.is_empty() || refused_level == Some("key")))
-            {
-                gate.tokens
-                    .note(throttle.as_str(), key, refused_level != Some(level));
-            }
-        }
-    }
     if let Some(throttle) = outcome.throttle {
         let wait_s = if allowed { 0 } else { wait_s.max(1) };
         let standing =
@@ -154,7 +141,12 @@ pub async fn check(
 }
 
 /// Takes a token of the key and one of its customer, both or none.
-async fn take(store: &dyn Store, limit: &ApiLimit, asked: &Asked) -> Result<CheckOutcome, Problem> {
+async fn take(
+    store: &dyn Store,
+    tokens: &TokenMetrics,
+    limit: &ApiLimit,
+    asked: &Asked,
+) -> Result<CheckOutcome, Problem> {
     let internal =
         |error: crate::throttle::name::InvalidName| Problem::new(Code::Internal, error.to_string());
     let of_keys = limit.of_keys().map_err(internal)?;
@@ -169,14 +161,14 @@ async fn take(store: &dyn Store, limit: &ApiLimit, asked: &Asked) -> Result<Chec
         },
         throttle: Some(throttle),
     };
-    let by_key = one(store, &of_keys, &asked.key).await;
+    let by_key = one(store, tokens, &of_keys, &asked.key).await;
     if by_key.granted == 0 {
         return Ok(refused("key", of_keys, by_key.wait.as_secs_f64()));
     }
     let mut left = left_of(store, &of_keys, &asked.key).await;
     let mut throttle = of_keys.clone();
     if !asked.customer.is_empty() {
-        let by_customer = one(store, &of_customers, &asked.customer).await;
+        let by_customer = one(store, tokens, &of_customers, &asked.customer).await;
         if by_customer.granted == 0 {
             let refund = Refund {
                 key: &asked.key,
@@ -206,9 +198,9 @@ async fn take(store: &dyn Store, limit: &ApiLimit, asked: &Asked) -> Result<Chec
     })
 }
 
-/// Takes one token of a key. A throttle that was deleted limits nothing, nor does one that the store
+/// Takes one token of a key, and counts the request. A throttle that was deleted limits nothing, nor does one that the store
 /// has never reported to this process.
-async fn one(store: &dyn Store, throttle: &Name, key: &str) -> Grant {
+async fn one(store: &dyn Store, tokens: &TokenMetrics, throttle: &Name, key: &str) -> Grant {
     let ask = AcquireRequest {
         throttle: throttle.clone(),
         lanes: vec![LaneRequest {
@@ -222,6 +214,7 @@ async fn one(store: &dyn Store, throttle: &Name, key: &str) -> Grant {
     if matches!(grant.limit, Some(Limit::Unknown { .. } | Limit::StoreLost)) {
         (grant.granted, grant.limit) = (1, None);
     }
+    tokens.note(throttle.as_str(), key, grant.granted > 0);
     grant
 }
 

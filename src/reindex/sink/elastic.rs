@@ -70,16 +70,7 @@ impl ElasticSink {
             .map(|wait| wait.max(SHORTEST_HOLD));
         let text = read(response).await?;
         if !status.is_success() {
-            let reason = format!("{} {}", status.as_u16(), brief(&text));
-            return Err(match status.as_u16() {
-                429 | 503 => WriteError::Busy {
-                    retry_after,
-                    reason,
-                },
-                // A missing right may be granted and a proxy may recover, so a retry may help.
-                401 | 403 | 407 | 408 | 500..=599 => WriteError::Lost(reason),
-                _ => WriteError::Wrong(reason),
-            });
+            return Err(refusal(status, &text, retry_after));
         }
         verdicts(&text, documents.len(), self.asked.creates)
     }
@@ -110,11 +101,7 @@ impl ElasticSink {
             return Ok(None);
         }
         if !status.is_success() {
-            return Err(WriteError::Lost(format!(
-                "{} {}",
-                status.as_u16(),
-                brief(&text)
-            )));
+            return Err(refusal(status, &text, None));
         }
         let garbled = |_| WriteError::Lost(format!("its answer is not JSON: {}", brief(&text)));
         serde_json::from_str(&text).map(Some).map_err(garbled)
@@ -169,6 +156,20 @@ impl Sink for ElasticSink {
         documents: &'a [Document],
     ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
         Box::pin(self.send(documents))
+    }
+}
+
+/// Returns the error of an answer other than success.
+fn refusal(status: StatusCode, text: &str, retry_after: Option<Duration>) -> WriteError {
+    let reason = format!("{} {}", status.as_u16(), brief(text));
+    match status.as_u16() {
+        429 | 503 => WriteError::Busy {
+            retry_after,
+            reason,
+        },
+        // A missing right may be granted and a proxy may recover, so a retry may help.
+        401 | 403 | 407 | 408 | 500..=599 => WriteError::Lost(reason),
+        _ => WriteError::Wrong(reason),
     }
 }
 

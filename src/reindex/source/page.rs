@@ -23,7 +23,7 @@ pub struct ChangePage {
     pub position: String,
     /// The age of the newest of these changes; zero if there are no more changes.
     pub lag: Duration,
-    /// The time that the source's log reaches back, if it can be read.
+    /// The time that the source's log reaches back, if there is a lag and the log can be read.
     pub log_window: Option<Duration>,
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
+use super::pgbouncer::free_port;
 use super::{eventually, skip};
 
 const STARTED_WITHIN: Duration = Duration::from_secs(90);
@@ -225,9 +226,4 @@ pub fn installed(path: &str) -> Option<PathBuf> {
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
     let path = cache.join("flyball/counterparts").join(path);
     path.exists().then_some(path)
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }

@@ -17,7 +17,7 @@ const SECOND: i64 = 1_000_000;
 
 /// The way in which a server counts.
 #[derive(Clone, Debug)]
-enum Counts {
+enum LimiterKind {
     /// So many requests in each window, which begins at a multiple of its length.
     Fixed { quota: f64, window_us: i64 },
     /// So many requests in any span of this length.
@@ -26,7 +26,7 @@ enum Counts {
     Leaky { per_second: f64, holds: f64 },
 }
 
-/// What a server says beside its answer.
+/// The report of a server beside its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Says {
     Nothing,
@@ -39,7 +39,7 @@ enum Says {
 }
 
 struct Server {
-    counts: Counts,
+    counts: LimiterKind,
     says: Says,
     /// The share of the quota that others use, evenly.
     others: f64,
@@ -55,7 +55,7 @@ struct Answer {
 }
 
 impl Server {
-    fn new(counts: Counts, says: Says, others: f64, began: i64) -> Self {
+    fn new(counts: LimiterKind, says: Says, others: f64, began: i64) -> Self {
         Self {
             counts,
             says,
@@ -69,17 +69,17 @@ impl Server {
     /// Returns the requests per second that are to be had.
     fn capacity(&self) -> f64 {
         let all = match self.counts {
-            Counts::Fixed { quota, window_us } | Counts::Sliding { quota, window_us } => {
+            LimiterKind::Fixed { quota, window_us } | LimiterKind::Sliding { quota, window_us } => {
                 quota * 1e6 / window_us as f64
             }
-            Counts::Leaky { per_second, .. } => per_second,
+            LimiterKind::Leaky { per_second, .. } => per_second,
         };
         all * (1.0 - self.others)
     }
 
     fn answer(&mut self, now: i64) -> Answer {
         let (is_served, left, end) = match self.counts {
-            Counts::Fixed { quota, window_us } => {
+            LimiterKind::Fixed { quota, window_us } => {
                 let begin = now.div_euclid(window_us) * window_us;
                 self.served.retain(|at| *at >= begin);
                 let into = (now - begin) as f64 / window_us as f64;
@@ -87,13 +87,13 @@ impl Server {
                 let is_served = used + 1.0 <= quota;
                 (is_served, (quota - used - 1.0).max(0.0), begin + window_us)
             }
-            Counts::Sliding { quota, window_us } => {
+            LimiterKind::Sliding { quota, window_us } => {
                 self.served.retain(|at| *at > now - window_us);
                 let used = self.served.len() as f64 + (self.others * quota).floor();
                 let end = self.served.front().map_or(now, |first| first + window_us);
                 (used + 1.0 <= quota, (quota - used - 1.0).max(0.0), end)
             }
-            Counts::Leaky { per_second, holds } => {
+            LimiterKind::Leaky { per_second, holds } => {
                 let leaks = per_second * (1.0 - self.others);
                 self.level = (self.level - leaks * (now - self.at) as f64 / 1e6).max(0.0);
                 self.at = now;
@@ -125,7 +125,7 @@ impl Server {
     }
 }
 
-/// What three minutes of endless work came to.
+/// The result of three minutes of endless work.
 #[derive(Debug)]
 struct Use {
     /// The share of what was to be had, from the second minute on.
@@ -134,7 +134,7 @@ struct Use {
     refused_later: u64,
 }
 
-async fn run(counts: &Counts, says: Says, others: f64) -> Use {
+async fn run(counts: &LimiterKind, says: Says, others: f64) -> Use {
     let world = World::memory();
     world.knobs("mail", &[("rps", "-1")]);
     let now = || world.now.load(Ordering::SeqCst);
@@ -221,17 +221,17 @@ async fn run(counts: &Counts, says: Says, others: f64) -> Use {
 
 #[tokio::test]
 async fn of_the_usual_limiters_nine_tenths_are_used_after_a_minute() {
-    let fixed = |quota, window_s| Counts::Fixed {
+    let fixed = |quota, window_s| LimiterKind::Fixed {
         quota,
         window_us: window_s * SECOND,
     };
-    let sliding = |quota, window_s| Counts::Sliding {
+    let sliding = |quota, window_s| LimiterKind::Sliding {
         quota,
         window_us: window_s * SECOND,
     };
-    let leaky = |per_second, holds| Counts::Leaky { per_second, holds };
+    let leaky = |per_second, holds| LimiterKind::Leaky { per_second, holds };
     use Says::{Nothing, Quota as Told, QuotaToEpoch, RetryAfter};
-    let mut cases: Vec<(Counts, Says, f64)> = Vec::new();
+    let mut cases: Vec<(LimiterKind, Says, f64)> = Vec::new();
     for says in [Told, QuotaToEpoch, RetryAfter, Nothing] {
         for others in [0.0, 0.5] {
             for (quota, window_s) in [(10.0, 1), (50.0, 1), (30.0, 3), (100.0, 10), (300.0, 60)] {
@@ -254,11 +254,11 @@ async fn of_the_usual_limiters_nine_tenths_are_used_after_a_minute() {
         // Two that miss the goal: a server that admits no two requests within 20 ms, because a worker is not that exact,
         // and one whose pauses of ten seconds nothing tells.
         let least = match counts {
-            Counts::Leaky {
+            LimiterKind::Leaky {
                 per_second: 50.0,
                 holds: 1.0,
             } => 0.7,
-            Counts::Fixed { quota: 100.0, .. } if says == Nothing => 0.75,
+            LimiterKind::Fixed { quota: 100.0, .. } if says == Nothing => 0.75,
             _ => 0.9,
         };
         let used = run(&counts, says, others).await;

@@ -15,7 +15,7 @@ use mongodb::options::{
 };
 use mongodb::{Client, ClientSession, Collection};
 use serde_json::Value;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::conversion::{document_id, document_json, lookalikes};
 use super::error::classify;
@@ -46,8 +46,9 @@ pub(super) struct CollectionScan {
     timeout: Duration,
     /// The session that makes each read at least as new as the one before it, whichever member of the
     /// replica set answers.
-    session: Mutex<Option<ClientSession>>,
-    fault: OnceCell<()>,
+    session: OnceCell<Mutex<ClientSession>>,
+    /// Set once the collection is known to be one that can be scanned.
+    checked: OnceCell<()>,
 }
 
 impl CollectionScan {
@@ -90,31 +91,32 @@ impl CollectionScan {
             id: id.to_owned(),
             routing: routing.map(str::to_owned),
             timeout: source.rights.statement_timeout,
-            session: Mutex::default(),
-            fault: OnceCell::new(),
+            session: OnceCell::new(),
+            checked: OnceCell::new(),
         })
     }
 
-    /// Returns the session, which is begun if there is none.
+    /// Begins a session.
     pub(super) async fn begin(&self) -> Result<ClientSession, Error> {
         let options = SessionOptions::builder().causal_consistency(true).build();
         let begun = self.client.start_session().with_options(options).await;
         begun.map_err(|error| classify(&error))
     }
 
+    /// Returns the session of the scan.
+    async fn session(&self) -> Result<MutexGuard<'_, ClientSession>, Error> {
+        let begin = async || self.begin().await.map(Mutex::new);
+        Ok(self.session.get_or_try_init(begin).await?.lock().await)
+    }
+
     /// Makes later reads at least as new as what `other` has seen.
     pub(super) async fn catch_up(&self, other: &ClientSession) -> Result<(), Error> {
-        let mut held = self.session.lock().await;
-        if held.is_none() {
-            *held = Some(self.begin().await?);
+        let mut session = self.session().await?;
+        if let Some(time) = other.cluster_time() {
+            session.advance_cluster_time(time);
         }
-        if let Some(session) = held.as_mut() {
-            if let Some(time) = other.cluster_time() {
-                session.advance_cluster_time(time);
-            }
-            if let Some(time) = other.operation_time() {
-                session.advance_operation_time(time);
-            }
+        if let Some(time) = other.operation_time() {
+            session.advance_operation_time(time);
         }
         Ok(())
     }
@@ -165,17 +167,11 @@ impl CollectionScan {
                 _ => Ok(()),
             }
         };
-        self.fault.get_or_try_init(check).await.copied()
+        self.checked.get_or_try_init(check).await.copied()
     }
 
     async fn try_page(&self, after: Option<&Bson>, limit: usize) -> Result<DocumentPage, Error> {
-        let mut held = self.session.lock().await;
-        if held.is_none() {
-            *held = Some(self.begin().await?);
-        }
-        let Some(session) = held.as_mut() else {
-            return Ok(DocumentPage::default());
-        };
+        let mut session = self.session().await?;
         // One document more than asked shows whether more follow, and one is the last of the page
         // before.
         let most = limit + 1 + usize::from(after.is_some());
@@ -195,7 +191,11 @@ impl CollectionScan {
         // Compared as keys, because NaN is an `_id` and no equal of itself.
         let after = after.map(key_of);
         let (mut page, mut bytes) = (DocumentPage::default(), 0);
-        while cursor.advance(session).await.map_err(|e| classify(&e))? {
+        while cursor
+            .advance(&mut session)
+            .await
+            .map_err(|e| classify(&e))?
+        {
             let read = cursor.current().to_owned();
             let id = id(&read)?;
             if after.as_ref() == Some(&key_of(&id)) {
@@ -208,7 +208,7 @@ impl CollectionScan {
             bytes += read.as_bytes().len();
             page.documents.push(self.document(&read, &id)?);
         }
-        drop(held);
+        drop(session);
         self.refuse_lookalikes(&mut page.documents).await?;
         Ok(page)
     }
@@ -224,20 +224,18 @@ impl CollectionScan {
 
     /// Returns the documents with these `_id`s as they are now, in any order.
     pub(super) async fn find(&self, ids: Vec<Bson>) -> Result<Vec<(Bson, Document)>, Error> {
-        let mut held = self.session.lock().await;
-        if held.is_none() {
-            *held = Some(self.begin().await?);
-        }
-        let Some(session) = held.as_mut() else {
-            return Ok(Vec::new());
-        };
+        let mut session = self.session().await?;
         let query = self.query(doc! {"_id": {"$in": ids}});
         let mut cursor = query
             .session(&mut *session)
             .await
             .map_err(|e| classify(&e))?;
         let mut found = Vec::new();
-        while cursor.advance(session).await.map_err(|e| classify(&e))? {
+        while cursor
+            .advance(&mut session)
+            .await
+            .map_err(|e| classify(&e))?
+        {
             let read = cursor.current().to_owned();
             let id = id(&read)?;
             let document = self.document(&read, &id)?;

@@ -146,11 +146,15 @@ impl MongoSource {
             stream.position = position_of(&token)?;
         }
         self.scan.catch_up(&stream.session).await?;
+        let lag = newest.map_or(Duration::ZERO, |second| age(&stream.session, second));
         let page = ChangePage {
             documents: self.as_they_are(changed).await?,
             position: stream.position.clone(),
-            lag: newest.map_or(Duration::ZERO, |second| age(&stream.session, second)),
-            log_window: self.log_window(&stream.session).await,
+            lag,
+            log_window: match lag.is_zero() {
+                true => None,
+                false => self.log_window(&stream.session).await,
+            },
         };
         *held = Some(stream);
         Ok(page)
