@@ -250,6 +250,18 @@ async fn over_http_a_call_brings_its_own_knobs_and_is_told_what_is_wrong_with_th
             "/rps",
             "of the API itself",
         ),
+        (
+            "gcal:43/acquire",
+            json!({"rps": 5, "tokens": 1, "requested_tokens": 1}),
+            "/requested_tokens",
+            "one of the two",
+        ),
+        (
+            "gcal:43/acquire",
+            json!({"rps": 5, "requested_tokens": 0}),
+            "/requested_tokens",
+            "above 0",
+        ),
     ] {
         let (status, problem) = send(path, body.clone()).await;
         assert_eq!(
@@ -276,6 +288,14 @@ async fn over_http_a_call_brings_its_own_knobs_and_is_told_what_is_wrong_with_th
     );
     let (status, problem) = send("gcal:*/acquire", json!({"rps": 5})).await;
     assert_eq!(status, 400, "a pattern has no tokens: {problem}");
+
+    // LimitLion's word for the tokens of one call.
+    let body = json!({"rps": 0.001, "burst": 1, "window": 5000, "requested_tokens": 3});
+    let (_, three) = send("gcal:44/acquire", body).await;
+    assert_eq!(three["allowed"], false, "a new bucket holds one: {three}");
+    let body = json!({"rps": 0.001, "burst": 1, "window": 5000, "requested_tokens": 1});
+    let (_, one) = send("gcal:44/acquire", body).await;
+    assert_eq!(one["allowed"], true, "{one}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
