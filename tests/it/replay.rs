@@ -1,4 +1,5 @@
-//! `flyball replay` as a process: recordings from a real Prometheus and from files, and what is said of bad ones.
+//! `flyball replay` as a process: recordings from a real Prometheus and from files, and errors for
+//! invalid ones.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -13,12 +14,12 @@ use crate::support::PROGRAM;
 
 const POLICY: &str = "[knobs]\nrps = 20\nmin = 1\nmax = 500\nsafe_rps = 5\n\n[[signal]]\nname = \"load\"\n\
                       query = \"recorded_load{host=\\\"a\\\"}\"\nsetpoint = 2.0\n";
-/// The plant: background and load per job a second, in setpoints.
+/// The plant: background load, and load per job per second, in setpoints.
 const BACKGROUND: f64 = 0.2;
 const COST: f64 = 0.01;
 const SECONDS: u32 = 5 * 3600;
 
-/// A folder with a policy in it.
+/// A folder with a policy.
 struct Desk(TempDir);
 
 impl Desk {
@@ -47,14 +48,14 @@ impl Desk {
             .unwrap()
     }
 
-    /// A replay that must work, as JSON.
+    /// Runs a replay that must succeed, and returns its JSON.
     fn told(&self, prometheus_url: &str, arguments: &[&str]) -> Value {
         let output = self.replay(prometheus_url, &[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{}", printed(&output));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// A replay from a file that must be refused with this code and text.
+    /// Runs a replay from a file that must fail with this exit code and text.
     fn refused(&self, arguments: &[&str], code: i32, text: &str) {
         let output = self.replay("http://127.0.0.1:1", arguments);
         assert_eq!(
@@ -79,7 +80,8 @@ fn printed(output: &Output) -> String {
     )
 }
 
-/// A recording by the second: the rate, and every 15 s the load of a store in its own unit.
+/// Returns a recording with one row per second: the rate, and every 15 s the load of a store in its
+/// own unit.
 fn recording() -> Vec<(u32, f64, Option<f64>)> {
     let mut average = BACKGROUND + 20.0 * COST;
     let second = |n: u32| {
@@ -94,7 +96,7 @@ fn recording() -> Vec<(u32, f64, Option<f64>)> {
     (0..SECONDS).map(second).collect()
 }
 
-/// Asserts the report of its replay: the governor brings the load to its setpoint.
+/// Asserts in the report that the governor brings the load to its setpoint.
 fn check(told: &Value) {
     let recorded: f64 = recording().iter().map(|(_, rate, _)| rate).sum();
     let jobs = told["recorded"]["jobs"].as_f64().unwrap();
@@ -125,7 +127,7 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .unwrap();
-    // Only Prometheus is started: nobody listens where the others are said to be.
+    // Only Prometheus is started; the other addresses have no listener.
     let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         database_url: Some("postgres://nobody@127.0.0.1:1/none".to_owned()),
@@ -152,7 +154,8 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
     let (from, to) = (at(begin - 60), at(begin + u64::from(SECONDS) + 60));
     let range = ["--from", from.as_str(), "--to", to.as_str()];
 
-    // The rate is no plain selector, and a value every second is more than Prometheus answers at once.
+    // The rate is not a plain selector, and one value per second exceeds what Prometheus returns in
+    // one answer.
     check(&desk.told(
         &url,
         &[&range[..], &["--step", "1", "--svg", "out.svg"]].concat(),
@@ -197,7 +200,7 @@ fn now_s() -> u64 {
     jiff::Timestamp::now().as_second() as u64
 }
 
-/// Puts the recording into a Prometheus that is stopped, by its own tool.
+/// Imports the recording into a stopped Prometheus with promtool.
 fn fill(data: &Path, begin: u64) {
     let (mut loads, mut rates, mut achieved) = (String::new(), String::new(), String::new());
     for (n, rate, load) in recording()
@@ -231,7 +234,7 @@ fn fill(data: &Path, begin: u64) {
     own(data, std::fs::metadata(data).unwrap());
 }
 
-/// Gives everything below a folder to the user that its server runs as.
+/// Changes the owner of everything below a folder to the user that runs its server.
 fn own(dir: &Path, as_it: std::fs::Metadata) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

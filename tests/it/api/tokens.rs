@@ -1,4 +1,4 @@
-//! Tokens of the API over HTTP: every route of the document with every kind of token.
+//! API tokens over HTTP: every route of the document with every kind of token.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
             "{method} {template} has no row in src/api/http/scopes.rs: say which scope it needs"
         );
         let need = scopes::need(method, template);
-        // Nothing that changes something is given away with a right to look, and nothing is open by accident.
+        // No read permission allows a change, and no route is open by accident.
         let is_change = *method != Method::GET;
         let ways_in = [
             TokenScope::JobsEnqueue,
@@ -245,7 +245,7 @@ async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
             .await;
         assert_eq!(status, if may { 200 } else { 403 }, "{throttle}: {said}");
     }
-    // Nobody but administrators gives the API's own throttles work.
+    // Only administrators may add work to the API's own throttles.
     let drain = json!({"kind": "http", "args": args("http"), "throttle": "api:write"});
     server
         .refused(
@@ -303,7 +303,7 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
             "{said}"
         );
     }
-    // Who may not read jobs does not read one by enqueueing it again.
+    // A token without permission to read jobs cannot read one by enqueueing it again.
     let again =
         json!({"kind": "http", "args": {"url": "https://x.example/"}, "unique_key": "invoice-1"});
     let (_, said) = server

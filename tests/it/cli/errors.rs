@@ -1,4 +1,4 @@
-//! Errors: their exit codes, their text, their JSON.
+//! Errors: exit codes, text, JSON.
 
 use std::process::Command;
 

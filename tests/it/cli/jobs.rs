@@ -261,7 +261,7 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_of_the_server() {
     let shell = shell().await;
-    // Which addresses may be reached is the server's setting: who enqueues does not judge it.
+    // Reachable addresses are a setting of the server, so the command does not check them.
     let local = "{\"url\": \"http://127.0.0.1:9000/\"}";
     assert!(
         shell

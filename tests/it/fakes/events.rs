@@ -1,4 +1,4 @@
-//! Events of the fakes are signed and come as the plan says.
+//! Events of the fakes are signed and follow the plan.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

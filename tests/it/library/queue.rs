@@ -1,4 +1,4 @@
-//! The queue for tests: assertions, the times of retries, and the jobs that jobs make.
+//! The queue for tests: assertions, retry times, and jobs created by jobs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

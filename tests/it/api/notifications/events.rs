@@ -72,7 +72,7 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
         (&json!("complained"), &json!("a1"))
     );
 
-    // Everything else needs the token still.
+    // All other routes still need the token.
     let open = api
         .client
         .get(format!("{}{path}", api.base))
@@ -117,7 +117,7 @@ async fn a_signature_of_mailgun_is_good_for_one_body_however_often_that_comes() 
         .get("/api/v1/suppressions?channel=email&recipient=ceo@bigcustomer.example")
         .await;
     assert_eq!(listed["suppressions"], json!([]));
-    // Eight at once, as two processes would have it: one of them is believed.
+    // Eight at once, as from several processes: exactly one is accepted.
     let each = (0..8).map(|n| {
         api.tell_with(
             "mail/a1",
