@@ -1,5 +1,5 @@
-//! A capacity below the rate that the governor would allow: the knob does not wind up beyond it, a pool's capacity is not
-//! taken for a person's edit, and with no capacity nothing is decided.
+//! A capacity below the governor's own rate: the integral does not wind up beyond it, a pool's
+//! capacity does not count as a manual edit, and with no capacity there is no decision.
 
 use flyball::throttle::{Limit, RateLimit, Store};
 
@@ -24,7 +24,7 @@ async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
     rig.run(200).await;
     assert!(rig.rps().await > 60.0, "{}", rig.rps().await);
 
-    // A pool says so every second, and never quite the same.
+    // A pool reports its capacity every second, with slightly different values.
     for second in 0..150 {
         let capacity = 20.0 + f64::from(second % 3);
         rig.bears(Some(capacity), &format!("{second}: two of five accounts"))

@@ -1,4 +1,5 @@
-//! Jobs that replace the waiting one: nothing is lost, and the last arguments run, whichever requests race.
+//! Jobs that replace the waiting one: none is lost, and the last arguments run, in whatever order
+//! requests race.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub async fn worker(queue: &Queue) -> i32 {
     queue.register(&worker).await.unwrap()
 }
 
-/// A job that says `n` and takes the place of the one that waits.
+/// Returns a job with argument `n` that replaces the waiting one.
 pub fn says(n: impl Into<Value>) -> NewJob {
     NewJob::new("http", json!({"n": n.into()}))
         .unique("customer")

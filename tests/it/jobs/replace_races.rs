@@ -156,8 +156,9 @@ async fn batches_with_the_same_keys_in_any_order_do_not_cross() {
     assert_eq!(waiting, 60);
 }
 
-/// Producers replace and debounce one key while workers claim, finish, fail, hand back and promote. Then one more is enqueued: it
-/// runs, nothing older starts after it, no job is left behind, none runs twice at a time and each one ends once.
+/// Producers replace and debounce one key while workers claim, complete, fail, release and promote.
+/// Then one more job is enqueued: it runs, no older job starts after it, no job is left behind, no
+/// two run at the same time, and each ends once.
 #[tokio::test]
 async fn whatever_races_the_last_arguments_run_last() {
     let (database, queue) = queue().await;
@@ -175,7 +176,7 @@ async fn whatever_races_the_last_arguments_run_last() {
                     for claimed in claim(&queue, worker, fence).await {
                         let job = claimed.job;
                         ran.push((job.id, job.args["n"].clone()));
-                        // A job that is tried again may be given other arguments in between.
+                        // A retried job may get new arguments in between.
                         let ending = match fence % 4 {
                             0 if job.args["n"] != "last" => Ending::Failed {
                                 delay: Duration::from_millis(1),

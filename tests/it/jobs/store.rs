@@ -1,4 +1,4 @@
-//! The store of jobs: statements, migrations, and functions of its own.
+//! The store of jobs: statements, migrations, and its own functions.
 
 use std::time::Duration;
 

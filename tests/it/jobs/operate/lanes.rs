@@ -1,4 +1,4 @@
-//! Operations on lanes and on everything, and the rights to operate.
+//! Operations on lanes and on the whole queue, and the permissions for them.
 
 use flyball::jobs::postgres::LaneClaim;
 use flyball::jobs::{Attribution, BulkCursor, CancelFilter, Count, LanesAfter, State, Via};

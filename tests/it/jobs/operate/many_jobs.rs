@@ -126,7 +126,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
             },
             "{filter:?}"
         );
-        // Each is carried out, looked at, and taken back.
+        // Each operation is carried out, checked, and rolled back.
         let mut connection = database.pool().acquire().await.unwrap();
         let mut open = connection.begin().await.unwrap();
         let output = sqlx::query(

@@ -153,7 +153,7 @@ pub async fn run(database: &Database, sql: &str) {
         .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// Everything that was enqueued was enqueued `ago` earlier.
+/// Moves the enqueueing time of all messages back by `ago`.
 pub async fn grow_older(database: &Database, ago: &str) {
     run(
         database,
