@@ -1,4 +1,5 @@
-//! The demo: its search store as a process (it indexes, queues, answers for each document, keeps what it answered for), and its campaign.
+//! The demo: its search store as a process (it indexes, queues, answers for each document, keeps
+//! what it answered for), and its campaign.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

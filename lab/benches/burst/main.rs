@@ -110,7 +110,8 @@ fn rows(cli: &Cli) -> Vec<Row> {
             goal,
         }
     };
-    // The usual limiters, for two minutes each; the quota is found in the first and used in the second.
+    // The usual limiters, for two minutes each; the quota is found in the first and used in the
+    // second.
     let limiter = |name: &str, quota: f64, others: f64, counts, says, knobs| {
         let rules = Rules {
             quota,

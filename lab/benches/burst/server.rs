@@ -1,5 +1,5 @@
-//! A server that limits the requests of one key, in the ways that are usual, and answers 429 beyond its
-//! quota.
+//! A server that limits the requests of one key, in the ways that are usual, and answers 429 beyond
+//! its quota.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -32,7 +32,8 @@ pub enum Says {
     RetryAfter,
     /// With every answer, the rest and the exact end of the window.
     Rest,
-    /// With every answer, `ratelimit` headers with whole seconds rounded up, as express-rate-limit does.
+    /// With every answer, `ratelimit` headers with whole seconds rounded up, as express-rate-limit
+    /// does.
     RestInSeconds,
     /// With every answer, the unix second after the end, as Flask-Limiter does.
     RestToEpoch,

@@ -1,11 +1,13 @@
-//! A provider to try Flyball against, without an account anywhere and without a message that reaches anybody:
+//! A provider to try Flyball against, without an account anywhere and without a message that
+//! reaches anybody:
 //!
 //! ```text
 //! cargo run -p flyball-fakes --example fake_provider -- twilio --port 9301
 //! ```
 //!
-//! Set `base_url = "http://127.0.0.1:9301"` in the pool. Any credential is right, and everything is accepted until a line on the
-//! standard input says otherwise. `ACCOUNT` is what the provider tells accounts apart by, such as Twilio's SID:
+//! Set `base_url = "http://127.0.0.1:9301"` in the pool. Any credential is right, and everything is
+//! accepted until a line on the standard input says otherwise. `ACCOUNT` is what the provider tells
+//! accounts apart by, such as Twilio's SID:
 //!
 //! ```text
 //! throttle ACCOUNT SECONDS   every request is answered with "slow down"

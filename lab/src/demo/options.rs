@@ -34,8 +34,8 @@ pub struct DemoOptions {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Time at which the documents become ten times harder, in seconds; default 75, or after 40 % of the act
-    /// when headless.
+    /// Time at which the documents become ten times harder, in seconds; default 75, or after 40 %
+    /// of the act when headless.
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub harder_after: Option<f64>,
 

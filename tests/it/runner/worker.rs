@@ -1,4 +1,4 @@
-//! A worker: it runs jobs once, at the rate of their throttle, and stops in order.
+//! A worker: it runs each job once, at the rate of its throttle, and stops gracefully.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -284,7 +284,7 @@ async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
         .iter()
         .map(|one| one.outcome.as_str())
         .collect();
-    // Given back by itself, or by the rescuer if that was faster.
+    // Released by itself, or by the rescuer if that was faster.
     assert!(
         matches!(outcomes[..], ["completed"] | ["lost", "completed"]),
         "{outcomes:?}"

@@ -1,4 +1,5 @@
-//! Abuse of a throttle: one dear job does not stall it, no claim takes its slots, and no long text slows the store down.
+//! Abuse of a throttle: an expensive job does not stall it, no claim takes its slots, and long
+//! texts do not slow the store.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::throttle::{World, ask, fields, laws, name};
 
-/// The longest debt that nobody's knob asked for.
+/// The longest debt not configured by any knob.
 const MINUTES: Duration = Duration::from_secs(300);
 
 laws! {
@@ -358,8 +359,8 @@ async fn a_term_written_by_hand_does_not_switch_the_fencing_off(world: World) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-    /// Whatever is asked for and charged at whatever rates, a throttle is free again after minutes, or after one job of the
-    /// highest cost.
+    /// Whatever is requested and charged at whatever rates, a throttle is free again within
+    /// minutes, or after one job of the highest cost.
     #[test]
     fn no_sequence_of_costs_and_rates_stalls_a_throttle_for_longer_than_its_longest_debt(
         steps in prop::collection::vec((0..4_u8, -4.0..9.0_f64, 0..5_000_000_u64), 1..40),

@@ -1,4 +1,4 @@
-//! The knob `capacity`, by which a pool states what its accounts can bear. Each law in memory and in Redis.
+//! The knob `capacity`, the capacity of a pool's accounts. Each property in memory and in Redis.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn took(world: &World, throttle: &str, want: u32) -> Grant {
         .remove(0)
 }
 
-/// Returns the tokens that requests for everything, in small steps, get within a time.
+/// Returns the tokens granted to requests for everything, in small steps, within a time.
 async fn drunk(world: &World, throttle: &str, time: Duration) -> u32 {
     let mut taken = 0;
     for _ in 0..100 {
@@ -83,7 +83,7 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
             Some(9.0),
             8.0,
         ),
-        // Elsewhere a throttle that drops rounds up to whole tokens.
+        // Without a capacity, a throttle that drops rounds up to whole tokens.
         (
             vec![("rps", "20.5"), ("over_limit", "drop")],
             Some(5.5),

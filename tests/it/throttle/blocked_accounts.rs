@@ -1,5 +1,5 @@
-//! Accounts as keys of a throttle that are blocked by a refusal and come back one job at a time. Each law in memory and in
-//! Redis.
+//! Accounts as keys of a throttle that a rejection blocks and that come back one job at a time.
+//! Each property in memory and in Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,8 @@ laws! {
     a_probe_of_which_nobody_hears_is_followed_by_another_after_a_while,
 }
 
-/// An ask for one unit of an account by a process that runs jobs: who takes tokens alone is not held to the care after a block.
+/// A request for one unit of an account by a job-running process; pure token clients are exempt
+/// from the caution after a block.
 pub fn by(who: usize, account: &str) -> AcquireRequest {
     let holder = Holder {
         id: format!("w{who}"),
@@ -36,7 +37,7 @@ pub fn by(who: usize, account: &str) -> AcquireRequest {
     }
 }
 
-/// Returns the grants of ten processes that ask for one unit each at the same time.
+/// Returns the grants of ten processes that request one unit each at the same time.
 async fn race(world: &World, account: &str) -> u32 {
     let stores: Vec<Arc<dyn Store>> = (0..10).map(|_| world.another()).collect();
     let asks: Vec<AcquireRequest> = (0..10).map(|who| by(who, account)).collect();

@@ -1,4 +1,4 @@
-//! The laws of limits of concurrency, each proved in memory and in Redis, and what is true of Redis alone.
+//! The properties of concurrency limits, each in memory and in Redis, and those of Redis alone.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn holder(id: &str, held: u32) -> Holder {
     }
 }
 
-/// An ask of `id`, which runs `held` jobs, for lanes of (key, want, held of the key).
+/// A request of `id`, which runs `held` jobs, for lanes of (key, want, held by the key).
 fn ask_of(id: &str, held: u32, throttle: &str, lanes: &[(&str, u32, u32)]) -> AcquireRequest {
     let lane = |(key, want, held): &(&str, u32, u32)| LaneRequest {
         key: (*key).to_owned(),

@@ -1,4 +1,4 @@
-//! Quotas that a server states in its answers.
+//! Quotas stated in a server's answers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The drivers read the events that the fakes post: the message, its fate, and the id of the event.
+//! The drivers read the events posted by the fakes: the message, its fate, and the event's id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::eventually;
 /// Mailgun's key for webhooks.
 const KEY: &str = "the-webhook-signing-key";
 
-/// The event for each fate: Twilio reports neither complaints nor numbers that are gone for good.
+/// The event for each fate; Twilio reports neither complaints nor permanently invalid numbers.
 fn heard(subject: &Subject, fate: Fate) -> EventKind {
     match (subject.name, fate) {
         (_, Fate::Delivered) => EventKind::Delivered,
@@ -27,7 +27,7 @@ fn heard(subject: &Subject, fate: Fate) -> EventKind {
     }
 }
 
-/// A driver whose fake posts one event of this fate for each message, twice, to this address.
+/// Returns a driver whose fake posts one event of this fate per message, twice, to this address.
 async fn start(subject: Subject, fate: Fate, callback: &str) -> Pair {
     let events = Events {
         callback: callback.to_owned(),
@@ -45,7 +45,7 @@ async fn start(subject: Subject, fate: Fate, callback: &str) -> Pair {
         .await
 }
 
-/// The account with what its events are checked with.
+/// Returns the account with the credentials that verify its events.
 fn account(pair: &Pair) -> Account {
     let mut account = (pair.subject.settings)(&pair.fake, false);
     let mut option = |name: &str, value: String| account.options.insert(name.to_owned(), value);

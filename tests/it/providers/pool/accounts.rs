@@ -49,7 +49,8 @@ async fn ten_workers_share_the_rate_of_an_account() {
         f64::from(granted.load(Ordering::Relaxed)),
         begun.elapsed().as_secs_f64(),
     );
-    // The bucket may hold 20 ms and what fits between; ten workers with a bucket each would be ten times as many.
+    // The bucket holds 20 ms of the rate, plus what fits in between; ten separate buckets would
+    // allow ten times as much.
     assert!(granted <= 50.0 * took + 4.0, "{granted} in {took} s");
     assert!(granted >= 50.0, "{granted} in {took} s");
 }
@@ -157,7 +158,7 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
     let workers = workers(1, pool("learned", 1, -1.0, |_| {})).await;
     let account_pool = &workers.desks[0];
     assert_eq!(workers.capacity().await.filter(|rps| *rps >= 0.0), None);
-    // The provider takes ten in each second.
+    // The provider accepts ten per second.
     let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
     let known = async {
         loop {
@@ -186,7 +187,7 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
         .await
         .expect("a capacity near what the provider takes");
 
-    // So the others wait in their lane, where they hold nobody up.
+    // So the others wait in their lane, where they block nothing.
     let ask = AcquireRequest {
         throttle: Name::new("learned").unwrap(),
         lanes: vec![LaneRequest {
@@ -234,7 +235,7 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
         "{view:?}"
     );
 
-    // What waits in the throttle's lanes is told as well: nothing flows, and why.
+    // The report also covers jobs waiting in the throttle's lanes: nothing flows, and the reason.
     let ask = AcquireRequest {
         throttle: Name::new("gone").unwrap(),
         lanes: vec![LaneRequest::default()],
@@ -247,7 +248,7 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
     let mut workers = workers(10, pool("breaker", 1, 1000.0, |_| {})).await;
-    // Refusals never open it.
+    // Rejections never open the breaker.
     for _ in 0..8 {
         let held = eventually("the account", SOON, || async {
             match workers.desks[0]
@@ -268,7 +269,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
         "a 429 changed a breaker"
     );
 
-    // Failures of several workers add up; the fifth opens it.
+    // Failures of several workers add up; the fifth opens the breaker.
     for nth in 0..5 {
         let held = eventually("the account", SOON, || async {
             match workers.desks[nth]
@@ -301,7 +302,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                 let account_pool = account_pool.clone();
                 tokio::spawn(async move {
                     let mut held = Vec::new();
-                    // For as long as the cooldown and a while longer.
+                    // For the cooldown and a while longer.
                     while begun.elapsed() < Duration::from_secs(6) {
                         match account_pool
                             .take(next(), &[], Duration::from_millis(100))
@@ -421,7 +422,8 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
         (BreakerState::Closed, BreakerState::Open)
     );
     let begun = Instant::now();
-    // Those two ask all the time, from the end of the cooldown on; then one comes that has not been there.
+    // The two known messages ask all the time, from the end of the cooldown on; then a new one
+    // arrives.
     while begun.elapsed() < Duration::from_secs(5) {
         for message in known {
             let taken = account_pool

@@ -83,14 +83,14 @@ pub async fn workers(many: usize, pool: Pool) -> Workers {
     }
 }
 
-/// The number of a message that nobody has seen before.
+/// Returns an unused message number.
 pub fn next() -> i64 {
     static LAST: AtomicI64 = AtomicI64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Workers {
-    /// The account as this worker saw it last.
+    /// Returns the account as last seen by this worker.
     pub fn flow(&self, worker: usize, account: usize) -> Flow {
         self.desks[worker]
             .view()
@@ -107,7 +107,7 @@ impl Workers {
         (change.from, change.to)
     }
 
-    /// The capacity that the pool's throttle has been told.
+    /// Returns the capacity reported to the pool's throttle.
     pub async fn capacity(&self) -> Option<f64> {
         let name = Name::new(self.desks[0].pool().name.clone()).unwrap();
         let status = self.store.status(&name).await.unwrap().unwrap();
