@@ -103,7 +103,7 @@ impl Settings {
         }
         for (key, env) in KEYS {
             if let Some(text) = environment.get(*env).filter(|text| !text.is_empty()) {
-                // The value of the file does not count, so nor do its problems.
+                // The value of the file does not count, so its problems do not either.
                 issues.retain(|issue| issue.pointer != pointer("", key));
                 origin
                     .variables

@@ -59,7 +59,7 @@ fn refusal(text: &str) -> String {
     located
 }
 
-/// Returns a pool of Twilio with these keys of its own and these of its one account.
+/// Returns a pool of Twilio with these keys and one account with those keys.
 fn sms(of_pool: &str, of_account: &str) -> String {
     format!(
         "[pools.sms]\nprovider = \"twilio\"\n{of_pool}\n[[pools.sms.accounts]]\nname = \"main\"\naccount_sid = \"AC1\"\n{of_account}\n"

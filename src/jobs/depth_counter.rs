@@ -81,7 +81,7 @@ struct LaneCounter {
 #[derive(Debug, Default)]
 struct Throttle {
     now: Figures,
-    /// The counts of the walk under way, for the parts that are replaced as a whole.
+    /// The counts of the walk in progress, for the parts that are replaced as a whole.
     counting: [i64; 4],
     written: Option<Figures>,
 }

@@ -87,7 +87,7 @@ impl Kinds {
         self.0.extend(others.0);
     }
 
-    /// Overrides the handler of a kind with settings; returns false if there is no such kind here.
+    /// Overrides the handler of a kind with settings; returns false if the kind is unknown.
     pub fn tune(&mut self, kind: &str, tuning: &Tuning) -> bool {
         let Some(handler) = self.0.get(kind).cloned() else {
             return false;

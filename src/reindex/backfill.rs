@@ -181,7 +181,7 @@ impl Backfill<'_> {
                 read_all = !more;
             }
         }
-        // What is incomplete is not published.
+        // An incomplete index is not published.
         if self.progress.mark.refused == 0 || self.args.on_bad_document == OnBadDocument::Skip {
             self.sink.publish().await.map_err(failed)?;
         }

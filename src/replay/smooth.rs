@@ -15,7 +15,7 @@ use crate::governor::policy::{self, ControllerTuning};
 const Z_MAX: f64 = 20.0;
 /// Longest step between samples that counts, in seconds.
 const SPAN_MAX_S: f64 = 120.0;
-/// Number of samples whose mean is the load of which a given share is taken.
+/// Number of samples whose mean is the reference load for a given share.
 const SEED: usize = 20;
 
 /// A sample, with the rate that was let through since the one before.

@@ -47,7 +47,7 @@ const MAX_LANES_PER_STATEMENT: usize = 1000;
 /// Interval at which the weights of lanes are read.
 const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
 
-/// A sweep under way.
+/// A sweep in progress.
 struct Sweep {
     ranges: Vec<RangeInclusive<i64>>,
     begun: Instant,
@@ -69,7 +69,7 @@ pub(super) struct Discovery {
     /// saw it.
     writing: HashMap<i64, u32>,
     next_writing: Instant,
-    /// True if the sweep under way may have missed a job that committed late, so that the next one
+    /// True if the current sweep may have missed a job that committed late, so that the next one
     /// must hurry.
     hurry: bool,
     next_guests: Instant,

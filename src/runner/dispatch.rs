@@ -50,7 +50,7 @@ const MAX_HEAD_EVERY: Duration = Duration::from_secs(2);
 /// beyond it the dispatcher waits for Postgres.
 const UNWRITTEN: usize = 4;
 
-/// Most claims under way at once: while Postgres carries one out, the next is prepared and the jobs
+/// Most concurrent claims: while Postgres carries one out, the next is prepared and the jobs
 /// of the last one start.
 const CLAIMS: usize = 3;
 
@@ -58,7 +58,7 @@ const CLAIMS: usize = 3;
 struct DispatcherState {
     board: LaneScheduler,
     claims: JoinSet<Claim>,
-    /// Granted jobs whose claim is under way.
+    /// Granted jobs with a claim in progress.
     granted: usize,
     discovery: Discovery,
     /// Estimated time to claim at the head of a lane, in seconds.
@@ -73,7 +73,7 @@ struct DispatcherState {
 pub(super) struct Stopping {
     /// Fires when the dispatcher must claim nothing more.
     pub(super) requested: CancellationToken,
-    /// Fires when the dispatcher must no longer wait for claims under way.
+    /// Fires when the dispatcher must no longer wait for claims in progress.
     pub(super) hurried: CancellationToken,
     /// Fires, on the dispatcher's side, when no further job will begin.
     pub(super) settled: CancellationToken,
@@ -99,13 +99,13 @@ pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
         () = stopping.hurried.cancelled() => {}
         () = serve_lanes(&shared, &mut dispatcher, &stopping.requested) => {}
     }
-    // Jobs of a claim still under way are found by their lease when the worker signs off.
+    // Jobs of a claim still in progress are found by their lease when the worker signs off.
     dispatcher.claims.shutdown().await;
     drop(settled);
     report_until_stopped(&shared, &mut dispatcher.board, &stopping.over).await;
 }
 
-/// Takes turns until cancelled, then waits for the claims under way.
+/// Takes turns until cancelled, then waits for the claims in progress.
 async fn serve_lanes(
     shared: &Arc<WorkerContext>,
     dispatcher: &mut DispatcherState,

@@ -65,7 +65,7 @@ pub struct Lane {
     pub standing: LaneStatus,
     /// Jobs that run in this process.
     pub held: u32,
-    /// Claims under way.
+    /// Claims in progress.
     pub claims: u32,
     /// Most jobs asked for at once. The number of ready jobs is unknown, so this doubles while
     /// there are more.

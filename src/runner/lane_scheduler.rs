@@ -72,7 +72,7 @@ struct Ring {
     backoff_until: Option<Instant>,
     appetite: usize,
     held: u32,
-    /// Lanes of which jobs are held.
+    /// Lanes with held jobs.
     holding: BTreeSet<i64>,
     counts: bool,
     /// True while the throttle waits for the answers of jobs that went first after a refusal.
@@ -234,7 +234,7 @@ impl LaneScheduler {
         }
     }
 
-    /// Returns true if no claim of the lane is under way, so that its ready jobs have no tokens.
+    /// Returns true if no claim of the lane is in progress, so that its ready jobs have no tokens.
     pub fn is_unclaimed(&self, lane_id: i64) -> bool {
         self.lanes
             .get(&lane_id)

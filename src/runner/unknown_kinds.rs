@@ -1,5 +1,5 @@
 //! Strangers: jobs that this worker does not run, each with the wait before its next claim, and
-//! throttles of which it has met nothing else, which it leaves to other workers for a while. Pure;
+//! throttles where it has met only such jobs, which it leaves to other workers for a while. Pure;
 //! time is an argument.
 
 use std::collections::HashMap;
@@ -42,19 +42,19 @@ const LONGEST_REST: Duration = Duration::from_secs(30);
 /// worker meets the job first.
 const AHEAD: Duration = Duration::from_secs(2);
 
-/// Longest such rest of a throttle of which only strangers came in a row, and of one of which too
+/// Longest such rest of a throttle with only unknown jobs in a row, and of one with too
 /// few came to know: jobs that this worker runs may wait there.
 const LONGEST_AHEAD: Duration = Duration::from_secs(62);
 const LONGEST_AHEAD_OF_FEW: Duration = Duration::from_secs(12);
 
-/// A throttle of which only strangers came lately.
+/// A throttle with only unknown jobs lately.
 struct UnservedThrottle {
     jobs: u32,
     rest: Duration,
     until: Instant,
 }
 
-/// The jobs put off lately, by id, and the throttles of which only such jobs came.
+/// The jobs postponed lately, by id, and the throttles with only such jobs.
 #[derive(Default)]
 pub(super) struct UnknownKinds {
     jobs: Mutex<HashMap<i64, UnservedJob>>,

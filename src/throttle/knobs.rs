@@ -1,8 +1,8 @@
 //! The knobs of a throttle: the texts that a person wrote, and the values in use.
 //!
 //! Reading never fails, because a person may write anything into the hash while everything runs. An
-//! unreadable field becomes a [`KnobProblem`] and the throttle runs carefully. Entry points that can
-//! refuse (HTTP, CLI, files) use [`Knobs::check`] instead.
+//! unreadable field becomes a [`KnobProblem`] and the throttle runs carefully. Entry points that
+//! can refuse (HTTP, CLI, files) use [`Knobs::check`] instead.
 
 use std::collections::BTreeMap;
 

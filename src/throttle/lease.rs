@@ -1,4 +1,4 @@
-//! Tokens that a process holds for a moment, so that it need not ask for each: their number, the
+//! Tokens that a process holds briefly to save requests to the store: their number, the
 //! evenness of their spending, and the return of the rest.
 //!
 //! A lease never refuses: an ask that it cannot serve goes to the store, which counts the wait and
@@ -26,7 +26,7 @@ const MIN_TOKENS: f64 = 2.0;
 const MAX_TOKENS: f64 = 1e6;
 
 /// The number of horizons without a lease after the store has granted less than was wanted, and
-/// after a lease of which most was given back.
+/// after a lease that was mostly returned.
 const HOLD_OFF: u32 = 4;
 
 /// The number of tokens below which a rest is a rounding error.
@@ -50,7 +50,7 @@ struct Lease {
     at: Instant,
 }
 
-/// An ask of the store that is under way.
+/// A pending request to the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
     /// The tokens requested for a lease besides the wanted ones; 0 for none.
@@ -74,7 +74,7 @@ pub struct Holding {
     horizon: Duration,
     lease: Option<Lease>,
     lately: RecentSpend,
-    /// True while an ask for the next lease is under way.
+    /// True while a request for the next lease is pending.
     is_asking: bool,
     not_before: Instant,
     /// True if the store last reported that the levels alone decide.
@@ -312,7 +312,7 @@ impl Lease {
         self.response.seq == answer.seq && self.response.effective_rps == answer.effective_rps
     }
 
-    /// Takes tokens if so many may be spent now.
+    /// Takes tokens if this many may be spent now.
     fn take(&mut self, tokens: f64, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at);
         let refill = self.tokens * passed.as_secs_f64() / self.horizon.as_secs_f64();

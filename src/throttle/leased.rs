@@ -219,7 +219,7 @@ impl LeaseCache {
     }
 }
 
-/// An ask that is under way; if it is given up, others may ask for a lease again.
+/// A pending request; if it is abandoned, others may request a lease again.
 struct UnderWay<'a> {
     cache: &'a LeaseCache,
     throttle: &'a Name,

@@ -104,7 +104,7 @@ impl AuthToken {
 
 /// The check of the tokens and sessions of requests.
 pub struct Authenticator {
-    /// The tokens, of which requests must carry one; without any only loopback is served.
+    /// The accepted tokens; without any, only loopback is served.
     pub tokens: Arc<[AuthToken]>,
     /// The base URL by which clients outside reach us; empty if it is not set.
     pub(super) public_url: String,

@@ -1,4 +1,4 @@
-//! The connections of a listener: counted, reported in metrics, and closed where there is no room.
+//! The connections of a listener: counted, reported in metrics, and closed beyond the limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Connections {
         );
     }
 
-    /// Admits a connection; `None` where there is no room for it.
+    /// Admits a connection; `None` beyond the limit.
     pub fn admit(&self, origin: Origin) -> Option<ConnectionPermit> {
         let close = CancellationToken::new();
         let mut crowd = self.crowd();

@@ -297,7 +297,7 @@ mod tests {
         let (read, requested) = bounded(text, 2, 4096, 4096);
         assert_eq!(read.unwrap(), serde_json::from_str::<Value>(text).unwrap());
         assert!(requested > text.len());
-        // Broken JSON is reported as such, whatever the bounds are.
+        // Broken JSON is reported as such, even beyond the bounds.
         assert!(matches!(
             bounded("[1,", 2, 4096, 4096).0,
             Err(Unread::Malformed(_))

@@ -83,7 +83,7 @@ struct Asked {
     api: String,
 }
 
-/// The outcome of a check, with the throttle whose limits the headers tell.
+/// The outcome of a check, with the throttle whose limits the headers report.
 struct CheckOutcome {
     result: CheckResult,
     throttle: Option<Name>,
@@ -198,8 +198,8 @@ async fn take(
     })
 }
 
-/// Takes one token of a key, and counts the request. A throttle that was deleted limits nothing, nor does one that the store
-/// has never reported to this process.
+/// Takes one token of a key, and counts the request. A throttle that was deleted limits nothing,
+/// nor does one that the store has never reported to this process.
 async fn one(store: &dyn Store, tokens: &TokenMetrics, throttle: &Name, key: &str) -> Grant {
     let ask = AcquireRequest {
         throttle: throttle.clone(),

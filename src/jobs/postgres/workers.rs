@@ -213,7 +213,7 @@ impl Queue {
     /// Sends a heartbeat with the outcomes of jobs, and returns its answer, which names the jobs
     /// that must stop.
     ///
-    /// It writes one row, and one for each tally, whatever the number of running jobs.
+    /// It writes one row, and one for each tally, regardless of the number of running jobs.
     pub async fn pulse(&self, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
         pulse_on(&self.lifeline, worker_id, tallies).await
     }

@@ -28,7 +28,7 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) means: &'a DeliveryServices,
     /// The treatment of an attempt whose outcome is unknown.
     pub(super) policy: OnAmbiguous,
-    /// Earlier failures in a row of which the recipient was the cause.
+    /// Earlier consecutive failures caused by the recipient.
     pub(super) failures: u32,
     pub(super) attempts: Vec<Attempt>,
     /// The deadline by the local clock, in unix seconds.

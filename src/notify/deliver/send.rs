@@ -195,7 +195,7 @@ impl DeliveryRun<'_> {
                     ..self.written(state, Some(held), self.able())
                 };
                 self.record_update(written).await;
-                // A retry would change nothing, so this is no dead letter: the delivery record
+                // A retry would change nothing, so this is not a dead letter: the delivery record
                 // holds the outcome.
                 Some(Ok(Outcome::Done))
             }

@@ -11,7 +11,7 @@ use super::{Backfill, BackfillEnd, saves};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource};
 use crate::reindex::{BulkPacer, Window};
 
-/// Lag above which a job says how far it is behind; below it, changes are on their way.
+/// Lag above which a job reports it; below it, changes are in transit.
 const CURRENT_WITHIN: Duration = Duration::from_secs(5);
 
 impl Backfill<'_> {
