@@ -76,9 +76,9 @@ fn every_alert_says_what_is_the_matter_and_what_to_do() {
 
 /// Returns the dashboard's panels that show data.
 fn panels() -> Vec<serde_json::Value> {
-    let board: serde_json::Value =
+    let dashboard: serde_json::Value =
         serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
-    board["panels"]
+    dashboard["panels"]
         .as_array()
         .unwrap()
         .iter()
@@ -89,15 +89,15 @@ fn panels() -> Vec<serde_json::Value> {
 
 #[test]
 fn the_dashboard_asks_whatever_prometheus_a_person_chooses_and_says_what_each_panel_is() {
-    let board: serde_json::Value =
+    let dashboard: serde_json::Value =
         serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
-    let variables = board["templating"]["list"].as_array().unwrap();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
     assert!(variables.iter().any(|v| v["name"] == "datasource"
         && v["type"] == "datasource"
         && v["query"] == "prometheus"));
 
     let mut ids = std::collections::BTreeSet::new();
-    for panel in board["panels"].as_array().unwrap() {
+    for panel in dashboard["panels"].as_array().unwrap() {
         assert!(
             ids.insert(panel["id"].as_u64().unwrap()),
             "two panels are number {}",

@@ -147,8 +147,8 @@ async fn what_is_wrong_in_a_check_or_in_the_limits_is_named() {
     let wrong = check(&url, &json!({ "path": 7, "kee": "k", "api": "flyball" })).await;
     assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
     let text = wrong.text().await.unwrap();
-    for said in ["/method", "/path", "/kee", "did you mean", "/api"] {
-        assert!(text.contains(said), "{text}");
+    for expected in ["/method", "/path", "/kee", "did you mean", "/api"] {
+        assert!(text.contains(expected), "{text}");
     }
     drop(process);
 
@@ -160,7 +160,7 @@ async fn what_is_wrong_in_a_check_or_in_the_limits_is_named() {
     command.arg("serve");
     let output = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output = output.await.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     for part in [
         "settings:2: api_limits.0.name: must be another one: the API has a group of this name",
@@ -171,7 +171,7 @@ async fn what_is_wrong_in_a_check_or_in_the_limits_is_named() {
         "api_limits.1.prefix: is missing",
         "settings:9: api_limits.1.brust: is not a known field",
     ] {
-        assert!(said.contains(part), "{part}\n{said}");
+        assert!(error.contains(part), "{part}\n{error}");
     }
 }
 

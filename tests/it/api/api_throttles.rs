@@ -60,7 +60,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     }
     assert_eq!(
         server
-            .said(
+            .call(
                 Method::GET,
                 "/api/v1/throttles/api:write",
                 &secret("ops"),
@@ -73,7 +73,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
 
     assert_eq!(
         server
-            .said(
+            .call(
                 Method::POST,
                 "/api/v1/throttles/api:write/pause",
                 ADMIN,
@@ -101,7 +101,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     );
     assert_eq!(
         server
-            .said(
+            .call(
                 Method::POST,
                 "/api/v1/throttles/api:write/resume",
                 ADMIN,
@@ -113,7 +113,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     );
     assert_eq!(
         server
-            .said(Method::POST, "/api/v1/pause", ADMIN, json!({}))
+            .call(Method::POST, "/api/v1/pause", ADMIN, json!({}))
             .await
             .0,
         200
@@ -123,7 +123,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
         let knobs = json!({"rps": turned.parse::<f64>().unwrap()});
         assert_eq!(
             server
-                .said(Method::PATCH, "/api/v1/throttles/api:write", ADMIN, knobs)
+                .call(Method::PATCH, "/api/v1/throttles/api:write", ADMIN, knobs)
                 .await
                 .0,
             200

@@ -198,14 +198,14 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
     assert!((1.45..=1.65).contains(&figure("asked_rps")), "{found}");
     assert!((28.0..=35.0).contains(&figure("growth_per_min")), "{found}");
 
-    for said in [
+    for text in [
         sentence(&api, "calendar").await,
         printed(&fixture, &["why", "calendar"]).await,
     ] {
-        assert!(said.contains("Key steady asks for 3."), "{said}");
-        assert!(said.contains("its quota of 0.5/s grants"), "{said}");
-        assert!(said.contains("jobs a minute and will not clear"), "{said}");
-        assert!(!said.contains("burst"), "{said}");
+        assert!(text.contains("Key steady asks for 3."), "{text}");
+        assert!(text.contains("its quota of 0.5/s grants"), "{text}");
+        assert!(text.contains("jobs a minute and will not clear"), "{text}");
+        assert!(!text.contains("burst"), "{text}");
     }
     eventually("the metrics", SOON, || async {
         let scraped = reqwest::get(format!("{api}/metrics")).await.unwrap();

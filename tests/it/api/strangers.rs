@@ -41,7 +41,7 @@ async fn a_thousand_connections_that_say_nothing_keep_neither_health_nor_jobs_fr
     let fixture = ProcessFixture::new("rps = -1").await;
     let process = serve_with_files(&fixture, 256, &[]);
     let url = process.url().await;
-    process.works().await;
+    process.worker_started().await;
     let address = url.trim_start_matches("http://").to_owned();
 
     let half_open = async |n: usize| {
@@ -132,9 +132,9 @@ async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
             ("FLYBALL_WORKER_TTL_S", "30"),
         ],
     );
-    process.works().await;
+    process.worker_started().await;
     let jobs = fixture.enqueue("job", 100).await;
-    process.says("too many files open", SOON).await;
+    process.logged("too many files open", SOON).await;
 
     fixture.target.gate(Gate::Open);
 

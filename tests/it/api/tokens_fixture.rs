@@ -104,7 +104,7 @@ impl TokenServer {
     }
 
     /// Status and body.
-    pub async fn said(
+    pub async fn call(
         &self,
         method: Method,
         path: &str,
@@ -124,7 +124,7 @@ impl TokenServer {
         body: Value,
         code: &str,
     ) -> String {
-        let (status, problem) = self.said(method, path, secret, body).await;
+        let (status, problem) = self.call(method, path, secret, body).await;
         assert_eq!(
             (status, problem["code"].as_str()),
             (403, Some(code)),

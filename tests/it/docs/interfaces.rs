@@ -332,13 +332,13 @@ fn alerts_and_the_guide_speak_of_metrics_that_exist() {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
         // Recorded series have colons in their names; an alert group has no unit and no type.
         let metrics = words.filter(|word| word.starts_with("flyball_") && !word.contains(':'));
-        let strangers: BTreeSet<&str> = metrics
+        let unknown: BTreeSet<&str> = metrics
             .filter(|word| {
                 !known.contains(*word)
                     && !["flyball_alerts", "flyball_recorded", "flyball_api_token"].contains(word)
             })
             .collect();
-        assert!(strangers.is_empty(), "{file}: {strangers:?}");
+        assert!(unknown.is_empty(), "{file}: {unknown:?}");
     }
 }
 

@@ -236,7 +236,7 @@ impl PushFixture {
     }
 
     /// Waits until the server accepts `share` of `rps` over about ten seconds in a row.
-    async fn bears(&self, what: &str, rps: f64, share: f64) -> Watched {
+    async fn sustains(&self, what: &str, rps: f64, share: f64) -> Watched {
         let begun = Instant::now();
         loop {
             let watched = self.watch(what, Duration::from_secs(10)).await;
@@ -287,7 +287,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
             .map(|_| decision)
     });
     assert_eq!(settled.await.terms["actuator"], "concurrency");
-    let whole = fixture.bears("all of it", full, 0.5).await;
+    let whole = fixture.sustains("all of it", full, 0.5).await;
     assert!(
         whole.most_streams <= 70,
         "{whole:?}: what is under way is what the knob says, not the {BEGIN} of the beginning"
@@ -311,7 +311,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
         (watched.streams < 0.75 * whole.streams && watched.lines <= 3).then_some(watched)
     });
     half.await;
-    fixture.bears("half of it", full / 2.0, 0.5).await;
+    fixture.sustains("half of it", full / 2.0, 0.5).await;
 
     // The server recovers.
     let low = fixture.comes_to("before it comes back", 1..=18).await;
@@ -319,7 +319,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
     fixture
         .comes_to("all of it is back", (low * 13 / 10).max(low + 2)..=100)
         .await;
-    fixture.bears("all of it again", full, 0.5).await;
+    fixture.sustains("all of it again", full, 0.5).await;
 
     let throttle = fixture.status().await;
     assert_eq!(
@@ -345,7 +345,7 @@ async fn bad_tokens_do_not_look_like_load() {
     fixture.send(4000, 0).await;
     fixture.comes_to("it settles", 4..=45).await;
     fixture
-        .bears("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
+        .sustains("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
         .await;
 
     // Now one token in eight is bad, and overtakes the waiting ones. After each rejection its
@@ -388,7 +388,7 @@ async fn fcm_is_governed_in_the_same_way() {
     fixture.send(10_000, 0).await;
     fixture.comes_to("from far above", 4..=45).await;
     let whole = fixture
-        .bears("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
+        .sustains("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
         .await;
     assert!(
         whole.most_streams <= 70,

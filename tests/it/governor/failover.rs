@@ -135,7 +135,10 @@ impl Scene {
     /// Starts two candidates; the first leads and has settled the rate.
     async fn governed_by_the_first(&self) -> (Candidate, Candidate, f64) {
         let first = self.candidate("first").await;
-        first.process.says("leads the governor term=1", LONG).await;
+        first
+            .process
+            .logged("leads the governor term=1", LONG)
+            .await;
         let second = self.candidate("second").await;
         let rate = self.steady().await;
         (first, second, rate)
@@ -338,7 +341,7 @@ async fn a_leader_that_is_killed_or_asleep_is_followed_without_a_bump_and_never_
         first.process.signal(Signal::CONT);
         first
             .process
-            .says_any(&["no longer leads the governor", "resting"], LONG)
+            .logged_any(&["no longer leads the governor", "resting"], LONG)
             .await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         watch.abort();
@@ -360,7 +363,7 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
         let took = event.elapsed();
         first
             .process
-            .says_any(
+            .logged_any(
                 &[
                     "no longer leads the governor",
                     "resting",
@@ -427,7 +430,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
     let alone = async {
         let scene = Scene::new().await;
         let only = scene.candidate("first").await;
-        only.process.says("leads the governor term=1", LONG).await;
+        only.process.logged("leads the governor term=1", LONG).await;
         let before = scene.steady().await;
         only.ways(&[Part::Postgres], Way::Hung);
         let event = Instant::now();

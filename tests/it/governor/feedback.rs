@@ -113,7 +113,7 @@ impl FeedbackFixture {
             .await
             .unwrap();
         let message = Feedbacks::new(fixture.database.pool());
-        eventually("a hundred jobs are told of", SOON, || async {
+        eventually("a hundred jobs are reported", SOON, || async {
             let message = message.of("calls").await.unwrap();
             message
                 .iter()
@@ -300,7 +300,7 @@ async fn handlers_say_what_of_their_time_counts() {
     })
     .await;
     fixture.turn(Side::Untold);
-    let after = eventually("ten of which nothing is said", SOON, || async {
+    let after = eventually("ten jobs without a report", SOON, || async {
         let after = tally().await;
         (after.untimed >= 10).then_some(after)
     })

@@ -67,7 +67,7 @@ async fn turned_by(fixture: &ProcessFixture, term: u64) {
 async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one_is_refused() {
     let fixture = fixture().await;
     let first = governor(&fixture);
-    first.says("leads the governor term=1", SOON).await;
+    first.logged("leads the governor term=1", SOON).await;
     turned_by(&fixture, 1).await;
     let mut second = governor(&fixture);
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -81,7 +81,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     // While suspended, it neither renews its lease nor notices the expiry.
     first.signal(Signal::STOP);
     let asleep = Instant::now();
-    second.says("leads the governor term=2", TWO_LEASES).await;
+    second.logged("leads the governor term=2", TWO_LEASES).await;
     println!(
         "the second led {:?} after the first fell asleep",
         asleep.elapsed()
@@ -91,7 +91,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     // It steps down because its lease has expired or because it sees a later term, depending on
     // which it notices first.
     first
-        .says_any(&["no longer leads the governor", "resting"], SOON)
+        .logged_any(&["no longer leads the governor", "resting"], SOON)
         .await;
 
     let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
@@ -116,7 +116,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
 
     second.kill();
     let killed = Instant::now();
-    first.says("leads the governor term=3", TWO_LEASES).await;
+    first.logged("leads the governor term=3", TWO_LEASES).await;
     println!(
         "the first led again {:?} after the second was killed",
         killed.elapsed()
@@ -215,7 +215,7 @@ async fn a_database_from_an_older_copy_counts_terms_on_from_where_the_knobs_stan
 
     let second = governor(&fixture);
     second
-        .says("another governor leads with a newer term", LAPSE)
+        .logged("another governor leads with a newer term", LAPSE)
         .await;
     turned_by(&fixture, 58).await;
 }

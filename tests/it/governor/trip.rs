@@ -84,7 +84,7 @@ impl Flow {
             ),
         );
         let governor = fixture.serve_with(&["--roles", "governor"], &[]);
-        governor.says("leads the governor", LONG).await;
+        governor.logged("leads the governor", LONG).await;
         fixture.target.delay(JOB);
         let jobs = fixture
             .enqueue_as(JOBS, |n| NewJob {
@@ -97,7 +97,7 @@ impl Flow {
             .map(|_| fixture.serve_with(&["--roles", "runner"], &[]))
             .collect();
         for worker in &processes {
-            worker.works().await;
+            worker.worker_started().await;
         }
         processes.push(governor);
         let store = || {

@@ -35,7 +35,7 @@ async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_suc
         .iter()
         .filter(|d| d.reason.contains("; unreachable: the rate has been at min"))
         .collect();
-    assert_eq!(answer.len(), 1, "it is told in full once: {answer:?}");
+    assert_eq!(answer.len(), 1, "it is explained in full once: {answer:?}");
     assert_eq!(answer[0].terms["findings"], json!(["unreachable"]));
 
     // The successor inherits the finding and does not report it again.

@@ -113,7 +113,7 @@ async fn work(job: Job, context: Context) -> Outcome {
     if !first {
         return Outcome::Done;
     }
-    let error = "as told".to_owned();
+    let error = "as requested".to_owned();
     match job.args["end"].as_str().unwrap() {
         "done" => Outcome::Done,
         "retry" => Outcome::Retry {
@@ -127,7 +127,7 @@ async fn work(job: Job, context: Context) -> Outcome {
         },
         "hang" => std::future::pending().await,
         "cancelled" => Outcome::Cancelled,
-        _ => panic!("as told"),
+        _ => panic!("as requested"),
     }
 }
 

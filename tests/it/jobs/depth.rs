@@ -79,7 +79,7 @@ async fn written(pool: &PgPool) -> BTreeMap<(String, String), i64> {
 }
 
 /// Returns, by throttle: ready, scheduled, running, dead.
-async fn told(queue: &Queue) -> Vec<(String, [i64; 4])> {
+async fn reported(queue: &Queue) -> Vec<(String, [i64; 4])> {
     let depths = queue.depths().await.unwrap().throttles;
     depths
         .into_iter()
@@ -105,13 +105,14 @@ async fn a_walk_in_small_pages_finds_what_a_count_finds() {
     sweeper.round().await.unwrap();
 
     assert_eq!(written(pool).await, counted(pool).await);
-    let told = told(&queue).await;
+    let depths = reported(&queue).await;
     let sums: Vec<i64> = (0..4)
-        .map(|part| told.iter().map(|(_, jobs)| jobs[part]).sum())
+        .map(|part| depths.iter().map(|(_, jobs)| jobs[part]).sum())
         .collect();
     assert_eq!(sums, [1_000, 70, 33, 55]);
     assert_eq!(
-        told.iter()
+        depths
+            .iter()
             .map(|(name, _)| name.as_str())
             .collect::<Vec<_>>(),
         ["a", "b", "c/d"]
@@ -222,7 +223,7 @@ async fn one_of_many_processes_counts_and_another_takes_over() {
         row.fetch_optional(database.pool()).await.unwrap()
     };
     let ready = async || {
-        told(&queue)
+        reported(&queue)
             .await
             .iter()
             .map(|(_, jobs)| jobs[0])

@@ -151,7 +151,7 @@ async fn a_late_answer_with_another_fence_changes_nothing() {
     assert_eq!(outcomes, [(1, "lost"), (2, "completed")]);
     assert!(
         !queue.pulse(slow, &[]).await.unwrap().alive,
-        "a worker that was taken for dead is told so"
+        "a worker declared dead learns of it"
     );
 }
 

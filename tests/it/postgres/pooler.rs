@@ -220,7 +220,7 @@ async fn two_who_migrate_an_empty_database_at_once_run_each_migration_once() {
 async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
     let (database, pooler, _db) = pooled().await;
     let listens = "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
-    let bell = std::sync::Arc::new(tokio::sync::Notify::new());
+    let notified = std::sync::Arc::new(tokio::sync::Notify::new());
     for (direct_url, expected) in [(None, 0), (Some(database.url().to_owned()), 1)] {
         let access = Access {
             direct_url,
@@ -231,19 +231,19 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
             .unwrap();
         let cancel = tokio_util::sync::CancellationToken::new();
         let listening = tokio::spawn({
-            let (queue, bell, cancel) = (queue.clone(), bell.clone(), cancel.clone());
-            async move { queue.listen(|_| bell.notify_one(), cancel).await }
+            let (queue, notified, cancel) = (queue.clone(), notified.clone(), cancel.clone());
+            async move { queue.listen(|_| notified.notify_one(), cancel).await }
         });
         if expected == 1 {
-            bell.notified().await;
+            notified.notified().await;
             queue.fall_asleep().await.unwrap();
             sqlx::query("select pg_notify('flyball', '')")
                 .execute(&queue.pool)
                 .await
                 .unwrap();
-            tokio::time::timeout(SOON, bell.notified())
+            tokio::time::timeout(SOON, notified.notified())
                 .await
-                .expect("the bell rings");
+                .expect("a notification");
         }
         let found: i64 = sqlx::query_scalar(listens)
             .fetch_one(database.pool())
@@ -272,14 +272,14 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     let serve = || fixture.serve_with(&[], &pooler.settings());
     fixture.target.gate(Gate::ClosedToTheFirst);
     let mut doomed = serve();
-    doomed.works().await;
+    doomed.worker_started().await;
 
     // Eight jobs run and hang in their first call; they are rescued when their worker dies.
     let first = enqueue(&through, 8, |n| fixture.call(&format!("first-{n}"))).await;
     fixture.target.called(8, SOON).await;
     let (one, two) = (serve(), serve());
-    one.works().await;
-    two.works().await;
+    one.worker_started().await;
+    two.worker_started().await;
     fixture.target.gate(Gate::Open);
     doomed.kill();
     fixture.until_completed(&first, SOON).await;

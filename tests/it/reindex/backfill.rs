@@ -205,7 +205,7 @@ async fn refused_documents_are_listed_and_make_the_job_dead_while_all_others_are
         panic!("{outcome:?}")
     };
     assert!(
-        error.contains("2 refused (7: 400 mapper_parsing_exception: as told; 70: "),
+        error.contains("2 refused (7: 400 mapper_parsing_exception: as requested; 70: "),
         "{error}"
     );
     assert_eq!(index.ids().len(), 98);
@@ -489,7 +489,7 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
         .await;
 
         let name = Name::new("reindex").unwrap();
-        let answer = eventually("the throttle was told", SOON, || async {
+        let answer = eventually("the throttle knows of it", SOON, || async {
             let key = hands
                 .throttles
                 .look(&name, &[String::new()])

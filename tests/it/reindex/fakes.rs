@@ -183,7 +183,7 @@ async fn bulk(
         items.push(match error {
             Some((status, kind)) => {
                 errors = true;
-                json!({"index": {"_id": id, "status": status, "error": {"type": kind, "reason": "as told"}}})
+                json!({"index": {"_id": id, "status": status, "error": {"type": kind, "reason": "as requested"}}})
             }
             None if document.is_null() => {
                 let there = index.documents.lock().unwrap().remove(&id).is_some();

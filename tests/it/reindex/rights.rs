@@ -165,7 +165,7 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
             ("FLYBALL_ALLOW_PRIVATE_URLS", "true"),
         ],
     );
-    process.works().await;
+    process.worker_started().await;
     let (client, api) = (Client::new(), process.url().await);
 
     for (args, field) in attempts(&url) {
@@ -200,7 +200,7 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
     assert_eq!(index.sent(), 0);
     assert!(
         index.authorizations.lock().unwrap().is_empty(),
-        "nothing was sent to where a job has said"
+        "nothing was sent to an address of the job"
     );
 
     let args = json!({"source": {"name": "shop", "table": "articles", "key": "id"}, "sink": {"name": "search", "index": "articles-1"}});
@@ -240,7 +240,7 @@ async fn even_where_jobs_bring_addresses_a_secret_goes_only_to_the_origin_that_i
             ("REINDEX_AUTH_BARE", "ApiKey bare"),
         ],
     );
-    process.works().await;
+    process.worker_started().await;
     let job = |name: &str| {
         let sink = json!({"type": "elastic", "url": url, "index": "x", "authorization_env": name});
         NewJob::new(
@@ -420,7 +420,7 @@ async fn a_reindex_that_is_cancelled_or_whose_worker_is_killed_ends_its_statemen
          [reindex.sinks.search]\ntype = \"elastic\"\nurl = \"{url}\"\nindexes = [\"x\"]\n",
     ));
     let mut process = fixture.serve();
-    process.works().await;
+    process.worker_started().await;
     let args = json!({"source": {"name": "slow", "statement": "sleep", "key": "t"}, "sink": {"name": "search", "index": "x", "id": "id"}});
     let runs = async |wanted: bool| {
         eventually("the statement", SOON, || async {

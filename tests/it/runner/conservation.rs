@@ -103,7 +103,7 @@ async fn storm(span: Duration) {
         fixture.serve_with(&[], &[("DATABASE_URL", url), ("FLYBALL_GRACE_S", "2")])
     };
     let mut processes: Vec<Process> = (0..3).map(start).collect();
-    processes[1].works().await;
+    processes[1].worker_started().await;
 
     let stop = Arc::new(AtomicBool::new(false));
     let known = Arc::new(Mutex::new(BTreeSet::new()));

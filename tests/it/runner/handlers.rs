@@ -247,12 +247,12 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
 async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
     let mut fixture = WorkerFixture::new().await;
     let answer = Arc::new(Notify::new());
-    let tell = answer.clone();
+    let stopped = answer.clone();
     fixture.kind("forks", move |_: Job, context: Context| {
-        let tell = tell.clone();
+        let stopped = stopped.clone();
         tokio::spawn(async move {
             context.cancelled.cancelled().await;
-            tell.notify_one();
+            stopped.notify_one();
         });
         std::future::pending()
     });
@@ -278,7 +278,7 @@ async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
         move |job: Job, context: Context| async move {
             context.hand_over(policy);
             match job.key.as_str() {
-                "panics" => panic!("as it was told"),
+                "panics" => panic!("as requested"),
                 // It ignores its cancellation and goes on.
                 _ => std::future::pending().await,
             }

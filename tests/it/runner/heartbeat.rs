@@ -220,7 +220,7 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
     let (runs, run) = counter(Outcome::Done);
     fixture.kind("noop", run);
     fixture.enqueue("noop", "fast", "a", 1).await;
-    let stranger = fixture.enqueue("noop", "slow", "b", 1).await[0];
+    let other = fixture.enqueue("noop", "slow", "b", 1).await[0];
     // Simulates two lanes with the same number.
     for table in ["job", "ready"] {
         let id = if table == "job" { "id" } else { "job_id" };
@@ -228,20 +228,20 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
             "update flyball.{table} set lane_id = flyball.lane_of('fast', 'a') where {id} = $1"
         );
         sqlx::query(sqlx::AssertSqlSafe(moved))
-            .bind(stranger)
+            .bind(other)
             .execute(&fixture.queue.pool)
             .await
             .unwrap();
     }
     let worker = fixture.worker(quick()).await;
 
-    fixture.until(stranger, State::Dead).await;
+    fixture.until(other, State::Dead).await;
     fixture.until_done(1).await;
 
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     let error = fixture
         .queue
-        .get(stranger)
+        .get(other)
         .await
         .unwrap()
         .unwrap()

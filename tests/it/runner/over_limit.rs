@@ -387,7 +387,7 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
         .filter_map(Value::as_i64)
         .collect();
     seen.sort_unstable();
-    assert_eq!(seen, [3, 4, 5], "what was said last runs");
+    assert_eq!(seen, [3, 4, 5], "the last arguments run");
     let history: Vec<String> = fixture
         .queue
         .get(one.id)

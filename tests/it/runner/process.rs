@@ -52,7 +52,7 @@ async fn three_processes_start_at_once_on_an_empty_database() {
     let processes = [fixture.serve(), fixture.serve(), fixture.serve()];
 
     for process in &processes {
-        process.works().await;
+        process.worker_started().await;
     }
     let jobs = fixture.enqueue("job", 30).await;
     fixture.until_completed(&jobs, SOON).await;

@@ -31,7 +31,7 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere_within_its_time_to_live_plus_
     let jobs = fixture.enqueue("job", 8).await;
     fixture.target.called(8, SOON).await;
     let other = fixture.serve();
-    other.works().await;
+    other.worker_started().await;
 
     doomed.kill();
     let killed = Instant::now();
@@ -79,7 +79,7 @@ async fn what_a_killed_worker_held_of_a_limit_is_free_when_its_word_lapses() {
     let first = fixture.enqueue("job", 1).await;
     fixture.target.called(1, SOON).await;
     let other = fixture.serve();
-    other.works().await;
+    other.worker_started().await;
     let second = fixture.enqueue("more", 1).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(
@@ -100,7 +100,7 @@ async fn what_a_killed_worker_held_of_a_limit_is_free_when_its_word_lapses() {
 async fn jobs_of_a_claim_whose_answer_came_after_a_sleep_are_not_begun() {
     let fixture = ProcessFixture::new("rps = 0").await;
     let sleeper = fixture.serve();
-    sleeper.works().await;
+    sleeper.worker_started().await;
     let jobs = fixture.enqueue("job", 4).await;
     // The claim blocks on the uncommitted leases.
     let mut blocker = PgConnection::connect(&fixture.database_url).await.unwrap();
@@ -168,7 +168,7 @@ async fn the_late_answers_of_a_worker_that_slept_past_its_time_to_live_change_no
     fixture.target.gate(Gate::Open);
     sleeper.signal(Signal::CONT);
 
-    let refused = sleeper.says("late results were rejected", SOON).await;
+    let refused = sleeper.logged("late results were rejected", SOON).await;
     println!("{refused}");
     fixture.until_completed(&more, SOON).await;
     assert_eq!(

@@ -17,7 +17,7 @@ async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
     fixture.target.called(8, SOON).await;
 
     process.signal(Signal::TERM);
-    process.says("SIGTERM: stopping", SOON).await;
+    process.logged("SIGTERM: stopping", SOON).await;
     let late = fixture.enqueue("late", 5).await;
     fixture.target.gate(Gate::Open);
 
@@ -72,7 +72,7 @@ async fn a_second_signal_ends_it_at_once() {
     fixture.enqueue("job", 2).await;
     fixture.target.called(2, SOON).await;
     process.signal(Signal::TERM);
-    process.says("send it again to stop at once", SOON).await;
+    process.logged("send it again to stop at once", SOON).await;
 
     process.signal(Signal::TERM);
 

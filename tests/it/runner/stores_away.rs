@@ -130,7 +130,7 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
     fixture.enqueue("job", 3).await;
     fixture.target.called(3, SOON).await;
     servers.stop(ServerKind::Postgres).unwrap();
-    process.says("dispatching failed", SOON).await;
+    process.logged("dispatching failed", SOON).await;
     fixture.target.gate(Gate::Open);
 
     process.signal(Signal::TERM);
@@ -267,7 +267,7 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
     tokio::task::block_in_place(|| servers.start(ServerKind::Redis)).unwrap();
 
     fixture.target.called(1, SOON).await;
-    process.says("the knobs are seeded", SOON).await;
+    process.logged("the knobs are seeded", SOON).await;
     assert_eq!(
         fixture.status("default").await.unwrap().knobs.rps.number(),
         -1.0

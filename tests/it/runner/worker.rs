@@ -147,7 +147,7 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
     });
     let hot = fixture.enqueue("picky", "fast", "hot", 1).await[0];
     let worker = fixture.worker(quick()).await;
-    eventually("the key was told to rest", SOON, || async {
+    eventually("the key rests", SOON, || async {
         let detail = fixture.queue.get(hot).await.unwrap().unwrap();
         (detail.summary.state == State::Ready && !detail.attempts.is_empty()).then_some(())
     })
@@ -170,7 +170,7 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
     assert_eq!(hot_runs.len(), 2);
     assert!(
         hot_runs[1] - hot_runs[0] >= REST,
-        "the key rested as long as it was told to"
+        "the key rested for the stated time"
     );
     let detail = fixture.queue.get(hot).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 1, "being throttled used no attempt");

@@ -474,7 +474,7 @@ async fn a_process_reads_the_servers_that_its_settings_name_and_trips_on_a_page_
     let mut nobody = fixture.serve_with(&arguments, &environment[..1]);
     assert!(!nobody.ends(Duration::from_secs(60)).await.success());
     nobody
-        .says(
+        .logged(
             "url_env: the environment variable LEDGER_URL is not set",
             Duration::from_secs(20),
         )

@@ -82,9 +82,9 @@ pub async fn contract(has_tokens: bool) -> Contract {
     let prefix = redis_prefix();
     let store = Arc::new(patient_store(&prefix).await);
     let pools = Arc::new(Pools(BTreeMap::from([("mail".to_owned(), pool())])));
-    let (tell, _changes) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, _changes) = tokio::sync::mpsc::unbounded_channel();
     let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
-    let accounts = AccountPool::open(pool(), as_store, notes, tell).unwrap();
+    let accounts = AccountPool::open(pool(), as_store, notes, sender).unwrap();
     pool::seed(&accounts).await.unwrap();
     let fixture = Fixture::on(store).await;
     for kind in ["anything", "notification"] {

@@ -132,7 +132,7 @@ impl Drop for PgBouncer {
         if std::thread::panicking() {
             let log = self.log();
             let from = log.len().saturating_sub(2_000);
-            eprintln!("--- pgbouncer said:\n{}", log.get(from..).unwrap_or(&log));
+            eprintln!("--- log of pgbouncer:\n{}", log.get(from..).unwrap_or(&log));
         }
     }
 }

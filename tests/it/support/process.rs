@@ -263,7 +263,7 @@ impl ProcessFixture {
 /// A running process; killed when dropped.
 pub struct Process {
     child: Child,
-    said: Arc<Mutex<Vec<String>>>,
+    lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Process {
@@ -274,17 +274,17 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program");
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let (lines, kept) = (
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, kept) = (
             BufReader::new(child.stderr.take().expect("its standard error")),
-            said.clone(),
+            lines.clone(),
         );
         std::thread::spawn(move || {
-            for line in lines.lines().map_while(Result::ok) {
+            for line in stderr.lines().map_while(Result::ok) {
                 kept.lock().expect("the lines").push(line);
             }
         });
-        Self { child, said }
+        Self { child, lines }
     }
 
     pub fn pid(&self) -> i32 {
@@ -303,25 +303,25 @@ impl Process {
 
     /// Returns all lines logged so far.
     pub fn log(&self) -> String {
-        self.said.lock().expect("the lines").join("\n")
+        self.lines.lock().expect("the lines").join("\n")
     }
 
     /// Waits until the process has logged a line with this text.
-    pub async fn says(&self, text: &str, within: Duration) -> String {
-        self.says_any(&[text], within).await
+    pub async fn logged(&self, text: &str, within: Duration) -> String {
+        self.logged_any(&[text], within).await
     }
 
     /// Waits until the process has logged a line with one of these texts.
-    pub async fn says_any(&self, texts: &[&str], within: Duration) -> String {
+    pub async fn logged_any(&self, texts: &[&str], within: Duration) -> String {
         let requested = async {
             loop {
-                let said = |line: &&String| texts.iter().any(|text| line.contains(text));
+                let matches = |line: &&String| texts.iter().any(|text| line.contains(text));
                 let found = self
-                    .said
+                    .lines
                     .lock()
                     .expect("the lines")
                     .iter()
-                    .find(said)
+                    .find(matches)
                     .cloned();
                 if let Some(line) = found {
                     return line;
@@ -341,7 +341,7 @@ impl Process {
     /// Returns the base URL of its API.
     pub async fn url(&self) -> String {
         let line = self
-            .says("dashboard and API at ", Duration::from_secs(30))
+            .logged("dashboard and API at ", Duration::from_secs(30))
             .await;
         line.split("API at ")
             .nth(1)
@@ -352,8 +352,8 @@ impl Process {
     }
 
     /// Waits until its worker has started.
-    pub async fn works(&self) {
-        self.says("worker started", Duration::from_secs(30)).await;
+    pub async fn worker_started(&self) {
+        self.logged("worker started", Duration::from_secs(30)).await;
     }
 
     /// Returns the exit status, if the process has ended.

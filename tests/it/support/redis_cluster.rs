@@ -87,7 +87,7 @@ impl RedisCluster {
     }
 
     /// Sends a command to one server, without following redirects.
-    pub fn tell<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> RedisResult<T> {
+    pub fn command<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> RedisResult<T> {
         let client =
             redis::Client::open(format!("redis://127.0.0.1:{}", self.servers[server].port))?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
@@ -96,7 +96,7 @@ impl RedisCluster {
     }
 
     pub fn ask<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
-        self.tell(server, words)
+        self.command(server, words)
             .unwrap_or_else(|error| panic!("{words:?} at server {server}: {error}"))
     }
 
@@ -149,12 +149,12 @@ impl RedisCluster {
             let first: String = self.ask(0, &["CLUSTER", "MYID"]);
             // The command fails until the replica knows its primary.
             wait("the replica to join", || {
-                self.tell::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first])
+                self.command::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first])
                     .is_ok()
             });
         }
         let says = |server, words: &[&str], text: &str| {
-            self.tell::<String>(server, words)
+            self.command::<String>(server, words)
                 .is_ok_and(|output| output.contains(text))
         };
         wait("the cluster to form", || {

@@ -255,7 +255,7 @@ async fn a_guest_takes_no_slot_by_its_word(world: World) {
     assert_eq!(
         granted(&world.store.acquire(&held_by("worker", 0, 99)).await),
         6,
-        "four are held, whatever was said"
+        "four are held, whatever was reported"
     );
     assert_eq!(
         granted(&world.store.acquire(&held_by("worker", 6, 99)).await),

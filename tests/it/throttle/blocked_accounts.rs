@@ -114,7 +114,7 @@ async fn a_blocked_account_is_closed_to_all_and_comes_back_by_one(world: World) 
     assert_eq!(
         block(&world, "tokyo", BLOCK).await,
         START / 1000 + 2000,
-        "without jitter the pause is what was said"
+        "without jitter the pause is the stated one"
     );
     for _ in 0..4 {
         assert_eq!(race(&world, "tokyo").await, 0);
@@ -129,7 +129,7 @@ async fn a_blocked_account_is_closed_to_all_and_comes_back_by_one(world: World) 
         "one goes first, of all processes together"
     );
     world.pass(Duration::from_secs(20));
-    assert_eq!(race(&world, "tokyo").await, 0, "until its end is told");
+    assert_eq!(race(&world, "tokyo").await, 0, "until its end is reported");
 
     assert_eq!(
         block(&world, "tokyo", BLOCK).await,

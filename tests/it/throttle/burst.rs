@@ -308,11 +308,11 @@ async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
                 let used = ideal_s / alone.took.as_secs_f64();
                 assert!(
                     used >= 0.85,
-                    "{used} of {quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}"
+                    "{used} of {quota} in {window_s} s, stated as {rounds:?}, {knobs:?}: {alone:?}"
                 );
                 assert!(
                     alone.refused <= 6,
-                    "{quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}"
+                    "{quota} in {window_s} s, stated as {rounds:?}, {knobs:?}: {alone:?}"
                 );
             }
         }
@@ -340,7 +340,7 @@ async fn a_quota_that_others_use_as_well_is_found_below_the_rate_that_is_known()
         assert!(beside.refused <= 40, "{rounds:?}: {beside:?}");
         assert!(
             beside.took < Duration::from_secs(160),
-            "at least 75 % of what is left is used, told as {rounds:?}: {beside:?}"
+            "at least 75 % of what is left is used, stated as {rounds:?}: {beside:?}"
         );
     }
 }

@@ -147,18 +147,18 @@ async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
     // After a manual change of the rate, the caller's rate no longer applies, but its other knobs
     // do.
     set(&*redis, &gcal, &[("rps", "0")]).await;
-    let said = CallKnobs {
+    let call_knobs = CallKnobs {
         burst: 9.0,
         ..CallKnobs::rps(50.0)
     };
-    let stopped = throttles.throttle(&gcal, said, 1.0).await.unwrap();
+    let stopped = throttles.throttle(&gcal, call_knobs, 1.0).await.unwrap();
     assert_eq!(stopped.granted, 0);
     let now = raw(&*redis, &gcal).await;
     assert_eq!((now["rps"].as_str(), now["burst"].as_str()), ("0", "9"));
 
     // A deleted throttle is created again.
     redis.delete(&gcal).await.unwrap();
-    let again = throttles.throttle(&gcal, said, 1.0).await.unwrap();
+    let again = throttles.throttle(&gcal, call_knobs, 1.0).await.unwrap();
     assert_eq!(
         (again.granted, raw(&*redis, &gcal).await["rps"].as_str()),
         (1, "50")

@@ -175,13 +175,13 @@ impl Api {
     }
 
     /// Posts an event in Mailgun's format, signed with a key.
-    pub async fn tell(&self, account: &str, key: &str, event: Value) -> Response {
+    pub async fn post_event(&self, account: &str, key: &str, event: Value) -> Response {
         static TOKENS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let token = format!(
             "t0ken-{}",
             TOKENS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
         );
-        self.tell_with(
+        self.post_event_with(
             account,
             key,
             (flyball::api::clock::now().as_second(), &token),
@@ -191,7 +191,7 @@ impl Api {
     }
 
     /// Posts an event with a token that may have been used before.
-    pub async fn tell_with(
+    pub async fn post_event_with(
         &self,
         account: &str,
         key: &str,

@@ -127,7 +127,7 @@ impl Operator {
         )
     }
 
-    pub async fn says(&self, args: &[&str]) -> String {
+    pub async fn output(&self, args: &[&str]) -> String {
         let (code, out, err) = self.run(args).await;
         assert_eq!(code, 0, "{args:?}: {out}{err}");
         out

@@ -85,26 +85,26 @@ async fn a_stale_pid_file_whose_id_is_a_strangers_does_not_stop_postgres() {
     let dir = dir();
     drop(start(dir.path()));
     // An unrelated process of the same user as Postgres.
-    let mut stranger = Command::new("sleep");
-    stranger.arg("60");
+    let mut unrelated = Command::new("sleep");
+    unrelated.arg("60");
     let owner = fs::metadata(dir.path().join("postgres")).unwrap();
     if rustix::process::geteuid().is_root() {
-        stranger.uid(owner.uid()).gid(owner.gid());
+        unrelated.uid(owner.uid()).gid(owner.gid());
     }
-    let mut stranger = stranger.spawn().unwrap();
+    let mut unrelated = unrelated.spawn().unwrap();
     let data = dir.path().join("postgres/data");
     fs::write(
         data.join("postmaster.pid"),
-        format!("{}\n{}\n1763640000\n5432\n", stranger.id(), data.display()),
+        format!("{}\n{}\n1763640000\n5432\n", unrelated.id(), data.display()),
     )
     .unwrap();
 
     let running = start(dir.path());
 
     assert_all_answer(&running.urls).await;
-    assert_eq!(stranger.try_wait().unwrap(), None);
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    assert_eq!(unrelated.try_wait().unwrap(), None);
+    unrelated.kill().unwrap();
+    unrelated.wait().unwrap();
 }
 
 #[tokio::test]

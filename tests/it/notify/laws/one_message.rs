@@ -107,7 +107,7 @@ impl Driver for Stub {
         message: &'a Message,
         _: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
-        let (reason, delay) = ("as it was told".to_owned(), Some(Duration::from_secs(3600)));
+        let (reason, delay) = ("as requested".to_owned(), Some(Duration::from_secs(3600)));
         let sent = match self.class {
             _ if ![POISON_NUMBER, "poison"]
                 .iter()
@@ -178,7 +178,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
     let redis = Arc::new(patient_store(&redis_prefix()).await);
     let (store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (redis.clone(), redis);
-    let (tell, mut changes) = mpsc::unbounded_channel();
+    let (sender, mut changes) = mpsc::unbounded_channel();
     let (mut pools, mut carriers, mut jobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for (nth, (provider, class)) in classes().into_iter().enumerate() {
         let name = format!("{}-{nth}", provider.as_str());
@@ -206,7 +206,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
             timeout: Duration::from_secs(5),
         };
         let accounts =
-            AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone()).unwrap();
+            AccountPool::open(pool.clone(), store.clone(), notes.clone(), sender.clone()).unwrap();
         pool::seed(&accounts).await.unwrap();
         let drivers: Vec<Box<dyn Driver>> = vec![Box::new(Stub { provider, class })];
         carriers.insert(

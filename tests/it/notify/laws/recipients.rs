@@ -134,7 +134,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
     std::fs::write(&file, twilio_at(&fake)(folder.path())).unwrap();
     let serve = || program.serve_with(&["--config", &file.display().to_string()], &[]);
     let mut doomed = serve();
-    doomed.works().await;
+    doomed.worker_started().await;
     let args = json!({"channel": "sms", "to": "+15550123", "body": "hello"});
     let made = program.enqueue_as(1, |_| job("sms", args.clone())).await;
     eventually("the request", SOON, || async {

@@ -330,7 +330,7 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
     assert_eq!(
         priority(enqueue_one(&queue, message("a@b.c")).await).await,
         2,
-        "normal where nothing is said"
+        "normal by default"
     );
     assert_eq!(
         priority(enqueue_one(&queue, NewJob::new("notification", of("low")).priority(0)).await)

@@ -48,7 +48,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
         pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding),
     )
     .await;
-    let account_pool = workers.desks[0].clone();
+    let account_pool = workers.pools[0].clone();
     let limits = Arc::new(Limits {
         counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]),
         begun: Instant::now(),
@@ -147,7 +147,7 @@ async fn without_shedding_blocked_accounts_take_the_others_with_them_and_with_it
 async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_refusal() {
     const AT_ONCE: usize = 64;
     let workers = workers(2, pool("free", 2, -1.0, |_| {})).await;
-    let [one, other] = [&workers.desks[0], &workers.desks[1]];
+    let [one, other] = [&workers.pools[0], &workers.pools[1]];
     let named = |name: &str| Name::new(name).unwrap();
     let of_pool = workers.store.status(&named("free")).await.unwrap().unwrap();
     assert_eq!(
@@ -266,7 +266,7 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
         CancellationToken::new(),
     );
     tokio::spawn(maintain(
-        workers.desks[0].clone(),
+        workers.pools[0].clone(),
         Arc::new(drivers),
         metrics,
         stop.child_token(),
