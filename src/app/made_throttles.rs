@@ -90,6 +90,6 @@ async fn sweep(store: &dyn Store, record: &KnobRecord, names: Vec<Name>) -> anyh
 async fn delete(store: &dyn Store, record: &KnobRecord, name: &Name) -> anyhow::Result<()> {
     record.forget(name).await?;
     store.delete(name).await?;
-    tracing::info!(throttle.name = %name, "a throttle that was made on first use was deleted: nobody has used it for a week");
+    tracing::info!(throttle.name = %name, "a throttle created on first use was deleted: it was unused for a week");
     Ok(())
 }

@@ -82,17 +82,17 @@ pub(super) const WALK_DEAD: &str = walk!("flyball.dead");
 
 // A lane that is not in the directory yet takes its throttle and key from one of its jobs.
 pub(super) const NAMES: &str = "
-with asked as materialized (
+with requested as materialized (
     select * from unnest($1::bigint[], $2::bigint[]) as a(lane_id, job_id)
 ),
 known as materialized (
     select a.lane_id, l.throttle, l.depth, l.depth_at
-    from asked a
+    from requested a
     cross join lateral (select * from flyball.lane where lane_id = a.lane_id limit 1) l
 ),
 found as materialized (
     select a.lane_id, j.throttle, j.key
-    from asked a
+    from requested a
     cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
     where a.lane_id not in (select lane_id from known)
 ),

@@ -20,13 +20,13 @@ const BEHIND_S: f64 = 10.0;
 // is over, one goes first; rows locked by a concurrent statement are skipped, because that
 // statement chooses the first.
 pub(super) const BEGIN: &str = "
-with asked as materialized (
+with requested as materialized (
     select a.job_id, a.channel, flyball.keyed_digest(a.known) as digest, a.n
     from unnest($1::bigint[], $2::text[], $3::bytea[]) with ordinality as a(job_id, channel, known, n)
 ),
 due as materialized (
     select h.channel, h.recipient_digest
-    from (select distinct a.channel, a.digest from asked a order by a.channel, a.digest) a
+    from (select distinct a.channel, a.digest from requested a order by a.channel, a.digest) a
     cross join lateral (
         select r.channel, r.recipient_digest from flyball.recipient_backoff r
         where r.channel = a.channel and r.recipient_digest = a.digest and r.backoff_until <= clock_timestamp()
@@ -50,7 +50,7 @@ select u.reason, d.tries, d.last_outcome, d.requeued_at, j.since as waits_since,
         when f.channel is not null and row_number() over (partition by s.channel, s.digest, f.channel order by s.n) = 1 then null
         else greatest(extract(epoch from r.backoff_until - clock_timestamp()), $5)::float8
     end as rest_s
-from asked s
+from requested s
 left join first f on f.channel = s.channel and f.recipient_digest = s.digest
 left join lateral (
     select h.reason from flyball.suppression h where h.channel = s.channel and h.recipient_digest = s.digest limit 1

@@ -10,7 +10,7 @@ const MAX_LAPSED_DELETED: i64 = 20;
 
 // On a conflict the row's first body is compared, also if its transaction commits concurrently.
 pub(super) const REMEMBER: &str = "
-with gone as (
+with deleted as (
     delete from flyball.event_token
     where ctid = any(array(
         select ctid from flyball.event_token where expires_at < now() order by expires_at limit $4 for update skip locked
