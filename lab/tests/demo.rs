@@ -204,7 +204,7 @@ async fn pushed_too_hard_it_queues_then_rejects_per_document_and_its_load_shows_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_tells_so() {
+async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_reports_so() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     let mut command = tokio::process::Command::new(PROGRAM);

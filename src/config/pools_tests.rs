@@ -276,7 +276,7 @@ fn without_a_vault_credentials_are_not_looked_for_but_must_be_named() {
 }
 
 #[test]
-fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
+fn unknown_keys_wrong_types_and_ranges_are_reported_with_what_is_allowed() {
     let of_pool = [
         (
             "colour = 1",

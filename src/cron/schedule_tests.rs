@@ -100,7 +100,7 @@ fn occurrences_that_are_only_a_little_late_all_run() {
 }
 
 #[test]
-fn everything_that_is_wrong_with_a_schedule_is_told_at_once() {
+fn everything_that_is_wrong_with_a_schedule_is_reported_at_once() {
     let job = NewJob {
         unique_key: Some("mine".into()),
         ..NewJob::new("http", json!({}))

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_stood_still_is_told_apart_by_the_share_that_is_given_alone() {
+    fn a_rate_that_stood_still_is_distinguished_by_the_share_that_is_given_alone() {
         let still = track(|_| 20.0, |_, r| 0.3 + 0.01 * r);
         for share in [0.2, 0.6, 0.95] {
             let model = Model::new(&still, Some(share));

@@ -57,12 +57,12 @@ pub(super) async fn execute(
         }
     };
     let delay = lacking.is_some().then(|| {
-        let delay = shared.strangers.wait(job.id, begun);
-        shared.strangers.met(&job.throttle, delay, begun);
+        let delay = shared.unknown_kinds.wait(job.id, begun);
+        shared.unknown_kinds.met(&job.throttle, delay, begun);
         delay
     });
     if delay.is_none() {
-        shared.strangers.served(&job.throttle);
+        shared.unknown_kinds.served(&job.throttle);
     }
     // A handler must not keep its permit and its lease for ever, so every panic ends here.
     let outcome = match (unreadable, delay, handler) {

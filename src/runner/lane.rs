@@ -1,4 +1,4 @@
-//! One lane as the board knows it: its share, its wait, and the place in it where the next claim
+//! One lane as the scheduler knows it: its share, its wait, and the place in it where the next claim
 //! begins. Pure; time is an argument.
 
 use std::cmp::Ordering;
@@ -45,10 +45,10 @@ pub enum LaneStatus {
     Waiting(Instant),
 }
 
-/// The board's record of a lane.
+/// The scheduler's record of a lane.
 #[derive(Debug)]
 pub struct Lane {
-    /// Index of its throttle on the board.
+    /// Index of its throttle in the scheduler.
     pub ring: usize,
     /// The rate-limit key.
     pub key: Box<str>,

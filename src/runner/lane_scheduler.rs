@@ -1,4 +1,4 @@
-//! The board of lanes that have work: the order in which they are asked for, and their waits. Pure;
+//! The scheduler of lanes with work: their order and their waits. Pure;
 //! time is an argument.
 //!
 //! Shares follow start-time fair queueing (Goyal, Vin, Cheng 1996): each lane carries a tag that
@@ -100,7 +100,7 @@ pub struct LaneScheduler {
 }
 
 impl LaneScheduler {
-    /// Returns an empty board of a worker, which `holder` identifies in counts of running jobs, and
+    /// Returns an empty scheduler of a worker, which `holder` identifies in counts of running jobs, and
     /// whose reports lapse after `ttl`.
     pub fn new(holder: String, ttl: Duration) -> Self {
         Self {

@@ -30,7 +30,7 @@ const QUOTA_US: f64 = 3_600e6;
 pub(super) const NO_CAPACITY: &str = "its capacity is 0";
 
 /// The number of unknown fields that are reported one by one.
-const MAX_STRANGERS: usize = 20;
+const MAX_UNKNOWN_FIELDS: usize = 20;
 
 /// The number of characters of `by` and `why` that are shown.
 const MAX_NOTE_CHARS: usize = 1000;
@@ -319,8 +319,8 @@ impl Knobs {
                 .problems
                 .push(rules::min_above_max(knobs.min, knobs.max));
         }
-        let strangers = || raw.keys().filter(|field| rules::knob(field).is_none());
-        for field in strangers().take(MAX_STRANGERS) {
+        let unknown_fields = || raw.keys().filter(|field| rules::knob(field).is_none());
+        for field in unknown_fields().take(MAX_UNKNOWN_FIELDS) {
             reader.problems.push(KnobProblem {
                 field: rules::cut(field),
                 message: unknown(field, "knob", &rules::names()),
@@ -330,7 +330,7 @@ impl Knobs {
             .iter()
             .filter(|(_, text)| text.contains('\0'))
             .map(|(field, _)| field)
-            .take(MAX_STRANGERS)
+            .take(MAX_UNKNOWN_FIELDS)
         {
             let message = "must be without the character NUL: it is not recorded and cannot be restored; write it again".to_owned();
             reader.problems.push(KnobProblem {
@@ -338,7 +338,7 @@ impl Knobs {
                 message,
             });
         }
-        let more = strangers().count().saturating_sub(MAX_STRANGERS);
+        let more = unknown_fields().count().saturating_sub(MAX_UNKNOWN_FIELDS);
         if more > 0 {
             reader.problems.push(KnobProblem {
                 field: "…".to_owned(),

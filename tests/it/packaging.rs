@@ -205,7 +205,7 @@ fn docker_compose_accepts_the_file_where_it_is_installed() {
 }
 
 #[test]
-fn containers_listen_on_loopback_only_and_tell_their_health() {
+fn containers_listen_on_loopback_only_and_report_their_health() {
     let compose = read("docker-compose.yml");
     let services = compose
         .split_once("\nservices:\n")

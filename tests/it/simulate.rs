@@ -33,7 +33,7 @@ fn cells(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_law_keeps_its_goals_on_fewer_days_than_the_page_tells_of() {
+fn the_law_keeps_its_goals_on_fewer_days_than_the_page_reports() {
     let scenarios = library::scenarios().unwrap();
     let rows = compare(&scenarios, &[Contender::Flyball, Contender::Pid], 0, 3);
     let sums = sums(&rows);

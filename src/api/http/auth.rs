@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_token_has_a_key_of_its_own_that_does_not_tell_it() {
+    fn each_token_has_a_key_of_its_own_that_does_not_reveal_it() {
         let tokens = ["0123456789abcdef", "0123456789abcdeg"]
             .map(|secret| AuthToken::new("acme", TokenSecret::new(secret)));
         assert_ne!(tokens[0].key, tokens[1].key);

@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_knob_that_may_be_set_is_told_in_the_document() {
+    fn every_knob_that_may_be_set_is_in_the_document() {
         let document = serde_json::to_value(Edit::schema()).unwrap();
         let reported: BTreeSet<&str> = document["properties"]
             .as_object()

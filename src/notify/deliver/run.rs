@@ -45,8 +45,8 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) requested_delay: Option<Duration>,
     /// Accounts that failed or refused the message while nothing else is known against them; the
     /// message may be at fault.
-    pub(super) doubts: usize,
-    /// The accounts among `doubts` that refused the message.
+    pub(super) uncertain_failures: usize,
+    /// The accounts among `uncertain_failures` that refused the message.
     pub(super) refused: usize,
 }
 

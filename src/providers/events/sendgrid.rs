@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_tells_of_many_recipients() {
+    fn one_request_reports_many_recipients() {
         let events = json!([
             { "event": "delivered", "email": "ann@example.com", "timestamp": 1_699_999_990, "sg_event_id": "e1",
               "sg_message_id": "abc.filterdrecv-1.recvd-2", "response": "250 OK" },

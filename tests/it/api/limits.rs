@@ -132,7 +132,7 @@ async fn refused(response: Response) -> Value {
 const TWO: &str = "0.0001";
 
 #[tokio::test]
-async fn a_token_is_told_what_is_left_and_when_to_come_back() {
+async fn a_token_learns_what_is_left_and_when_to_come_back() {
     let server = limited_server(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
     server
         .turn("api:read", &[("key_rps", TWO), ("rps", "-1")])
@@ -260,7 +260,7 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
 }
 
 #[tokio::test]
-async fn the_throttles_of_the_api_are_shown_like_all_others_and_tell_no_token() {
+async fn the_throttles_of_the_api_are_shown_like_all_others_and_reveal_no_token() {
     let server = limited_server(&[], PATIENT).await;
     // A key that is not full appears in the list.
     server

@@ -441,7 +441,7 @@ fn filled(operation: &Operation, named: &str, account: &str) -> Ask {
 }
 
 #[tokio::test]
-async fn every_refusal_that_the_document_tells_is_made_so() {
+async fn every_refusal_that_the_document_declares_is_made_so() {
     // Covered by other tests: an incomplete body, limits, hosts and origins, and the responses of
     // an overloaded or changing system.
     const OTHERS: [u16; 3] = [408, 429, 409];

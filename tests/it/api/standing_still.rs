@@ -255,7 +255,7 @@ async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_s
 }
 
 #[tokio::test]
-async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_and_resume_clears_both()
+async fn a_refusal_a_debt_and_a_closed_throttle_above_are_reported_with_their_end_and_resume_clears_both()
  {
     let fixture = ProcessFixture::new("rps = 50").await;
     fixture.knobs_file("mail", "[knobs]\nmode = \"manual\"\nrps = 10\n");

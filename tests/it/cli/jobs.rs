@@ -140,7 +140,7 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
 }
 
 #[tokio::test]
-async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_told() {
+async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_reported() {
     let shell = shell().await;
     let pool = shell.database.pool();
     let args = r#"{"url":"http://example.com/"}"#;

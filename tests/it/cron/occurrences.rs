@@ -187,7 +187,7 @@ async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
 }
 
 #[tokio::test]
-async fn a_full_lane_is_told_as_the_schedules_problem_and_its_next_occurrence_tries_again() {
+async fn a_full_lane_is_reported_as_the_schedules_problem_and_its_next_occurrence_tries_again() {
     let fixture = CronFixture::new().await;
     fixture.run("insert into flyball.knobs (throttle, fields) values ('hooks', '{\"max_backlog\": \"1\", \"on_backlog\": \"reject\"}')").await;
     fixture

@@ -132,7 +132,7 @@ fn the_page_of_commands_has_every_command_with_every_option_and_its_default() {
 }
 
 #[test]
-fn the_page_of_commands_has_the_exit_codes_that_help_tells() {
+fn the_page_of_commands_has_the_exit_codes_that_help_reports() {
     let output = Command::new(PROGRAM.as_path())
         .arg("--help")
         .output()

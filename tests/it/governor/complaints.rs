@@ -38,7 +38,7 @@ async fn count(
 }
 
 #[tokio::test]
-async fn the_worst_account_of_a_day_is_told_and_what_is_not_known_is_no_zero() {
+async fn the_worst_account_of_a_day_is_reported_and_what_is_not_known_is_no_zero() {
     let database = database().await;
     let mut connection = sqlx::PgConnection::connect(database.url()).await.unwrap();
     connection
@@ -92,7 +92,7 @@ fn free_port() -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_bar_their_recipients()
+async fn events_of_a_provider_that_report_complaints_slow_marketing_down_and_bar_their_recipients()
 {
     let port = free_port();
     let events = Events {

@@ -387,7 +387,7 @@ async fn when_most_is_refused_the_breaker_stops_the_work_at_once() {
 }
 
 #[tokio::test]
-async fn what_a_worker_told_goes_with_it() {
+async fn what_a_worker_reported_goes_with_it() {
     let fixture = FeedbackFixture::new(
         "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
     )

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::rig::{Rig, governor};
 
 #[tokio::test]
-async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_successor() {
+async fn a_setpoint_out_of_reach_is_found_reported_journaled_and_taken_over_by_a_successor() {
     let mut rig = Rig::new("auto").await;
     rig.run(120).await;
     // High enough that no rate helps, and low enough that the breaker does not trip.

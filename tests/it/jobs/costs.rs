@@ -353,7 +353,7 @@ async fn a_redis_that_is_gone_keeps_no_attempt_from_ending() {
 }
 
 #[tokio::test]
-async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_api_tells_costs() {
+async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_api_reports_costs() {
     let (database, folder) = (database().await, tempfile::tempdir().unwrap());
     let environment = app_environment(&database, folder.path()).await;
     for lease_ms in ["250", "0"] {

@@ -139,7 +139,7 @@ async fn a_walk_in_small_pages_finds_what_a_count_finds() {
 }
 
 #[tokio::test]
-async fn every_figure_has_an_age_and_the_oldest_job_is_told() {
+async fn every_figure_has_an_age_and_the_oldest_job_is_reported() {
     let (database, queue) = queue().await;
     assert_eq!(
         queue.depths().await.unwrap().at,

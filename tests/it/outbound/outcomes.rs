@@ -279,7 +279,7 @@ async fn a_template_that_fails_and_a_secret_that_is_not_there_send_nothing() {
 }
 
 #[tokio::test]
-async fn answers_tell_whom_they_slow_down_and_what_is_left() {
+async fn answers_report_whom_they_slow_down_and_what_is_left() {
     let server = Server::start().await;
     // Two jobs, because the host is remembered for a while as having rejected a job without a key.
     let (refused, requested) = (handler(true), handler(true));

@@ -138,7 +138,7 @@ async fn a_failed_or_dropped_call_leaves_no_transaction_open_and_the_next_one_wo
 }
 
 #[tokio::test]
-async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
+async fn a_pooler_without_its_setting_is_refused_with_the_name_of_the_setting() {
     let database = database().await;
     let pooler = PgBouncer::start(database.url()).await;
     let untold = Access {

@@ -244,7 +244,7 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
 }
 
 #[tokio::test]
-async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
+async fn what_a_handler_has_started_is_notified_of_its_timeout() {
     let mut fixture = WorkerFixture::new().await;
     let answer = Arc::new(Notify::new());
     let stopped = answer.clone();

@@ -403,7 +403,8 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
 }
 
 #[tokio::test]
-async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_not_run_twice() {
+async fn an_ambiguous_end_is_distinguished_from_a_failure_and_ends_the_job_where_it_must_not_run_twice()
+ {
     let mut fixture = OverLimitFixture::of_redis().await;
     fixture.turn("fast", &[("rps", "-1")]).await;
     let mut kinds = Kinds::default();

@@ -145,7 +145,7 @@ fn after(seconds: &str) -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test]
-async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while_others_flow() {
+async fn a_refused_key_waits_as_long_as_requested_and_goes_on_one_by_one_while_others_flow() {
     // The first request of the hot key is rejected.
     let (server, url) = Server::start(|key, before| match key {
         "hot" if before == 0 => (429, after("3")),
@@ -335,7 +335,7 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
 }
 
 #[tokio::test]
-async fn a_quota_that_successes_tell_is_kept_to_before_anybody_is_refused() {
+async fn a_quota_that_successes_report_is_kept_to_before_anybody_is_refused() {
     // Fifty in the first four seconds after the first request.
     let begun: Arc<OnceLock<Instant>> = Arc::default();
     let first = begun.clone();

@@ -356,7 +356,7 @@ async fn a_probe_reads_its_metric_and_gives_up_after_half_a_second() {
 }
 
 #[tokio::test]
-async fn a_real_prometheus_tells_samples_absence_and_bad_queries_apart() {
+async fn a_real_prometheus_distinguishes_samples_absence_and_bad_queries() {
     let stack = support::stack().await;
     let prometheus = Prometheus::new(&stack.prometheus_url).unwrap();
     assert_eq!(

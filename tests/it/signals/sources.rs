@@ -64,7 +64,7 @@ async fn read(access: Access) -> Result<Vec<Reading>, Error> {
 }
 
 #[tokio::test]
-async fn a_server_is_told_who_asks_and_no_error_repeats_it() {
+async fn a_server_receives_credentials_and_no_error_repeats_them() {
     let url = guarded("authorization", "Bearer very-secret").await;
     let bearer = |token: SecretSource| Access {
         credentials: Credentials::Bearer(token),

@@ -22,7 +22,7 @@ laws! {
     a_full_bucket_may_be_spent_by_one_job,
     a_guest_takes_no_slot_by_its_word,
     a_limit_of_concurrency_keeps_so_many_names_and_refuses_new_ones,
-    a_field_of_a_megabyte_is_nonsense_and_is_told_in_forty_characters,
+    a_field_of_a_megabyte_is_nonsense_and_is_reported_in_forty_characters,
     a_term_written_by_hand_does_not_switch_the_fencing_off,
 }
 
@@ -300,7 +300,7 @@ async fn a_limit_of_concurrency_keeps_so_many_names_and_refuses_new_ones(world: 
     );
 }
 
-async fn a_field_of_a_megabyte_is_nonsense_and_is_told_in_forty_characters(world: World) {
+async fn a_field_of_a_megabyte_is_nonsense_and_is_reported_in_forty_characters(world: World) {
     let long = "7".repeat(1 << 20);
     for field in [
         "rps",

@@ -16,7 +16,7 @@ laws! {
     a_blocked_account_is_closed_to_all_and_comes_back_by_one,
     who_was_under_way_before_a_block_does_not_open_it,
     a_second_refusal_while_blocked_keeps_the_later_end,
-    a_probe_of_which_nobody_hears_is_followed_by_another_after_a_while,
+    a_probe_without_a_result_is_followed_by_another_after_a_while,
 }
 
 /// A request for one unit of an account by a job-running process; pure token clients are exempt
@@ -186,7 +186,7 @@ async fn a_second_refusal_while_blocked_keeps_the_later_end(world: World) {
     assert_eq!(race(&world, "tokyo").await, 1);
 }
 
-async fn a_probe_of_which_nobody_hears_is_followed_by_another_after_a_while(world: World) {
+async fn a_probe_without_a_result_is_followed_by_another_after_a_while(world: World) {
     world.knobs("sms:accounts", &[("rps", "-1")]);
     block(&world, "tokyo", BLOCK).await;
     world.pass(BLOCK);

@@ -270,7 +270,7 @@ async fn at_a_thousand_a_second_with_sixteen_under_way_others_cost_tens_too() {
 }
 
 #[tokio::test]
-async fn a_server_that_tells_what_is_left_refuses_next_to_nothing() {
+async fn a_server_that_reports_what_is_left_refuses_next_to_nothing() {
     let mut message = way(&[], 10_000);
     message.tells = true;
 
@@ -281,7 +281,7 @@ async fn a_server_that_tells_what_is_left_refuses_next_to_nothing() {
 }
 
 #[tokio::test]
-async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
+async fn a_quota_of_a_second_that_is_reported_in_whole_seconds_is_used() {
     let known: &[(&str, &str)] = &[("key_rps", "9.8"), ("key_burst", "0")];
     for knobs in [&[], known] {
         for rounds in [Rounds::Seconds, Rounds::Epoch] {

@@ -161,7 +161,7 @@ async fn its_tools_read_turn_and_take_away_our_knobs() {
 }
 
 #[tokio::test]
-async fn its_knobs_are_obeyed_and_their_time_to_live_is_told_until_they_are_taken_over() {
+async fn its_knobs_are_obeyed_and_their_time_to_live_is_reported_until_they_are_taken_over() {
     let server = Server::start();
     let (store, mut lion) = (store(&server).await, LimitLion::of(&server));
     lion.set(

@@ -172,7 +172,7 @@ async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
 }
 
 #[tokio::test]
-async fn over_http_a_call_brings_its_own_knobs_and_is_told_what_is_wrong_with_them() {
+async fn over_http_a_call_brings_its_own_knobs_and_learns_what_is_wrong_with_them() {
     let server = ApiServer::start(Fixture::new().await, |_| ()).await;
     let send = async |path: &str, body: Value| {
         let response = server

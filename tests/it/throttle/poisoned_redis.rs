@@ -173,7 +173,7 @@ async fn keys_of_jobs_that_end_like_knobs_are_no_throttles() {
 }
 
 #[tokio::test]
-async fn a_redis_that_refuses_is_told_in_its_own_words_and_is_not_said_to_be_silent() {
+async fn a_redis_that_refuses_is_reported_in_its_own_words_and_is_not_said_to_be_silent() {
     let server = Server::start();
     let store = store(&server);
     has_names(&store).await;

@@ -19,7 +19,7 @@ laws! {
     a_typo_runs_at_safe_rps_and_is_visible,
     a_lapsed_lease_runs_at_safe_rps,
     peeking_charges_nothing,
-    counters_tell_tokens_used_and_time_limited,
+    counters_report_tokens_used_and_time_limited,
     a_clock_that_steps_back_does_not_stop_the_flow,
     a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once,
 }
@@ -216,7 +216,7 @@ async fn peeking_charges_nothing(world: World) {
     assert_ne!(world.store.acquire(&request).await, peeked);
 }
 
-async fn counters_tell_tokens_used_and_time_limited(world: World) {
+async fn counters_report_tokens_used_and_time_limited(world: World) {
     world.knobs("a", &[("rps", "10")]);
     world.drink("a", Duration::from_secs(20)).await;
     let before = world.status("a").await;

@@ -236,7 +236,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
 }
 
 #[tokio::test]
-async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
+async fn a_digest_reveals_nothing_without_the_key_that_only_postgres_has() {
     let (database, _, deliveries) = store().await;
     let number = Recipient::parse(Channel::Sms, "+15550100000").unwrap();
     deliveries
@@ -301,7 +301,7 @@ async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
 }
 
 #[tokio::test]
-async fn whoever_is_suppressed_is_told_before_an_attempt() {
+async fn a_suppressed_recipient_is_reported_before_an_attempt() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
     let suppressed = DeliveryUpdate {

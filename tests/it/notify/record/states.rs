@@ -341,7 +341,7 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
 }
 
 #[tokio::test]
-async fn how_long_a_message_has_waited_is_told_by_the_clock_of_postgres() {
+async fn how_long_a_message_has_waited_is_reported_by_the_clock_of_postgres() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
     grow_older(&database, "2 hours").await;

@@ -86,7 +86,7 @@ async fn read(
 }
 
 #[tokio::test]
-async fn events_tell_what_became_of_the_message_and_are_known_again() {
+async fn events_report_what_became_of_the_message_and_are_known_again() {
     let fates = [
         Fate::Delivered,
         Fate::Bounced,

@@ -186,7 +186,7 @@ async fn pairs() -> Vec<Pair> {
 }
 
 #[tokio::test]
-async fn a_success_is_told_with_the_providers_id_and_the_accounts_own_headers_arrive() {
+async fn a_success_is_reported_with_the_providers_id_and_the_accounts_own_headers_arrive() {
     for pair in pairs().await {
         for nth in 0..2 {
             let answer = pair.send().await;

@@ -75,7 +75,7 @@ async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_job_is_gone_is_told_of_when_its_worker_is_dead() {
+async fn a_lease_whose_job_is_gone_is_reported_when_its_worker_is_dead() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let kinds = vec!["http".to_owned()];
