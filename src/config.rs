@@ -253,7 +253,7 @@ impl Settings {
     #[cfg(feature = "notifications")]
     /// Returns the pools with their credentials, read from the places that the settings name.
     pub fn pools(&self) -> Result<Pools, Error> {
-        let read = pools::read(&self.pools, Some(&pools::Real));
+        let read = pools::read(&self.pools, Some(&pools::ProcessVault));
         read.or_else(|issues| self.valid(Pools::default(), issues))
     }
 

@@ -7,9 +7,9 @@ use crate::input::TomlDocument;
 
 /// Variables and files of a test.
 #[derive(Default)]
-struct Kept(BTreeMap<&'static str, &'static str>);
+struct MapVault(BTreeMap<&'static str, &'static str>);
 
-impl Vault for Kept {
+impl Vault for MapVault {
     fn variable(&self, name: &str) -> Option<String> {
         self.0.get(name).map(|text| (*text).to_owned())
     }
@@ -22,14 +22,14 @@ impl Vault for Kept {
 /// Texts that must never appear in a message.
 const SECRET: &str = "s3cret-value-that-nobody-sees";
 
-fn vault() -> Kept {
+fn vault() -> MapVault {
     let known = [
         ("TOKEN", SECRET),
         ("/run/token", "  s3cret-value-that-nobody-sees\n"),
         ("EMPTY", " \n"),
         ("/run/empty", ""),
     ];
-    Kept(known.into_iter().collect())
+    MapVault(known.into_iter().collect())
 }
 
 fn tables(text: &str) -> BTreeMap<String, Table> {

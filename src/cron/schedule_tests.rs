@@ -143,7 +143,7 @@ fn the_words_of_the_policies_are_those_that_are_stored() {
     }
     for (word, policy) in OVERLAPS {
         assert_eq!(
-            (policy.word(), serde_json::to_value(policy).unwrap()),
+            (policy.as_str(), serde_json::to_value(policy).unwrap()),
             (word, json!(word))
         );
     }

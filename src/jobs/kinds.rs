@@ -94,7 +94,7 @@ impl Kinds {
         };
         self.0.insert(
             kind.to_owned(),
-            Arc::new(Tuned {
+            Arc::new(TunedHandler {
                 handler,
                 tuning: tuning.clone(),
             }),
@@ -134,12 +134,12 @@ where
 }
 
 /// A handler, with the settings that override it.
-struct Tuned {
+struct TunedHandler {
     handler: Arc<dyn Handler>,
     tuning: Tuning,
 }
 
-impl Handler for Tuned {
+impl Handler for TunedHandler {
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         self.handler.prepare(args)
     }

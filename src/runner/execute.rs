@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use super::completions::Completion;
-use super::metrics::{AttemptLabels, OfKind};
+use super::metrics::{AttemptLabels, KindLabels};
 use super::running::StopReason;
 use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
@@ -103,7 +103,7 @@ pub(super) async fn execute(
         shared
             .metrics
             .not_served
-            .get_or_create(&OfKind {
+            .get_or_create(&KindLabels {
                 kind: info.kind.clone(),
             })
             .inc();
@@ -134,7 +134,7 @@ pub(super) async fn execute(
         None => shared
             .metrics
             .duration
-            .get_or_create(&OfKind {
+            .get_or_create(&KindLabels {
                 kind: info.kind.clone(),
             })
             .observe(took),

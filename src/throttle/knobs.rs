@@ -251,18 +251,18 @@ impl Knobs {
                 safe_rps
             }
         };
-        let mode = reader.word("mode", Mode::of);
-        let on_store_loss = reader.word("on_store_loss", OnStoreLoss::of);
-        let on_429 = reader.word("on_429", On429::of);
-        let trust_scope = reader.word("trust_scope", Scope::of);
+        let mode = reader.parsed("mode", Mode::of);
+        let on_store_loss = reader.parsed("on_store_loss", OnStoreLoss::of);
+        let on_429 = reader.parsed("on_429", On429::of);
+        let trust_scope = reader.parsed("trust_scope", Scope::of);
         let max_pause = reader.number("max_pause", f64::NAN);
         let (paused, borrow) = (reader.flag("paused"), reader.flag("borrow"));
         let parent = match raw.get("parent").map(String::as_str) {
             None | Some("") => None,
-            Some(_) => reader.word("parent", |text| Name::new(text).ok()),
+            Some(_) => reader.parsed("parent", |text| Name::new(text).ok()),
         };
-        let on_backlog = reader.word("on_backlog", OnBacklog::of);
-        let over_limit = reader.word("over_limit", OverLimit::of);
+        let on_backlog = reader.parsed("on_backlog", OnBacklog::of);
+        let over_limit = reader.parsed("over_limit", OverLimit::of);
         let max_cost = reader.number("max_cost", f64::NAN);
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
@@ -504,17 +504,17 @@ impl KnobsReader<'_> {
     }
 
     fn windows(&mut self, field: &str) -> Vec<WindowLimit> {
-        let limits = self.word(field, rules::windows);
+        let limits = self.parsed(field, rules::windows);
         self.careful |= limits.is_none() && self.raw.contains_key(field);
         limits.unwrap_or_default()
     }
 
     fn flag(&mut self, field: &str) -> bool {
-        self.word(field, truth).unwrap_or_default()
+        self.parsed(field, truth).unwrap_or_default()
     }
 
     /// Reads a text with a meaning.
-    fn word<T>(&mut self, field: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    fn parsed<T>(&mut self, field: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let text = self.raw.get(field)?;
         let found = parse(text);
         if found.is_none() {

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::caller::{AuthMethod, Caller, digest_of};
-use super::denied::{Denied, origin};
+use super::denied::{DenialCache, origin};
 use super::limits::{DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api, own_throttle};
 use super::problem::{Code, Problem};
 use super::remaining::remaining;
@@ -47,7 +47,7 @@ pub struct Gate {
     pub limits: Arc<[ApiLimit]>,
     /// The counters of requests for tokens.
     pub tokens: TokenMetrics,
-    denied: Denied,
+    denied: DenialCache,
     /// The throttles for which Redis has answered, with their promise; as many as groups and
     /// tenants.
     known: Mutex<HashMap<Name, CachedPromise>>,
@@ -68,7 +68,7 @@ impl Gate {
             throttles,
             limits,
             tokens,
-            denied: Denied::default(),
+            denied: DenialCache::default(),
             known: Mutex::default(),
             absent: Mutex::default(),
         }
@@ -85,7 +85,7 @@ impl Gate {
     /// Returns the refusal that replaces the answer "no valid token", or `None` if that answer may
     /// be sent. Does not ask Redis while the client is known to be refused.
     pub async fn deny(&self, address: Option<IpAddr>) -> Option<Problem> {
-        let Ok(name) = Group::Denied.throttle(DEFAULT_TENANT) else {
+        let Ok(name) = Group::DenialCache.throttle(DEFAULT_TENANT) else {
             return None;
         };
         let (origin, now) = (origin(address), Instant::now());

@@ -6,7 +6,7 @@ use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use crate::jobs::Error;
-use crate::notify::{BeginRequest, Begun, DeliveryState, recipient};
+use crate::notify::{BeginRequest, BegunDelivery, DeliveryState, recipient};
 use crate::postgres::Db;
 
 /// Time that the first message for a rested recipient has before another one goes first, in
@@ -68,7 +68,7 @@ left join lateral (
 order by s.n";
 
 /// Returns one record for each query, in order.
-pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begun>, Error> {
+pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<BegunDelivery>, Error> {
     let ids: Vec<i64> = requests.iter().map(|one| one.job_id).collect();
     let channels: Vec<&str> = requests.iter().map(|one| one.channel.as_str()).collect();
     let digests: Vec<Vec<u8>> = requests
@@ -89,7 +89,7 @@ pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begu
                 .flatten()
                 .map(Timestamp::to_jiff)
         };
-        Ok(Begun {
+        Ok(BegunDelivery {
             suppressed: row.try_get("reason")?,
             attempts: row.try_get::<Option<i32>, _>("tries")?.unwrap_or(0),
             last_outcome: row.try_get("last_outcome")?,

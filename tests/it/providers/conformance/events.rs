@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flyball::providers::{
-    self, Account, AccountSecret, EventKind, Posted, ProviderEvent, RejectedWebhook, Sent,
+    self, Account, AccountSecret, EventKind, ProviderEvent, RejectedWebhook, Sent, WebhookRequest,
 };
 use flyball_fakes::{Events, FakeOptions, Fate, sns};
 
@@ -74,7 +74,7 @@ async fn read(
     providers::events::read(
         provider,
         account,
-        &Posted {
+        &WebhookRequest {
             url,
             headers: &headers,
             body,
