@@ -56,7 +56,7 @@ pub struct Deps {
     pub decisions: Arc<dyn Decisions>,
     /// The last ten minutes and the listeners; filled by [`super::stream::sample::run`].
     pub live: Live,
-    /// The tokens, of which requests must carry one; without any only loopback is served.
+    /// The accepted tokens; without any, only loopback is served.
     pub tokens: Arc<[AuthToken]>,
     /// The metrics of other rooms, e.g. the runner's; the API adds its own.
     pub registry: Arc<Registry>,

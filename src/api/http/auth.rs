@@ -104,7 +104,7 @@ impl AuthToken {
 
 /// The check of the tokens and sessions of requests.
 pub struct Authenticator {
-    /// The tokens, of which requests must carry one; without any only loopback is served.
+    /// The accepted tokens; without any, only loopback is served.
     pub tokens: Arc<[AuthToken]>,
     /// The base URL by which clients outside reach us; empty if it is not set.
     pub(super) public_url: String,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_token_has_a_key_of_its_own_that_does_not_tell_it() {
+    fn each_token_has_a_key_of_its_own_that_does_not_reveal_it() {
         let tokens = ["0123456789abcdef", "0123456789abcdeg"]
             .map(|secret| AuthToken::new("acme", TokenSecret::new(secret)));
         assert_ne!(tokens[0].key, tokens[1].key);

@@ -3,7 +3,7 @@
 //! Every group of endpoints has one throttle per tenant. Its keys are tokens, so `key_rps` limits
 //! one token and `rps` limits all tokens of the tenant together: a tenant that changes tokens gains
 //! nothing. Health checks, metrics, pages and the live stream pass no throttle, or the API could
-//! hide its own state. Dashboards have a group of their own, so that no program can starve the
+//! hide its own state. Dashboards have their own group, so that no program can starve the
 //! people who use them.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub const DEFAULT_TENANT: &str = "default";
 const PREFIX: &str = "api:";
 
 /// Returns true for a throttle that limits the API itself, or another API by the settings; only an
-/// administrator changes those, so that nobody lifts their own limits.
+/// administrator changes those, so that no client lifts its own limits.
 pub fn is_of_the_api(throttle: &str) -> bool {
     throttle.starts_with(PREFIX) || throttle.starts_with(LIMIT_PREFIX)
 }
@@ -44,7 +44,7 @@ pub enum Group {
     /// All requests of dashboards.
     Dashboard,
     /// Requests without a valid token; its keys are clients' addresses.
-    Denied,
+    DenialCache,
 }
 
 impl Group {
@@ -55,7 +55,7 @@ impl Group {
         Self::Enqueue,
         Self::Acquire,
         Self::Dashboard,
-        Self::Denied,
+        Self::DenialCache,
     ];
 
     /// Returns the group of an admitted request; `None` for requests that pass no throttle.
@@ -93,7 +93,7 @@ impl Group {
         self.into()
     }
 
-    /// Returns the default rate of one token, or of one address for [`Group::Denied`], in requests
+    /// Returns the default rate of one token, or of one address for [`Group::DenialCache`], in requests
     /// per second.
     fn key_rps(self) -> f64 {
         match self {
@@ -101,7 +101,7 @@ impl Group {
             Self::Write | Self::Dashboard => 100.0,
             Self::Enqueue => 1000.0,
             Self::Acquire => 2000.0,
-            Self::Denied => 10.0,
+            Self::DenialCache => 10.0,
         }
     }
 
@@ -195,12 +195,12 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
         .flat_map(|tenant| Group::ALL.map(|group| (group, *tenant)));
     // A client without a valid token has no tenant.
     for (group, tenant) in
-        all.filter(|(group, tenant)| *group != Group::Denied || *tenant == DEFAULT_TENANT)
+        all.filter(|(group, tenant)| *group != Group::DenialCache || *tenant == DEFAULT_TENANT)
     {
         let Ok(name) = group.throttle(tenant) else {
             continue;
         };
-        let total = if group == Group::Denied {
+        let total = if group == Group::DenialCache {
             20.0
         } else {
             TENANT_TOKENS

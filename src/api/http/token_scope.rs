@@ -96,7 +96,7 @@ impl Permissions {
     }
 
     /// Returns the throttles that may be used, for messages.
-    pub fn throttles_told(&self) -> String {
+    pub fn throttles_reported(&self) -> String {
         match &self.throttles {
             Some(patterns) if !patterns.is_empty() => patterns.join(", "),
             Some(_) => "none".to_owned(),
@@ -104,7 +104,7 @@ impl Permissions {
         }
     }
 
-    pub(super) fn scopes_told(&self) -> String {
+    pub(super) fn scopes_reported(&self) -> String {
         let words: Vec<&str> = self.scopes.iter().map(|scope| scope.as_str()).collect();
         if words.is_empty() {
             "no scope".to_owned()

@@ -51,8 +51,11 @@ pub async fn check(
             errors.body(format!("{at}/kind"), message);
         }
         if !leave.may_use(&job.throttle) {
-            let (token, throttle, allowed) =
-                (caller.token_name(), &job.throttle, leave.throttles_told());
+            let (token, throttle, allowed) = (
+                caller.token_name(),
+                &job.throttle,
+                leave.throttles_reported(),
+            );
             errors.body(
                 format!("{at}/throttle"),
                 format!(

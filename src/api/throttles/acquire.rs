@@ -87,7 +87,7 @@ pub struct Wanted {
     /// Seconds after which the holder's report expires, up to 120; 30 if absent.
     ttl_s: Option<f64>,
     /// The rate with which the throttle is made if it does not exist, in tokens per second. Knobs
-    /// that anybody has set win.
+    /// set in the store take precedence.
     rps: Option<f64>,
     /// The burst for that, in windows; only with `rps`.
     burst: Option<f64>,
@@ -435,7 +435,7 @@ const CALLER_KNOBS: [&str; 7] = [
     "key_windows",
 ];
 
-/// Reads the knobs of which the throttle is made if it does not exist.
+/// Reads the knobs for creating the throttle if it does not exist.
 fn knobs_of(fields: &mut ObjectReader<'_>, throttle: &Name) -> Option<KnobTexts> {
     let given: BTreeMap<String, Value> = CALLER_KNOBS
         .into_iter()
