@@ -17,7 +17,7 @@ const SECOND: i64 = 1_000_000;
 
 /// The way in which a server counts.
 #[derive(Clone, Debug)]
-enum LimiterKind {
+pub(super) enum LimiterKind {
     /// So many requests in each window, which begins at a multiple of its length.
     Fixed { quota: f64, window_us: i64 },
     /// So many requests in any span of this length.
@@ -28,7 +28,7 @@ enum LimiterKind {
 
 /// The report of a server beside its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Says {
+pub(super) enum Says {
     Nothing,
     /// With a refusal, the time until a request fits, in whole seconds.
     RetryAfter,
@@ -38,8 +38,8 @@ enum Says {
     QuotaToEpoch,
 }
 
-struct Server {
-    counts: LimiterKind,
+pub(super) struct Server {
+    pub(super) counts: LimiterKind,
     says: Says,
     /// The share of the quota that others use, evenly.
     others: f64,
@@ -48,14 +48,14 @@ struct Server {
     at: i64,
 }
 
-struct Answer {
-    is_served: bool,
+pub(super) struct Answer {
+    pub(super) is_served: bool,
     retry_after: Option<Duration>,
     quota: Option<Quota>,
 }
 
 impl Server {
-    fn new(counts: LimiterKind, says: Says, others: f64, began: i64) -> Self {
+    pub(super) fn new(counts: LimiterKind, says: Says, others: f64, began: i64) -> Self {
         Self {
             counts,
             says,
@@ -77,7 +77,7 @@ impl Server {
         all * (1.0 - self.others)
     }
 
-    fn answer(&mut self, now: i64) -> Answer {
+    pub(super) fn answer(&mut self, now: i64) -> Answer {
         let (is_served, left, end) = match self.counts {
             LimiterKind::Fixed { quota, window_us } => {
                 let begin = now.div_euclid(window_us) * window_us;

@@ -2,6 +2,7 @@
 
 mod abuse;
 mod accounts;
+mod accounts_near_quota;
 mod blocked_accounts;
 mod burst;
 mod cluster;
