@@ -37,7 +37,7 @@ const SLACK_US: f64 = 0.5;
 
 /// The savings of a key without a burst, in microseconds, because workers poll every few
 /// milliseconds.
-const SPACED_US: f64 = 20_000.0;
+pub(super) const SPACED_US: f64 = 20_000.0;
 
 /// The longest debt that charges may leave, in microseconds, unless one job alone costs more.
 pub const LONGEST_DEBT_US: f64 = 300_000_000.0;

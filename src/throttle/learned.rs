@@ -7,35 +7,56 @@
 //! rate is a guess, it doubles, as in slow start:
 //!
 //! ```text
-//!   settle  w    = the rate in force, if 0.8 of it succeeded lately (0.4 of a guess, of which w is 0.8)
+//!   settle  w    = 0.985 of the rate in force, if 0.8 of it succeeded lately (0.8 of a guess, if 0.4)
 //!                = succeeded / (end of this pause - end of the pauses before)      tokens/s, otherwise
 //!   period  K    = max(20 s, 20 tokens' time at w)
 //!   rate    r(t) = w * (1 + c ((t - K) / K)^3)                       t seconds after the pause
-//!   cut     c    = 0.1 if w is the rate in force and has moved by less than a quarter,
-//!                = 0.3 if w is one of the two, or the server refused three times in a row
+//!   cut     c    = 0.03 if w is the rate in force and has moved by less than a twentieth,
+//!                = 0.1 if w is the rate in force and has moved by less than a quarter,
+//!                      or is the mean and has moved by less than a twentieth,
+//!                      or a guess that ten seconds and twenty tokens confirm,
+//!                = 0.3 if one of the two holds, if w was known before, or the server refused a
+//!                      guess three times in a row;                       c >= 0.1 from K on
 //!   guess   r(t) = w * 2^(t / max(4 s, 4 tokens' time at w))         otherwise
 //!   limit        r <= max(w, 1.25 s) at a success rate s, because an unused rate is not learned;
 //!                r <= 2 max(w, s) while jobs wait for the rate
 //! ```
 //!
-//! The rate begins at 0.7 w, or 0.9 w, reaches w after K, and only then probes beyond. Another
-//! client's use of the same quota thus costs one pause in some twenty seconds. `throttle.lua`
-//! contains the same law, operation by operation.
+//! The rate begins at 0.7 w, 0.9 w or 0.97 w, reaches w after K, and only then probes beyond.
+//! Another client's use of the same quota thus costs one short pause in some thirty seconds. Units
+//! are spaced evenly, because some servers refuse any two requests that come too close together.
+//! `throttle.lua` contains the same law, operation by operation.
 
 use super::RateLimit;
+use super::bucket::SPACED_US;
 use super::quota_window::{LATE_US, QuotaWindow};
 
 /// The share of the rate that a refusal takes away.
 const CUT: f64 = 0.3;
 
-/// The share that a refusal takes away if w moved by less than [`NEAR`], because little is left to
-/// find out.
+/// The share that a refusal takes away if the rate has moved by less than [`NEAR_KNOWN_RATE`], or by
+/// less than [`SURE_KNOWN_RATE`], because little is left to find out.
 const NEAR_CUT: f64 = 0.1;
 const NEAR_KNOWN_RATE: f64 = 0.25;
+const SURE_CUT: f64 = 0.03;
+const SURE_KNOWN_RATE: f64 = 0.05;
+
+/// The least steepness of the curve beyond `settle`, so that a sure rate still finds a raised quota.
+const STEEPNESS: f64 = 0.1;
+
+/// The most that one more refusal in a row takes away, because the pause doubles.
+const ROW_CUT: f64 = 0.5;
+
+/// The part of its share that a refusal takes away however little was counted since the pause: the
+/// server's window may not be over yet, which says little of the rate.
+const LEAST_PART: f64 = 0.1;
 
 /// The share of the rate in force that must have succeeded lately if the refusal is due to that
 /// rate.
 const RATE_LIMITED_SHARE: f64 = 0.8;
+
+/// The share of the rate in force that is taken for the server's rate when it is refused.
+const FOUND: f64 = 0.985;
 
 /// The share by which the curve of a guess begins below `settle`, and the mark of one.
 const GUESS: f64 = 0.0;
@@ -48,6 +69,17 @@ const DOUBLING_TOKENS: f64 = 4.0;
 /// is taken for the server's rate then.
 const GUESS_LIMITED_SHARE: f64 = 0.4;
 const GUESS_FOUND: f64 = 0.8;
+
+/// The time or the tokens since a pause from which a refusal takes its whole share away, and the time
+/// and the tokens of a count that ends with refusals, or the number of those in a row, by which a guess
+/// is known: a server that counts in windows has then shown a whole one.
+const COUNTED_US: f64 = 10e6;
+const COUNTED_TOKENS: f64 = 20.0;
+const COUNTED_ROW: f64 = 3.0;
+
+/// The mean part of a stated delay that is rounding, in microseconds, because delays are stated in
+/// whole seconds, rounded up.
+const ROUNDED_UP_US: f64 = 500_000.0;
 
 /// The part of a period over which recent successes are counted, up to twice that.
 const LATELY: f64 = 0.25;
@@ -76,15 +108,17 @@ const PROBE_LOST_AFTER_US: f64 = 30e6;
 /// refusal in a row.
 const FIRST_PAUSE_US: f64 = 1e6;
 
-/// The first pause of a row for a key whose rate is known, in microseconds.
-const KNOWN_PAUSE_US: f64 = 250_000.0;
+/// The same for a key whose rate is known, in microseconds: such a rate is refused shortly before the
+/// end of the server's window.
+const KNOWN_PAUSE_US: f64 = 100_000.0;
 
 /// The shortest pause after a refusal with a stated delay, in microseconds, doubled with each
 /// further refusal in a row.
 const SHORTEST_PAUSE_US: f64 = 50_000.0;
 
-/// The limit of doublings.
+/// The limit of doublings, and that for a key whose rate is known.
 const MAX_DOUBLINGS: f64 = 8.0;
+const MAX_KNOWN_DOUBLINGS: f64 = 11.0;
 
 /// The limit of doublings of a guess, beyond which its successes alone limit the rate.
 const MAX_DOUBLINGS_OF_GUESS: f64 = 40.0;
@@ -164,12 +198,12 @@ impl ProbeCredit {
 /// with each refusal in a row.
 pub fn pause_us(said_us: Option<f64>, strikes: f64, is_known: bool, jitter: f64) -> f64 {
     let doubled = 2.0_f64.powi(strikes.min(MAX_DOUBLINGS) as i32);
-    let first = if is_known && strikes == 0.0 {
-        KNOWN_PAUSE_US
+    let unstated = if is_known {
+        KNOWN_PAUSE_US * 2.0_f64.powi(strikes.min(MAX_KNOWN_DOUBLINGS) as i32)
     } else {
         FIRST_PAUSE_US * doubled
     };
-    let plain = said_us.map_or(first, |answer| answer.max(SHORTEST_PAUSE_US * doubled));
+    let plain = said_us.map_or(unstated, |said| said.max(SHORTEST_PAUSE_US * doubled));
     (plain * (1.0 + JITTER * jitter)).floor()
 }
 
@@ -239,58 +273,7 @@ impl Learned {
         // A job that was under way when the others were refused adds no information.
         if self.grows_from <= now {
             if learns {
-                let before = self.settle;
-                let tried = match configured.rate() {
-                    Some(_) if before > 0.0 => self.curve(now).slower(configured),
-                    _ => self.curve(now),
-                };
-                let tried = tried.number();
-                let span = now - self.lately_from;
-                // A guess doubles while it is counted, and is refused somewhere on the way.
-                let is_guess = self.cut == GUESS;
-                let (share, found) = match is_guess {
-                    true => (GUESS_LIMITED_SHARE, GUESS_FOUND),
-                    false => (RATE_LIMITED_SHARE, 1.0),
-                };
-                let is_near = before > 0.0
-                    && self.strikes == 0.0
-                    && span >= 1e6
-                    && self.lately * 1e6 >= share * tried * span;
-                // One refusal takes no more than its share, because times without work are not
-                // refusals; in a row it takes half, because the pause doubles.
-                let least = before * if self.strikes > 0.0 { 0.5 } else { 1.0 - CUT };
-                self.settle = match () {
-                    // With successes near the rate in force, that rate is what the server allows. The
-                    // mean would count our own pause and the time below the rate, and sink with each
-                    // refusal. Of a stated delay the part counts that is no rounding.
-                    () if is_near => {
-                        let stated = if answer {
-                            (until - now - 1e6).max(0.0)
-                        } else {
-                            0.0
-                        };
-                        (tried * found * span / (span + stated)).max(least)
-                    }
-                    // The count goes on through refusals in a row: a server that counts in windows
-                    // has allowed so much in all that time.
-                    () if self.done > 0.0 && until > self.since => {
-                        (self.done * 1e6 / (until - self.since)).max(least)
-                    }
-                    () if before > 0.0 => least,
-                    () => configured.rate().unwrap_or(0.0),
-                };
-                let is_same =
-                    before > 0.0 && (self.settle - before).abs() < NEAR_KNOWN_RATE * before;
-                self.cut = match () {
-                    () if is_near && is_same => NEAR_CUT,
-                    () if is_near || is_same || (self.strikes >= 2.0 && self.done > 0.0) => CUT,
-                    // The key's own rate is no guess.
-                    () if before == 0.0 && self.done == 0.0 => CUT,
-                    () => GUESS,
-                };
-                if self.settle > 0.0 {
-                    self.settle = self.settle.max(1e-6);
-                }
+                (self.settle, self.cut) = self.found(now, until, answer, configured);
             }
             self.strikes += 1.0;
             self.lately = 0.0;
@@ -298,6 +281,97 @@ impl Learned {
         self.grows_from = self.grows_from.max(until);
         self.lately_from = self.grows_from;
         self.probe = ProbeCredit::begin(self.grows_from);
+    }
+
+    /// Returns the rate at which the curve settles after a refusal, and the share by which it begins
+    /// below.
+    fn found(&self, now: f64, until: f64, answer: bool, configured: RateLimit) -> (f64, f64) {
+        let before = self.settle;
+        let tried = match configured.rate() {
+            Some(_) if before > 0.0 => self.curve(now).slower(configured),
+            _ => self.curve(now),
+        };
+        let tried = tried.number();
+        let (is_guess, is_known) = (self.cut == GUESS, self.has_known_rate());
+        let is_row = self.strikes > 0.0;
+        let span = now - self.lately_from;
+        // A guess doubles while it is counted, and is refused somewhere on the way.
+        let (share, found) = match is_guess {
+            true => (GUESS_LIMITED_SHARE, GUESS_FOUND),
+            false => (RATE_LIMITED_SHARE, FOUND),
+        };
+        let is_near =
+            before > 0.0 && !is_row && span >= 1e6 && self.lately * 1e6 >= share * tried * span;
+        // The count goes on through refusals in a row: a server that counts in windows has allowed
+        // so much in all that time. Its window ends between this refusal and the end of the pause.
+        let counted_to = match () {
+            () if answer && until - now >= 1e6 => until - ROUNDED_UP_US,
+            () if answer => until,
+            () if is_row => (now + until) / 2.0,
+            () => until,
+        };
+        let counted = counted_to - self.since;
+        let mean = if self.done > 0.0 && counted > 0.0 {
+            self.done * 1e6 / counted
+        } else {
+            0.0
+        };
+        // The pause was shorter than the rest of the server's window, and the mean still fits.
+        if is_row && is_known && mean >= RATE_LIMITED_SHARE * before {
+            return (before.min(mean), self.cut);
+        }
+        // One refusal takes no more than its share, because times without work are not refusals.
+        let most = match () {
+            () if is_row => ROW_CUT,
+            () if is_guess => CUT,
+            () => {
+                let counted = (span / COUNTED_US).max(self.lately / COUNTED_TOKENS);
+                CUT * counted.clamp(LEAST_PART, 1.0)
+            }
+        };
+        let least = before * (1.0 - most);
+        let settle = match () {
+            // With successes near the rate in force, that rate is what the server allows. The mean
+            // would count our own pause and the time below the rate, and sink with each refusal. Of
+            // a stated delay the part counts that is no rounding.
+            () if is_near => {
+                let stated = if answer {
+                    (until - now - 1e6).max(0.0)
+                } else {
+                    0.0
+                };
+                (tried * found * span / (span + stated)).max(least)
+            }
+            () if mean > 0.0 => mean.max(least),
+            () if before > 0.0 => least,
+            () => configured.rate().unwrap_or(0.0),
+        };
+        let has_stayed = |share: f64| (settle - before).abs() < share * before;
+        let is_same = has_stayed(NEAR_KNOWN_RATE);
+        let cut = match () {
+            () if is_near && has_stayed(SURE_KNOWN_RATE) => SURE_CUT,
+            () if (is_near && is_same) || has_stayed(SURE_KNOWN_RATE) => NEAR_CUT,
+            () if is_near || is_same || (is_row && is_known) => CUT,
+            // The key's own rate is no guess.
+            () if before == 0.0 && self.done == 0.0 => CUT,
+            () => GUESS,
+        };
+        let settle = if settle > 0.0 {
+            settle.max(1e-6)
+        } else {
+            settle
+        };
+        (settle, cut)
+    }
+
+    /// Returns the share by which the curve of a guess begins below `settle` after a row of refusals.
+    fn row_cut(&self) -> f64 {
+        let counted = self.grows_from - self.since;
+        match () {
+            () if counted >= COUNTED_US && self.done >= COUNTED_TOKENS => NEAR_CUT,
+            () if self.strikes >= COUNTED_ROW => CUT,
+            () => GUESS,
+        }
     }
 
     /// Records answers at `now`: `succeeded` jobs with `tokens` tokens, and `failed` jobs without a
@@ -308,6 +382,9 @@ impl Learned {
         }
         if succeeded > 0.0 {
             if self.strikes > 0.0 {
+                if self.cut == GUESS {
+                    self.cut = self.row_cut();
+                }
                 (self.done, self.since) = (0.0, self.grows_from);
             }
             self.strikes = 0.0;
@@ -352,7 +429,12 @@ impl Learned {
             self.settle * 2.0_f64.powf((age / doubling).min(MAX_DOUBLINGS_OF_GUESS))
         } else {
             let x = (age - period) / period;
-            self.settle * (1.0 + self.cut * x * x * x)
+            let steepness = if x > 0.0 {
+                self.cut.max(STEEPNESS)
+            } else {
+                self.cut
+            };
+            self.settle * (1.0 + steepness * x * x * x)
         };
         let span = now - self.lately_from;
         let succeeds = if span >= 1e6 {
@@ -369,14 +451,23 @@ impl Learned {
         RateLimit::new(grown.min(most))
     }
 
-    /// Returns the refill that may be saved up under the rate, in microseconds: under a learned
-    /// rate, which is a guess, only what a late worker would lose; under a reported quota, more.
+    /// Returns the refill that may be saved up under the rate, in microseconds: under a reported
+    /// quota, what a late worker would lose, or more; under a learned rate no more than that, and
+    /// nothing from fifty a second down, because some servers refuse any two requests that come too
+    /// close together. What late workers lose there, the curve adds.
     pub fn depth_us(&self, now: f64) -> f64 {
         if self.settle <= 0.0 {
             self.window.depth_us(now)
-        } else {
+        } else if self.window.holds_to() > now {
             LATE_US
+        } else {
+            (SPACED_US - 1e6 / self.curve(now).number()).clamp(0.0, LATE_US)
         }
+    }
+
+    /// Returns true if a rate is learned and no guess.
+    pub fn has_known_rate(&self) -> bool {
+        self.settle > 0.0 && self.cut != GUESS
     }
 
     /// Returns the strikes before a refusal at `now`; jobs that were under way together count once.

@@ -5,7 +5,8 @@
 //! still. Counted anew from each answer, such an end would run away, and half of a quota counted
 //! per second would stay unused. So while the rest shrinks, the earliest reported end holds. If
 //! more is left before that end, the window began anew earlier than reported, and the following
-//! ends are taken to be late by as much:
+//! ends are taken to be late by as much. Windows last whole seconds, so the end of the next one is a
+//! number of whole seconds after the earliest reported end of this one:
 //!
 //! ```text
 //!   pace = (left + 0.5) / (end - now)      the answered request used the start of the first part
@@ -26,6 +27,12 @@ const ROUNDED_US: f64 = 60e6;
 
 /// The limit in microseconds by which an end reported in whole seconds moves within one window.
 const DRIFT_US: f64 = 2e6;
+
+/// The least lateness in microseconds at which the end of a new window follows from that of the one
+/// before, and the part of a second by which it may then be earlier than reported. Below a quarter, a
+/// server's window may have begun with our request; close to one, the new report is the more exact.
+const TOLD_LATE_US: f64 = 150_000.0;
+const EARLIER_US: std::ops::RangeInclusive<f64> = 250_000.0..=900_000.0;
 
 /// The share of a window's use that must be back before it counts as a new window.
 const REFILLED_SHARE: f64 = 0.25;
@@ -111,6 +118,10 @@ impl QuotaWindow {
                 () => self.late / 2.0,
             };
             self.late = self.late.min(MAX_LATE_SHARE * reset_us);
+            let apart = ends - self.ends;
+            let earlier = apart - (apart / 1e6).floor() * 1e6;
+            let is_earlier = is_known && self.late >= TOLD_LATE_US && EARLIER_US.contains(&earlier);
+            let ends = if is_earlier { ends - earlier } else { ends };
             self.first = if is_known { self.first } else { -1.0 };
             (self.from, self.most, self.left, self.ends) = (now, left, left, ends);
         }

@@ -27,11 +27,14 @@ local LONGEST_DEBT, MAX_HOLDERS = 300e6, 1000
 local MAX_COST, PLAIN_COST, COST_WINDOWS, COST_SECONDS, FEW_TOKENS = 1e9, 1000, 10, 3600, 10
 local LONGEST_FIELD, LONGEST_NAME, LONGEST_WHY = 64, 128, 1000
 local CUT, NEAR_CUT, NEAR, USED, LATELY, AHEAD, WANTED_AHEAD = 0.3, 0.1, 0.25, 0.8, 0.25, 1.25, 2
+local SURE_CUT, SURE, STEEPNESS, FOUND, ROW_CUT, LEAST_PART = 0.03, 0.05, 0.1, 0.985, 0.5, 0.1
+local COUNTED_ROW, COUNTED, COUNTED_TOKENS, ROUNDED_UP = 3, 10e6, 20, 500000
 local GUESS, GUESS_USED, GUESS_FOUND, DOUBLING_S, DOUBLING_TOKENS, GUESS_DOUBLINGS = 0, 0.4, 0.8, 4, 4, 40
 local ROUNDED, DRIFT, BACK, ELAPSED, MOST_LATE, REST, SLOWEST = 60e6, 2e6, 0.25, 0.3, 0.67, 60e6, 1 / 60
+local TOLD_LATE, LEAST_EARLIER, MOST_EARLIER = 150000, 250000, 900000
 local PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
-local FIRST_PAUSE, KNOWN_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 250000, 50000, 8, 0.1
+local FIRST_PAUSE, KNOWN_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, MAX_KNOWN_DOUBLINGS, JITTER = 1e6, 100000, 50000, 8, 11, 0.1
 local KEY_PAUSE, WIDE_PAUSE, QUOTA_REST = 86400e6, 900e6, 3600e6
 local EXACT_GRANTS, SLACK_TOKENS, WINDOWS_MAX, WINDOW_TOKENS, WINDOW_SPAN = 256, 1e-9, 4, 9999999, 9999999
 local BREADTH = { key = 0, throttle = 1, account = 2 }
@@ -406,7 +409,8 @@ local function curve(l)
     grown = l.settle * 2 ^ math.min(age / math.max(DOUBLING_S, DOUBLING_TOKENS / l.settle), GUESS_DOUBLINGS)
   else
     local x = (age - k) / k
-    grown = l.settle * (1 + l.cut * x * x * x)
+    local steepness = x > 0 and math.max(l.cut, STEEPNESS) or l.cut
+    grown = l.settle * (1 + steepness * x * x * x)
   end
   local succeeds = 0
   local span = now - l.lately_from
@@ -416,6 +420,9 @@ local function curve(l)
   end
   return math.min(grown, math.max(l.settle, AHEAD * succeeds))
 end
+
+-- Returns true if a rate is learned and no guess.
+local function has_known_rate(l) return l.settle > 0 and l.cut ~= GUESS end
 
 -- Returns the assumed end of a window of a reported quota.
 local function believed_end(l)
@@ -452,6 +459,10 @@ local function told(l, left, reset, most)
       l.late = l.late / 2
     end
     l.late = math.min(l.late, MOST_LATE * reset)
+    -- Windows last whole seconds, so the end of one tells that of the next.
+    local apart = ends - l.ends
+    local earlier = apart - math.floor(apart / 1e6) * 1e6
+    if is_known and l.late >= TOLD_LATE and earlier >= LEAST_EARLIER and earlier <= MOST_EARLIER then ends = ends - earlier end
     l.from, l.most, l.left, l.ends = now, left, left, ends
   end
   l.told_at = now
@@ -481,6 +492,15 @@ end
 local function told_depth(l)
   if l.left < 1 then return LATE end
   return math.max((l.ends - l.late - now) / 10, LATE)
+end
+
+-- Returns the refill that may be saved up under a learned rate or a reported quota: what a late
+-- worker would lose, or more of a quota; nothing under a learned rate from fifty a second down,
+-- because some servers refuse any two requests that come too close together.
+local function learned_depth(l)
+  if l.settle <= 0 then return told_depth(l) end
+  if holds_to(l) > now then return LATE end
+  return math.min(math.max(SPACED - 1e6 / curve(l), 0), LATE)
 end
 
 local function learned_rate(l) return slower(curve(l), told_rate(l)) end
@@ -996,12 +1016,7 @@ local function acquire(write)
       tell_nothing(1, want, rests_to(learned) - now, 'learned', '')
       return
     end
-    -- A learned rate is a guess, so only what a late worker would lose is saved up; more of a
-    -- reported quota.
-    if slower(rps, learned_rps) ~= rps then
-      rps, depth, place = learned_rps, LATE, 'learned'
-      if learned.settle <= 0 then depth = told_depth(learned) end
-    end
+    if slower(rps, learned_rps) ~= rps then rps, depth, place = learned_rps, learned_depth(learned), 'learned' end
     local limits = keyed and leaf.key_windows or NO_WINDOWS
     if rps < 0 and #limits == 0 then
       serve(1, want, cost, nil, room, learned, place)
@@ -1264,13 +1279,70 @@ local function strikes_before(known, pause_end)
 end
 
 -- Returns the end of a pause after a refusal, in unix milliseconds, from ARGV[3], the stated delay
--- in microseconds (empty for none), and ARGV[4], a number from 0 to 1 for the jitter. The pause is
--- never longer than `most` microseconds.
-local function refused_until(strikes, is_known, most)
+-- in microseconds (empty for none), and ARGV[4], a number from 0 to 1 for the jitter. It is shorter
+-- if the rate is known, and never longer than `most` microseconds.
+local function refused_until(strikes, known, most)
   local doubled, said = 2 ^ math.min(strikes, MAX_DOUBLINGS), tonumber(ARGV[3])
-  local first = is_known and strikes == 0 and KNOWN_PAUSE or FIRST_PAUSE * doubled
-  local plain = said and math.max(said, SHORTEST_PAUSE * doubled) or first
+  local unstated = known and KNOWN_PAUSE * 2 ^ math.min(strikes, MAX_KNOWN_DOUBLINGS) or FIRST_PAUSE * doubled
+  local plain = said and math.max(said, SHORTEST_PAUSE * doubled) or unstated
   return math.ceil((now + math.floor(math.min(plain * (1 + JITTER * tonumber(ARGV[4])), most))) / 1000)
+end
+
+-- Returns the rate at which the curve settles after a refusal with a pause to `until_us`, and the share
+-- by which it begins below; `configured` is the key's own rate, 0 or below for none.
+local function found(l, until_us, configured)
+  local before, tried = l.settle, curve(l)
+  if tried > 0 then tried = slower(tried, configured > 0 and configured or -1) end
+  local guess, known, row, answer = l.cut == GUESS, has_known_rate(l), l.strikes > 0, tonumber(ARGV[3])
+  -- A guess doubles while it is counted, and is refused somewhere on the way.
+  local span, share, part = now - l.lately_from, USED, FOUND
+  if guess then share, part = GUESS_USED, GUESS_FOUND end
+  local near = before > 0 and not row and span >= 1e6 and l.lately * 1e6 >= share * tried * span
+  -- The count goes on through refusals in a row: a server that counts in windows has allowed so
+  -- much in all that time. Its window ends between this refusal and the end of the pause.
+  local counted_to = until_us
+  if answer then
+    if until_us - now >= 1e6 then counted_to = until_us - ROUNDED_UP end
+  elseif row then
+    counted_to = (now + until_us) / 2
+  end
+  local counted, mean = counted_to - l.since, 0
+  if l.done > 0 and counted > 0 then mean = l.done * 1e6 / counted end
+  -- The pause was shorter than the rest of the server's window, and the mean still fits.
+  if row and known and mean >= USED * before then return math.min(before, mean), l.cut end
+  -- One refusal takes no more than its share, because times without work are not refusals.
+  local most = CUT
+  if row then
+    most = ROW_CUT
+  elseif not guess then
+    most = CUT * math.min(math.max(span / COUNTED, l.lately / COUNTED_TOKENS, LEAST_PART), 1)
+  end
+  local least, settle = before * (1 - most), nil
+  if near then
+    -- The rate in force is what the server allows; of a stated delay the part counts that is no
+    -- rounding.
+    local stated = answer and math.max(until_us - now - 1e6, 0) or 0
+    settle = math.max(tried * part * span / (span + stated), least)
+  elseif mean > 0 then
+    settle = math.max(mean, least)
+  elseif before > 0 then
+    settle = least
+  else
+    settle = math.max(configured, 0)
+  end
+  local moved = math.abs(settle - before)
+  local same, cut = moved < NEAR * before, nil
+  if near and moved < SURE * before then
+    cut = SURE_CUT
+  elseif near and same or moved < SURE * before then
+    cut = NEAR_CUT
+  elseif near or same or row and known or before == 0 and l.done == 0 then
+    cut = CUT
+  else
+    cut = GUESS
+  end
+  if settle > 0 then settle = math.max(settle, 1e-6) end
+  return settle, cut
 end
 
 -- refused: another server refused a job. KEYS knobs, pause, learned, pauses; ARGV verb, now, stated
@@ -1283,7 +1355,7 @@ local function refused()
   local breadth, most = trust(KEYS[1])
   local is_alone = k and k.naive or ARGV[8] == '1' and ARGV[6] ~= '1' and breadth == 0
   local l = parse_learned(redis.call('GET', KEYS[3]))
-  local until_ms = refused_until(strikes_before(l, l and l.grows_from), l and l.settle > 0, most or KEY_PAUSE)
+  local until_ms = refused_until(strikes_before(l, l and l.grows_from), l and has_known_rate(l), most or KEY_PAUSE)
   if is_alone then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
   until_ms = pause_key(KEYS[2], KEYS[4], until_ms, ARGV[5])
   l = l or new_learned()
@@ -1292,38 +1364,7 @@ local function refused()
   -- A job that was under way when the others were refused adds no information.
   if l.grows_from <= now then
     if (not k or k.learns) and ARGV[7] ~= '1' then
-      local tried = curve(l)
-      local configured = k and ARGV[6] == '1' and k.key_rps or -1
-      if tried > 0 then tried = slower(tried, configured > 0 and configured or -1) end
-      -- A guess doubles while it is counted, and is refused somewhere on the way.
-      local before, span, share, found = l.settle, now - l.lately_from, USED, 1
-      if l.cut == GUESS then share, found = GUESS_USED, GUESS_FOUND end
-      local is_near = before > 0 and l.strikes == 0 and span >= 1e6 and l.lately * 1e6 >= share * tried * span
-      -- One refusal takes no more than its share; in a row it takes half, because the pause doubles.
-      local least = before * (l.strikes > 0 and 0.5 or 1 - CUT)
-      if is_near then
-        -- The rate in force is what the server allows; of a stated delay the part counts that is no
-        -- rounding.
-        local stated = tonumber(ARGV[3]) and math.max(until_us - now - 1e6, 0) or 0
-        l.settle = math.max(tried * found * span / (span + stated), least)
-      elseif l.done > 0 and until_us > l.since then
-        -- The count goes on through refusals in a row: a server that counts in windows has allowed
-        -- so much in all that time.
-        l.settle = math.max(l.done * 1e6 / (until_us - l.since), least)
-      elseif before > 0 then
-        l.settle = least
-      else
-        l.settle = math.max(k and ARGV[6] == '1' and k.key_rps or -1, 0)
-      end
-      local is_same = before > 0 and math.abs(l.settle - before) < NEAR * before
-      if is_near and is_same then
-        l.cut = NEAR_CUT
-      elseif is_near or is_same or (l.strikes >= 2 and l.done > 0) or (before == 0 and l.done == 0) then
-        l.cut = CUT
-      else
-        l.cut = GUESS
-      end
-      if l.settle > 0 then l.settle = math.max(l.settle, 1e-6) end
+      l.settle, l.cut = found(l, until_us, k and ARGV[6] == '1' and k.key_rps or -1)
     end
     l.strikes = l.strikes + 1
     l.lately = 0
@@ -1400,7 +1441,17 @@ local function ended()
       local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]) * (k and k.cost_factor or 1), tonumber(ARGV[at + 2])
       if now >= l.grows_from then
         if good > 0 then
-          if l.strikes > 0 then l.done, l.since = 0, l.grows_from end
+          if l.strikes > 0 then
+            if l.cut == GUESS then
+              -- A server that counts in windows has shown a whole one.
+              if l.grows_from - l.since >= COUNTED and l.done >= COUNTED_TOKENS then
+                l.cut = NEAR_CUT
+              elseif l.strikes >= COUNTED_ROW then
+                l.cut = CUT
+              end
+            end
+            l.done, l.since = 0, l.grows_from
+          end
           l.strikes, l.done = 0, l.done + tokens
           local span = now - l.since
           if span > 2e6 * period(l) then l.done, l.since = l.done / 2, now - span / 2 end

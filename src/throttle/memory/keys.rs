@@ -12,7 +12,7 @@ impl Throttle {
         let knobs = Knobs::read(&self.raw).0;
         let known = self.learned_of(refused.key, now);
         let strikes = known.map_or(0.0, |known| known.strikes_before(now as f64));
-        let is_known = known.is_some_and(|known| known.settle > 0.0);
+        let is_known = known.is_some_and(|known| known.has_known_rate());
         let until_ms = refused.until_ms(strikes, is_known, knobs.max_key_pause_us(), now);
         // Jobs without a key go to many untrusted servers, of which one must not stop the others.
         let is_one_of_many =

@@ -72,7 +72,10 @@ async fn run(seed: u64) -> (f64, u64) {
             next_message += (1e6 / per_second) as i64;
         }
         let due: Vec<i64> = under_way.range(..=t).map(|(at, _)| *at).collect();
-        for message in due.into_iter().flat_map(|at| under_way.remove(&at).unwrap()) {
+        for message in due
+            .into_iter()
+            .flat_map(|at| under_way.remove(&at).unwrap())
+        {
             let key = format!("a{}", message.at);
             if message.is_served {
                 let ended = KeyOutcomes {
@@ -130,7 +133,8 @@ async fn run(seed: u64) -> (f64, u64) {
                 is_served: servers[at].answer(t).is_served,
                 tried,
             };
-            let back = t + ROUND_TRIP_US / 2 + (random.random::<f64>() * ROUND_TRIP_US as f64) as i64;
+            let back =
+                t + ROUND_TRIP_US / 2 + (random.random::<f64>() * ROUND_TRIP_US as f64) as i64;
             under_way.entry(back).or_default().push(sent);
         }
         waiting = again;
