@@ -59,8 +59,12 @@ fn refusals_in_a_row_count_what_the_server_allowed_in_all_that_time() {
         pause *= 2.0;
     }
 
-    assert!((4.0..=6.0).contains(&learned.settle), "{}", learned.settle);
-    assert_eq!(learned.cut, CUT);
+    assert!((4.0..=6.5).contains(&learned.settle), "{}", learned.settle);
+    assert_eq!(learned.cut, GUESS, "the row goes on");
+
+    learned.answered(1.0, 1.0, 0.0, false, learned.grows_from);
+
+    assert_eq!(learned.cut, NEAR_CUT, "a whole window was counted");
 }
 
 #[test]
@@ -189,16 +193,23 @@ fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
 
     assert_eq!(
         learned.settle,
-        5500.0 / 21.0,
-        "what succeeded since the pause at 10 s"
+        5500.0 / 20.5,
+        "what succeeded since the pause at 10 s, less the rounding of a stated delay"
     );
     for _ in 0..3 {
         let now = learned.grows_from;
         learned.refuse(now, now + 3600.0 * S, true, RateLimit::new(1000.0), true);
     }
-    assert_eq!(learned.settle, 5500.0 / 21.0 / 8.0, "but by half at most");
-    learned.strikes = 2.0;
-    assert_eq!(pause_us(None, learned.strikes, true, 0.0), 4.0 * S);
+    assert_eq!(learned.settle, 5500.0 / 20.5 / 8.0, "but by half at most");
+    assert_eq!(
+        [0.0, 1.0, 2.0].map(|strikes| pause_us(None, strikes, false, 0.0)),
+        [S, 2.0 * S, 4.0 * S]
+    );
+    assert_eq!(
+        [0.0, 1.0, 2.0].map(|strikes| pause_us(None, strikes, true, 0.0)),
+        [0.1 * S, 0.2 * S, 0.4 * S],
+        "a known rate is refused shortly before the end of the server's window"
+    );
     assert_eq!(pause_us(None, 1e9, false, 0.0), 256.0 * S);
     assert_eq!(
         pause_us(Some(7.0 * S), 3.0, false, 1.0),
@@ -268,7 +279,7 @@ fn while_the_rate_is_unknown_the_credit_stays() {
     unknown.refuse(4.0 * S, 5.0 * S, true, RateLimit::new(-1.0), true);
     unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
 
-    assert!((unknown.settle - 40.0 / 3.0).abs() < 1e-9);
+    assert!((unknown.settle - 40.0 / 2.5).abs() < 1e-9);
     assert_eq!(unknown.probe, ProbeCredit::OPEN);
 }
 
@@ -363,4 +374,65 @@ fn a_quota_that_nobody_tells_is_found_within_a_minute_and_used() {
         let used = used_of_a_silent_quota(quota, 1.96 * quota, 60.0, 360.0);
         assert!(used >= 0.95, "{used} of {quota} a second");
     }
+}
+
+#[test]
+fn a_rate_that_is_refused_near_its_value_again_and_again_gets_sure_and_loses_little() {
+    let mut learned = refused_at(50.0);
+    let mut now = 21.0 * S;
+    let mut begins = Vec::new();
+    for _ in 0..3 {
+        let until = now + 30.0 * S;
+        while now < until {
+            learned.answered(1.0, 1.0, 0.0, false, now);
+            now += S / learned.rate(now).number();
+        }
+        learned.refuse(now, now + 0.1 * S, false, RateLimit::Unlimited, true);
+        begins.push(learned.cut);
+        now = learned.grows_from;
+    }
+
+    assert_eq!(begins, [NEAR_CUT, SURE_CUT, SURE_CUT]);
+}
+
+#[test]
+fn the_rest_of_a_window_after_a_short_pause_says_nothing_of_a_known_rate() {
+    let mut learned = refused_at(50.0);
+    let mut now = 21.0 * S;
+    while now < 51.0 * S {
+        learned.answered(1.0, 1.0, 0.0, false, now);
+        now += S / 50.0;
+    }
+    learned.refuse(now, now + 0.1 * S, false, RateLimit::Unlimited, true);
+    let (settle, cut) = (learned.settle, learned.cut);
+
+    now = learned.grows_from;
+    learned.refuse(now, now + 0.2 * S, false, RateLimit::Unlimited, true);
+    assert!(learned.settle > 0.95 * settle, "{}", learned.settle);
+    assert_eq!(learned.cut, cut);
+
+    learned.answered(1.0, 1.0, 0.0, false, learned.grows_from);
+    now = learned.grows_from + 0.1 * S;
+    learned.refuse(now, now + 0.1 * S, false, RateLimit::Unlimited, true);
+    assert!(
+        learned.settle > 0.9 * settle,
+        "after one success: {}",
+        learned.settle
+    );
+}
+
+#[test]
+fn units_of_a_learned_rate_are_spaced_evenly_as_long_as_workers_are_that_exact() {
+    let depth = |rate| refused_at(rate).depth_us(41.0 * S);
+
+    assert_eq!([10.0, 50.0].map(depth), [0.0, 0.0]);
+    assert_eq!([100.0, 1000.0].map(depth), [LATE_US, LATE_US]);
+
+    let mut told = refused_at(10.0);
+    told.window.observe(5.0, S, 3600.0 * S, 41.0 * S);
+    assert_eq!(
+        told.depth_us(41.0 * S),
+        LATE_US,
+        "a server that reports a quota counts"
+    );
 }

@@ -25,7 +25,7 @@ const RETRY_POLICY: Policy = Policy {
 const JITTER: f64 = 0.1;
 
 /// Shortest wait in the queue for an account; the longest is [`MAX_QUEUE_WAIT`].
-const MIN_QUEUE_WAIT: Duration = Duration::from_millis(100);
+pub(super) const MIN_QUEUE_WAIT: Duration = Duration::from_millis(100);
 const MAX_QUEUE_WAIT: Duration = Duration::from_secs(300);
 
 impl DeliveryRun<'_> {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::check::listed;
+use super::postpone::MIN_QUEUE_WAIT;
 use super::run::DeliveryRun;
 use crate::jobs::{OnAmbiguous, Outcome};
 use crate::notify::args::Texts;
@@ -10,9 +11,9 @@ use crate::notify::{DeliveryState, DeliveryUpdate};
 use crate::providers::pool::{AccountLease, Checkout};
 use crate::providers::{ProviderResponse, Scope, SendContext, Sent, now_s};
 
-/// Longest wait of a message for an account while it holds its job's slot; beyond it the message
-/// waits in the queue.
-const CHECKOUT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest wait of a message for an account while it holds its job's slot; a message whose turn
+/// comes later waits in the queue, where no wait is shorter.
+const CHECKOUT_TIMEOUT: Duration = MIN_QUEUE_WAIT;
 
 /// Most accounts that fail one message in an attempt. A message that fails at all of them is
 /// probably at fault itself, not the accounts.

@@ -111,7 +111,7 @@ impl AccountPool {
     }
 
     /// Requests the next account in rotation that is not in `not` for the message with this number,
-    /// and waits for it for at most `patience`. A message that failed at an account does not become
+    /// and waits for it for at most `patience`; if its turn comes later, it learns so at once. A message that failed at an account does not become
     /// its probe.
     pub async fn take(&self, message: i64, not: &[usize], patience: Duration) -> Checkout {
         let (since, mut not, mut is_left_to_others) = (Instant::now(), not.to_vec(), false);
@@ -197,10 +197,12 @@ impl AccountPool {
             jitter: rand::random(),
             why,
         };
-        // Without a delay, the store computes one and returns it with the next answer.
         self.shared
             .rest(held.at, delay.unwrap_or(UNKNOWN_TURN_WAIT), why);
-        let _ = self.shared.refuse(&refused).await;
+        // Without a delay, the store computes one and returns it with the next answer.
+        if self.shared.refuse(&refused).await.is_ok() && delay.is_none() {
+            self.shared.rest(held.at, Duration::ZERO, why);
+        }
         self.shared.moved.notify_one();
     }
 

@@ -79,6 +79,9 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
     let mut soonest: Option<i64> = None;
     // The result for all requests without exclusions, once no account is left for them.
     let mut dry: Option<Choice> = None;
+    // The time per message of the whole pool, and the requests that wait before the next one.
+    let interval_us = shared.interval_us();
+    let mut before = 0.0;
     for wish in std::mem::take(waiting) {
         let choice = match dry.filter(|_| wish.not.is_empty()) {
             Some(dry) => dry,
@@ -98,7 +101,10 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
             },
             Choice::Nobody => drop(wish.reply.send(Checkout::Nobody)),
             Choice::Wait { until_us } => {
-                let wait = Duration::from_micros((until_us - now_us).max(0) as u64);
+                let line_us = (before * interval_us) as i64;
+                let wait_us = (until_us - now_us).max(0).saturating_add(line_us);
+                let wait = Duration::from_micros(wait_us as u64);
+                before += 1.0;
                 if wish.since.elapsed() + wait > wish.patience {
                     drop(wish.reply.send(Checkout::Wait {
                         wait,
@@ -187,10 +193,9 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
 fn rest_of(grant: &Grant) -> (Duration, String) {
     match &grant.limit {
         Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
-        Some(Limit::Probing { .. }) => (
-            grant.wait.max(UNKNOWN_TURN_WAIT),
-            "one message is testing the account".to_owned(),
-        ),
+        Some(Limit::Probing { .. }) => {
+            (grant.wait, "one message is testing the account".to_owned())
+        }
         Some(Limit::StoreLost) | None => (
             UNKNOWN_TURN_WAIT,
             "the throttle store did not answer".to_owned(),

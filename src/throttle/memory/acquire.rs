@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::bucket::STOPPED_WAIT_US;
 use super::{MemoryStore, Throttle, Throttles, who};
+use crate::throttle::knobs::MAX_COST;
 use crate::throttle::learned::Learned;
 use crate::throttle::serve::{
     KeyRoom, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, ServeContext, sane_cost,
@@ -32,6 +33,7 @@ impl MemoryStore {
             (answer.effective_rps, answer.seq, answer.weight) =
                 (knobs.rate(now).rps, knobs.seq, knobs.weight);
             answer.over_limit = knobs.over_limit;
+            answer.max_cost = MAX_COST / knobs.cost_factor;
         }
         let limits: Vec<Option<u32>> = chain
             .iter()

@@ -3,3 +3,4 @@
 mod kind;
 mod laws;
 mod record;
+mod slots;

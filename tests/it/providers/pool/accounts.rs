@@ -201,6 +201,41 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_whose_turn_comes_late_learns_so_at_once_and_when_it_comes() {
+    const AT_ONCE: usize = 64;
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let workers = workers(1, pool("line", 1, 10.0, |_| {})).await;
+    let account_pool = &workers.desks[0];
+    eventually("the whole capacity", SOON, || async {
+        (account_pool.view().capacity_rps == Some(10.0)).then_some(())
+    })
+    .await;
+
+    let takes = (0..AT_ONCE).map(|_| account_pool.take(next(), &[], PATIENCE));
+    let (mut held, mut waits) = (0, Vec::new());
+    for taken in futures_util::future::join_all(takes).await {
+        match taken {
+            Checkout::Held(_) => held += 1,
+            Checkout::Wait { wait, .. } => waits.push(wait),
+            Checkout::Nobody => panic!("there is an account"),
+        }
+    }
+
+    // One at once, and one every tenth of a second.
+    assert!((1..=8).contains(&held), "{held} of {AT_ONCE} stayed");
+    waits.sort();
+    let at_once = waits.iter().filter(|wait| **wait > PATIENCE / 2).count();
+    assert!(
+        at_once >= AT_ONCE - 16,
+        "{at_once} of {AT_ONCE} were sent away before their patience ended: {waits:?}"
+    );
+    assert!(
+        waits.last().unwrap() > &Duration::from_secs(5),
+        "all were told to come back at once: {waits:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is_back() {
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
     let account_pool = &workers.pools[0];

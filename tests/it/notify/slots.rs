@@ -1,0 +1,133 @@
+//! Messages that wait for an account, counted in the slots of a worker with real parts: Postgres, Redis, the runner and a provider
+//! over HTTP.
+
+use std::time::Duration;
+
+use flyball::app::Roles;
+use flyball::jobs::NewJob;
+use flyball_fakes::{Fake, FakeOptions, Speaks, WindowQuota};
+use serde_json::json;
+
+use crate::support::app::RunningApp;
+
+const ACCOUNTS: usize = 6;
+/// The quota of each account per second, which nothing tells.
+const QUOTA: f64 = 20.0;
+/// The time in which the pool learns it.
+const LEARNED_S: u64 = 20;
+const SAMPLES: usize = 100;
+/// The most messages that wait in slots, on average: what all accounts take in the tenth of a second for which a message may wait
+/// there, and as much again. The worker has 64.
+const WAITING: f64 = 2.0 * 0.1 * QUOTA * ACCOUNTS as f64;
+
+fn sid(n: usize) -> String {
+    format!("AC{n:032}")
+}
+
+struct Fixture {
+    fake: Fake,
+    program: RunningApp,
+}
+
+async fn fixture(tells_delay: bool) -> Fixture {
+    let options = FakeOptions {
+        tells_delay,
+        ..FakeOptions::default()
+    };
+    let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
+    let program = RunningApp::start(Roles::ALL, |folder| {
+        let secret = folder.join("token");
+        std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+        let mut text = format!(
+            "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = -1\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n",
+            fake.url(),
+            secret.display().to_string(),
+        );
+        for n in 1..=ACCOUNTS {
+            text.push_str(&format!(
+                "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
+                sid(n)
+            ));
+        }
+        text
+    });
+    Fixture {
+        program: program.await,
+        fake,
+    }
+}
+
+impl Fixture {
+    async fn send(&self, many: usize) {
+        let job = |n: usize| {
+            let args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "body": "the sale ends on Sunday"});
+            NewJob::new("notification", args).throttle("sms")
+        };
+        for from in (0..many).step_by(1000) {
+            let jobs: Vec<NewJob> = (from..(from + 1000).min(many)).map(job).collect();
+            self.program.app.queue.enqueue(&jobs).await.unwrap();
+        }
+    }
+
+    /// Returns the mean number of messages that hold a slot and are not at the provider.
+    async fn waiting(&self) -> f64 {
+        let mut sum = 0.0;
+        for _ in 0..SAMPLES {
+            let held: i64 = sqlx::query_scalar("select count(*) from flyball.lease")
+                .fetch_one(self.program.database.pool())
+                .await
+                .unwrap();
+            sum += (held - self.fake.under_way() as i64).max(0) as f64;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        sum / SAMPLES as f64
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_for_accounts_at_their_limit_wait_in_the_queue_and_not_in_slots() {
+    let fixture = fixture(false).await;
+    (1..=ACCOUNTS).for_each(|n| {
+        fixture
+            .fake
+            .set_quota(&sid(n), Some(WindowQuota::per_second(QUOTA)))
+    });
+    fixture
+        .send((QUOTA * ACCOUNTS as f64) as usize * (LEARNED_S as usize + 20))
+        .await;
+    tokio::time::sleep(Duration::from_secs(LEARNED_S)).await;
+    let before = fixture.fake.totals_of_all();
+
+    let waiting = fixture.waiting().await;
+
+    let after = fixture.fake.totals_of_all();
+    println!(
+        "{waiting:.1} messages wait in slots, while {} were sent and {} refused",
+        after.accepted - before.accepted,
+        after.refused - before.refused
+    );
+    assert!(after.accepted > before.accepted);
+    assert!(waiting <= WAITING, "{waiting:.1} messages wait in slots");
+    fixture.program.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_for_accounts_that_are_all_paused_hold_no_slot() {
+    let fixture = fixture(true).await;
+    // One message an hour: then each account is paused for the rest of it.
+    (1..=ACCOUNTS).for_each(|n| {
+        let quota = WindowQuota {
+            window: Duration::from_secs(3600),
+            ..WindowQuota::per_second(1.0)
+        };
+        fixture.fake.set_quota(&sid(n), Some(quota))
+    });
+    fixture.send(1000).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+
+    let waiting = fixture.waiting().await;
+
+    println!("{waiting:.1} messages wait in slots");
+    assert!(waiting < 1.0, "{waiting:.1} messages wait in slots");
+    fixture.program.stop().await;
+}
