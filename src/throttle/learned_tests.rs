@@ -381,8 +381,8 @@ fn a_rate_that_is_refused_near_its_value_again_and_again_gets_sure_and_loses_lit
     let mut learned = refused_at(50.0);
     let mut now = 21.0 * S;
     let mut begins = Vec::new();
-    for _ in 0..3 {
-        let until = now + 30.0 * S;
+    for after_s in [36.0, 30.0, 30.0] {
+        let until = now + after_s * S;
         while now < until {
             learned.answered(1.0, 1.0, 0.0, false, now);
             now += S / learned.rate(now).number();

@@ -24,12 +24,12 @@ fn sid(n: usize) -> String {
     format!("AC{n:032}")
 }
 
-struct Fixture {
+struct SlotsFixture {
     fake: Fake,
     program: RunningApp,
 }
 
-async fn fixture(tells_delay: bool) -> Fixture {
+async fn fixture(tells_delay: bool) -> SlotsFixture {
     let options = FakeOptions {
         tells_delay,
         ..FakeOptions::default()
@@ -51,13 +51,13 @@ async fn fixture(tells_delay: bool) -> Fixture {
         }
         text
     });
-    Fixture {
+    SlotsFixture {
         program: program.await,
         fake,
     }
 }
 
-impl Fixture {
+impl SlotsFixture {
     async fn send(&self, many: usize) {
         let job = |n: usize| {
             let args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "body": "the sale ends on Sunday"});
