@@ -7,7 +7,7 @@
 //! rate is a guess, it doubles, as in slow start:
 //!
 //! ```text
-//!   settle  w    = 0.985 of the rate in force, if 0.8 of it succeeded lately (0.8 of a guess, if 0.4)
+//!   settle  w    = 0.985 of the rate in force, if 0.65 of it succeeded lately (0.8 of a guess, if 0.4)
 //!                = succeeded / (end of this pause - end of the pauses before)      tokens/s, otherwise
 //!   period  K    = max(20 s, 20 tokens' time at w)
 //!   rate    r(t) = w * (1 + c ((t - K) / K)^3)                       t seconds after the pause
@@ -52,8 +52,8 @@ const ROW_CUT: f64 = 0.5;
 const LEAST_PART: f64 = 0.1;
 
 /// The share of the rate in force that must have succeeded lately if the refusal is due to that
-/// rate.
-const RATE_LIMITED_SHARE: f64 = 0.8;
+/// rate: of evenly spaced units, late workers lose up to a third.
+const RATE_LIMITED_SHARE: f64 = 0.65;
 
 /// The share of the rate in force that is taken for the server's rate when it is refused.
 const FOUND: f64 = 0.985;
