@@ -85,6 +85,9 @@ pub(super) fn terms(
         put("trips", f64::from(state.breaker.trips));
         put("phase_s", now - state.breaker.since);
     }
+    if policy.checks_durations() && state.work.known {
+        put("durations_score", state.work.evidence.score);
+    }
     if let Some(hold) = state.hold {
         put("held_s", hold.until - now);
     }
@@ -96,6 +99,10 @@ pub(super) fn terms(
         }
         terms.insert("signal".to_owned(), json!(state.signals[*index].name));
         terms.insert("clamps".to_owned(), json!(clamps));
+    }
+    if policy.checks_durations() && state.work.known {
+        let verdict = state.work.evidence.verdict.as_str();
+        terms.insert("durations".to_owned(), json!(verdict));
     }
     if !learned.is_empty() {
         terms.insert("learned_quota".to_owned(), Value::Object(learned));

@@ -28,6 +28,7 @@ late_gaps = 1000000
 gain = 1.2
 restart = 0.6
 duration_step = 1000000
+durations_check = false
 ";
 
 /// The filter with its pipes open.
