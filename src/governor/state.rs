@@ -285,7 +285,7 @@ impl ControlState {
             .map(|a| a.clamp(0.0, Bounds::MAX_RATE));
         self.learn_work(policy, seen, achieved, dt);
         if let Some(achieved) = achieved {
-            self.push_work(policy, now, elapsed.min(4.0 * tick_s), achieved);
+            self.push_work(seen, now, (elapsed.min(4.0 * tick_s), dt), achieved);
         }
         signals::ingest(
             &mut self.signals,

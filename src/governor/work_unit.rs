@@ -30,10 +30,17 @@ impl ControlState {
     }
 
     /// Records that `achieved` jobs per second ran in the `span_s` seconds until `now`.
-    pub(super) fn push_work(&mut self, policy: &Policy, now: f64, span_s: f64, achieved: f64) {
+    pub(super) fn push_work(
+        &mut self,
+        seen: &Observation,
+        now: f64,
+        (span_s, dt): (f64, f64),
+        achieved: f64,
+    ) {
         let w = self.work.w;
         self.history.push(now, span_s, achieved * w);
-        if let Some(mean_s) = self.work.newest_s().filter(|_| policy.checks_durations()) {
+        let n = seen.ended_jobs(Some(achieved), dt);
+        if let Some(mean_s) = self.work.tick_s(n, seen.mean_duration_s) {
             (self.work.evidence).push(now, span_s, achieved, mean_s, w);
         }
     }
@@ -51,7 +58,7 @@ impl ControlState {
         if policy.checks_durations() && self.work.known {
             let signals = &self.signals;
             (self.work.evidence).judge(policy, signals, &seen.readings, now, dt);
-        } else if !counted {
+        } else if !counted && policy.law.durations {
             // The policy has stopped asking.
             self.work.evidence.verdict = Verdict::Unknown;
         }

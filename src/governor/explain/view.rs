@@ -70,7 +70,7 @@ pub struct DurationsView {
     pub verdict: Verdict,
     /// The time of the finding; `null` before the first one.
     pub since: Option<Timestamp>,
-    /// The log odds that durations show the load, from -8 to 8.
+    /// The log odds that durations show the load, from -6 to 6.
     pub score: f64,
 }
 

@@ -25,7 +25,7 @@ use crate::governor::policy::{Policy, SignalKind, SignalPolicy, SignalSource};
 /// The score at which durations count as telling or as silent: odds of fifty to one.
 const DECIDES: f64 = 4.0;
 /// The largest score, so that a plant that changes its nature is found out within minutes.
-const MOST: f64 = 8.0;
+const MOST: f64 = 6.0;
 /// The time over which old evidence fades, in seconds.
 const FADE_S: f64 = 3600.0;
 /// The age at which stretches of work are dropped, in seconds: older samples come no more.
@@ -89,6 +89,12 @@ struct Trial {
     newest: Option<(f64, f64)>,
     by_work: Observer,
     by_jobs: Observer,
+}
+
+impl Trial {
+    fn is_sound(&self) -> bool {
+        self.by_work.is_sound() && self.by_jobs.is_sound()
+    }
 }
 
 /// The evidence so far.
@@ -187,8 +193,10 @@ impl DurationEvidence {
     /// Returns the factor from the unit of work in force at `end` to the one that the verdict
     /// chooses.
     pub(in crate::governor) fn factor(&self, end: f64) -> f64 {
-        let stretch = self.stretches.iter().find(|s| s.end >= end - 1e-6);
-        stretch.map_or(1.0, |s| self.unit(s) / s.w)
+        let mut stretches = self.stretches.iter();
+        let stretch = stretches.find(|s| s.end >= end - 1e-6);
+        let newest = self.stretches.back();
+        stretch.or(newest).map_or(1.0, |s| self.unit(s) / s.w)
     }
 
     /// Records that the past is now counted in the unit that the verdict chooses.
@@ -234,6 +242,9 @@ impl DurationEvidence {
         let span_s = dt_s.min(SPAN_MAX_S);
         trial.by_work.update(z, work, span_s);
         trial.by_jobs.update(z, jobs, span_s);
+        if !trial.is_sound() {
+            *trial = Trial::default();
+        }
     }
 }
 
@@ -261,7 +272,6 @@ impl StatePart for DurationEvidence {
     }
 
     fn is_sound(&self) -> bool {
-        let models = |trial: &Trial| trial.by_work.is_sound() && trial.by_jobs.is_sound();
-        self.score.is_finite() && self.trials.values().all(models)
+        self.score.is_finite() && self.trials.values().all(Trial::is_sound)
     }
 }

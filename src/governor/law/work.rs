@@ -66,6 +66,16 @@ impl WorkEstimate {
         (self.known && self.jobs > 0.0).then(|| clamp_finite(self.seconds / self.jobs, 1e-6, 1e5))
     }
 
+    /// Returns the mean duration of a job in a tick in which `n` jobs ended with the mean
+    /// `duration_s`, in seconds, whether durations count or not; few jobs count for little.
+    pub(in crate::governor) fn tick_s(&self, n: f64, duration_s: Option<f64>) -> Option<f64> {
+        let newest_s = self.newest_s()?;
+        let duration_s = duration_s.filter(|d| d.is_finite() && *d > 0.0);
+        Some(duration_s.map_or(newest_s, |d| {
+            (n * clamp_finite(d, 1e-6, 1e5) + BEFORE * newest_s) / (n + BEFORE)
+        }))
+    }
+
     /// Takes the unit that the evidence chooses, and returns the factor from the previous one.
     pub(in crate::governor) fn choose(&mut self) -> f64 {
         let before = self.w;
