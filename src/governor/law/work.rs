@@ -138,3 +138,24 @@ impl WorkEstimate {
         (Some(self.w), self.w)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_mean_waits_until_it_may_fall_and_a_longer_one_does_not() {
+        let mut work = WorkEstimate::default();
+        let mut learn = |duration_s, may_fall| {
+            (0..12).for_each(|_| {
+                work.learn(100.0, Some(duration_s), 5.0, 1.3, may_fall);
+            });
+            work.w
+        };
+        assert!((learn(0.1, true) - 0.1).abs() < 1e-9);
+        assert!((learn(0.05, false) - 0.1).abs() < 1e-9);
+        assert!((learn(0.4, false) - 0.4).abs() < 1e-9);
+        let fallen = learn(0.3, true);
+        assert!((0.2999..0.31).contains(&fallen), "{fallen}");
+    }
+}
