@@ -22,6 +22,7 @@ use crate::api::throttles::view::{self, since_s};
 use crate::governor::Finding;
 use crate::governor::Phase;
 use crate::governor::explain::view::{GovernorView, ShadowView, SignalView};
+use crate::governor::law::Verdict;
 
 /// The most throttles that get a label of their own; the jobs of the others are summed under
 /// `other`.
@@ -422,6 +423,14 @@ impl Sampled {
                         .governor
                         .as_ref()
                         .map(|governor| governor.gain_factor)
+                }),
+            ),
+            (
+                "flyball_governor_durations",
+                "1 while the durations of jobs count, 0 while they say nothing of the load",
+                each(&|measured| {
+                    let durations = measured.governor.as_ref()?.durations.as_ref()?;
+                    Some(f64::from(u8::from(durations.verdict != Verdict::Silent)))
                 }),
             ),
             (

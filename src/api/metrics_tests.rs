@@ -11,7 +11,9 @@ use jiff::Timestamp;
 use super::*;
 use crate::api::http::metrics::{RequestLabels, RouteLabels};
 use crate::api::throttles::pace::Slope;
-use crate::governor::explain::view::{FindingView, GovernorView, ShadowView, SignalView};
+use crate::governor::explain::view::{
+    DurationsView, FindingView, GovernorView, ShadowView, SignalView,
+};
 use crate::governor::law::LearnedQuota;
 use crate::governor::policy::SignalKind;
 use crate::governor::{Actuator, Finding, Phase};
@@ -113,6 +115,11 @@ fn measured(name: &str) -> Measured {
                 sentence: "it does not react".into(),
             }],
             gain_factor: 0.5,
+            durations: Some(DurationsView {
+                verdict: Verdict::Silent,
+                since: None,
+                score: -5.0,
+            }),
             signals: vec![signal],
         }),
         held: Some(HeldKeys {
@@ -220,6 +227,7 @@ fn values_and_labels_are_what_was_sampled() {
         r#"flyball_governor_watchdog{throttle="t0000",finding="deaf"} 1.0"#,
         r#"flyball_governor_watchdog{throttle="t0000",finding="oscillating"} 0.0"#,
         r#"flyball_governor_gain_factor{throttle="t0000"} 0.5"#,
+        r#"flyball_governor_durations{throttle="t0000"} 0.0"#,
         r#"flyball_governor_limiting{throttle="t0000",limiting="search-load"} 1.0"#,
         r#"flyball_throttle_min_rps{throttle="t0000"} 1.0"#,
         r#"flyball_throttle_max_rps{throttle="t0000"} 100.0"#,

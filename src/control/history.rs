@@ -93,6 +93,14 @@ impl History {
             .for_each(|record| record.2 *= factor);
     }
 
+    /// Multiplies the rate of each record by the factor of its end, after the unit of work changed
+    /// in the past too.
+    pub fn convert(&mut self, factor: impl Fn(f64) -> f64) {
+        self.records
+            .iter_mut()
+            .for_each(|record| record.2 *= factor(record.0));
+    }
+
     /// Shifts every record by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.records.iter_mut().for_each(|record| record.0 += by_s);

@@ -130,6 +130,14 @@ impl Observer {
         self.forget_nonsense();
     }
 
+    /// Returns the next de-lagged sample that it expects at the mean rate `phi`, and the variance of
+    /// that; `None` before the first sample with work.
+    pub fn forecast(&self, phi: f64) -> Option<(f64, f64)> {
+        let load = self.b + self.c? * phi;
+        let model = self.bb + 2.0 * phi * self.bc + phi * phi * self.cc;
+        Some((load, model.max(0.0) + self.noise * load.max(0.2) + 1e-4))
+    }
+
     /// Returns the work rate at which the load reaches the setpoint, `k` sigmas optimistic; `None`
     /// before the first sample with work.
     pub fn room(&self, k: f64) -> Option<f64> {

@@ -30,6 +30,7 @@ pub mod state;
 pub mod stored;
 pub mod time;
 pub mod watchdogs;
+mod work_unit;
 mod written;
 
 #[cfg(test)]

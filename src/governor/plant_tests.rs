@@ -32,6 +32,8 @@ pub struct Plant {
     pub visible_s: f64,
     /// The delay until released work makes its load, in seconds; the law does not know it.
     pub hidden_s: usize,
+    /// The mean duration of a job, in seconds, if workers report it.
+    pub job_s: Option<f64>,
     /// The number of waiting jobs, if known.
     pub waiting: Option<f64>,
     /// The relative noise of a sample.
@@ -61,6 +63,10 @@ pub struct PlantSecond {
     pub load: f64,
     pub average: f64,
     pub phase: Phase,
+    /// True if the newest decision raised the rate.
+    pub raised: bool,
+    /// The newest reading.
+    pub reading: Option<f64>,
 }
 
 impl Plant {
@@ -126,6 +132,7 @@ impl Plant {
             scrape_s,
             visible_s,
             hidden_s: 0,
+            job_s: None,
             waiting: None,
             noise: 0.0,
             sighted: true,
@@ -212,6 +219,8 @@ impl Plant {
             load,
             average,
             phase: self.plan.breaker,
+            raised: self.plan.reason.contains(": raising "),
+            reading: self.state.signals[0].value,
         });
     }
 
@@ -276,6 +285,7 @@ impl Plant {
             achieved_rps: Some(sum / (recent.count() + 1) as f64),
             limiting_share: Some(if self.demand < self.knob { 0.0 } else { 1.0 }),
             knob_rps: self.person.take().map(RateLimit::new),
+            mean_duration_s: self.job_s,
             waiting: self.waiting,
             ..Observation::default()
         }

@@ -195,6 +195,7 @@ pub fn tick(
     state.follow(policy, bounds, seen, limit, cause);
 
     let dt = since_s.clamp(0.0, TICKS_MAX * policy.law.tick_s);
+    shadow.own.adopt_durations(&state.work, policy, seen.now);
     let (imagined, flow) = shadow.imagine(state, policy, seen, dt);
     let plan = shadow.own.tick(policy, bounds, &imagined);
     if dt > 0.0 {

@@ -8,7 +8,7 @@
 //!
 //! A tick runs these steps in order, each in its own file:
 //!
-//! 1. durations ([`super::law::work`]), history, samples ([`super::law::signal`]);
+//! 1. durations ([`super::work_unit`]), history, samples ([`super::law::signal`]);
 //! 2. a manual change of the knob;
 //! 3. stale signals: hold, then decay to `safe_rps`;
 //! 4. the breaker ([`super::law::breaker`]);
@@ -283,19 +283,9 @@ impl ControlState {
             .achieved_rps
             .filter(|a| a.is_finite())
             .map(|a| a.clamp(0.0, Bounds::MAX_RATE));
-        if policy.law.durations
-            && let (Some(factor), _) = self.work.learn(
-                seen.ended_jobs(achieved, dt),
-                seen.mean_duration_s,
-                dt,
-                policy.law.duration_step,
-            )
-        {
-            self.scale(factor);
-        }
+        self.learn_work(policy, seen, achieved, dt);
         if let Some(achieved) = achieved {
-            self.history
-                .push(now, elapsed.min(4.0 * tick_s), achieved * self.work.w);
+            self.push_work(seen, now, (elapsed.min(4.0 * tick_s), dt), achieved);
         }
         signals::ingest(
             &mut self.signals,
@@ -305,6 +295,7 @@ impl ControlState {
             self.work.w,
             now,
         );
+        self.judge_durations(policy, seen, now, dt);
         if let Some(limit) = seen.knob_rps {
             self.obey(policy, bounds, now, limit);
         }
@@ -461,18 +452,6 @@ impl ControlState {
         plan
     }
 
-    /// Multiplies rates by `factor` after the unit of work changed.
-    fn scale(&mut self, factor: f64) {
-        self.u += factor.ln();
-        self.breaker.v_trip *= factor;
-        self.usual *= factor;
-        self.history.scale(factor);
-        self.week.scale(factor);
-        for signal in &mut self.signals {
-            signal.scale(factor);
-        }
-    }
-
     /// Shifts every time by `by_s` after the clock was set back.
     fn shift(&mut self, by_s: f64) {
         self.at = self.at.map(|t| t + by_s);
@@ -481,7 +460,8 @@ impl ControlState {
         if let Some(trip) = &mut self.last_trip {
             trip.at += by_s;
         }
-        let parts: [&mut dyn StatePart; 4] = [
+        let parts: [&mut dyn StatePart; 5] = [
+            &mut self.work.evidence,
             &mut self.breaker,
             &mut self.watchdogs,
             &mut self.week,

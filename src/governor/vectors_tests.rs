@@ -33,6 +33,7 @@ fn policy(signals: &[(&str, SignalKind, f64, f64)]) -> Policy {
         late_gaps: 1e6,
         gain: 1.2,
         restart: 0.6,
+        durations_check: false,
         duration_step: 1e6,
         ..ControllerTuning::default()
     };

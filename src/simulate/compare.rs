@@ -21,6 +21,9 @@ pub struct ComparisonRow {
     /// True if the governor was given wrong dynamics; such rows are reported, but left out of the
     /// sums.
     pub wrong_dynamics: bool,
+    /// True if the scenario is about one part of the law: durations that say nothing (N), or a queue
+    /// (Q). Such rows are reported, but left out of the sums, which are about the rest.
+    pub one_part: bool,
     /// True if the knob limits concurrency; such rows are reported, but left out of the sums, which
     /// are about rates.
     pub slots: bool,
@@ -33,7 +36,7 @@ pub struct ComparisonRow {
 impl ComparisonRow {
     /// Returns true if the row is part of the sums.
     fn counts(&self) -> bool {
-        !self.wrong_dynamics && !self.slots
+        !self.wrong_dynamics && !self.slots && !self.one_part
     }
 }
 
@@ -114,6 +117,7 @@ pub fn compare(
             controller: contender.name(),
             refusals: scenario.quota.is_some(),
             wrong_dynamics: scenario.name.starts_with('D'),
+            one_part: scenario.name.starts_with(['N', 'Q']),
             slots: scenario.policy.law.actuator == Actuator::Concurrency,
             mean: Score::mean(&of),
             worst: (
@@ -208,6 +212,7 @@ mod tests {
                 controller,
                 refusals,
                 wrong_dynamics,
+                one_part: false,
                 slots: false,
                 mean: Score {
                     overload_s,

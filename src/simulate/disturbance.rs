@@ -34,7 +34,14 @@ pub struct Disturbance {
     pub scrapes: Vec<Scrape>,
     /// Standard normal draws for the mean duration of each tick's jobs, one for every second.
     pub durations: Vec<f64>,
+    /// Factors on the jobs' own duration, one for every second; empty unless it walks.
+    pub answers: Vec<f64>,
+    /// Factors on the drain of the queue, one for every second; empty without noise.
+    pub drains: Vec<f64>,
 }
+
+/// Duration of the correlation of a drain's noise, in seconds.
+const DRAIN_S: f64 = 60.0;
 
 impl Disturbance {
     /// Draws the day of `scenario` with the number `seed`.
@@ -77,11 +84,42 @@ impl Disturbance {
             })
             .collect();
         let durations = (0..seconds).map(|_| normal(&mut rng)).collect();
+        let scrapes = scrapes(scenario, &mut rng);
+        // Later additions draw last: the days of older scenarios stay the same.
         Self {
             days,
-            scrapes: scrapes(scenario, &mut rng),
+            scrapes,
             durations,
+            answers: answers(scenario, seconds, &mut rng),
+            drains: drains(scenario, seconds, &mut rng),
         }
+    }
+}
+
+fn answers(scenario: &Scenario, seconds: usize, rng: &mut StdRng) -> Vec<f64> {
+    let (step, mut wander) = (scenario.jobs.answer_walk / 3600f64.sqrt(), 0.0);
+    let walk = |_| {
+        wander += step * normal(rng);
+        f64::exp(wander)
+    };
+    if step > 0.0 {
+        (0..seconds).map(walk).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+fn drains(scenario: &Scenario, seconds: usize, rng: &mut StdRng) -> Vec<f64> {
+    let noise = scenario.queue.as_ref().map_or(0.0, |queue| queue.noise);
+    let (keep, mut walk) = ((-1.0 / DRAIN_S).exp(), 0.0);
+    let factor = |_| {
+        walk = walk * keep + normal(rng) * (1.0 - keep * keep).sqrt();
+        (1.0 + noise * walk).max(0.0)
+    };
+    if noise > 0.0 {
+        (0..seconds).map(factor).collect()
+    } else {
+        Vec::new()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Goals of the law in the scenarios of providers: slots and quotas.
+//! Goals of the law in single scenarios: slots, quotas, durations that say nothing, and queues.
 
 use super::disturbance::Disturbance;
 use super::run::{SimulationRecord, run};
@@ -81,5 +81,41 @@ fn slots_hold_the_time_of_an_answer_and_give_way_within_a_minute() {
                 .all(|s| s.knob.fract() == 0.0),
             "slots are whole"
         );
+    }
+}
+
+#[test]
+fn durations_that_say_nothing_cost_no_overload_once_they_are_found_out() {
+    for (name, from, to) in [("N1", 1380, 2700), ("N2", 3900, 5400)] {
+        for seed in 0..5 {
+            let (_, record) = day(name, seed);
+            let (x, used) = (
+                mean(&record, from, to, |s| s.x),
+                mean(&record, from, to, |s| s.achieved / s.oracle),
+            );
+            assert!(
+                (0.85..1.05).contains(&x) && used > 0.85,
+                "{name}, day {seed}: {x} setpoints, {used} used"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_queue_is_held_at_its_depth_while_its_consumers_come_and_go() {
+    for seed in 0..5 {
+        let (_, record) = day("Q1", seed);
+        let highest = record.seconds.iter().map(|s| s.x).fold(0.0, f64::max);
+        assert!(highest < 1.8, "day {seed}: {highest} setpoints");
+        for (from, to) in [(600, 1200), (1800, 2700), (3300, 4200)] {
+            let (x, used) = (
+                mean(&record, from, to, |s| s.x),
+                mean(&record, from, to, |s| s.achieved / s.oracle),
+            );
+            assert!(
+                (0.85..1.15).contains(&x) && used > 0.9,
+                "day {seed}, from {from}: {x} setpoints, {used} used"
+            );
+        }
     }
 }

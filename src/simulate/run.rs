@@ -66,6 +66,8 @@ struct Loop<'a> {
     weather: &'a Disturbance,
     controller: Box<dyn Controller>,
     page: ExporterPage<'a>,
+    /// Entries in the queue that the jobs fill.
+    depth: f64,
     knob: f64,
     /// Time of the last write to the knob, in seconds.
     written: f64,
@@ -105,6 +107,7 @@ impl<'a> Loop<'a> {
             weather,
             controller,
             page,
+            depth: 0.0,
             knob,
             written: 0.0,
             was_down: false,
@@ -124,7 +127,7 @@ impl<'a> Loop<'a> {
                 .governor_down_s
                 .iter()
                 .any(|&(from, to)| now >= from && now < to);
-            if !down && self.scenario.exporter.probe {
+            if !down && (self.scenario.exporter.probe || self.scenario.queue.is_some()) {
                 self.look(now);
             }
             if t.is_multiple_of(tick_s) {
@@ -161,11 +164,12 @@ impl<'a> Loop<'a> {
         let knob = self.obeyed(now);
         let demand = jobs.demand.at(now);
         let slots = self.scenario.policy.law.actuator == Actuator::Concurrency;
+        let (at_work, base_s) = self.at_work(&machines, t as usize);
         let rate = match slots {
-            false => plant::achieved(&machines, jobs.base_s, jobs.in_flight, knob.min(demand)),
-            true => plant::achieved(&machines, jobs.base_s, jobs.in_flight.min(knob), demand),
+            false => plant::achieved(at_work, base_s, jobs.in_flight, knob.min(demand)),
+            true => plant::achieved(at_work, base_s, jobs.in_flight.min(knob), demand),
         };
-        let duration_s = plant::duration_s(&machines, jobs.base_s, rate);
+        let duration_s = plant::duration_s(at_work, base_s, rate);
         let quota = self
             .scenario
             .quota
@@ -182,10 +186,10 @@ impl<'a> Loop<'a> {
         since.completed += done;
         since.rejected += rate - done;
         since.busy_s += done * duration_s;
-        self.slowest.push((
-            done,
-            done * plant::duration_p99_s(&machines, jobs.base_s, rate),
-        ));
+        self.slowest
+            .push((done, done * plant::duration_p99_s(at_work, base_s, rate)));
+        let drain = self.drain(t as usize);
+        self.depth = (self.depth + done - drain).max(0.0);
 
         let real = series(&machines, rate);
         self.page.second(t, &real);
@@ -198,11 +202,14 @@ impl<'a> Loop<'a> {
         };
         let heard = self.scenario.policy.signals.iter();
         let heard = heard.filter_map(|signal| {
-            Some(took_s(signal, &machines, jobs.base_s, rate)? * signal.scale / signal.setpoint)
+            if self.scenario.fills(signal) {
+                return Some(self.depth / signal.setpoint);
+            }
+            Some(took_s(signal, at_work, base_s, rate)? * signal.scale / signal.setpoint)
         });
         let heard = heard.fold(0.0, f64::max);
         let (x, true_x) = (worst(&self.page.series).max(heard), worst(&real).max(heard));
-        let possible = self.oracle(&machines, demand.min(quota));
+        let possible = self.oracle(&machines, (at_work, base_s), demand.min(quota).min(drain));
         self.controller.learn_possible(possible);
         self.record.seconds.push(SimulatedSecond {
             t: now,
@@ -215,13 +222,33 @@ impl<'a> Loop<'a> {
         });
     }
 
+    /// Returns the machines and the base time, in seconds, that make the duration of a job in the
+    /// second `t`.
+    fn at_work<'m>(&self, machines: &'m [Machine], t: usize) -> (&'m [Machine], f64) {
+        let jobs = &self.scenario.jobs;
+        jobs.answer_s
+            .as_ref()
+            .map_or((machines, jobs.base_s), |curve| {
+                let factor = self.weather.answers.get(t).copied().unwrap_or(1.0);
+                (&machines[..0], curve.at(t as f64) * factor)
+            })
+    }
+
+    /// Returns the entries that the queue can give in the second `t`; without a queue there is no
+    /// end to it.
+    fn drain(&self, t: usize) -> f64 {
+        self.scenario.queue.as_ref().map_or(f64::INFINITY, |queue| {
+            queue.drain.at(t as f64) * self.weather.drains.get(t).copied().unwrap_or(1.0)
+        })
+    }
+
     /// Returns the greatest rate at which every signal is at its setpoint or below, with full
-    /// knowledge and no delay.
-    fn oracle(&self, machines: &[Machine], most: f64) -> f64 {
+    /// knowledge and no delay; a queue stays as it is.
+    fn oracle(&self, machines: &[Machine], (at_work, base_s): (&[Machine], f64), most: f64) -> f64 {
         let (jobs, bounds) = (&self.scenario.jobs, self.scenario.bounds);
         let allowed = |rate: f64| {
             self.scenario.policy.signals.iter().all(|signal| {
-                if let Some(took_s) = took_s(signal, machines, jobs.base_s, rate) {
+                if let Some(took_s) = took_s(signal, at_work, base_s, rate) {
                     return took_s * signal.scale <= signal.setpoint;
                 }
                 let Some((n, kind)) = self.scenario.resource_of(&signal.query) else {
@@ -237,11 +264,9 @@ impl<'a> Loop<'a> {
             })
         };
         let most = match self.scenario.policy.law.actuator {
-            Actuator::Rps => {
-                plant::achieved(machines, jobs.base_s, jobs.in_flight, most.min(bounds.max))
-            }
+            Actuator::Rps => plant::achieved(at_work, base_s, jobs.in_flight, most.min(bounds.max)),
             Actuator::Concurrency => {
-                plant::achieved(machines, jobs.base_s, jobs.in_flight.min(bounds.max), most)
+                plant::achieved(at_work, base_s, jobs.in_flight.min(bounds.max), most)
             }
         };
         plant::greatest(most, allowed)
@@ -253,8 +278,10 @@ impl<'a> Loop<'a> {
             .seconds
             .last()
             .map_or(0.0, |second| second.achieved);
-        let looks: Vec<SignalSample> =
-            self.samples(now, &self.page.series.clone(), Some(SignalKind::Load));
+        let mut looks = self.depths(now);
+        if self.scenario.exporter.probe {
+            looks.extend(self.samples(now, &self.page.series, Some(SignalKind::Load)));
+        }
         if let Some(rps) = self.controller.look(now, achieved, &looks) {
             (self.knob, self.written) = (rps, now);
         }
@@ -269,6 +296,7 @@ impl<'a> Loop<'a> {
             .flat_map(|(at, shown)| self.samples(*at, shown, None))
             .collect();
         readings.extend(self.slowest_hundredth(now, t as usize));
+        readings.extend(self.depths(now));
         let flow = Flow {
             achieved_rps: since.taken / since.seconds,
             limiting_share: since.waited_s / since.seconds,
@@ -297,6 +325,20 @@ impl<'a> Loop<'a> {
         self.knob = self.controller.tick(&seen);
         self.written = now;
         self.think(now);
+    }
+
+    /// Returns the samples of the queue's depth, which is read directly.
+    fn depths(&self, now: f64) -> Vec<SignalSample> {
+        let signals = self.scenario.policy.signals.iter();
+        let of = |signal: &SignalPolicy| SignalSample {
+            signal: signal.name.clone(),
+            value: Some(self.depth),
+            at: now,
+        };
+        signals
+            .filter(|signal| self.scenario.fills(signal))
+            .map(of)
+            .collect()
     }
 
     /// Returns the signals' samples of a page of time `at`; with `only`, those of that kind.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::curve::Curve;
-use crate::governor::policy::{Heard, Policy, SignalKind, SignalSource};
+use crate::governor::policy::{Heard, Policy, SignalKind, SignalPolicy, SignalSource};
 use crate::governor::{Actuator, Bounds, ControllerTuning};
 
 /// The longest virtual time of a scenario, in minutes: five weeks.
@@ -32,6 +32,8 @@ pub struct Scenario {
     pub jobs: Workload,
     /// The quota of a provider, if there is one.
     pub quota: Option<QuotaCurve>,
+    /// The queue that the jobs fill, if there is one.
+    pub queue: Option<Queue>,
     /// The policy, read by the same code as every knobs file.
     pub policy: Policy,
     /// The knobs `min`, `max` and `safe_rps`.
@@ -125,6 +127,11 @@ pub struct Workload {
     pub demand: Curve,
     /// True if workers report the durations of jobs.
     pub durations: bool,
+    /// Duration of a job, in seconds, if it is unrelated to its work on the resources: the time
+    /// until a server acknowledges it, or until another service answers.
+    pub answer_s: Option<Curve>,
+    /// Standard deviation of that duration's logarithm after an hour of its random walk.
+    pub answer_walk: f64,
 }
 
 impl Default for Workload {
@@ -134,6 +141,8 @@ impl Default for Workload {
             in_flight: 64.0,
             demand: Curve::Constant(1e9),
             durations: true,
+            answer_s: None,
+            answer_walk: 0.0,
         }
     }
 }
@@ -144,6 +153,19 @@ impl Default for Workload {
 pub struct QuotaCurve {
     /// Accepted jobs per second.
     pub rps: Curve,
+}
+
+/// A queue that the jobs fill, one entry each, and that others drain.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Queue {
+    /// Name in the `query` of a signal with the source `depth`.
+    pub name: String,
+    /// Entries that are taken out per second, while there are any.
+    pub drain: Curve,
+    /// Relative noise of the drain, correlated over a minute.
+    #[serde(default)]
+    pub noise: f64,
 }
 
 #[derive(Deserialize)]
@@ -157,6 +179,7 @@ struct File {
     #[serde(default)]
     jobs: Workload,
     quota: Option<QuotaCurve>,
+    queue: Option<Queue>,
 }
 
 #[derive(Deserialize)]
@@ -252,6 +275,7 @@ impl Scenario {
             },
             jobs: read.jobs,
             quota: read.quota,
+            queue: read.queue,
             policy,
             bounds: actuator.bounds(Bounds {
                 min: read.knobs.min.unwrap_or(0.0),
@@ -296,6 +320,12 @@ impl Scenario {
         ))
     }
 
+    /// Returns true if `signal` is the depth of the queue that the jobs fill.
+    pub fn fills(&self, signal: &SignalPolicy) -> bool {
+        let queue = self.queue.as_ref();
+        signal.source == SignalSource::Depth && queue.is_some_and(|q| q.name == signal.query)
+    }
+
     fn faults(&self, minutes: f64) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |sound: bool, what: String| {
@@ -334,8 +364,9 @@ impl Scenario {
             ),
         );
         check(
-            !self.resources.is_empty() || self.quota.is_some(),
-            "resource: is missing; write at least one [[resource]] or a [quota]".to_owned(),
+            !self.resources.is_empty() || self.quota.is_some() || self.queue.is_some(),
+            "resource: is missing; write at least one [[resource]], a [quota] or a [queue]"
+                .to_owned(),
         );
         let names: BTreeSet<&str> = self
             .resources
@@ -414,13 +445,40 @@ impl Scenario {
                 jobs.in_flight
             ),
         );
-        let fault = jobs.demand.fault(0.0);
         check(
-            fault.is_none(),
-            format!("jobs.demand: {}", fault.unwrap_or_default()),
+            within(jobs.answer_walk, 0.0, 10.0),
+            format!(
+                "jobs.answer_walk: {} is not allowed; use 0 to 10",
+                jobs.answer_walk
+            ),
         );
-        if let Some(fault) = self.quota.as_ref().and_then(|quota| quota.rps.fault(1e-6)) {
-            check(false, format!("quota.rps: {fault}"));
+        let noise = self.queue.as_ref().map_or(0.0, |queue| queue.noise);
+        check(
+            within(noise, 0.0, 2.0),
+            format!("queue.noise: {noise} is not allowed; use 0 to 2"),
+        );
+        let answer_s = jobs.answer_s.as_ref();
+        for (key, fault) in [
+            ("jobs.demand", jobs.demand.fault(0.0)),
+            (
+                "jobs.answer_s",
+                answer_s.and_then(|curve| curve.fault(1e-6)),
+            ),
+            (
+                "quota.rps",
+                self.quota.as_ref().and_then(|quota| quota.rps.fault(1e-6)),
+            ),
+            (
+                "queue.drain",
+                self.queue
+                    .as_ref()
+                    .and_then(|queue| queue.drain.fault(1e-6)),
+            ),
+        ] {
+            check(
+                fault.is_none(),
+                format!("{key}: {}", fault.unwrap_or_default()),
+            );
         }
         for signal in &self.policy.signals {
             let name = &signal.name;
@@ -439,10 +497,18 @@ impl Scenario {
                         || matches!(signal.heard, Some(Heard::Latency | Heard::LatencyP99)),
                     format!("signal.source: {name} needs a [quota], because nothing else refuses"),
                 ),
+                SignalSource::Depth => check(
+                    self.fills(signal),
+                    format!(
+                        "signal.query: {:?} of {name} is not the name of this plant's [queue]",
+                        signal.query
+                    ),
+                ),
                 _ => check(
                     false,
                     format!(
-                        "signal.source: of {name} is not simulated; use \"prometheus\" or \"feedback\""
+                        "signal.source: of {name} is not simulated; use \"prometheus\", \"depth\" or \
+                         \"feedback\""
                     ),
                 ),
             }

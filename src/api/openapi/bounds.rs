@@ -285,6 +285,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         (_, "limiting_share" | "refused_share" | "braked_share" | "gain_factor") => {
             json!({ "minimum": 0, "maximum": 1 })
         }
+        ("DurationsState", "score") => json!({ "minimum": -6, "maximum": 6 }),
         // -1 is no limit.
         (
             _,

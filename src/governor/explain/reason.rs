@@ -5,7 +5,7 @@ use super::format::{number, seconds};
 use super::terms::terms;
 use crate::governor::actuator::Actuator;
 use crate::governor::law::limits::above_soft;
-use crate::governor::law::{Clamp, Phase};
+use crate::governor::law::{Clamp, Phase, Verdict};
 use crate::governor::manual_override::ManualOverride;
 use crate::governor::plan::Plan;
 use crate::governor::policy::Policy;
@@ -136,11 +136,12 @@ fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &
                 false => reads,
             };
             format!(
-                "{reads}: {}{follows}{}",
+                "{reads}: {}{follows}{}{}",
                 motion(before, state.knob, unit),
                 clamps
                     .last()
-                    .map_or_else(String::new, |c| bound(state, policy, now, *c))
+                    .map_or_else(String::new, |c| bound(state, policy, now, *c)),
+                found(state, now)
             )
         }
     }
@@ -156,6 +157,17 @@ fn motion(before: f64, after: f64, unit: &str) -> String {
         format!("lowering {} to {} {unit}", number(before), number(after))
     } else {
         format!("holding {} {unit}", number(after))
+    }
+}
+
+/// Returns the finding about durations, in the decision that it belongs to.
+fn found(state: &Snapshot<'_>, now: f64) -> &'static str {
+    let evidence = &state.work.evidence;
+    match evidence.verdict {
+        _ if evidence.since != Some(now) => "",
+        Verdict::Unknown => "",
+        Verdict::Telling => "; job durations follow the load that jobs cause, so they count",
+        Verdict::Silent => "; job durations say nothing of the load, so jobs are counted",
     }
 }
 

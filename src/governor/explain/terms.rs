@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::cause::Cause;
 use crate::control::pid::Terms;
 use crate::governor::actuator::Actuator;
-use crate::governor::law::{Clamp, Phase};
+use crate::governor::law::{Clamp, Phase, Verdict};
 use crate::governor::policy::{Policy, SignalKind};
 use crate::governor::snapshot::Snapshot;
 
@@ -85,6 +85,11 @@ pub(super) fn terms(
         put("trips", f64::from(state.breaker.trips));
         put("phase_s", now - state.breaker.since);
     }
+    let evidence = &state.work.evidence;
+    let is_judged = policy.checks_durations() && evidence.verdict != Verdict::Unknown;
+    if is_judged {
+        put("durations_score", evidence.score);
+    }
     if let Some(hold) = state.hold {
         put("held_s", hold.until - now);
     }
@@ -96,6 +101,9 @@ pub(super) fn terms(
         }
         terms.insert("signal".to_owned(), json!(state.signals[*index].name));
         terms.insert("clamps".to_owned(), json!(clamps));
+    }
+    if is_judged {
+        terms.insert("durations".to_owned(), json!(evidence.verdict.as_str()));
     }
     if !learned.is_empty() {
         terms.insert("learned_quota".to_owned(), Value::Object(learned));

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::governor::actuator::Actuator;
-use crate::governor::law::{LearnedQuota, Phase, Signal};
+use crate::governor::law::{DurationEvidence, LearnedQuota, Phase, Signal, Verdict};
 use crate::governor::policy::{Policy, SignalKind};
 use crate::governor::score::Score;
 use crate::governor::state::ControlState;
@@ -53,8 +53,25 @@ pub struct GovernorView {
     pub findings: Vec<FindingView>,
     /// The factor that the watchdogs apply to the gain: 1, 0.5 or 0.25.
     pub gain_factor: f64,
+    /// The finding about the durations of jobs; `null` if the policy does not use them.
+    pub durations: Option<DurationsView>,
     /// The signals that the governor reads, in the order of the policy.
     pub signals: Vec<SignalView>,
+}
+
+/// The finding about the durations of jobs.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "api", schema(as = DurationsState))]
+pub struct DurationsView {
+    /// The finding: `unknown` (they count), `telling` (they follow the load that jobs cause, and
+    /// count) or `silent` (they say nothing of the load, and jobs are counted instead).
+    #[cfg_attr(feature = "api", schema(value_type = String, example = "telling"))]
+    pub verdict: Verdict,
+    /// The time of the finding; `null` before the first one.
+    pub since: Option<Timestamp>,
+    /// The log odds that durations show the load, from -6 to 6.
+    pub score: f64,
 }
 
 /// A trip of a breaker.
@@ -254,6 +271,9 @@ impl GovernorView {
                 })
                 .collect(),
             gain_factor: state.watchdogs.oscillation.gain_factor(),
+            durations: policy
+                .checks_durations()
+                .then(|| DurationsView::of(&decides.work.evidence)),
             signals: signals.collect(),
         };
         view.age(now);
@@ -270,6 +290,16 @@ impl GovernorView {
         for signal in &mut self.signals {
             signal.age_s = signal.at.map(|at| (now - unix_s(at)).max(0.0));
             signal.stale = now - signal.heard_at > signal.stale_after_s;
+        }
+    }
+}
+
+impl DurationsView {
+    fn of(evidence: &DurationEvidence) -> Self {
+        Self {
+            verdict: evidence.verdict,
+            since: evidence.since.map(timestamp),
+            score: evidence.score,
         }
     }
 }

@@ -12,7 +12,7 @@ use super::format::{number, seconds};
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::Actuator;
 use crate::governor::decision::Decision;
-use crate::governor::law::{LearnedQuota, Phase};
+use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
 use crate::governor::time::unix_s;
 use crate::throttle::{Mode, RateLimit, Status};
@@ -209,6 +209,7 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
     }
     parts.extend(runner_up(view));
     parts.extend(quotas(requested, view));
+    parts.extend(durations(requested, view));
     parts.extend(trend(requested, status));
     if let Some(trip) = view
         .last_trip
@@ -355,6 +356,16 @@ fn quotas(requested: &WhyInput, view: &GovernorView) -> Option<String> {
     };
     let reported: Vec<String> = each.map(tell).collect();
     (!reported.is_empty()).then(|| reported.join("; "))
+}
+
+/// Returns the phrase for durations that do not count.
+fn durations(requested: &WhyInput, view: &GovernorView) -> Option<String> {
+    let found = view.durations.as_ref()?;
+    let ago = found.since.map_or_else(String::new, |at| {
+        format!(", found {} ago", seconds(requested.now - unix_s(at)))
+    });
+    (found.verdict == Verdict::Silent)
+        .then(|| format!("job durations say nothing of the load{ago}, so jobs are counted"))
 }
 
 /// Returns the trend of the rate in the last minutes.

@@ -551,3 +551,24 @@ fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots(
         "{slots}"
     );
 }
+
+#[test]
+fn durations_that_do_not_count_are_told_with_the_age_of_the_finding() {
+    let told = |verdict| {
+        let view = governed(1.96, |state, _| {
+            state.work.evidence.verdict = verdict;
+            state.work.evidence.since = Some(NOW - 720.0);
+        });
+        ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None)
+    };
+    let silent = told(Verdict::Silent);
+    assert!(
+        silent.contains(
+            "; job durations say nothing of the load, found 12 min ago, so jobs are counted"
+        ),
+        "{silent}"
+    );
+    for counts in [Verdict::Unknown, Verdict::Telling] {
+        assert!(!told(counts).contains("durations"));
+    }
+}

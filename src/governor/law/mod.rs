@@ -7,6 +7,7 @@
 
 pub mod breaker;
 pub mod controller;
+pub mod duration_evidence;
 pub mod limits;
 pub(in crate::governor) mod part;
 pub mod pid_controller;
@@ -18,6 +19,7 @@ pub mod work;
 
 pub use breaker::{Breaker, Phase, TripRecord};
 pub use controller::Controller;
+pub use duration_evidence::{DurationEvidence, Verdict};
 pub use limits::{Clamp, Hold};
 pub use pid_controller::PidController;
 pub use quota_controller::{LearnedQuota, QuotaController};

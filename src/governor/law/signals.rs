@@ -155,6 +155,12 @@ pub(in crate::governor) fn highest_load(
         .reduce(f64::max)
 }
 
+/// Returns true if the newest sample of any signal is above its setpoint.
+pub(in crate::governor) fn any_above(signals: &[Signal], policy: &Policy) -> bool {
+    let mut pairs = signals.iter().zip(&policy.signals);
+    pairs.any(|(signal, about)| signal.value.is_some_and(|value| value > about.setpoint))
+}
+
 /// Replaces signals whose numbers absurd input made infinite or NaN; they start over at `u`.
 pub(in crate::governor) fn mend(signals: &mut [Signal], policy: &Policy, u: f64) {
     for (signal, about) in signals.iter_mut().zip(&policy.signals) {

@@ -419,8 +419,15 @@ pub const KEYS: &[Key] = &[
         "durations",
         true,
         "Control *work* (rate x mean duration): an inner loop that reacts to more expensive jobs \
-         within seconds. Switch it off for jobs whose duration is unrelated to the resource. \
-         Always off with `actuator = \"concurrency\"`, because slots already measure work.",
+         within seconds. Jobs whose duration is unrelated to the resource are found out \
+         (`durations_check`). Always off with `actuator = \"concurrency\"`, because slots already measure work.",
+    ),
+    flag(
+        "durations_check",
+        true,
+        "Find out from the samples whether durations say anything of the load, count jobs while \
+         they do not, and never raise the rate because jobs get shorter while a signal reads above \
+         its setpoint. `false`: durations always count.",
     ),
     number(
         "duration_step",

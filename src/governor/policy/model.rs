@@ -198,6 +198,7 @@ pub struct ControllerTuning {
     pub quota_margin: f64,
     pub quiet_s: f64,
     pub durations: bool,
+    pub durations_check: bool,
     pub duration_step: f64,
     pub observer: bool,
     pub predictor: bool,
@@ -212,6 +213,11 @@ impl Policy {
         self.law.durations
             || self.law.actuator == Actuator::Concurrency
             || self.signals.iter().any(|signal| signal.heard.is_some())
+    }
+
+    /// Returns true if the governor finds out whether durations say anything of the load.
+    pub fn checks_durations(&self) -> bool {
+        self.law.durations && self.law.durations_check
     }
 
     /// Returns true if it needs the duration of each of the throttle's own jobs.

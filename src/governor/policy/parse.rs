@@ -127,6 +127,7 @@ fn law(values: &Values) -> ControllerTuning {
         // Longer jobs already complete less often per slot; lowering the slots as well would count
         // that twice.
         durations: values.flag("durations") && actuator == Actuator::Rps,
+        durations_check: values.flag("durations_check"),
         duration_step: values.number("duration_step"),
         observer: values.flag("observer"),
         predictor: values.flag("predictor"),

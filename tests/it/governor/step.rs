@@ -29,6 +29,7 @@ late_gaps = 1000000
 gain = 1.2
 restart = 0.6
 duration_step = 1000000
+durations_check = false
 ";
 
 /// A running filter with its pipes.
