@@ -34,6 +34,7 @@ fn policy(signals: &[(&str, SignalKind, f64, f64)]) -> Policy {
         gain: 1.2,
         restart: 0.6,
         duration_step: 1e6,
+        model: false,
         ..ControllerTuning::default()
     };
     Policy {
