@@ -1,9 +1,22 @@
 //! Readers of the fields that the arguments of reindex jobs are made of.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::input::Reader;
 use crate::input::wording::any_of;
+
+/// Prefix of variables that hold databases' URLs and that jobs may name, if jobs may bring their
+/// own.
+pub(super) const DATABASES: &str = "REINDEX_DATABASE_";
+
+/// The refusal of addresses, tables and queries that a job brings.
+const NOT_FREE: &str = "must be left out: a job names a source and a sink of the settings file, and brings no address, table, SQL or variable \
+     of its own unless the operator sets allow_reindex_queries";
+
+/// The refusal of a database's URL in a job.
+pub(super) const NO_URL: &str = "must be left out, because credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"";
 
 pub(super) fn wrong<T>(
     fields: &mut Reader<'_>,
@@ -130,4 +143,39 @@ pub(super) fn columns(fields: &mut Reader<'_>, name: &str) -> Option<Vec<String>
         fields.refuse(name, "a column's name or a list of them", &value);
     }
     columns
+}
+
+/// Looks up the source or sink that a part names, and reports an unknown name.
+pub(super) fn named<'p, T>(
+    fields: &mut Reader<'_>,
+    known: &'p BTreeMap<String, T>,
+    part: &str,
+) -> Option<&'p T> {
+    let name = text(fields, "name")?;
+    let found = known.get(&name);
+    if found.is_none() {
+        let message = format!(
+            "must be a {part} of the settings file ([reindex.{part}s.<name>]); allowed: {}",
+            list(known.keys())
+        );
+        fields.wrong("name", message);
+    }
+    found
+}
+
+/// Refuses every field of a part without a name, because jobs may not bring their own.
+pub(super) fn refuse_free<'n, T>(
+    fields: &mut Reader<'_>,
+    part: &str,
+    known: impl Iterator<Item = &'n String>,
+) -> Option<T> {
+    for name in ["type", "url", "url_env", "authorization_env", "query"] {
+        refuse(fields, name, NOT_FREE);
+    }
+    let allowed = format!(
+        "a {part} of the settings file ([reindex.{part}s.<name>]); allowed: {}",
+        list(known)
+    );
+    fields.missing("name", &allowed);
+    None
 }

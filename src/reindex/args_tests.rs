@@ -3,6 +3,10 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
+use crate::reindex::catalogue::{
+    Hidden, NamedSink, NamedSource, Rights, SourceKind, USUAL_BULK_PATH,
+};
+use crate::reindex::source_args::Rows;
 
 fn good() -> Value {
     json!({
@@ -80,7 +84,7 @@ fn what_a_job_names_is_resolved_to_what_the_operator_has_written() {
         args.source.rows,
         Rows::Table(vec!["public".into(), "articles".into()])
     );
-    let Sink::Elastic(sink) = args.sink else {
+    let SinkArgs::Elastic(sink) = args.sink else {
         panic!()
     };
     assert_eq!(
@@ -101,7 +105,10 @@ fn what_a_job_names_is_resolved_to_what_the_operator_has_written() {
         args.source.rows,
         Rows::Query("select * from articles where not hidden".into())
     );
-    assert!(matches!(args.sink, Sink::Postgres { database: None, .. }));
+    assert!(matches!(
+        args.sink,
+        SinkArgs::Postgres { database: None, .. }
+    ));
 }
 
 #[test]
@@ -246,7 +253,7 @@ fn variables_of_databases_cannot_be_headers_and_the_other_way_round_even_with_th
     }
     let mut args = good();
     args["sink"]["authorization_env"] = json!("REINDEX_AUTH_X");
-    let Sink::Elastic(sink) = Args::parse(&args, &free()).unwrap().sink else {
+    let SinkArgs::Elastic(sink) = Args::parse(&args, &free()).unwrap().sink else {
         panic!()
     };
     assert_eq!(
@@ -285,7 +292,7 @@ fn the_smallest_arguments_get_documented_defaults_and_the_key_as_id() {
     );
     assert_eq!(args.sink.id(), "id");
     assert_eq!(args.on_bad_document, OnBadDocument::DeadLetter);
-    let Sink::Elastic(sink) = args.sink else {
+    let SinkArgs::Elastic(sink) = args.sink else {
         panic!()
     };
     assert_eq!(sink.url, "http://127.0.0.1:9200");

@@ -9,27 +9,25 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::args::{Args, OnBadDocument, OnLostChanges};
+use super::args::{Args, OnBadDocument};
 use super::document::Action;
-use super::flight::{FinishedFlight, Item, item_backoff, send, whole_backoff};
+use super::flight::{FinishedFlight, Item, send};
 use super::reader::PageReader;
-use super::sink::{Sink, WriteError, WriteOutcome};
+use super::sink::{Sink, WriteError};
 use super::source::DocumentSource;
+use super::source_args::OnLostChanges;
 use super::{BulkPacer, Progress, Window, source};
 use crate::jobs::{Checkpoint, CheckpointError, Context, Job, Outcome, Scope};
-use crate::throttle::{AcquireRequest, KeyOutcomes, LaneRequest, Limit, Name, UpstreamRefusal};
+use crate::throttle::{AcquireRequest, LaneRequest, Limit, Name};
 
 mod checkpoint;
 mod follow;
+mod settle;
 
 /// Interval between checkpoints; a killed worker repeats at most this much.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait of a stopping handler for bulk requests in flight.
 const DRAIN_WITHIN: Duration = Duration::from_secs(3);
-/// Longest wait inside the job at the index's request; for a longer one the job's key is paused.
-const LONGEST_HOLD: Duration = Duration::from_secs(600);
-/// Failed bulk requests in a row, about a minute and a half of them, after which the attempt ends.
-const MAX_STRIKES: u32 = 8;
 /// Delay of a job that made progress before the index or the source failed.
 const PROGRESS_RETRY_DELAY: Duration = Duration::from_secs(15);
 
@@ -78,7 +76,7 @@ pub async fn backfill(
         rejected: None,
         stored: 0,
         watched: false,
-        telling: JoinSet::new(),
+        reporting: JoinSet::new(),
         batch_bytes: args.batch_bytes,
         started: Instant::now(),
         ask_at: Instant::now(),
@@ -129,7 +127,7 @@ struct Backfill<'a> {
     stored: u64,
     /// True if the throttle expects reports on the work it grants.
     watched: bool,
-    telling: JoinSet<()>,
+    reporting: JoinSet<()>,
     batch_bytes: usize,
     started: Instant,
     ask_at: Instant,
@@ -370,170 +368,6 @@ impl Backfill<'_> {
         items
     }
 
-    // === Settling ===
-
-    fn settle(&mut self, landed: FinishedFlight) -> Result<(), BackfillEnd> {
-        let FinishedFlight { items, answer } = landed;
-        match answer {
-            Ok(written) => {
-                self.strikes = 0;
-                let many = |wanted: fn(&WriteOutcome) -> bool| {
-                    written.iter().filter(|written| wanted(written)).count()
-                };
-                self.pace.record_response(
-                    many(|w| *w == WriteOutcome::Stored),
-                    many(|w| matches!(w, WriteOutcome::Rejected(_))),
-                );
-                for (item, written) in items.into_iter().zip(written) {
-                    self.settle_one(item, written);
-                }
-            }
-            Err(WriteError::TooLarge { .. }) if items.len() == 1 => {
-                for item in items {
-                    self.settle_one(
-                        item,
-                        WriteOutcome::Refused(
-                            "413: the document is too large for the \
-                                               index"
-                                .to_owned(),
-                        ),
-                    );
-                }
-            }
-            Err(WriteError::TooLarge { bytes }) => {
-                self.batch_bytes = (bytes / 2).clamp(1, self.batch_bytes);
-                self.send_again(items);
-            }
-            Err(WriteError::Busy {
-                retry_after,
-                reason,
-            }) => {
-                let delay = self.strike(retry_after, &reason);
-                self.send_again(items);
-                if delay > LONGEST_HOLD {
-                    return Err(BackfillEnd::Throttled(delay, reason));
-                }
-            }
-            Err(WriteError::Lost(reason)) => {
-                self.strike(None, &reason);
-                self.send_again(items);
-                if self.strikes > MAX_STRIKES {
-                    return Err(BackfillEnd::Failed(format!(
-                        "the index did not answer: {reason}"
-                    )));
-                }
-            }
-            Err(trouble @ WriteError::Wrong(_)) => {
-                return Err(BackfillEnd::Wrong(trouble.to_string()));
-            }
-        }
-        self.report_rejections();
-        self.advance();
-        Ok(())
-    }
-
-    fn settle_one(&mut self, item: Item, written: WriteOutcome) {
-        match written {
-            WriteOutcome::Stored => {
-                self.stored += 1;
-                self.window.settle(item.number);
-            }
-            WriteOutcome::Refused(reason) => {
-                let id = item
-                    .document
-                    .id
-                    .unwrap_or_else(|| item.document.key.join(","));
-                self.progress.refuse(id, &reason);
-                self.window.settle(item.number);
-            }
-            WriteOutcome::Rejected(reason) => {
-                self.rejected.get_or_insert_with(|| reason.clone());
-                self.busy(item, &reason);
-            }
-            WriteOutcome::Busy(reason) => self.busy(item, &reason),
-        }
-    }
-
-    fn busy(&mut self, mut item: Item, reason: &str) {
-        item.tries += 1;
-        self.progress.trouble = Some(format!("the index is busy: {reason}"));
-        self.wait_for(item_backoff(item.tries), item);
-    }
-
-    /// Reports rejected documents to the throttle as an overload, in the same way as a job that a
-    /// server refused.
-    ///
-    /// The throttle pauses the key for a moment, longer with each rejection in a row. It learns no
-    /// rate, because one bulk request says little about it: [`Pace`] does that. From then on stored
-    /// documents are reported as well, which ends the row.
-    fn report_rejections(&mut self) {
-        while self.telling.try_join_next().is_some() {}
-        if self.rejected.is_none() && !self.watched {
-            self.stored = 0;
-        }
-        if !self.telling.is_empty() || (self.rejected.is_none() && self.stored == 0) {
-            return;
-        }
-        let (rejected, stored) = (self.rejected.take(), std::mem::take(&mut self.stored));
-        let (store, throttle, key) = (
-            self.context.throttles.clone(),
-            self.throttle.clone(),
-            self.job.key.clone(),
-        );
-        self.telling.spawn(async move {
-            if stored > 0 {
-                let ended = KeyOutcomes { key: &key, succeeded: 1, tokens: stored as f64, ..KeyOutcomes::default() };
-                if let Err(error) = store.ended(&throttle, &[ended]).await {
-                    tracing::debug!(throttle.name = %throttle, %error, "reporting stored documents to the throttle failed");
-                }
-            }
-            if let Some(why) = rejected {
-                let jitter = rand::random();
-                // The operator has named the sink, so its answer is trusted.
-                let refused = UpstreamRefusal {
-                    key: &key,
-                    scope: Scope::Key,
-                    is_overload: true,
-                    is_untrusted: false,
-                    delay: None,
-                    jitter,
-                    why: &why,
-                };
-                if let Err(error) = store.refused(&throttle, &refused).await {
-                    tracing::warn!(throttle.name = %throttle, %error, "reporting rejected documents to the throttle failed");
-                }
-            }
-        });
-    }
-
-    fn send_again(&mut self, items: Vec<Item>) {
-        for item in items {
-            self.wait_for(Duration::ZERO, item);
-        }
-    }
-
-    /// Inserts an item, the oldest document first, because the cursor waits for it.
-    fn wait_for(&mut self, delay: Duration, item: Item) {
-        self.again_bytes += item.document.bytes();
-        let at = self
-            .again
-            .partition_point(|(_, other)| other.number < item.number);
-        self.again.insert(at, (Instant::now() + delay, item));
-    }
-
-    /// Holds all requests after a bulk request failed as a whole. Requests that were in flight with
-    /// it count as the same strike.
-    fn strike(&mut self, retry_after: Option<Duration>, reason: &str) -> Duration {
-        let now = Instant::now();
-        if now >= self.hold_until {
-            self.strikes += 1;
-        }
-        let delay = retry_after.unwrap_or_else(|| whole_backoff(self.strikes));
-        self.hold_until = self.hold_until.max(now + delay.min(LONGEST_HOLD));
-        self.progress.trouble = Some(format!("waiting for the index: {reason}"));
-        delay
-    }
-
     // === The cursor ===
 
     /// Ends the run: waits for requests in flight, saves the cursor and returns the outcome.
@@ -623,7 +457,7 @@ fn failed(trouble: WriteError) -> BackfillEnd {
     }
 }
 
-/// Returns the message to show when nothing is granted; waiting for the next token is no trouble.
+/// Returns the message to show when nothing is granted; waiting for the next token is normal.
 fn spell(limit: &Limit) -> Option<String> {
     match limit {
         Limit::Stopped { name, why } if why.is_empty() => {

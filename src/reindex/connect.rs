@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::args::{self, Args};
+use super::args::Args;
 use super::catalogue::Hidden;
 use super::hidden;
 use super::postgres::ReindexDatabase;
 use super::sink::{ElasticSink, PostgresSink, Sink, WriteError};
+use super::sink_args::SinkArgs;
 use super::source::{self, DocumentSource, PostgresSource};
+use super::source_args::{CollectionName, Rows};
 use crate::outbound;
 
 /// Longest wait for the answer to one bulk request.
@@ -31,7 +33,7 @@ impl Connect {
         &self,
         args: &Args,
     ) -> Result<Arc<dyn DocumentSource>, source::Error> {
-        if let args::Rows::Collection(collection) = &args.source.rows {
+        if let Rows::Collection(collection) = &args.source.rows {
             return self.collection(args, collection).await;
         }
         let database = self
@@ -49,7 +51,7 @@ impl Connect {
     async fn collection(
         &self,
         args: &Args,
-        collection: &args::CollectionName,
+        collection: &CollectionName,
     ) -> Result<Arc<dyn DocumentSource>, source::Error> {
         let lost = |secret: &Hidden, why: &str| {
             source::Error::Lost(format!("{} {why}", hidden::describe_secret(secret)))
@@ -75,7 +77,7 @@ impl Connect {
     async fn collection(
         &self,
         _: &Args,
-        _: &args::CollectionName,
+        _: &CollectionName,
     ) -> Result<Arc<dyn DocumentSource>, source::Error> {
         let why = "this worker was built without the feature \"mongodb\"";
         Err(source::Error::Lost(why.to_owned()))
@@ -84,7 +86,7 @@ impl Connect {
     /// Opens the sink of a job.
     pub(super) fn sink(&self, args: &Args) -> Result<Arc<dyn Sink>, WriteError> {
         Ok(match &args.sink {
-            args::Sink::Elastic(requested) => {
+            SinkArgs::Elastic(requested) => {
                 if let Some(secret) = &requested.authorization {
                     // A secret that is missing, or may not be sent there, is reported before
                     // anything is read.
@@ -98,7 +100,7 @@ impl Connect {
                 };
                 Arc::new(ElasticSink::new(client, requested.clone()))
             }
-            args::Sink::Postgres {
+            SinkArgs::Postgres {
                 database,
                 rights,
                 table,

@@ -11,7 +11,8 @@ use crate::outbound::{self, Guard, SetUpError};
 use crate::reindex::args::Args;
 use crate::reindex::connect::{ANSWER_WITHIN, Connect};
 use crate::reindex::sink::WriteError;
-use crate::reindex::{Catalogue, ReindexDatabase, args};
+use crate::reindex::sink_args::SinkArgs;
+use crate::reindex::{Catalogue, ReindexDatabase};
 
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +51,7 @@ impl ReindexHandler {
     /// Parses the arguments and checks the address in them.
     fn read(&self, args: &Value) -> Result<Args, Vec<Issue>> {
         let args = Args::parse(args, &self.config.catalogue)?;
-        if let args::Sink::Elastic(requested) = &args.sink
+        if let SinkArgs::Elastic(requested) = &args.sink
             && requested.is_guarded
             && let Err(message) = outbound::check_url(&requested.url, &self.config.guard)
         {

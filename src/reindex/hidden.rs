@@ -3,9 +3,9 @@
 
 use url::Url;
 
-use super::args::ORIGINS;
 use super::catalogue::Hidden;
 use super::sink::WriteError;
+use super::sink_args::ORIGINS;
 
 /// Reads the secret's text.
 pub(super) fn read(secret: &Hidden) -> Result<String, String> {

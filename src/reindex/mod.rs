@@ -30,7 +30,9 @@ pub mod pace;
 pub mod postgres;
 pub mod progress;
 pub mod sink;
+pub mod sink_args;
 pub mod source;
+pub mod source_args;
 pub mod window;
 
 mod connect;

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::serve::sane_cost;
+use super::chain::sane_cost;
 use super::{AcquireResponse, Grant, LaneRequest, RateLimit, Refund};
 
 /// The longest time for which tokens may be held.

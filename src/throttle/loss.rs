@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use super::RateLimit;
 use super::bucket::{Bucket, Rate, UsageCounters};
+use super::chain::{LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, sane_cost};
 use super::holds::room;
 use super::knobs::MAX_COST;
-use super::serve::{
-    self, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, ServeContext, sane_cost,
-};
+use super::serve::{self, ServeContext};
 use super::{AcquireRequest, AcquireResponse, Grant, LaneRequest, Limit, Name, OnStoreLoss};
 
 /// The wait reported by a lost store, in microseconds.

@@ -10,6 +10,7 @@ pub mod acquire;
 pub mod api_limit;
 pub mod bucket;
 pub mod caller_knobs;
+pub mod chain;
 pub mod cost;
 pub mod file;
 pub mod foreign;

@@ -85,7 +85,7 @@ impl Gate {
     /// Returns the refusal that replaces the answer "no valid token", or `None` if that answer may
     /// be sent. Does not ask Redis while the client is known to be refused.
     pub async fn deny(&self, address: Option<IpAddr>) -> Option<Problem> {
-        let Ok(name) = Group::DenialCache.throttle(DEFAULT_TENANT) else {
+        let Ok(name) = Group::Denied.throttle(DEFAULT_TENANT) else {
             return None;
         };
         let (origin, now) = (origin(address), Instant::now());

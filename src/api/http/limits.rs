@@ -44,7 +44,7 @@ pub enum Group {
     /// All requests of dashboards.
     Dashboard,
     /// Requests without a valid token; its keys are clients' addresses.
-    DenialCache,
+    Denied,
 }
 
 impl Group {
@@ -55,7 +55,7 @@ impl Group {
         Self::Enqueue,
         Self::Acquire,
         Self::Dashboard,
-        Self::DenialCache,
+        Self::Denied,
     ];
 
     /// Returns the group of an admitted request; `None` for requests that pass no throttle.
@@ -93,7 +93,7 @@ impl Group {
         self.into()
     }
 
-    /// Returns the default rate of one token, or of one address for [`Group::DenialCache`], in requests
+    /// Returns the default rate of one token, or of one address for [`Group::Denied`], in requests
     /// per second.
     fn key_rps(self) -> f64 {
         match self {
@@ -101,7 +101,7 @@ impl Group {
             Self::Write | Self::Dashboard => 100.0,
             Self::Enqueue => 1000.0,
             Self::Acquire => 2000.0,
-            Self::DenialCache => 10.0,
+            Self::Denied => 10.0,
         }
     }
 
@@ -195,12 +195,12 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
         .flat_map(|tenant| Group::ALL.map(|group| (group, *tenant)));
     // A client without a valid token has no tenant.
     for (group, tenant) in
-        all.filter(|(group, tenant)| *group != Group::DenialCache || *tenant == DEFAULT_TENANT)
+        all.filter(|(group, tenant)| *group != Group::Denied || *tenant == DEFAULT_TENANT)
     {
         let Ok(name) = group.throttle(tenant) else {
             continue;
         };
-        let total = if group == Group::DenialCache {
+        let total = if group == Group::Denied {
             20.0
         } else {
             TENANT_TOKENS

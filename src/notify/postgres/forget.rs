@@ -114,7 +114,7 @@ impl Deliveries {
             let Some(row) = statement.fetch_optional(&self.db).await? else {
                 break;
             };
-            forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
+            forgotten += row.try_get::<i64, _>("deleted")?.unsigned_abs();
             if row.try_get::<i64, _>("walked")? < LOOKED_AT {
                 break;
             }
@@ -161,7 +161,7 @@ impl Deliveries {
                 .bind(LOOKED_AT)
                 .fetch_one(&self.db)
                 .await?;
-            forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
+            forgotten += row.try_get::<i64, _>("deleted")?.unsigned_abs();
             let is_over = row.try_get::<i64, _>("walked")? < LOOKED_AT;
             *self.places.forget.lock() = if is_over {
                 0

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::{Sink, WriteError, WriteOutcome};
 use crate::outbound::{self, retry_after::retry_after};
-use crate::reindex::args::Elastic;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::hidden;
+use crate::reindex::sink_args::Elastic;
 
 /// Limits the answer to the fields that are read, which keeps the answer to 500 documents small.
 const FILTER: &str =

@@ -9,10 +9,10 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row};
 
 use super::{DocumentPage, DocumentSource, Error};
-use crate::reindex::args::{self, Rows};
 use crate::reindex::catalogue::Rights;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
+use crate::reindex::source_args::{Rows, SourceArgs};
 
 /// Most rows that are counted for the estimate; beyond it the planner's figure is used.
 const MAX_COUNTED: i64 = 1_000_000;
@@ -48,7 +48,7 @@ impl PostgresSource {
     /// nor outlive its page.
     pub fn open(
         database: ReindexDatabase,
-        source: &args::SourceArgs,
+        source: &SourceArgs,
         id: &str,
         routing: Option<&str>,
     ) -> Self {

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::super::bucket::STOPPED_WAIT_US;
 use super::{MemoryStore, Throttle, Throttles, who};
+use crate::throttle::chain::{
+    KeyRoom, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, sane_cost,
+};
 use crate::throttle::knobs::MAX_COST;
 use crate::throttle::learned::Learned;
-use crate::throttle::serve::{
-    KeyRoom, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, ServeContext, sane_cost,
-};
+use crate::throttle::serve::ServeContext;
 use crate::throttle::{
     AcquireRequest, AcquireResponse, Grant, Holder, Knobs, LaneRequest, Limit, Name, serve,
 };

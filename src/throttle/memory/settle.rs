@@ -2,8 +2,8 @@
 
 use super::{MemoryStore, Throttles};
 use crate::throttle::bucket::{Bucket, Rate, Start};
+use crate::throttle::chain::sane_cost;
 use crate::throttle::rolling_window::settle_all;
-use crate::throttle::serve::sane_cost;
 use crate::throttle::{Error, Knobs, Name, Refund};
 
 impl MemoryStore {

@@ -8,10 +8,10 @@ use redis::{FromRedisValue, RedisError, RedisResult, Value, from_redis_value_ref
 use super::shape::Extra;
 use crate::throttle::RateLimit;
 use crate::throttle::bucket::{Bucket, Rate, UsageCounters};
+use crate::throttle::chain::sane_cost;
 use crate::throttle::knobs::PLAIN_COST;
 use crate::throttle::loss::LastKnown;
 use crate::throttle::rules::{is_blank, number};
-use crate::throttle::serve::sane_cost;
 use crate::throttle::{
     AcquireResponse, Grant, KeyState, LaneRequest, Limit, Name, OnStoreLoss, OverLimit,
 };

@@ -11,7 +11,7 @@ use super::reply::{self, Acquired, ReplyReader};
 use super::shape::{Extra, Shape};
 use super::store::{RedisStore, locked};
 use crate::throttle::bucket::STOPPED_WAIT_US;
-use crate::throttle::serve::sane_cost;
+use crate::throttle::chain::sane_cost;
 use crate::throttle::tree;
 use crate::throttle::{
     AcquireRequest, AcquireResponse, Error, Grant, Holder, KeyOutcomes, LaneRequest, Limit,

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Job, Outcome};
-use flyball::reindex::args::Elastic;
 use flyball::reindex::sink::{ElasticSink, Sink};
+use flyball::reindex::sink_args::Elastic;
 use flyball::reindex::{Args, Catalogue, backfill::backfill};
 use flyball::throttle::{Name, Store};
 use serde_json::{Value, json};

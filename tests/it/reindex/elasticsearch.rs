@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bson::{Bson, Document as BsonDocument, doc};
 use flyball::jobs::{NewJob, Outcome};
-use flyball::reindex::args::Elastic;
 use flyball::reindex::sink::{ElasticSink, Sink};
+use flyball::reindex::sink_args::Elastic;
 use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
 use flyball::reindex::{Action, Args, Catalogue, backfill::backfill};
 

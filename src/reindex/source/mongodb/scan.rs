@@ -19,9 +19,9 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use super::conversion::{document_id, document_json, lookalikes};
 use super::error::classify;
-use crate::reindex::args::{CollectionName, SourceArgs};
 use crate::reindex::document::{Action, Document};
 use crate::reindex::source::{DocumentPage, Error};
+use crate::reindex::source_args::{CollectionName, SourceArgs};
 
 /// The name of the connections in the server's list of operations.
 const APPLICATION: &str = "flyball reindex";

@@ -17,9 +17,9 @@ use tokio::sync::Mutex;
 use super::conversion::document_id;
 use super::error::classify;
 use super::scan::{CollectionScan, id_of, key_of};
-use crate::reindex::args::{CollectionName, SourceArgs};
 use crate::reindex::document::{Action, Document};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource, Error};
+use crate::reindex::source_args::{CollectionName, SourceArgs};
 
 /// Longest wait of the server for the first change.
 const AWAIT: Duration = Duration::from_millis(500);
