@@ -33,7 +33,7 @@ pub struct Scenario {
     /// The quota of a provider, if there is one.
     pub quota: Option<QuotaCurve>,
     /// The queue that the jobs fill, if there is one.
-    pub queue: Option<Queue>,
+    pub queue: Option<FilledQueue>,
     /// The policy, read by the same code as every knobs file.
     pub policy: Policy,
     /// The knobs `min`, `max` and `safe_rps`.
@@ -158,7 +158,7 @@ pub struct QuotaCurve {
 /// A queue that the jobs fill, one entry each, and that others drain.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Queue {
+pub struct FilledQueue {
     /// Name in the `query` of a signal with the source `depth`.
     pub name: String,
     /// Entries that are taken out per second, while there are any.
@@ -179,7 +179,7 @@ struct File {
     #[serde(default)]
     jobs: Workload,
     quota: Option<QuotaCurve>,
-    queue: Option<Queue>,
+    queue: Option<FilledQueue>,
 }
 
 #[derive(Deserialize)]

@@ -38,7 +38,7 @@ const Z_MAX: f64 = 3.0;
 /// The longest time that one sample covers, in seconds.
 const SPAN_MAX_S: f64 = 120.0;
 
-/// What durations show of the load, as far as it is known.
+/// The finding about durations.
 #[derive(
     Clone,
     Copy,
@@ -71,7 +71,7 @@ impl Verdict {
 
 /// The stretch of work between two ticks.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-struct Stretch {
+struct WorkStretch {
     end: f64,
     span_s: f64,
     /// The jobs per second.
@@ -108,7 +108,7 @@ pub struct DurationEvidence {
     /// The time of the verdict, in unix seconds.
     pub since: Option<f64>,
     trials: BTreeMap<String, Trial>,
-    stretches: VecDeque<Stretch>,
+    stretches: VecDeque<WorkStretch>,
 }
 
 impl DurationEvidence {
@@ -126,7 +126,7 @@ impl DurationEvidence {
         if !(in_order && all_finite([end, span_s, jobs, mean_s, w])) {
             return;
         }
-        self.stretches.push_back(Stretch {
+        self.stretches.push_back(WorkStretch {
             end,
             span_s,
             jobs,
@@ -207,7 +207,7 @@ impl DurationEvidence {
         }
     }
 
-    fn unit(&self, stretch: &Stretch) -> f64 {
+    fn unit(&self, stretch: &WorkStretch) -> f64 {
         if self.counts() { stretch.mean_s } else { 1.0 }
     }
 
@@ -249,7 +249,7 @@ impl DurationEvidence {
 }
 
 /// Returns the mean rates over `(from, to]`, in jobs and in work; `None` without a record there.
-fn mean(stretches: &VecDeque<Stretch>, from: f64, to: f64) -> Option<(f64, f64)> {
+fn mean(stretches: &VecDeque<WorkStretch>, from: f64, to: f64) -> Option<(f64, f64)> {
     let (mut jobs, mut work, mut weight) = (0.0, 0.0, 0.0);
     for s in stretches.iter().rev().take_while(|s| s.end > from) {
         let overlap = s.end.min(to) - (s.end - s.span_s).max(from);
