@@ -86,6 +86,33 @@ impl History {
         }
     }
 
+    /// Returns the mean rate over `(from, to]` as a first-order lag of `tau_s` weighs it: later rates
+    /// count more.
+    pub fn weighted(&self, from: f64, to: f64, tau_s: f64) -> f64 {
+        if tau_s <= 1.0 {
+            let span = self.records.back().map_or(5.0, |last| last.1);
+            return self.mean(from.max(to - span), to);
+        }
+        let (mut sum, mut weight) = (0.0, 0.0);
+        for &(end, span, rate) in self.records.iter().rev() {
+            if end <= from {
+                break;
+            }
+            let (high, low) = (end.min(to), (end - span).max(from));
+            if high <= low {
+                continue;
+            }
+            let share = ((high - to) / tau_s).exp() - ((low - to) / tau_s).exp();
+            sum += share * rate;
+            weight += share;
+        }
+        if weight > 0.0 {
+            sum / weight
+        } else {
+            self.oldest()
+        }
+    }
+
     /// Multiplies every rate by `factor` after the unit of work changed.
     pub fn scale(&mut self, factor: f64) {
         self.records

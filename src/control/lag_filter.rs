@@ -115,6 +115,16 @@ impl LagFilter {
         self.stamp(now, at);
     }
 
+    /// Adopts a lag that has been learned elsewhere, also for the newest sample, which came `dt_s`
+    /// after `before`.
+    pub fn adopt_lag(&mut self, tau_s: f64, before: Option<f64>, dt_s: f64) {
+        self.tau_s = tau_s;
+        self.lag_s = tau_s + self.filter_s;
+        if let Some(before) = before {
+            self.z = self.delag(self.x, before, dt_s);
+        }
+    }
+
     /// Returns `x` without the exporter's averaging, given the value `dt_s` before.
     pub fn delag(&self, x: f64, before: f64, dt_s: f64) -> f64 {
         delag(x, before, dt_s, self.tau_s)

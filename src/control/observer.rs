@@ -42,6 +42,32 @@ pub struct Observer {
     pub top: f64,
 }
 
+/// The variances of a model's background and cost, and their covariance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    bb: f64,
+    bc: f64,
+    cc: f64,
+}
+
+impl Spread {
+    /// Returns the variance of the load at the work rate `phi`.
+    pub(super) fn variance(self, phi: f64) -> f64 {
+        self.bb + 2.0 * phi * self.bc + phi * phi * self.cc
+    }
+
+    /// Returns the spread after a surprise of `innovation` at the work rate `phi` and the cost `c`:
+    /// half of it may be background, half cost.
+    pub(super) fn opened(self, innovation: f64, phi: f64, c: f64) -> Self {
+        let bb = self.bb + (0.5 * innovation).powi(2);
+        let cc = match c * phi > 0.02 {
+            true => self.cc + (0.5 * innovation / phi).powi(2),
+            false => self.cc,
+        };
+        Self { bb, cc, ..self }
+    }
+}
+
 impl Default for Observer {
     fn default() -> Self {
         Self {
@@ -97,7 +123,7 @@ impl Observer {
         let innovation = z - load;
         let noise = self.noise * load.max(0.2) + 1e-4;
         let model = bb + 2.0 * phi * bc + phi * phi * cc;
-        let mut total = model + noise;
+        let total = model + noise;
 
         // Handle a surprise, or learn the noise from one more sample.
         self.nu += 0.5 * (clamp_finite(innovation / total.sqrt(), -3.0, 3.0) - self.nu);
@@ -106,13 +132,29 @@ impl Observer {
             if c * phi > 0.02 {
                 cc += (0.5 * innovation / phi).powi(2);
             }
-            total = bb + 2.0 * phi * bc + phi * phi * cc + noise;
         } else {
             let seen = (innovation * innovation - model) / load.max(0.2);
             self.noise = clamp_finite(self.noise + 0.03 * (seen - self.noise), 0.003, 3.0);
         }
 
-        // Correct. The cost may at most halve in one step.
+        self.correct(Spread { bb, bc, cc }, phi, innovation, noise);
+    }
+
+    /// Returns the spread of the model `n` steps later, with the variances `(background, cost)` of
+    /// one step of its random walk.
+    pub(super) fn predict(&self, (background, cost): (f64, f64), n: f64) -> Spread {
+        let bb = (self.bb + background * n).min(9.0);
+        let cc = self.cc + cost * n;
+        let bc = covariance(self.bc, bb, cc);
+        Spread { bb, bc, cc }
+    }
+
+    /// Corrects the model, of the spread `prior`, by a sample that is `innovation` above it and has
+    /// the variance `noise`. The cost may at most halve in one step.
+    pub(super) fn correct(&mut self, prior: Spread, phi: f64, innovation: f64, noise: f64) {
+        let Some(c) = self.c else { return };
+        let Spread { bb, bc, cc } = prior;
+        let total = prior.variance(phi) + noise;
         let (gain_b, gain_c) = (bb + phi * bc, bc + phi * cc);
         self.b += gain_b / total * innovation;
         let mut c = (c + gain_c / total * innovation).max(0.5 * c);

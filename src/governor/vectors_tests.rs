@@ -35,6 +35,7 @@ fn policy(signals: &[(&str, SignalKind, f64, f64)]) -> Policy {
         restart: 0.6,
         durations_check: false,
         duration_step: 1e6,
+        model: false,
         ..ControllerTuning::default()
     };
     Policy {

@@ -68,6 +68,11 @@ pub(super) fn terms(
         {
             put("background", observer.b);
             put("cost", c * state.work.w);
+            let room = pid.and_then(|pid| pid.model.room());
+            if let Some(room) = room.filter(|_| policy.law.model && policy.law.observer) {
+                put("room", room.exp() / state.work.w);
+                put("lag_s", signal.front.tau_s);
+            }
         }
         if let Some(quota) = signal.controller.quota().and_then(|quota| quota.quota) {
             put("quota_rps", quota / state.work.w);

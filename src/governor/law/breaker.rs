@@ -340,7 +340,9 @@ impl Breaker {
             let Controller::Pid(pid) = &mut signal.controller else {
                 continue;
             };
-            if law.observer && pid.observer.c.is_some() {
+            if let (true, Some(modelled)) = (law.model, pid.restart_room(&signal.front)) {
+                room = room.into_iter().chain([modelled]).reduce(f64::min);
+            } else if law.observer && pid.observer.c.is_some() {
                 // None of our work was running: the remaining load is the background.
                 pid.observer.b = pid.observer.b.min(signal.front.z);
                 room = room

@@ -2,7 +2,9 @@
 
 use super::part::{StatePart, all_finite};
 use crate::control::pid::{Gains, Terms};
-use crate::control::{History, LagFilter, LogPid, Observer, clamp_finite, ewma};
+use crate::control::{
+    History, LagFilter, LoadModel, LoadSample, LogPid, Observer, clamp_finite, ewma,
+};
 use crate::governor::actuator::Actuator;
 use crate::governor::policy::{ControllerTuning, SignalKind, SignalPolicy, SignalSource};
 
@@ -30,6 +32,11 @@ const COMPLAINTS_GAIN: f64 = 0.05;
 /// The lag up to which the gain grows, in minutes.
 pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 
+/// The time in which the rate follows a model upwards, in times of the way down.
+const RISE: f64 = 2.0;
+/// The largest distance from the model's rate that counts, in nats.
+const STEP_MAX: f64 = 1.5;
+
 /// The state of the PID controller of one signal.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct PidController {
@@ -52,6 +59,9 @@ pub struct PidController {
     /// The part of a load average that a past incident caused, in setpoints, and the time of the
     /// estimate.
     memory: (f64, f64),
+    /// The model that the rate of a load follows; empty for other kinds.
+    #[serde(default)]
+    pub model: LoadModel,
 }
 
 /// The rate that a controller asks for, with the relative error behind it.
@@ -78,6 +88,7 @@ impl PidController {
             ti_s,
             terms: Terms::default(),
             memory: (0.0, 0.0),
+            model: LoadModel::default(),
         }
     }
 
@@ -107,6 +118,10 @@ impl PidController {
         };
         let (u, terms) = self.pid.next(gains, y, applied, dt);
         self.terms = terms;
+        let u = match self.model.room() {
+            Some(room) if law.model => toward_room(applied, room, law, dt),
+            _ => u,
+        };
         Ask { u, e }
     }
 
@@ -147,6 +162,31 @@ impl PidController {
         (x - self.remembered(front, now)).max(0.0)
     }
 
+    /// Learns the newest sample of a load, and takes the lag, the background and the cost of the
+    /// model over.
+    pub(super) fn learn_load(
+        &mut self,
+        front: &mut LagFilter,
+        hint_s: f64,
+        sample: LoadSample,
+        history: &History,
+    ) {
+        self.model.learn(hint_s, sample, history);
+        if let Some(observer) = self.model.observer() {
+            self.observer = observer.clone();
+        }
+        if let Some(lag_s) = self.model.lag_s() {
+            front.adopt_lag(lag_s, sample.before, sample.dt_s);
+        }
+    }
+
+    /// Returns the work rate that the model has room for after a stop, when the newest sample holds
+    /// nothing of ours.
+    pub(super) fn restart_room(&mut self, front: &LagFilter) -> Option<f64> {
+        self.model.only_background(front.z.min(front.x));
+        self.model.room().map(f64::exp)
+    }
+
     /// Returns the value `x` of time `at` without the memory of a past incident.
     pub(super) fn clean_of(&self, front: &LagFilter, at: f64, x: f64) -> f64 {
         if at < self.memory.1 {
@@ -181,6 +221,7 @@ impl PidController {
     pub(super) fn scale(&mut self, factor: f64) {
         self.pid.integral += factor.ln();
         self.observer.scale(factor);
+        self.model.scale(factor);
     }
 
     fn remembered(&self, front: &LagFilter, at: f64) -> f64 {
@@ -227,6 +268,16 @@ impl PidController {
     }
 }
 
+/// Returns the next log work rate on the way from `applied` to `room`.
+///
+/// The model has already averaged the noise, so the way is short: twice the shortest integral time
+/// upwards and half of that downwards, because overload costs more than lost room.
+fn toward_room(applied: f64, room: f64, law: &ControllerTuning, dt: f64) -> f64 {
+    let step = clamp_finite(room - applied, -STEP_MAX, STEP_MAX);
+    let over_s = law.integral_min_s * if step > 0.0 { RISE } else { 1.0 };
+    ewma::smooth(applied, applied + step, dt, over_s)
+}
+
 impl StatePart for PidController {
     fn shift(&mut self, by_s: f64) {
         self.memory.1 += by_s;
@@ -237,5 +288,6 @@ impl StatePart for PidController {
         let maybe = [self.xp, self.pid.previous].into_iter().flatten();
         all_finite(own.into_iter().chain([self.pid.integral]).chain(maybe))
             && self.observer.is_sound()
+            && self.model.is_sound()
     }
 }

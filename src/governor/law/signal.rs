@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use super::controller::Controller;
 use super::part::{StatePart, all_finite};
 use crate::control::lag_filter::Tuning;
-use crate::control::{History, LagFilter, clamp_finite, trip};
+use crate::control::{History, LagFilter, LoadSample, clamp_finite, trip};
 use crate::governor::policy::{ControllerTuning, SignalKind, SignalPolicy};
 
 /// The height of trip levels above the setpoint, in sigmas of the signal's own noise.
 const TRIP_SIGMAS: f64 = 5.0;
+/// The same, in sigmas of the noise that a model has learned: a count of few tasks has long tails.
+const MODEL_SIGMAS: f64 = 8.0;
 /// The largest value that is computed with, in setpoints: arithmetic stays finite and decisions the
 /// same.
 const X_MAX: f64 = 1e6;
@@ -99,14 +101,32 @@ impl Signal {
         // own limit.
         let least = policy.trip / policy.setpoint;
         let noise = controller.observer.noise;
-        self.trip_x = trip::level(self.front.var, TRIP_SIGMAS, least, 2.0 * least);
-        self.trip_z = trip::level(noise, TRIP_SIGMAS, 1.5 * least, 4.5 * least);
+        let of_model = controller.model.noise(self.front.gap_s);
+        (self.trip_x, self.trip_z) = match of_model.filter(|_| law.model) {
+            Some((published, delagged)) => (
+                trip::level(published, MODEL_SIGMAS, least, 4.0 * least),
+                trip::level(delagged, MODEL_SIGMAS, 1.5 * least, 9.0 * least),
+            ),
+            None => (
+                trip::level(self.front.var, TRIP_SIGMAS, least, 2.0 * least),
+                trip::level(noise, TRIP_SIGMAS, 1.5 * least, 4.5 * least),
+            ),
+        };
         let tuning = Tuning {
             noise_max: law.noise_max,
             filter_max_s: law.filter_max_s,
         };
+        let before = self.front.at.is_some().then_some(self.front.x);
         self.front.ingest(now, at, x, policy.lag_s, tuning);
-        if policy.kind == SignalKind::Load && law.observer {
+        if policy.kind == SignalKind::Load && law.model && law.observer {
+            let sample = LoadSample {
+                at,
+                dt_s: dt.min(120.0),
+                x: x.min(20.0),
+                before: before.map(|x| x.min(20.0)),
+            };
+            controller.learn_load(&mut self.front, policy.lag_s, sample, history);
+        } else if policy.kind == SignalKind::Load && law.observer {
             controller.observer.update(
                 self.front.z.min(20.0),
                 history.mean(at - dt, at),

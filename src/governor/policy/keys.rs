@@ -465,6 +465,12 @@ pub const KEYS: &[Key] = &[
         "The longest averaging time for noisy samples.",
     ),
     flag(
+        "model",
+        true,
+        "The rate of a load follows a model that learns its lag, its noise, the background and the \
+         cost of our work; off, it follows the PID alone. Needs `observer`.",
+    ),
+    flag(
         "feed_forward",
         true,
         "Keep an unused throttle ready at the rate that worked in this hour of the week; only \

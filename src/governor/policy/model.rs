@@ -205,6 +205,7 @@ pub struct ControllerTuning {
     pub noise_max: f64,
     pub filter_max_s: f64,
     pub feed_forward: bool,
+    pub model: bool,
 }
 
 impl Policy {

@@ -134,6 +134,7 @@ fn law(values: &Values) -> ControllerTuning {
         noise_max: values.number("noise_max"),
         filter_max_s: values.number("filter_max_s"),
         feed_forward: values.flag("feed_forward"),
+        model: values.flag("model"),
     }
 }
 

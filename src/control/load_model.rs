@@ -1,0 +1,429 @@
+//! A model of one load that learns its own lag: several observers, each with another averaging time,
+//! weighed by how well they foretold the samples.
+//!
+//! A policy's `lag_s` is often wrong, and a wrong one spoils everything that undoes the averaging.
+//! Each candidate undoes it with its own time `tau` (`a = exp(-dt/tau)`, as in
+//! [`super::lag_filter`]) and keeps an [`Observer`] of background and cost on the result:
+//!
+//! ```text
+//! z = (x - a*x_prev) / (1 - a),      z = b + c*phi + noise * (1 + a)/(1 - a)
+//! ```
+//!
+//! `phi` is the mean of our work since the previous sample as an average of `tau` weighs it. The
+//! noise belongs to the published average, so all candidates are judged in its unit: the score is
+//! the log likelihood of the samples, with the newest [`MEMORY`] of them counting most, and a prior
+//! around the hint. Only a lag that fits the response to *our* changes of the rate and the
+//! correlation of the noise keeps a high score.
+//!
+//! One surprising sample is noise: a count of few tasks has long tails, and a burst is gone before
+//! its sample is seen. It moves the model as far as its noise allows. Several on the same side are a
+//! change, and the model opens for it.
+
+use super::observer::Observer;
+use super::{History, clamp_finite};
+
+/// The averaging times of the candidates, as powers of two of the hint; one more has none.
+const POWERS: [i32; 6] = [-3, -2, -1, 0, 1, 2];
+/// The power of two that stands for no averaging in the prior.
+const NONE: i32 = -4;
+/// The shortest hint that is multiplied, in seconds.
+const HINT_MIN_S: f64 = 5.0;
+/// The standard deviation of the prior: a hint is right within a factor of three.
+const PRIOR: f64 = 1.1;
+/// The variance of a published average at the setpoint before it is learned: 11 %.
+const NOISE: f64 = 0.0125;
+/// The number of samples that count for the score of a candidate.
+const MEMORY: f64 = 200.0;
+/// The weight of the newest sample for the noise, once it is known.
+const NOISE_STEP: f64 = 0.01;
+/// The number of samples for which the first guess of the noise counts.
+const NOISE_PRIOR: f64 = 5.0;
+/// The random walk of the background per 15 s, in setpoints.
+const BACKGROUND_WALK: f64 = 0.035;
+/// The relative random walk of the cost per 15 s.
+const COST_WALK: f64 = 0.08;
+/// The size of a single innovation, in sigmas, that is no noise whatever its tails.
+const JUMP: f64 = 5.0;
+/// The mean normalised innovation that counts as a change.
+const DRIFT: f64 = 2.0;
+/// The largest squared innovation that counts against a candidate, in variances.
+const OUTLIER: f64 = 12.0;
+/// The load from which on a sample says no more than "too much", in setpoints: near saturation it
+/// is not linear in our work.
+const LINEAR_MAX: f64 = 3.0;
+/// The relative error of a candidate's time that is allowed for.
+const TIME_ERROR: f64 = 0.2;
+/// The least room, in setpoints: the rate is lowered step by step, not to nothing at once.
+const ROOM_MIN: f64 = 0.02;
+/// The number of samples before it is used: the first has no predecessor.
+const ROOM_AFTER: u32 = 2;
+/// The number of samples before its lag is used.
+const LAG_AFTER: u32 = 4;
+
+/// The state of all candidates.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct LoadModel {
+    /// The hint for which the candidates were made, in seconds.
+    hint_s: f64,
+    /// The number of samples learned from.
+    samples: u32,
+    candidates: Vec<LagCandidate>,
+}
+
+/// One averaging time, with its observer.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct LagCandidate {
+    /// The averaging time, in seconds; 0 for none.
+    tau_s: f64,
+    /// The log prior of this time.
+    prior: f64,
+    /// The log likelihood of the samples, relative to the best candidate's.
+    score: f64,
+    /// The newest sample without the averaging.
+    z: f64,
+    /// The background, the cost, and the variance of the published average as its noise.
+    observer: Observer,
+}
+
+/// One sample of a load average, with the one before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadSample {
+    /// The time of the sample, in unix seconds.
+    pub at: f64,
+    /// The time since the sample before, in seconds.
+    pub dt_s: f64,
+    /// The value, in setpoints.
+    pub x: f64,
+    /// The value before, in setpoints; `None` for the first sample.
+    pub before: Option<f64>,
+}
+
+impl LoadModel {
+    /// Learns one sample; `hint_s` is the configured averaging time, in seconds.
+    pub fn learn(&mut self, hint_s: f64, sample: LoadSample, history: &History) {
+        if self.candidates.is_empty() || self.hint_s != hint_s {
+            *self = Self::with_hint(hint_s);
+        }
+        let samples = f64::from(self.samples);
+        for candidate in &mut self.candidates {
+            candidate.learn(sample, samples, history);
+        }
+        let top = highest(self.candidates.iter().map(|one| one.score));
+        self.candidates.iter_mut().for_each(|one| one.score -= top);
+        self.samples = self.samples.saturating_add(1);
+        if !self.is_sound() {
+            *self = Self::default();
+        }
+    }
+
+    fn with_hint(hint_s: f64) -> Self {
+        let candidate = |power: i32| {
+            let off = f64::from(power) * std::f64::consts::LN_2;
+            LagCandidate {
+                tau_s: match power {
+                    NONE => 0.0,
+                    _ => hint_s.max(HINT_MIN_S) * 2f64.powi(power),
+                },
+                prior: -0.5 * (off / PRIOR).powi(2),
+                score: 0.0,
+                z: 0.0,
+                observer: Observer {
+                    noise: NOISE,
+                    ..Observer::default()
+                },
+            }
+        };
+        Self {
+            hint_s,
+            samples: 0,
+            candidates: [NONE].into_iter().chain(POWERS).map(candidate).collect(),
+        }
+    }
+
+    /// Returns the logarithm of the work rate at which the load reaches the setpoint, the mean of
+    /// the candidates by their probability; `None` before there are samples enough.
+    pub fn room(&self) -> Option<f64> {
+        if self.samples < ROOM_AFTER {
+            return None;
+        }
+        let top = highest(self.candidates.iter().map(LagCandidate::belief));
+        let (mut sum, mut weight) = (0.0, 0.0);
+        for candidate in &self.candidates {
+            let share = (candidate.belief() - top).exp();
+            sum +=
+                share * ((1.0 - candidate.observer.b).max(ROOM_MIN) / candidate.observer.c?).ln();
+            weight += share;
+        }
+        Some(sum / weight)
+    }
+
+    /// Returns the observer of the most probable lag; its noise is that of the published average.
+    pub fn observer(&self) -> Option<&Observer> {
+        self.best().map(|best| &best.observer)
+    }
+
+    /// Returns the most probable averaging time, in seconds; `None` before it has been learned.
+    pub fn lag_s(&self) -> Option<f64> {
+        self.best()
+            .filter(|_| self.samples >= LAG_AFTER)
+            .map(|best| best.tau_s)
+    }
+
+    /// Returns the variances, at the setpoint, of a published sample and of one without its
+    /// averaging that is `dt_s` later than the one before.
+    pub fn noise(&self, dt_s: f64) -> Option<(f64, f64)> {
+        let best = self.best()?;
+        let noise = best.observer.noise;
+        Some((noise, noise * amplification(best.kept(dt_s))))
+    }
+
+    /// Learns that none of our work ran when the newest sample, `x` setpoints, was taken: all of it
+    /// is background.
+    pub fn only_background(&mut self, x: f64) {
+        for candidate in &mut self.candidates {
+            let most = candidate.z.max(0.0).min(x.max(0.0));
+            candidate.observer.b = candidate.observer.b.min(most);
+        }
+    }
+
+    /// Changes the unit of work: rates become `factor` times larger.
+    pub fn scale(&mut self, factor: f64) {
+        for candidate in &mut self.candidates {
+            candidate.observer.scale(factor);
+        }
+    }
+
+    /// Returns false if any number is infinite or NaN.
+    pub fn is_sound(&self) -> bool {
+        let numbers = |one: &LagCandidate| [one.tau_s, one.prior, one.score, one.z];
+        self.hint_s.is_finite()
+            && self
+                .candidates
+                .iter()
+                .all(|one| numbers(one).into_iter().all(f64::is_finite) && one.observer.is_sound())
+    }
+
+    fn best(&self) -> Option<&LagCandidate> {
+        let begun = self
+            .candidates
+            .iter()
+            .filter(|one| one.observer.c.is_some());
+        begun.max_by(|a, b| a.belief().total_cmp(&b.belief()))
+    }
+}
+
+impl LagCandidate {
+    /// Returns the log probability of this time, up to a constant.
+    fn belief(&self) -> f64 {
+        self.score + self.prior
+    }
+
+    /// Returns the part of a sample that an average still holds `dt_s` later.
+    fn kept(&self, dt_s: f64) -> f64 {
+        if self.tau_s <= 1.0 {
+            0.0
+        } else {
+            (-dt_s / self.tau_s).exp()
+        }
+    }
+
+    /// Learns the sample after `samples` others.
+    fn learn(&mut self, sample: LoadSample, samples: f64, history: &History) {
+        let LoadSample { at, dt_s, x, .. } = sample;
+        let phi = history.weighted(at - dt_s, at, self.tau_s);
+        let (Some(before), Some(c)) = (sample.before, self.observer.c) else {
+            self.z = x;
+            self.begin(x, phi);
+            return;
+        };
+        let a = self.kept(dt_s);
+        self.z = (x - a * before) / (1.0 - a);
+        let walks = (BACKGROUND_WALK.powi(2), (COST_WALK * c).powi(2));
+        let prior = self.observer.predict(walks, dt_s / 15.0);
+        let load = self.observer.b + c * phi;
+        let surprise = self.z - load;
+        // What is far from linear raises the model no further than the linear range.
+        let innovation = if self.z > LINEAR_MAX {
+            surprise.min((LINEAR_MAX - load).max(0.0))
+        } else {
+            surprise
+        };
+        let scale = load.max(0.2) * amplification(a);
+        // An average that is a little slower or faster than this one leaves a part of the old value.
+        let slip = match self.tau_s > 1.0 {
+            true => TIME_ERROR * a * dt_s / self.tau_s / (1.0 - a) * (before - load),
+            false => 0.0,
+        };
+        let noise = self.observer.noise * scale + slip * slip + 1e-4;
+        let model = prior.variance(phi);
+        let total = model + noise;
+        let misses = (surprise * surprise / total).min(OUTLIER);
+        let likelihood = -0.5 * (misses + (total * (1.0 - a).powi(2)).ln());
+        self.score = (1.0 - 1.0 / MEMORY) * self.score + likelihood;
+
+        // The noise is learned from every sample, but no sample counts for more than three sigmas.
+        let step = (1.0 / (samples + NOISE_PRIOR)).max(NOISE_STEP);
+        let seen = ((innovation * innovation).min(9.0 * total) - model) / scale;
+        let old = self.observer.noise;
+        self.observer.noise = clamp_finite(old + step * (seen - old), 2e-4, 3.0);
+
+        let height = clamp_finite(innovation / total.sqrt(), -3.0, 3.0);
+        self.observer.nu += 0.5 * (height - self.observer.nu);
+        let is_change = misses_by(surprise, total) > JUMP || self.observer.nu.abs() > DRIFT;
+        let prior = match is_change {
+            true => prior.opened(innovation, phi, c),
+            false => prior,
+        };
+        self.observer.correct(prior, phi, innovation, noise);
+    }
+
+    /// Begins with the first sample `x`: two fifths are background, both parts uncertain.
+    fn begin(&mut self, x: f64, phi: f64) {
+        let noise = self.observer.noise;
+        self.observer.update(x, phi, 0.0);
+        self.observer.noise = noise;
+    }
+}
+
+/// Returns the size of a surprise in sigmas.
+fn misses_by(surprise: f64, total: f64) -> f64 {
+    surprise.abs() / total.sqrt()
+}
+
+/// Returns the variance of a sample without its averaging, in variances of the average itself, if
+/// the average keeps `a` of the sample before.
+fn amplification(a: f64) -> f64 {
+    (1.0 + a) / (1.0 - a)
+}
+
+fn highest(all: impl Iterator<Item = f64>) -> f64 {
+    all.fold(f64::NEG_INFINITY, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A plant with a load average of `tau_s`, sampled every 15 s, and its model, told `hint_s`.
+    struct Plant {
+        tau_s: f64,
+        hint_s: f64,
+        t: f64,
+        x: f64,
+        history: History,
+        model: LoadModel,
+    }
+
+    impl Plant {
+        fn new(tau_s: f64, hint_s: f64) -> Self {
+            Self {
+                tau_s,
+                hint_s,
+                t: 0.0,
+                x: 0.3,
+                history: History::default(),
+                model: LoadModel::default(),
+            }
+        }
+
+        /// Runs 15 s at the rate `v` with the background `b` and a cost of 0.02; `noise` is added
+        /// to what is averaged.
+        fn run(&mut self, v: f64, b: f64, noise: f64) {
+            let (before, first) = (self.x, self.t == 0.0);
+            let keep = (-15.0 / self.tau_s.max(1e-3)).exp();
+            self.t += 15.0;
+            self.x = keep * self.x + (1.0 - keep) * (b + 0.02 * v + noise).max(0.0);
+            self.history.push(self.t, 15.0, v);
+            let sample = LoadSample {
+                at: self.t,
+                dt_s: 15.0,
+                x: self.x,
+                before: (!first).then_some(before),
+            };
+            self.model.learn(self.hint_s, sample, &self.history);
+        }
+
+        fn noise(n: u32) -> f64 {
+            f64::from(n * 7919 % 101) / 50.0 - 1.0
+        }
+    }
+
+    #[test]
+    fn a_lag_told_wrong_is_found_from_the_response_to_our_own_rate() {
+        for (tau_s, hint_s) in [(60.0, 240.0), (60.0, 15.0), (120.0, 60.0), (0.0, 60.0)] {
+            let mut plant = Plant::new(tau_s, hint_s);
+            for n in 0..160 {
+                let v = if n / 8 % 2 == 0 { 20.0 } else { 35.0 };
+                plant.run(v, 0.3, 0.05 * Plant::noise(n));
+            }
+            let found = plant.model.lag_s().unwrap();
+            assert!(
+                (found - tau_s).abs() <= 0.3 * tau_s.max(25.0),
+                "{tau_s} told as {hint_s}: {found}"
+            );
+            let room = plant.model.room().unwrap().exp();
+            assert!(
+                (room / 35.0 - 1.0).abs() < 0.15,
+                "{tau_s}, {hint_s}: {room}"
+            );
+        }
+    }
+
+    #[test]
+    fn noise_is_learned_and_moves_the_room_little() {
+        let mut plant = Plant::new(0.0, 5.0);
+        let mut rooms = Vec::new();
+        for n in 0..400 {
+            plant.run(30.0, 0.4, 0.9 * Plant::noise(n));
+            rooms.extend(plant.model.room().filter(|_| n > 100));
+        }
+        let (noise, _) = plant.model.noise(15.0).unwrap();
+        assert!((0.1..0.5).contains(&noise), "{noise}");
+        let mean = rooms.iter().sum::<f64>() / rooms.len() as f64;
+        assert!(
+            rooms.iter().all(|room| (room - mean).abs() < 0.4),
+            "{rooms:?}"
+        );
+    }
+
+    #[test]
+    fn one_burst_is_forgotten_and_a_lasting_change_is_followed() {
+        let mut plant = Plant::new(0.0, 5.0);
+        for n in 0..60 {
+            plant.run(
+                if n % 4 < 2 { 25.0 } else { 35.0 },
+                0.3,
+                0.02 * Plant::noise(n),
+            );
+        }
+        plant.run(30.0, 20.0, 0.0);
+        for n in 0..6 {
+            plant.run(
+                if n % 4 < 2 { 25.0 } else { 35.0 },
+                0.3,
+                0.02 * Plant::noise(n),
+            );
+        }
+        let room = plant.model.room().unwrap().exp();
+        assert!((room / 35.0 - 1.0).abs() < 0.2, "after a burst: {room}");
+        for n in 0..6 {
+            plant.run(
+                if n % 4 < 2 { 15.0 } else { 20.0 },
+                0.6,
+                0.02 * Plant::noise(n),
+            );
+        }
+        let room = plant.model.room().unwrap().exp();
+        assert!((room / 20.0 - 1.0).abs() < 0.2, "after a step: {room}");
+    }
+
+    #[test]
+    fn absurd_samples_leave_a_usable_model() {
+        let mut plant = Plant::new(60.0, 60.0);
+        for v in [0.0, 1e-300, 1e9, 1e300, 0.0, 5.0] {
+            plant.run(v, 0.2, 0.0);
+            assert!(plant.model.is_sound());
+            assert!(plant.model.room().is_none_or(|room| !room.is_nan()));
+        }
+    }
+}
