@@ -222,7 +222,7 @@ pub const KEYS: &[Key] = &[
         Default::Depends("2 x setpoint for a load, none for others"),
         Allowed::Above(0.0, 1e15),
         "The hard level: the value that trips the breaker; above the setpoint. For a load or a \
-         latency it is raised automatically, up to twofold, while the signal is noisy. A latency \
+         latency it is raised automatically while the signal is noisy, up to fourfold. A latency \
          or a ratio trips only if this is set.",
     ),
     signal(
@@ -233,8 +233,8 @@ pub const KEYS: &[Key] = &[
         ),
         Allowed::Number(0.0, 900.0),
         "The averaging time of the exporter: 60 for load1, 300 for load5, half the range of \
-         `rate()` and `avg_over_time()`, 0 for a plain gauge. Too high a value is corrected \
-         automatically. `feedback` is averaged over twice this time, and at least one tick.",
+         `rate()` and `avg_over_time()`, 0 for a plain gauge. A wrong value is corrected \
+         automatically for a load, too high a one for the others. `feedback` is averaged over twice this time, and at least one tick.",
     ),
     signal(
         "stale_s",
