@@ -205,7 +205,7 @@ async fn a_message_whose_turn_comes_late_learns_so_at_once_and_when_it_comes() {
     const AT_ONCE: usize = 64;
     const PATIENCE: Duration = Duration::from_millis(500);
     let workers = workers(1, pool("line", 1, 10.0, |_| {})).await;
-    let account_pool = &workers.desks[0];
+    let account_pool = &workers.pools[0];
     eventually("the whole capacity", SOON, || async {
         (account_pool.view().capacity_rps == Some(10.0)).then_some(())
     })
