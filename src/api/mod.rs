@@ -38,7 +38,7 @@ pub mod workers;
 
 pub use audit::entry::AuditEntry;
 pub use deps::Deps;
-pub use http::auth::{AuthToken, TokenSecret};
+pub use http::auth::{ALL_TENANTS, AuthToken, TokenSecret};
 pub use http::connections::Connections;
 pub use http::limits::{DEFAULT_TENANT, seed as seed_limits, seed_api_limits};
 pub use http::listen::{ListenError, bind};

@@ -82,7 +82,7 @@ async fn door(token: Option<&str>) -> Door {
         decisions: Arc::new(NoDecisions),
         live: live.clone(),
         tokens: token
-            .map(|token| AuthToken::new("default", TokenSecret::new(token)))
+            .map(|token| AuthToken::new(TokenSecret::new(token)))
             .into_iter()
             .collect(),
         registry: Arc::default(),

@@ -430,6 +430,7 @@ fn tenants(tokens: &[TokenFound<'_>]) -> Vec<String> {
     let tenants: BTreeSet<&str> = tokens
         .iter()
         .filter_map(|token| token.settings?.tenant.as_deref())
+        .filter(|tenant| *tenant != api::ALL_TENANTS)
         .chain([api::DEFAULT_TENANT])
         .collect();
     tenants.into_iter().map(str::to_owned).collect()
@@ -440,7 +441,7 @@ fn tenants(tokens: &[TokenFound<'_>]) -> Vec<String> {
 fn token(found: &TokenFound<'_>) -> api::AuthToken {
     let secret = api::TokenSecret::new(found.secret.clone());
     let Some(set) = found.settings else {
-        return api::AuthToken::new(api::DEFAULT_TENANT, secret);
+        return api::AuthToken::new(secret);
     };
     let scopes = set
         .scopes
@@ -458,7 +459,11 @@ fn token(found: &TokenFound<'_>) -> api::AuthToken {
             .map(|kinds| kinds.iter().cloned().collect()),
         throttles: set.throttles.clone(),
     };
-    api::AuthToken::of(found.name, set.tenant.as_deref(), leave, secret)
+    let token = api::AuthToken::of(found.name, set.tenant.as_deref(), leave, secret);
+    match &set.module {
+        Some(module) => token.with_module(module),
+        None => token,
+    }
 }
 
 fn tuning(set: &KindSettings) -> Tuning {

@@ -126,8 +126,11 @@ pub struct KindSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiToken {
-    /// The tenant that owns it; tokens of one tenant share the tenant's limits.
+    /// The tenant to which it is bound; tokens of one tenant share the tenant's limits. Absent or
+    /// `*` for a token of operators, which sees all tenants.
     pub tenant: Option<String>,
+    /// The module of the tenant in whose name it acts; the token's name if absent.
+    pub module: Option<String>,
     /// The environment variable that holds the token.
     pub secret_env: Option<String>,
     /// The file that holds the token.
@@ -142,8 +145,9 @@ pub struct ApiToken {
 }
 
 /// Keys of `[api_tokens.<name>]`.
-pub const API_TOKEN_KEYS: [&str; 6] = [
+pub const API_TOKEN_KEYS: [&str; 7] = [
     "tenant",
+    "module",
     "secret_env",
     "secret_file",
     "scopes",
@@ -152,9 +156,12 @@ pub const API_TOKEN_KEYS: [&str; 6] = [
 ];
 
 /// The scopes of tokens.
-pub const SCOPES: [&str; 7] = [
+pub const SCOPES: [&str; 10] = [
     "jobs:enqueue",
     "jobs:read",
+    "notify:send",
+    "notify:critical",
+    "notify:read",
     "throttles:acquire",
     "metrics:read",
     "ops:read",

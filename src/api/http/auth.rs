@@ -8,7 +8,6 @@ use axum::http::HeaderMap;
 use jiff::Timestamp;
 
 use super::caller::{AuthMethod, Caller, digest_of};
-use super::limits::DEFAULT_TENANT;
 use super::sessions::{Sessions, SignedOut};
 use super::token_scope::Permissions;
 use crate::postgres::Db;
@@ -51,10 +50,14 @@ impl fmt::Debug for TokenSecret {
     }
 }
 
-/// An API token with its tenant, its scopes, and the sessions of browsers that have sent it.
+/// The tenant of a token that is bound to none: it sees and changes what all tenants have.
+pub const ALL_TENANTS: &str = "*";
+
+/// An API token with its tenant, its module, its scopes, and the sessions of browsers that have sent it.
 pub struct AuthToken {
     name: Arc<str>,
-    tenant: Arc<str>,
+    tenant: Option<Arc<str>>,
+    module: Arc<str>,
     owner: Arc<str>,
     leave: Arc<Permissions>,
     key: Arc<str>,
@@ -63,17 +66,20 @@ pub struct AuthToken {
 }
 
 impl AuthToken {
-    /// Creates an unrestricted token with the rates of a tenant.
-    pub fn new(tenant: &str, secret: TokenSecret) -> Self {
-        Self {
-            tenant: tenant.into(),
-            ..Self::of(ADMIN, None, Permissions::admin(), secret)
-        }
+    /// Creates the unrestricted token of the operators.
+    pub fn new(secret: TokenSecret) -> Self {
+        Self::of(ADMIN, None, Permissions::admin(), secret)
     }
 
-    /// Creates a token with a name from the settings. Its unique keys belong to its tenant, if it
-    /// has one; to the operators, if the token is unrestricted; otherwise to the token itself.
+    /// Creates a token with a name from the settings, bound to a tenant unless it is `None` or
+    /// [`ALL_TENANTS`]. Its unique keys belong to its tenant, if it has one; to the operators, if
+    /// the token is unrestricted; otherwise to the token itself.
     pub fn of(name: &str, tenant: Option<&str>, leave: Permissions, secret: TokenSecret) -> Self {
+        let tenant = tenant.filter(|tenant| *tenant != ALL_TENANTS);
+        let leave = match tenant {
+            Some(_) => leave.within_tenant(),
+            None => leave,
+        };
         let owner = match tenant {
             Some(tenant) => format!("tenant:{tenant}"),
             None if leave.is_admin() => String::new(),
@@ -81,7 +87,8 @@ impl AuthToken {
         };
         Self {
             name: name.into(),
-            tenant: tenant.unwrap_or(DEFAULT_TENANT).into(),
+            tenant: tenant.map(Into::into),
+            module: name.into(),
             owner: owner.into(),
             leave: Arc::new(leave),
             key: digest_of(secret.expose().as_bytes()).into(),
@@ -90,11 +97,21 @@ impl AuthToken {
         }
     }
 
+    /// Returns the token with a module other than its name.
+    #[must_use]
+    pub fn with_module(self, module: &str) -> Self {
+        Self {
+            module: module.into(),
+            ..self
+        }
+    }
+
     fn caller(&self, proof: AuthMethod) -> Caller {
         Caller {
             proof,
             token: Some(self.name.clone()),
             tenant: self.tenant.clone(),
+            module: self.module.clone(),
             owner: self.owner.clone(),
             leave: self.leave.clone(),
             key: self.key.clone(),
@@ -130,7 +147,8 @@ impl Authenticator {
             return Some(Caller {
                 proof: AuthMethod::Loopback,
                 token: None,
-                tenant: DEFAULT_TENANT.into(),
+                tenant: None,
+                module: "".into(),
                 owner: "".into(),
                 leave: Arc::new(Permissions::admin()),
                 key: "local".into(),
@@ -209,7 +227,7 @@ mod tests {
     #[test]
     fn each_token_has_a_key_of_its_own_that_does_not_tell_it() {
         let tokens = ["0123456789abcdef", "0123456789abcdeg"]
-            .map(|secret| AuthToken::new("acme", TokenSecret::new(secret)));
+            .map(|secret| AuthToken::new(TokenSecret::new(secret)));
         assert_ne!(tokens[0].key, tokens[1].key);
         assert_eq!(tokens[0].key.len(), 16);
         assert_eq!(

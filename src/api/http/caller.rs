@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::hmac;
 
+use super::limits::DEFAULT_TENANT;
 use super::token_scope::Permissions;
 use crate::jobs::Via;
 
@@ -14,9 +15,11 @@ pub struct Caller {
     pub proof: AuthMethod,
     /// The name of the token in the settings; `None` where no token is set.
     pub token: Option<Arc<str>>,
-    /// The tenant of the token, by which the throttles of the API tell clients apart.
-    pub tenant: Arc<str>,
-    /// The owner of the unique keys that the caller takes; empty for operators.
+    /// The tenant whose data the caller sees and changes; `None` for operators, who see all.
+    pub tenant: Option<Arc<str>>,
+    /// The module in whose name the caller acts: that of its credential, else the token's name.
+    pub module: Arc<str>,
+    /// The owner of the unique keys that the caller takes, and of its jobs; empty for operators.
     pub owner: Arc<str>,
     /// The scopes of the caller.
     pub leave: Arc<Permissions>,
@@ -50,13 +53,17 @@ impl Caller {
         self.token.as_deref().unwrap_or("none")
     }
 
+    /// Returns the tenant whose throttles of the API limit the caller.
+    pub fn limits_tenant(&self) -> &str {
+        self.tenant.as_deref().unwrap_or(DEFAULT_TENANT)
+    }
+
     /// Returns the token and the tenant that the audit log stores beside the author's name from the
     /// request.
     pub fn via(&self) -> Via {
-        let tenant = self.token.as_ref().map(|_| self.tenant.to_string());
         Via {
             token: self.token.as_deref().map(str::to_owned),
-            tenant,
+            tenant: self.tenant.as_deref().map(str::to_owned),
         }
     }
 }

@@ -260,7 +260,7 @@ impl RateLimited {
                 format!(
                     "the tokens of tenant {} are at their shared request limit (rps of throttle \
                      {name})",
-                    client.tenant
+                    client.limits_tenant()
                 )
             }
             // Waiting does not help here, and the way to resume differs from that of other
@@ -301,9 +301,9 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
     // A limit of the settings replaces the group that the request has by itself.
     let own = group.and_then(|_| limit_of(&gate.limits, OWN_API, request.method().as_str(), path));
     let name = match own {
-        Some(limit) => own_throttle(limit, &client.tenant),
+        Some(limit) => own_throttle(limit, client.limits_tenant()),
         None => match group {
-            Some(group) => group.throttle(&client.tenant),
+            Some(group) => group.throttle(client.limits_tenant()),
             None => return next.run(request).await,
         },
     };

@@ -6,7 +6,8 @@ use super::caller::Caller;
 use super::limits;
 use super::problem::{Code, Problem};
 use super::token_scope::TokenScope::{
-    self, JobsEnqueue, JobsRead, MetricsRead, OpsRead, OpsWrite, ThrottlesAcquire,
+    self, JobsEnqueue, JobsRead, MetricsRead, NotifyRead, NotifySend, OpsRead, OpsWrite,
+    ThrottlesAcquire,
 };
 
 /// The permission that a route needs.
@@ -34,12 +35,12 @@ const NEEDS: [(&str, &str, Need); 60] = [
     ("GET", "/metrics", Need::Scope(MetricsRead)),
     ("POST", "/api/v1/jobs", Need::Scope(JobsEnqueue)),
     ("POST", "/api/v1/jobs/batch", Need::Scope(JobsEnqueue)),
-    ("POST", "/api/v1/notifications", Need::Scope(JobsEnqueue)),
+    ("POST", "/api/v1/notifications", Need::Scope(NotifySend)),
     ("GET", "/api/v1/jobs", Need::Scope(JobsRead)),
     ("GET", "/api/v1/jobs/{id}", Need::Scope(JobsRead)),
     ("GET", "/api/v1/jobs/{id}/attempts", Need::Scope(JobsRead)),
-    ("GET", "/api/v1/notifications", Need::Scope(JobsRead)),
-    ("GET", "/api/v1/notifications/{id}", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/notifications", Need::Scope(NotifyRead)),
+    ("GET", "/api/v1/notifications/{id}", Need::Scope(NotifyRead)),
     (
         "POST",
         "/api/v1/throttles/{name}/acquire",

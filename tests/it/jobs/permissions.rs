@@ -10,16 +10,16 @@ use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
 use crate::support::{Database, database, unique};
 
 /// A database with roles of its own: roles belong to the whole server, so each test names its own.
-struct RolesFixture {
+pub(super) struct RolesFixture {
     database: Database,
     tag: String,
 }
 
 /// The refusal of a statement by a role: its SQLSTATE and message, or nothing.
-type Refusal = Option<(String, String)>;
+pub(super) type Refusal = Option<(String, String)>;
 
 impl RolesFixture {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let fixture = Self {
             database: database().await,
             tag: unique()[..8].to_owned(),
@@ -47,16 +47,16 @@ impl RolesFixture {
         fixture
     }
 
-    fn pool(&self) -> &PgPool {
+    pub(super) fn pool(&self) -> &PgPool {
         self.database.pool()
     }
 
-    fn role(&self, name: &str) -> String {
+    pub(super) fn role(&self, name: &str) -> String {
         format!("leave_{name}_{}", self.tag)
     }
 
     /// By the superuser, who alone makes roles and lets the owner of the schema become them.
-    async fn owner(&self, sql: &str) {
+    pub(super) async fn owner(&self, sql: &str) {
         self.database
             .superuser()
             .execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
@@ -65,7 +65,7 @@ impl RolesFixture {
     }
 
     /// Runs a statement as a role and keeps what it did, or answers why not.
-    async fn as_role(&self, role: &str, sql: &str) -> Refusal {
+    pub(super) async fn as_role(&self, role: &str, sql: &str) -> Refusal {
         let mut transaction = self.pool().begin().await.unwrap();
         if role != "owner" {
             let set = format!("set local role {}", self.role(role));
@@ -92,7 +92,7 @@ impl RolesFixture {
         }
     }
 
-    async fn text(&self, sql: &str) -> String {
+    pub(super) async fn text(&self, sql: &str) -> String {
         sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
             .fetch_one(self.pool())
             .await
@@ -101,7 +101,7 @@ impl RolesFixture {
 }
 
 /// Every statement of SQL that makes a job, or a row that makes jobs later.
-const DOORS: [(&str, &str); 8] = [
+pub(super) const DOORS: [(&str, &str); 8] = [
     ("enqueue", "select flyball.enqueue('KIND')"),
     ("later", "select flyball.enqueue('KIND', run_at => now() + interval '1 hour', timeout => interval '1 minute')"),
     ("replace", "select flyball.enqueue('KIND', unique_key => 'k', replace => true, run_at => now() + interval '1 hour')"),
