@@ -4,7 +4,8 @@
 -- Four laws. A kind that is not public is enqueued only by operators and by roles in
 -- `flyball.producer`. A unique key belongs to its owner: the same key of another owner is a
 -- different key, so nobody replaces or delays the jobs of others. Keys that begin with `cron:`
--- belong to schedules. A throttle of the HTTP API accepts jobs from operators only.
+-- belong to schedules. A throttle of the HTTP API accepts jobs from operators only, and one that
+-- belongs to a tenant from that tenant and operators.
 --
 -- The entry points run one plain statement for a valid and simple job. A job that looks invalid, or
 -- needs more than an insert (a unique key, a later time, a lane with a limit), goes through the one
@@ -141,6 +142,13 @@ begin
     return case when mine <> '' then 'tenant:' || mine when flyball.is_operator() then '' else 'role:' || flyball.caller() end;
 end $$;
 
+-- The tenant that owns a throttle, by its name: `notify:<tenant>` or `tenant:<tenant>/<name>`; null for
+-- a shared one. The same as `throttle::tenant::tenant_of`.
+create function flyball.throttle_tenant(throttle text) returns text
+language sql immutable parallel safe
+return case when starts_with(throttle, 'notify:') then nullif(substr(throttle, 8), '')
+    else substring(throttle from '^tenant:([^/]+)/') end;
+
 -- The tenant of jobs whose unique keys belong to this owner, so the two cannot disagree.
 create function flyball.tenant_of(owner text) returns text
 language sql immutable parallel safe
@@ -270,6 +278,10 @@ begin
     elsif not trusted and throttle like 'api:%' then
         code := '42501';
         message := format('%s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own', to_json(throttle));
+        return;
+    elsif not trusted and flyball.throttle_tenant(throttle) <> flyball.caller_tenant() then
+        code := '42501';
+        message := format('%s belongs to another tenant; name one of your own, or one that no tenant owns', to_json(throttle));
         return;
     end if;
 
@@ -641,6 +653,7 @@ begin
             where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
                 and octet_length(args::text) <= 262144
                 and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
+                and left(throttle, 7) not in ('notify:', 'tenant:')
                 and octet_length(key) <= 512
                 and priority between 0 and 3
                 and max_attempts between 1 and 1000
@@ -737,8 +750,9 @@ begin
         and array_position(args, null) is null
         and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
         and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
-                      and (trusted or left(throttles[1], 4) <> 'api:')
-                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and (trusted or left(t, 4) <> 'api:')
+                      and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 7) not in ('notify:', 'tenant:'))
+                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128
+                                      and (trusted or left(t, 4) <> 'api:' and left(t, 7) not in ('notify:', 'tenant:'))
                                   from (select distinct unnest(throttles) as t) as t) end
         and 512 >= all (select octet_length(k) from unnest(keys) as k)
         and 0 <= all (priorities) and 3 >= all (priorities)

@@ -6,7 +6,9 @@ use aws_lc_rs::hmac;
 
 use super::limits::DEFAULT_TENANT;
 use super::token_scope::Permissions;
+use crate::input::patterns::allows;
 use crate::jobs::Via;
+use crate::throttle::tenant::tenant_of;
 
 /// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,45 @@ impl Caller {
     /// Returns the name of the token, for messages.
     pub fn token_name(&self) -> &str {
         self.token.as_deref().unwrap_or("none")
+    }
+
+    /// Returns true if the caller may give a throttle work: one that its token may use, unless it
+    /// belongs to another tenant.
+    pub fn may_enqueue_to(&self, throttle: &str) -> bool {
+        self.leave.may_use(throttle) && (self.tenant.is_none() || !self.is_foreign(throttle))
+    }
+
+    /// Returns true if the caller may take tokens from a throttle. Bound to a tenant, it may use the
+    /// throttles of the tenant, and of the shared ones only those that the settings of its token
+    /// name, because what it takes there is missing to others.
+    pub fn may_take_from(&self, throttle: &str) -> bool {
+        if self.tenant.is_none() {
+            return self.leave.may_use(throttle);
+        }
+        let is_named = || {
+            self.leave
+                .throttles
+                .as_ref()
+                .is_some_and(|patterns| allows(patterns, throttle))
+        };
+        self.owns(throttle)
+            || !self.is_foreign(throttle) && self.leave.may_use(throttle) && is_named()
+    }
+
+    /// Returns true if a throttle belongs to the caller's tenant.
+    pub fn owns(&self, throttle: &str) -> bool {
+        self.tenant.is_some() && tenant_of(throttle) == self.tenant.as_deref()
+    }
+
+    /// Returns true if a throttle belongs to another tenant than the caller's.
+    fn is_foreign(&self, throttle: &str) -> bool {
+        tenant_of(throttle).is_some() && !self.owns(throttle)
+    }
+
+    /// Returns true if the caller sees everything about a throttle: operators do, and the tenant
+    /// that owns it.
+    pub fn sees(&self, throttle: &str) -> bool {
+        self.tenant.is_none() || self.owns(throttle)
     }
 
     /// Returns the tenant whose throttles of the API limit the caller.

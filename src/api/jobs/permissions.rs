@@ -63,7 +63,7 @@ pub async fn check(
             );
             errors.body(format!("{at}/kind"), message);
         }
-        if !leave.may_use(&job.throttle) {
+        if !caller.may_enqueue_to(&job.throttle) {
             let (token, throttle, allowed) =
                 (caller.token_name(), &job.throttle, leave.throttles_told());
             errors.body(

@@ -15,6 +15,8 @@ mod server;
 mod standing_still;
 mod strangers;
 mod stream;
+mod tenants;
+mod tenants_fixture;
 mod throttles;
 mod tokens;
 mod tokens_fixture;
