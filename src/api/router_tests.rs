@@ -85,6 +85,7 @@ async fn door(token: Option<&str>) -> Door {
             .map(|token| AuthToken::new(TokenSecret::new(token)))
             .into_iter()
             .collect(),
+        jwt: None,
         registry: Arc::default(),
         cancel: cancel.clone(),
     };

@@ -79,6 +79,9 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
         "must be a URL that begins with http:// or https://",
     );
     tokens(settings, &mut issues);
+    if let Some(jwt) = &settings.jwt {
+        jwt.check(&mut issues);
+    }
     tables(settings, &mut issues);
     issues.extend(
         super::api_limits::read(&settings.api_limits)

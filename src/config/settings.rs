@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::jwt::JwtSettings;
 use super::origin::SettingsOrigin;
 use super::reindex::ReindexSettings;
 use super::servers::{DatabaseServer, PrometheusServer};
@@ -78,6 +79,7 @@ pub struct Settings {
     pub kinds: BTreeMap<String, KindSettings>,
     #[serde(default)]
     pub api_tokens: BTreeMap<String, ApiToken>,
+    pub jwt: Option<JwtSettings>,
     #[serde(default)]
     pub api_limits: Vec<toml::Table>,
     #[serde(default)]

@@ -15,7 +15,8 @@ use crate::throttle::tenant::tenant_of;
 pub struct Caller {
     /// The proof of the caller's identity.
     pub proof: AuthMethod,
-    /// The name of the token in the settings; `None` where no token is set.
+    /// The name of the token in the settings, or the subject and issuer of a JSON Web Token; `None`
+    /// where no token is set.
     pub token: Option<Arc<str>>,
     /// The tenant whose data the caller sees and changes; `None` for operators, who see all.
     pub tenant: Option<Arc<str>>,
@@ -25,7 +26,7 @@ pub struct Caller {
     pub owner: Arc<str>,
     /// The scopes of the caller.
     pub leave: Arc<Permissions>,
-    /// A digest of the token; `local` where no token is set.
+    /// A digest of the token, or of the bearer of a JSON Web Token; `local` where no token is set.
     pub key: Arc<str>,
 }
 
@@ -34,6 +35,8 @@ pub struct Caller {
 pub enum AuthMethod {
     /// The token in the header: a program.
     Token,
+    /// A token in the header that an identity provider has signed: a program.
+    Jwt,
     /// The session cookie of a browser that has logged in.
     Session,
     /// No proof: no token is set, and only loopback is served.
@@ -44,7 +47,7 @@ impl Caller {
     /// Returns the name for the audit log where the request does not name its author.
     pub fn who(&self) -> &'static str {
         match self.proof {
-            AuthMethod::Token => "token",
+            AuthMethod::Token | AuthMethod::Jwt => "token",
             AuthMethod::Session => "dashboard",
             AuthMethod::Loopback => "http",
         }

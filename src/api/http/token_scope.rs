@@ -9,6 +9,9 @@ use TokenScope::{
     ThrottlesAcquire,
 };
 
+/// The tenant of a token that is bound to none: it sees and changes what all tenants have.
+pub const ALL_TENANTS: &str = "*";
+
 /// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TokenScope {

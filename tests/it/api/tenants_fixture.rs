@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use flyball::api::{ALL_TENANTS, AuthToken, Permissions, TokenScope, TokenSecret};
+use flyball::api::{
+    ALL_TENANTS, AuthToken, JwksSource, JwtAuth, Permissions, SigningAlgorithm, TokenScope,
+    TokenSecret,
+};
 use flyball::jobs::{Job, NewJob, Outcome};
 use flyball::notify::NotificationHandler;
 use flyball::providers::{Pools, Provider};
@@ -14,6 +17,7 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 
+use super::issuer::{Signer, claims, rules};
 use super::notifications::fixture::pool;
 use crate::support::api_server::ApiServer;
 use crate::support::fixture::Fixture;
@@ -50,6 +54,11 @@ impl Deref for TwoTenants {
 /// Names and secrets of tokens: each scope of acme's, an operator, an administrator, zeta's own.
 pub fn secret(name: &str) -> String {
     format!("0123456789-{}", name.replace(':', "-"))
+}
+
+/// A JSON Web Token of acme with these scopes.
+pub fn jwt_of_acme(scope: &str) -> String {
+    Signer::new("any", jsonwebtoken::Algorithm::HS256).sign(&claims("acme", scope))
 }
 
 fn tokens() -> Vec<AuthToken> {
@@ -97,6 +106,8 @@ pub async fn two_tenants() -> TwoTenants {
         deps.kinds.register("notification", handler);
         deps.pools = pools;
         deps.tokens = tokens().into();
+        let rules = rules(&[SigningAlgorithm::Hs256]);
+        deps.jwt = Some(Arc::new(JwtAuth::new(rules, JwksSource::None)));
     })
     .await;
     let acme = owned(&server, "acme").await;
@@ -218,7 +229,11 @@ impl TwoTenants {
         bearer: Option<&str>,
         body: Option<&Value>,
     ) -> Response {
+        // No header tells the tenant.
         let mut request = self.request(method, path);
+        for header in ["tenant", "x-tenant", "x-tenant-id", "x-flyball-tenant"] {
+            request = request.header(header, "zeta");
+        }
         if let Some(body) = body {
             request = request.json(body);
         }
