@@ -1,11 +1,13 @@
-# Flyball in a container: one binary, an unprivileged user. See docker-compose.yml for the whole.
+# Flyball in a container: one binary, an unprivileged user. docker-compose.yml has the complete
+# setup.
 
 FROM rust:1-slim-bookworm AS build
 WORKDIR /src
 COPY . .
 # More features, such as mongodb: docker build --build-arg FEATURES=mongodb .
 ARG FEATURES=""
-# The caches make a second build short; the binary is copied out, because a cache is no layer.
+# The caches shorten a second build; the binary is copied out because a cache is not part of a
+# layer.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --locked --release --bin flyball --features "$FEATURES" \
@@ -23,7 +25,7 @@ WORKDIR /var/lib/flyball
 ENV FLYBALL_LISTEN=0.0.0.0:8080 \
     FLYBALL_KNOBS_DIR=/etc/flyball/knobs
 EXPOSE 8080
-# SIGTERM drains: jobs that run are finished or handed back before the process ends.
+# SIGTERM drains: running jobs are finished or handed back before the process ends.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
     CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/healthz"]

@@ -1,31 +1,31 @@
-# What one does with Flyball. `make` alone lists it.
+# Common tasks. `make` alone lists them.
 #
 # Arguments for the program or for the tests go into ARGS: make demo ARGS="--headless --seconds 60".
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
-# rustup puts cargo here; a shell that was open before does not know it yet.
+# rustup installs cargo here; a shell opened earlier does not have it in its PATH.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
 .PHONY: help demo test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify browser-test fresh clean
 
-help: ## list what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: ## install what is missing, build, and show a governed reindex on a dashboard (Ctrl-C ends it)
+demo: ## install missing requirements, build, and show a governed reindex on a dashboard (Ctrl-C ends it)
 	@scripts/setup.sh --demo && exec cargo run -p flyball-lab -- demo $(ARGS)
 
-test: ## install what is missing, build, and run all tests on a private Postgres, Redis and Prometheus
+test: ## install missing requirements, build, and run all tests on a private Postgres, Redis and Prometheus
 	@scripts/setup.sh && scripts/setup-counterparts.sh && exec scripts/test.sh $(ARGS)
 
-soak: ## the long forms of the tests of plans and of what breaks; FLYBALL_SOAK_S seconds each (300)
+soak: ## run the long forms of the plan and fault tests; FLYBALL_SOAK_S seconds each (300)
 	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)
 
 build: ## build the program for production: target/release/flyball
 	cargo build --release
 
-check: lint ## what a change must pass before it is shown: lint, then the test of the house rules
+check: lint ## check a change: lint, then the source conventions (tests/it/tidy)
 	cargo test --test it -- tidy
 
 lint: ## formatting and clippy, warnings are errors
@@ -47,13 +47,13 @@ docs: ## build the library's documentation: target/doc/flyball/index.html
 bench-queue: ## measure the queue on private servers; the long form with ARGS="--full", one case with ARGS="--only drain"
 	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench queue -- $(ARGS)
 
-bench-burst: ## measure a burst of one key against a server that refuses, in the four modes of on_429
+bench-burst: ## measure a burst of one key against a rate-limited server, in the four modes of on_429
 	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench burst -- $(ARGS)
 
 bench-throttle: ## measure throttles on a private Redis; one case with ARGS="--only accuracy"
 	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench throttle -- $(ARGS)
 
-bench-trip: ## measure from a load that rises to the last token granted anywhere; FLYBALL_TRIPS times (10)
+bench-trip: ## measure the time from a rising load to the last granted token; FLYBALL_TRIPS times (10)
 	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture bench_trips $(ARGS)
 
 bench-notify: ## measure notifications with a fake provider: rates, limits, CPU; one part with ARGS="--part send"
@@ -64,9 +64,9 @@ bench: bench-queue bench-throttle bench-burst bench-trip bench-notify ## all fiv
 browser-test: ## drive the dashboard in headless Chromium
 	@scripts/setup.sh --browser && node --test scripts/browser-test/*.test.mjs && exec node scripts/browser-test/run.mjs $(ARGS)
 
-fresh: ## remove the demo's data, so that the next demo begins anew
+fresh: ## remove the demo's data, so that the next demo starts from scratch
 	cargo run --quiet -- services --dir .flyball/demo --wipe
 	rm -rf .flyball
 
-clean: ## remove what was built
+clean: ## remove all build output
 	cargo clean

@@ -1,4 +1,4 @@
-//! A kind of your own: `cargo run --example greet`, then enqueue one from psql:
+//! A custom kind: `cargo run --example greet`, then enqueue a job from psql:
 //!
 //! ```sql
 //! select flyball.enqueue('greet', '{"name": "Ada"}', throttle => 'greetings');

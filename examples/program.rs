@@ -1,4 +1,4 @@
-//! A runner inside a program of your own, with a schedule: `cargo run --example program`.
+//! A runner inside another program, with a schedule: `cargo run --example program`.
 
 use flyball::Runner;
 use flyball::cron::NewSchedule;

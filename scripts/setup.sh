@@ -1,16 +1,17 @@
 #!/bin/sh
-# Installs what Flyball's demo and tests need and what is missing on this machine; says each thing it does.
+# Installs the missing requirements of Flyball's demo and tests, and reports each step.
 #
 #   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, nginx, a C compiler, curl and Python for the examples
 #                                in the docs, and the demo's corpus (WordNet)
 #   scripts/setup.sh --demo      the same, without PgBouncer, nginx, curl and Python, and without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL
 #                                replace
 #   scripts/setup.sh --browser   Chromium and Node.js, for `make browser-test`
-#   scripts/setup.sh --check     installs nothing; says what is missing
+#   scripts/setup.sh --check     installs nothing; lists the missing requirements
 #
-# Debian and Ubuntu: apt, as root or through sudo. Without either the packages are unpacked below ~/.cache/flyball, for
-# this user alone. macOS: Homebrew. No server is started, and none that runs is stopped.
-# Exit codes: 0 nothing is missing (any more); 69 something is, and one line says what would help.
+# Debian and Ubuntu: apt, as root or through sudo. Without either, the packages are unpacked below
+# ~/.cache/flyball for this user alone. macOS: Homebrew. No server is started, and no running one is
+# stopped.
+# Exit codes: 0 everything is installed; 69 something is missing, and one line states the remedy.
 set -eu
 
 demo=no browser=no check=no
@@ -42,9 +43,9 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# === What is there ===
+# === Detection ===
 
-# The same places, in the same order, as src/stack/find.rs.
+# The same places in the same order as src/stack/find.rs.
 has_server() {
   for name in "$@"; do
     have "$name" && return 0
@@ -81,7 +82,7 @@ has_cc() {
   if [ "$(uname -s)" = Darwin ]; then xcode-select -p >/dev/null 2>&1; else have cc || have gcc || have clang; fi
 }
 
-# HTTPS clients cannot even be made on a machine without certificates.
+# HTTPS clients cannot be created on a machine without certificates.
 has_certificates() {
   have apt-get || return 0
   [ -n "${SSL_CERT_FILE:-}${SSL_CERT_DIR:-}" ] || [ -s /etc/ssl/certs/ca-certificates.crt ]
@@ -100,7 +101,7 @@ has_chromium() {
   have chromium || have chromium-browser || have google-chrome || have google-chrome-stable
 }
 
-# The names of what is missing, one word each.
+# Prints the names of the missing requirements, one word each.
 missing() {
   if [ "$browser" = yes ]; then
     has_chromium || echo chromium
@@ -112,7 +113,7 @@ missing() {
   { [ $given = yes ] && [ -n "${DATABASE_URL:-}" ]; } || has_postgres || echo postgres
   { [ $given = yes ] && [ -n "${REDIS_URL:-}" ]; } || has_server redis-server valkey-server || echo redis
   { [ $given = yes ] && [ -n "${PROMETHEUS_URL:-}" ]; } || has_server prometheus || echo prometheus
-  # Only the tests put a pooler before Postgres, a proxy before the API, and run the examples in the docs.
+  # Only the tests need a pooler, a reverse proxy, and the tools of the examples in the docs.
   if [ "$demo" = no ]; then
     has_server pgbouncer || echo pgbouncer
     have nginx || [ -x /usr/sbin/nginx ] || [ -x "$unpacked/usr/sbin/nginx" ] || echo nginx
@@ -134,7 +135,7 @@ postgres_package() {
   for version in 18 17 16 15; do
     if [ -n "$(candidate postgresql-$version)" ]; then echo postgresql-$version; return; fi
   done
-  # Named all the same: then apt says that it has none, or one that is too old is found out below.
+  # Requested all the same: then apt reports that it has none, or the version check fails below.
   echo postgresql
 }
 
@@ -155,14 +156,14 @@ apt_packages() {
   done
 }
 
-# A server's package starts the server when it is installed; this file is Debian's own way to say no.
+# A server package starts its server on installation; this file is Debian's way to prevent that.
 forbid_starting() {
   if [ -e "$shim" ] && ! grep -q 'flyball setup' "$shim"; then return; fi
   printf '#!/bin/sh\n# flyball setup: start no services while packages are installed. This file is removed at its end.\nexit 101\n' |
     $as_root tee "$shim" >/dev/null && $as_root chmod 755 "$shim" && shim_is_ours=yes
 }
 
-# The demo runs servers of its own, so those of the packages need not start with the machine either.
+# The demo runs its own servers, so the installed services need not start with the machine.
 forbid_starting_later() {
   [ -d /run/systemd/system ] || return 0
   for package in "$@"; do
@@ -208,7 +209,7 @@ install_with_apt() {
   set -- $packages
   say "apt-get install -y --no-install-recommends $*"
   if ! apt_get install -y --no-install-recommends "$@"; then
-    # The lists may be older than the archive.
+    # The package lists may be older than the archive.
     say "apt-get update, and once more"
     apt_get update || true
     apt_get install -y --no-install-recommends "$@" || { tail -n 15 "$log" >&2; return 1; }
@@ -216,11 +217,11 @@ install_with_apt() {
   forbid_starting_later "$@"
 }
 
-# Without root: apt with a state and a cache of its own finds and verifies the packages, dpkg-deb unpacks them.
-# Nothing is installed; `flyball services` looks here last.
+# Without root: apt with its own state and cache finds and verifies the packages, dpkg-deb unpacks
+# them. Nothing is installed; `flyball services` looks here last.
 unpack_with_apt() {
   have apt-get && have dpkg-deb && [ -n "${HOME:-}" ] || return 1
-  # These are no good when they are unpacked somewhere.
+  # These packages do not work when merely unpacked.
   for name in "$@"; do case $name in cc | certificates | curl | python3) return 1 ;; esac; done
   mkdir -p "$cache/state/lists/partial" "$cache/cache/archives/partial" "$unpacked" || return 1
   log=$(mktemp)
@@ -273,7 +274,7 @@ install_with_brew() {
   done
 }
 
-# === The one line that would help ===
+# === The remedy in one line ===
 
 help_line() {
   for name in "$@"; do
@@ -296,7 +297,7 @@ help_line() {
   fi | sed 's/ *$//'
 }
 
-# === The whole ===
+# === Main ===
 
 if [ "$browser" = no ] && ! have cargo && [ ! -x "${HOME:-}/.cargo/bin/cargo" ]; then
   fail "Rust is not installed: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"

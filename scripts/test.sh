@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each. With arguments, runs
-# `cargo test` with them as one part. FLYBALL_TEST_THREADS sets how many integration tests run at once.
+# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each.
+# With arguments, runs `cargo test` with them as a single part. FLYBALL_TEST_THREADS sets the number
+# of concurrent integration tests.
 #
-# The integration tests talk to real servers by real clocks and wait more than they compute, so more of them run at
-# once than there are cores. Those that measure rates and delays suffer from that, and run after the others, fewer at
-# once. A test that fails runs once more by itself, because a busy machine can be too slow for it; one that passes only
-# then is named at the end. A test that fails twice, or does not compile, fails the run.
+# The integration tests use real servers and real clocks and mostly wait, so more of them run at the
+# same time than there are cores. Tests that measure rates and delays suffer from that; they run
+# afterwards, with less concurrency. A failed test runs once more by itself, because a busy machine
+# may have been too slow; if it then passes, it is named at the end. A test that fails twice, or
+# does not compile, fails the run.
 set -uo pipefail
 
-# Parts of the paths of tests that measure the machine's time.
+# Path fragments of the tests that measure time.
 timed=(
   api::stream
   governor::apns_by_latency
@@ -31,8 +33,9 @@ skipped=()
 again=()
 status=0
 
-# Prints the failed tests of a log, one per line: the options that select the target, a tab, the test's name. Cargo
-# names the target ("--lib", "--test it", "-p name --doc") after the list of its failed tests.
+# Prints the failed tests of a log, one per line: the options that select the target, a tab, the
+# test's name. Cargo prints the target ("--lib", "--test it", "-p name --doc") after the list of its
+# failed tests.
 failed_tests() {
   awk '
     /^failures:$/ { delete names; count = 0; listing = 1; next }
@@ -94,7 +97,7 @@ else
   part unit --workspace --lib --bins
   part it --workspace --test it -- "${skip[@]}" --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}"
   part timed --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 2))"
-  # With the features of the whole workspace, for which everything is built already.
+  # With the features of the whole workspace, so that nothing is compiled again.
   part lab --workspace --test demo
   part doc --workspace --doc
 fi

@@ -105,7 +105,7 @@ impl Settings {
         }
         for (key, env) in KEYS {
             if let Some(text) = environment.get(*env).filter(|text| !text.is_empty()) {
-                // The value of the file does not count, so nor do its problems.
+                // The value of the file does not count, so its problems do not either.
                 issues.retain(|issue| issue.pointer != pointer("", key));
                 origin
                     .variables
@@ -277,7 +277,7 @@ impl Settings {
     #[cfg(feature = "notifications")]
     /// Returns the pools with their credentials, read from the places that the settings name.
     pub fn pools(&self) -> Result<Pools, Error> {
-        let read = pools::read(&self.pools, Some(&pools::Real));
+        let read = pools::read(&self.pools, Some(&pools::ProcessVault));
         read.or_else(|issues| self.valid(Pools::default(), issues))
     }
 

@@ -30,7 +30,7 @@ pub type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub type Panel<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
 pub type PlotResult<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Draws a picture of this height and returns it as SVG. An error's text says what failed.
+/// Draws a picture of this height and returns it as SVG.
 pub fn svg(height: u32, draw: impl FnOnce(&PlotArea) -> PlotResult) -> Result<String, String> {
     let mut svg = String::new();
     {

@@ -22,7 +22,7 @@ const OF_THE_PRODUCT: [&str; 2] = ["services", "serve"];
 #[derive(Parser)]
 #[command(name = "flyball-lab", version, about, propagate_version = true)]
 struct Cli {
-    /// Settings file; without it flyball.toml is read if it is there
+    /// Settings file; flyball.toml by default, if it exists
     #[arg(long, global = true, env = "FLYBALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 

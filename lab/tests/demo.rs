@@ -1,4 +1,5 @@
-//! The demo: its search store as a process (it indexes, queues, answers for each document, keeps what it answered for), and its campaign.
+//! The demo: its search store as a process (it indexes, queues, answers per document, keeps
+//! confirmed documents), and its campaign.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -74,7 +75,7 @@ impl Store {
             .unwrap()
     }
 
-    /// As the death of its parent would: closes its standard input, and waits until it has stopped.
+    /// Closes its standard input, like the death of its parent, and waits until it has stopped.
     fn leave(mut self) {
         drop(self.child.stdin.take());
         self.child.wait().unwrap();
@@ -150,7 +151,7 @@ async fn documents_that_were_answered_for_survive_kill_9() {
     store.child.wait().unwrap();
 
     let before = store.url.clone();
-    // The engine of the killed store stops by itself when its supervisor is left alone.
+    // The engine of the killed store stops by itself once its supervisor's input is closed.
     let store = tokio::task::spawn_blocking({
         let dir = dir.path().to_path_buf();
         move || {
@@ -203,7 +204,7 @@ async fn pushed_too_hard_it_queues_then_rejects_per_document_and_its_load_shows_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_tells_so() {
+async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_reports_so() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     let mut command = tokio::process::Command::new(PROGRAM);
@@ -260,7 +261,7 @@ async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_t
     assert!(picture.contains("every quota is halved"));
 }
 
-/// The options of a command, each with its default, as `--help` lists them.
+/// Returns the options of a command, each with its default, as listed by `--help`.
 fn options(command: &[&str]) -> BTreeMap<String, Option<String>> {
     let output = Command::new(PROGRAM)
         .args(command)

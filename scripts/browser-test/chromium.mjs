@@ -1,4 +1,5 @@
-// Headless Chromium by the DevTools protocol over a pipe (file descriptors 3 and 4): node only, no WebSocket needed.
+// Headless Chromium by the DevTools protocol over a pipe (file descriptors 3 and 4): Node.js only,
+// without a WebSocket.
 
 import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';

@@ -1,4 +1,5 @@
-// The mock's pools of accounts and their messages: 500 accounts in all states, a pool with none available, one without limits, one small.
+// The mock's pools of accounts and their messages: 500 accounts in all states, a pool with none
+// available, one without limits, a small one.
 
 const iso = (t) => new Date(t * 1000).toISOString();
 const MESSAGES = 130;
@@ -70,7 +71,7 @@ export class MockPools {
     this.now = now;
     for (const pool of this.pools) {
       for (const one of pool.accounts) {
-        // Blocks go round, so that the picture stays: an account that is back is refused again soon.
+        // Blocks rotate, so the overall picture stays the same.
         if (one.until_ms !== null && one.until_ms <= now * 1000) one.until_ms += pool.name === 'mail' ? 30_000 : 300_000;
       }
     }

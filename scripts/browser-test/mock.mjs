@@ -1,4 +1,5 @@
-// A stand-in for Flyball's API with a moving story, for working on the page and for its test. Node only, no dependencies.
+// A mock of Flyball's API with changing data, for work on the dashboard and for its test. Node.js
+// only, no dependencies.
 //
 //   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty] [--token TOKEN]
 //

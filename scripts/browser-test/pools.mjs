@@ -1,4 +1,5 @@
-// The checks of the page of pools, on the mock: what it says, by mouse and by keys, in both themes and on a phone.
+// The checks of the pools page against the mock: content, mouse and keyboard, both themes, phone
+// width.
 
 /**
  * @param {{ page: any, url: string, mock: any, provoked: RegExp[], check: Function, shot: Function, answer: Function, contrast: string, overflow: string, namelessControls: Function }} with_

@@ -1,4 +1,5 @@
-// What the page of pools says, and the wording of slots: `node --test scripts/browser-test/pools.test.mjs`.
+// The texts of the pools page, and the wording of slots: `node --test
+// scripts/browser-test/pools.test.mjs`.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,11 +1,12 @@
-// Drives the dashboard in headless Chromium and says what is wrong with it.
+// Drives the dashboard in headless Chromium and reports its faults.
 //
 //   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME] [--pools]
 //
-// Without --url it starts the mock and also plays what a real server cannot be asked to do: a breaker that opens, a rival's
-// edit, a server that vanishes. With --url one knob (max) is turned up by one and back again, signed "browser-test".
-// --pools checks the page of pools alone, on the mock.
-// Exit code 0: all is well; 1: something failed, listed at the end; 69: no Chromium or no server.
+// Without --url it starts the mock and also plays events that cannot be requested from a real
+// server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is
+// raised by one and restored, signed "browser-test".
+// --pools checks only the pools page, on the mock.
+// Exit code 0: no faults; 1: faults, listed at the end; 69: no Chromium or no server.
 
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
@@ -42,7 +43,7 @@ async function shot(page, name, full = true) {
   writeFileSync(path.join(shots, `${name}.png`), await page.screenshot({ full }));
 }
 
-// === what runs inside the page ===
+// === code that runs inside the page ===
 
 /** Canvases that are blank: a drawn chart has several colours. */
 const BLANK_CANVASES = `(() => {
@@ -304,7 +305,8 @@ async function checks(browser, url, mock) {
   });
 
   await check('a value that the server refuses is told beside its field', async () => {
-    // Also a 409: the governor may have moved the knob between the page's reading and its writing; the page tries again.
+    // A 409 is possible too: the governor may have moved the knob between reading and writing; the
+    // page tries again.
     provoked.push(/status of 4(00|09|22)/);
     await page.evaluate(`[...${panel}.querySelectorAll('button')].find((b) => b.textContent === 'Discard').click()`);
     await page.evaluate(focusIn(panel, 'rps'));
@@ -454,7 +456,7 @@ async function mockChecks(page, mock, url) {
     await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].find((b) => b.textContent === 'Cancel …').click()`);
     await answer({ why: 'a test' }, 'Cancel the job');
     await page.until('the state cancelled', `document.querySelector('#lookup-result .badge')?.textContent === 'cancelled'`);
-    // A job that has ended for good has nothing to be cancelled or tried again.
+    // A finished job can be neither cancelled nor retried.
     const buttons = await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].map((b) => b.textContent)`);
     if (buttons.join() !== 'Refresh') return [`a cancelled job offers ${buttons.join(', ')}`];
     provoked.push(/status of 404/);

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_at_once() {
+    fn everything_that_is_wrong_is_reported_at_once() {
         let wrong = wrong(
             json!({"expression": "61 2 * * *", "kind": "reprot", "priority": 9, "run_at": null, "overlap": "no",
             "paused": 1, "expresion": ""}),

@@ -57,7 +57,7 @@ pub struct Deps {
     pub decisions: Arc<dyn Decisions>,
     /// The last ten minutes and the listeners; filled by [`super::stream::sample::run`].
     pub live: Live,
-    /// The tokens, of which requests must carry one; without any only loopback is served.
+    /// The accepted tokens; without any, only loopback is served.
     pub tokens: Arc<[AuthToken]>,
     /// The check of JSON Web Tokens, which are accepted beside those.
     pub jwt: Option<Arc<JwtAuth>>,

@@ -35,19 +35,19 @@ mod stream;
 #[path = "router_tests/throttles_tests.rs"]
 mod throttles;
 
-use shelf::{Noop, Shelf, check_knobs, status_of};
+use shelf::{MapStore, Noop, check_knobs, status_of};
 
-struct Door {
+struct RouterFixture {
     base: String,
     client: reqwest::Client,
-    shelf: Arc<Shelf>,
+    shelf: Arc<MapStore>,
     live: Live,
     cancel: CancellationToken,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
-async fn door(token: Option<&str>) -> Door {
-    let shelf = Arc::new(Shelf::default());
+async fn door(token: Option<&str>) -> RouterFixture {
+    let shelf = Arc::new(MapStore::default());
     let name = Name::new("reindex").unwrap();
     shelf
         .throttles
@@ -104,7 +104,7 @@ async fn door(token: Option<&str>) -> Door {
         .no_proxy()
         .build()
         .unwrap();
-    Door {
+    RouterFixture {
         base,
         client,
         shelf,
@@ -114,7 +114,7 @@ async fn door(token: Option<&str>) -> Door {
     }
 }
 
-impl Door {
+impl RouterFixture {
     fn ask(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, format!("{}{path}", self.base))
     }

@@ -30,7 +30,9 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 
 use crate::api::deps::Deps;
-use crate::api::http::connections::{Busy, ConnectionPermit, ConnectionRefusal, Connections};
+use crate::api::http::connections::{
+    ConnectionPermit, ConnectionRefusal, Connections, RequestGuard,
+};
 use crate::api::http::denied::origin;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::router;
@@ -220,7 +222,7 @@ async fn answer(
 /// A body that keeps its connection busy until it has been sent.
 struct Answering {
     body: Body,
-    _busy: Busy,
+    _busy: RequestGuard,
 }
 
 impl HttpBody for Answering {

@@ -31,7 +31,7 @@ pub struct Workers {
     /// The differences between the workers' capabilities, one sentence each. A job waits for a
     /// worker that can run it.
     differences: Vec<String>,
-    /// The cost of the attempts of each kind of which any have ended; a few seconds old.
+    /// The cost of the attempts of each kind with any ended attempt; a few seconds old.
     costs: Vec<KindCost>,
 }
 

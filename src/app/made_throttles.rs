@@ -17,7 +17,7 @@ use crate::throttle::{self, Name, Status, Store};
 /// The longest time until a change of a pattern reaches the throttles that were made from it.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The rounds after which throttles are looked at although there is no pattern.
+/// The number of rounds between checks of the throttles while there is no pattern.
 const ROUNDS_WITHOUT_PATTERN: u64 = 60;
 
 /// Throttles that are read concurrently.
@@ -66,14 +66,14 @@ async fn sweep(store: &dyn Store, record: &KnobRecord, names: Vec<Name>) -> anyh
             delete(store, record, &status.name).await?;
             continue;
         }
-        // The throttles of a deleted pattern stay as they are until nobody uses them.
+        // The throttles of a deleted pattern stay as they are until they are unused.
         let pattern = patterns.get(from.as_str()).filter(|_| from != CALLER);
         let change = pattern.and_then(|pattern| {
             on_demand::follow(&status.raw, &on_demand::inherited(&pattern.raw))
         });
         if let Some(change) = change {
             match store.set(&status.name, &change).await {
-                // Somebody else turned a knob meanwhile; the next round sees it.
+                // A knob was changed in the meantime; the next round sees it.
                 Ok(_) | Err(throttle::Error::Conflict { .. }) => {}
                 Err(error @ throttle::Error::Lost(_)) => return Err(error.into()),
                 Err(error) => {
@@ -90,6 +90,6 @@ async fn sweep(store: &dyn Store, record: &KnobRecord, names: Vec<Name>) -> anyh
 async fn delete(store: &dyn Store, record: &KnobRecord, name: &Name) -> anyhow::Result<()> {
     record.forget(name).await?;
     store.delete(name).await?;
-    tracing::info!(throttle.name = %name, "a throttle that was made on first use was deleted: nobody has used it for a week");
+    tracing::info!(throttle.name = %name, "a throttle created on first use was deleted: it was unused for a week");
     Ok(())
 }

@@ -29,7 +29,7 @@ pub(super) struct RunningPools {
 }
 
 /// The pools of the settings with a driver for each account, before any connection.
-pub(super) struct Built {
+pub(super) struct PreparedPools {
     pools: Arc<Pools>,
     #[cfg(feature = "api")]
     tools: Tools,
@@ -38,7 +38,7 @@ pub(super) struct Built {
 
 /// Builds the drivers. An invalid account, or invalid credentials, are an error that stops the
 /// start.
-pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> {
+pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<PreparedPools> {
     let pools = Arc::new(settings.pools()?);
     // The operator sets the addresses of providers; those of recipients come with the message and
     // are guarded.
@@ -58,7 +58,7 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> 
             Arc::new(of_pool.collect::<Result<Vec<_>, _>>()?),
         );
     }
-    Ok(Built {
+    Ok(PreparedPools {
         pools,
         #[cfg(feature = "api")]
         tools,
@@ -68,13 +68,13 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> 
 
 /// Opens the accounts of pools.
 pub(super) fn open(
-    built: Built,
+    built: PreparedPools,
     queue: &Queue,
     store: &Arc<dyn Store>,
     notes: &Arc<dyn Notes>,
     registry: &mut Registry,
 ) -> anyhow::Result<RunningPools> {
-    let Built {
+    let PreparedPools {
         pools,
         #[cfg(feature = "api")]
         tools,

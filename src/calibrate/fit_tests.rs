@@ -187,7 +187,7 @@ fn without_noise_the_plant_is_found_as_it_is() {
 }
 
 #[test]
-fn what_cannot_tell_says_nothing() {
+fn what_cannot_decide_says_nothing() {
     let samples: Vec<LoadSample> = (0..100)
         .map(|n| LoadSample {
             at: f64::from(n) * 15.0,

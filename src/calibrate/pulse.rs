@@ -78,7 +78,7 @@ enum Phase {
     Over,
 }
 
-/// A test under way.
+/// A test in progress.
 #[derive(Clone, Debug)]
 pub struct Pulse {
     shape: Shape,

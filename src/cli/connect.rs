@@ -41,7 +41,7 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     }
 }
 
-/// Connects to the database, whatever its content is.
+/// Connects to the database without checking its content.
 pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
     reach(&settings.database(), SERVER_START_TIMEOUT, false)
         .await

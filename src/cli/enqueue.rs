@@ -199,7 +199,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
         }
         let job = match serde_json::from_str(&line) {
             Ok(job) => job,
-            // The parser counts lines of its own, and describes broken syntax in its own terms.
+            // The parser has its own line numbers and its own wording for broken syntax.
             Err(error) if error.is_data() => bail!(refused(
                 error
                     .to_string()

@@ -134,7 +134,7 @@ fn error_line(mistake: &Mistake) -> String {
     serde_json::json!({ "error": mistake }).to_string()
 }
 
-/// Reads the next line into `line`, of a line that is too long only the beginning; returns false at
+/// Reads the next line into `line`, truncated if it is too long; returns false at
 /// the end of the input.
 fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
@@ -201,7 +201,7 @@ fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
     }
 }
 
-/// Reads the state in a file; returns `None` if there is no such file yet.
+/// Reads the state in a file; returns `None` if the file does not exist.
 fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
     match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -20,7 +20,7 @@ use super::exit::CliError;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
-use crate::api::throttles::delete::{Kept, take_away};
+use crate::api::throttles::delete::{NotDeleted, take_away};
 use crate::config::Settings;
 use crate::throttle::{Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Store, check_key};
 
@@ -253,15 +253,17 @@ async fn delete(
 ) -> anyhow::Result<()> {
     // An unknown name is reported even while Postgres is unreachable.
     if store.status(name).await?.is_none() {
-        bail!(CliError::NotFound(Kept::Unknown(name.clone()).to_string()));
+        bail!(CliError::NotFound(
+            NotDeleted::Unknown(name.clone()).to_string()
+        ));
     }
     let queue = connect::queue(settings).await?;
     let before = match take_away(&**store, &queue, name).await {
         Ok(before) => before,
-        Err(unknown @ Kept::Unknown(_)) => bail!(CliError::NotFound(unknown.to_string())),
-        Err(parent @ Kept::Parent { .. }) => bail!(CliError::Refused(parent.to_string())),
-        Err(Kept::Throttles(error)) => return Err(error.into()),
-        Err(Kept::Queue(error)) => return Err(error.into()),
+        Err(unknown @ NotDeleted::Unknown(_)) => bail!(CliError::NotFound(unknown.to_string())),
+        Err(parent @ NotDeleted::Parent { .. }) => bail!(CliError::Refused(parent.to_string())),
+        Err(NotDeleted::Throttles(error)) => return Err(error.into()),
+        Err(NotDeleted::Queue(error)) => return Err(error.into()),
     };
     let mut entry = crate::api::AuditEntry::now(
         signed.by.clone(),

@@ -22,7 +22,7 @@ impl SettingsOrigin {
         let problems = issues.into_iter().map(|issue| self.problem(pools, issue));
         let mut problems: Vec<FileProblem> = problems.collect();
         problems.sort_by_key(|problem| problem.line);
-        // What a pool says wrong is wrong for each of its accounts.
+        // An error in a pool's key applies to each of its accounts.
         let last = |problem: &FileProblem| problem.key.rsplit('.').next().map(str::to_owned);
         problems.dedup_by(|one, other| {
             one.line > 0

@@ -55,9 +55,9 @@ pub trait Vault {
 }
 
 /// The environment and the files of this process.
-pub struct Real;
+pub struct ProcessVault;
 
-impl Vault for Real {
+impl Vault for ProcessVault {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }

@@ -7,9 +7,9 @@ use crate::input::TomlDocument;
 
 /// Variables and files of a test.
 #[derive(Default)]
-struct Kept(BTreeMap<&'static str, &'static str>);
+struct MapVault(BTreeMap<&'static str, &'static str>);
 
-impl Vault for Kept {
+impl Vault for MapVault {
     fn variable(&self, name: &str) -> Option<String> {
         self.0.get(name).map(|text| (*text).to_owned())
     }
@@ -22,14 +22,14 @@ impl Vault for Kept {
 /// Texts that must never appear in a message.
 const SECRET: &str = "s3cret-value-that-nobody-sees";
 
-fn vault() -> Kept {
+fn vault() -> MapVault {
     let known = [
         ("TOKEN", SECRET),
         ("/run/token", "  s3cret-value-that-nobody-sees\n"),
         ("EMPTY", " \n"),
         ("/run/empty", ""),
     ];
-    Kept(known.into_iter().collect())
+    MapVault(known.into_iter().collect())
 }
 
 fn tables(text: &str) -> BTreeMap<String, Table> {
@@ -59,7 +59,7 @@ fn refusal(text: &str) -> String {
     located
 }
 
-/// Returns a pool of Twilio with these keys of its own and these of its one account.
+/// Returns a pool of Twilio with these keys and one account with those keys.
 fn sms(of_pool: &str, of_account: &str) -> String {
     format!(
         "[pools.sms]\nprovider = \"twilio\"\n{of_pool}\n[[pools.sms.accounts]]\nname = \"main\"\naccount_sid = \"AC1\"\n{of_account}\n"
@@ -276,7 +276,7 @@ fn without_a_vault_credentials_are_not_looked_for_but_must_be_named() {
 }
 
 #[test]
-fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
+fn unknown_keys_wrong_types_and_ranges_are_reported_with_what_is_allowed() {
     let of_pool = [
         (
             "colour = 1",

@@ -255,7 +255,7 @@ proptest! {
         let zone = TimeZone::get(ZONES[zone]).unwrap();
         let start = zone.to_zoned(date(year, 1, 1).at(0, 0, 0, 0)).unwrap().timestamp();
         let change = zone.following(start).nth(change).map_or(start, |change| change.timestamp());
-        // Some zones list a change at the end of 32 bits, which is no whole minute.
+        // Some zones list a change at the end of 32 bits, which is not a whole minute.
         let from = change - jiff::SignedDuration::from_hours(hours_before) - jiff::SignedDuration::from_secs(change.as_second() % 60);
         let minutes = 4 * 24 * 60;
         let until = from + jiff::SignedDuration::from_mins(minutes);

@@ -154,7 +154,7 @@ impl Schedules {
             .bind(job.cost)
             .bind(job.timeout_s)
             .bind(schedule.catch_up.as_str())
-            .bind(schedule.overlap.word())
+            .bind(schedule.overlap.as_str())
             .bind(schedule.paused);
         Ok(statement
             .fetch_one(&self.pool)

@@ -67,7 +67,7 @@ impl CatchUp {
 
 impl Overlap {
     /// Returns the name of the policy.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         OVERLAPS
             .iter()
             .find(|(_, one)| *one == self)

@@ -100,7 +100,7 @@ fn occurrences_that_are_only_a_little_late_all_run() {
 }
 
 #[test]
-fn everything_that_is_wrong_with_a_schedule_is_told_at_once() {
+fn everything_that_is_wrong_with_a_schedule_is_reported_at_once() {
     let job = NewJob {
         unique_key: Some("mine".into()),
         ..NewJob::new("http", json!({}))
@@ -143,7 +143,7 @@ fn the_words_of_the_policies_are_those_that_are_stored() {
     }
     for (word, policy) in OVERLAPS {
         assert_eq!(
-            (policy.word(), serde_json::to_value(policy).unwrap()),
+            (policy.as_str(), serde_json::to_value(policy).unwrap()),
             (word, json!(word))
         );
     }

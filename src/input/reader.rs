@@ -224,7 +224,7 @@ impl<'a> Reader<'a> {
             .add(Issue::new(format!("{}{below}", self.at), message));
     }
 
-    /// Reports that `name` must be what is `allowed` and is `found`.
+    /// Reports that `name` must be `allowed` but is `found`.
     pub fn refuse(&mut self, name: &str, allowed: &str, found: &Value) {
         let message = if self.hides_values {
             format!("must be {allowed}")

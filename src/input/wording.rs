@@ -5,7 +5,7 @@ use serde_json::Value;
 /// The most edits between a wrong name and the one that was probably meant.
 const NEAR: usize = 2;
 
-/// Returns the message about a value that is not what is `allowed`.
+/// Returns the message about a value outside of `allowed`.
 pub fn must_be(allowed: &str, found: &Value) -> String {
     format!("must be {allowed}, not {}", describe(found))
 }

@@ -55,7 +55,7 @@ pub struct AttemptReport {
     pub refusals: u32,
     /// The time that the receiver took, if it is not that of the whole attempt.
     pub took: Option<Duration>,
-    /// True if the duration of the attempt is no measure of the receiver.
+    /// True if the duration of the attempt does not measure the receiver.
     pub untimed: bool,
     /// The policy for an attempt that is cut off now; `None` unless its work is handed over and not
     /// yet answered.
@@ -179,7 +179,7 @@ impl Context {
         self.update_report(|report| report.took = Some(took));
     }
 
-    /// Reports that the duration of this attempt is no measure of the receiver.
+    /// Reports that the duration of this attempt does not measure the receiver.
     ///
     /// A success is still counted, but without its duration.
     pub fn discount_duration(&self) {

@@ -1,4 +1,4 @@
-//! The ledger of a walk over the waiting jobs. Pure: pages come in, changed figures go out.
+//! The counter of a walk over the waiting jobs. Pure: pages come in, changed figures go out.
 //!
 //! The walk passes over a long queue in many pages. A lane's figure is replaced once the walk has
 //! left that lane, so the sum over all lanes is never older than one walk takes, and a walk that is
@@ -81,7 +81,7 @@ struct LaneCounter {
 #[derive(Debug, Default)]
 struct Throttle {
     now: Figures,
-    /// The counts of the walk under way, for the parts that are replaced as a whole.
+    /// The counts of the walk in progress, for the parts that are replaced as a whole.
     counting: [i64; 4],
     written: Option<Figures>,
 }
@@ -315,21 +315,21 @@ mod tests {
         }
     }
 
-    fn ledger(lanes: &[(i64, &str)]) -> DepthCounter {
-        let mut ledger = DepthCounter::default();
+    fn counter(lanes: &[(i64, &str)]) -> DepthCounter {
+        let mut counter = DepthCounter::default();
         for (lane_id, throttle) in lanes {
-            ledger.introduce(&DirectoryEntry {
+            counter.introduce(&DirectoryEntry {
                 lane_id: *lane_id,
                 throttle: (*throttle).to_owned(),
                 depth: 0,
                 day: TODAY,
             });
         }
-        ledger
+        counter
     }
 
-    fn figures(ledger: &mut DepthCounter) -> Vec<(String, [i64; 4], Option<i64>)> {
-        ledger
+    fn figures(counter: &mut DepthCounter) -> Vec<(String, [i64; 4], Option<i64>)> {
+        counter
             .take_throttles(100)
             .into_iter()
             .map(|(name, figures)| (name.to_owned(), figures.jobs, figures.oldest))
@@ -338,14 +338,14 @@ mod tests {
 
     #[test]
     fn a_lane_that_is_cut_by_the_end_of_a_page_is_counted_as_one() {
-        let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "b")]);
-        ledger.ready(&[found(1, 2, 50), found(2, 3, 10)], TODAY);
-        ledger.ready(&[found(2, 4, 5), found(3, 1, 70)], TODAY);
-        ledger.end(JobTable::Ready, TODAY);
+        let mut counter = counter(&[(1, "a"), (2, "a"), (3, "b")]);
+        counter.ready(&[found(1, 2, 50), found(2, 3, 10)], TODAY);
+        counter.ready(&[found(2, 4, 5), found(3, 1, 70)], TODAY);
+        counter.end(JobTable::Ready, TODAY);
 
-        assert_eq!(ledger.take_lanes(10, TODAY), [(1, 2), (2, 7), (3, 1)]);
+        assert_eq!(counter.take_lanes(10, TODAY), [(1, 2), (2, 7), (3, 1)]);
         assert_eq!(
-            figures(&mut ledger),
+            figures(&mut counter),
             [
                 ("a".into(), [9, 0, 0, 0], Some(5)),
                 ("b".into(), [1, 0, 0, 0], Some(70))
@@ -355,8 +355,8 @@ mod tests {
 
     #[test]
     fn a_lane_that_the_walk_passes_over_is_empty_and_one_that_lies_ahead_keeps_its_figure() {
-        let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
-        ledger.ready(
+        let mut counter = counter(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
+        counter.ready(
             &[
                 found(1, 1, 1),
                 found(2, 1, 2),
@@ -365,44 +365,44 @@ mod tests {
             ],
             TODAY,
         );
-        ledger.end(JobTable::Ready, TODAY);
-        ledger.take_lanes(10, TODAY);
+        counter.end(JobTable::Ready, TODAY);
+        counter.take_lanes(10, TODAY);
 
-        ledger.ready(&[found(3, 5, 3)], TODAY);
+        counter.ready(&[found(3, 5, 3)], TODAY);
 
         assert_eq!(
-            ledger.take_lanes(10, TODAY),
+            counter.take_lanes(10, TODAY),
             [(1, 0), (2, 0)],
             "3 is not left behind yet, 4 lies ahead"
         );
-        assert_eq!(figures(&mut ledger)[0].1[0], 2);
-        ledger.end(JobTable::Ready, TODAY);
-        assert_eq!(ledger.take_lanes(10, TODAY), [(3, 5), (4, 0)]);
-        assert_eq!(figures(&mut ledger)[0].1[0], 5);
+        assert_eq!(figures(&mut counter)[0].1[0], 2);
+        counter.end(JobTable::Ready, TODAY);
+        assert_eq!(counter.take_lanes(10, TODAY), [(3, 5), (4, 0)]);
+        assert_eq!(figures(&mut counter)[0].1[0], 5);
     }
 
     #[test]
     fn only_what_changed_is_written_and_no_more_than_asked_for() {
-        let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "a")]);
+        let mut counter = counter(&[(1, "a"), (2, "a"), (3, "a")]);
         for _ in 0..2 {
-            ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
-            ledger.end(JobTable::Ready, TODAY);
+            counter.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
+            counter.end(JobTable::Ready, TODAY);
         }
-        assert_eq!(ledger.take_lanes(2, TODAY).len(), 2);
+        assert_eq!(counter.take_lanes(2, TODAY).len(), 2);
         assert_eq!(
-            (ledger.lanes_waiting(), ledger.take_lanes(2, TODAY).len()),
+            (counter.lanes_waiting(), counter.take_lanes(2, TODAY).len()),
             (1, 1)
         );
-        assert_eq!(figures(&mut ledger).len(), 1);
+        assert_eq!(figures(&mut counter).len(), 1);
 
-        ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
-        ledger.end(JobTable::Ready, TODAY);
+        counter.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
+        counter.end(JobTable::Ready, TODAY);
 
-        assert!(ledger.take_lanes(10, TODAY).is_empty() && figures(&mut ledger).is_empty());
-        ledger.ready(&[found(1, 1, 1)], TODAY + 1);
-        ledger.ready(&[found(2, 1, 2)], TODAY + 1);
+        assert!(counter.take_lanes(10, TODAY).is_empty() && figures(&mut counter).is_empty());
+        counter.ready(&[found(1, 1, 1)], TODAY + 1);
+        counter.ready(&[found(2, 1, 2)], TODAY + 1);
         assert_eq!(
-            ledger.take_lanes(10, TODAY + 1),
+            counter.take_lanes(10, TODAY + 1),
             [(1, 1)],
             "a lane that is in use is written once a day"
         );
@@ -410,55 +410,55 @@ mod tests {
 
     #[test]
     fn the_other_parts_are_replaced_when_their_walk_ends() {
-        let mut ledger = ledger(&[(1, "a"), (2, "b")]);
-        ledger.others(JobTable::Dead, &[found(1, 3, 1)], TODAY);
-        ledger.others(JobTable::Dead, &[found(1, 2, 9), found(2, 1, 8)], TODAY);
+        let mut counter = counter(&[(1, "a"), (2, "b")]);
+        counter.others(JobTable::Dead, &[found(1, 3, 1)], TODAY);
+        counter.others(JobTable::Dead, &[found(1, 2, 9), found(2, 1, 8)], TODAY);
         assert!(
-            figures(&mut ledger)
+            figures(&mut counter)
                 .iter()
                 .all(|(_, jobs, _)| *jobs == [0; 4])
         );
-        ledger.end(JobTable::Dead, TODAY);
+        counter.end(JobTable::Dead, TODAY);
         assert_eq!(
-            figures(&mut ledger)
+            figures(&mut counter)
                 .iter()
                 .map(|(_, jobs, _)| jobs[3])
                 .collect::<Vec<_>>(),
             [5, 1]
         );
 
-        ledger.end(JobTable::Dead, TODAY);
+        counter.end(JobTable::Dead, TODAY);
 
         assert_eq!(
-            figures(&mut ledger)
+            figures(&mut counter)
                 .iter()
                 .map(|(_, jobs, _)| jobs[3])
                 .collect::<Vec<_>>(),
             [0, 0]
         );
-        assert!(!ledger.is_whole());
+        assert!(!counter.is_whole());
     }
 
     #[test]
     fn a_lane_without_jobs_is_forgotten_after_two_rounds_and_its_old_figure_is_taken_back_first() {
-        let mut ledger = DepthCounter::default();
-        ledger.introduce(&DirectoryEntry {
+        let mut counter = DepthCounter::default();
+        counter.introduce(&DirectoryEntry {
             lane_id: 7,
             throttle: "a".into(),
             depth: 12,
             day: TODAY,
         });
-        let round = |ledger: &mut DepthCounter| {
-            JOB_TABLES.iter().for_each(|part| ledger.end(*part, TODAY));
-            assert!(ledger.round() && ledger.is_whole());
+        let round = |counter: &mut DepthCounter| {
+            JOB_TABLES.iter().for_each(|part| counter.end(*part, TODAY));
+            assert!(counter.round() && counter.is_whole());
         };
 
-        round(&mut ledger);
-        assert_eq!(ledger.take_lanes(10, TODAY), [(7, 0)]);
-        round(&mut ledger);
-        round(&mut ledger);
+        round(&mut counter);
+        assert_eq!(counter.take_lanes(10, TODAY), [(7, 0)]);
+        round(&mut counter);
+        round(&mut counter);
 
-        assert_eq!(ledger.unknown_lanes(&[found(7, 1, 1)]).len(), 1);
-        assert!(!ledger.round(), "a round needs the end of every part");
+        assert_eq!(counter.unknown_lanes(&[found(7, 1, 1)]).len(), 1);
+        assert!(!counter.round(), "a round needs the end of every part");
     }
 }

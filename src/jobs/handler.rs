@@ -44,7 +44,7 @@ impl fmt::Debug for PreparedJob<'_> {
 
 /// A handler, which runs the jobs of one kind.
 ///
-/// [`TypedHandler`] is more convenient for arguments that have a type of their own.
+/// [`TypedHandler`] is more convenient for arguments with their own type.
 pub trait Handler: Send + Sync + 'static {
     /// Reads the arguments of a job, or returns every problem with them; called before a job is
     /// accepted over HTTP or the CLI, and again for each attempt, which is what it returns.

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn any_error_is_tried_again_and_told_with_its_causes() {
+    fn any_error_is_tried_again_and_reported_with_its_causes() {
         let plain: Result<(), _> = "x".parse::<u8>().map(drop);
         assert_eq!(plain.into_outcome(), retry("invalid digit found in string"));
         let of_anyhow: anyhow::Result<()> = Err(anyhow::anyhow!("the root")

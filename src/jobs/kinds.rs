@@ -87,14 +87,14 @@ impl Kinds {
         self.0.extend(others.0);
     }
 
-    /// Overrides the handler of a kind with settings; returns false if there is no such kind here.
+    /// Overrides the handler of a kind with settings; returns false if the kind is unknown.
     pub fn tune(&mut self, kind: &str, tuning: &Tuning) -> bool {
         let Some(handler) = self.0.get(kind).cloned() else {
             return false;
         };
         self.0.insert(
             kind.to_owned(),
-            Arc::new(Tuned {
+            Arc::new(TunedHandler {
                 handler,
                 tuning: tuning.clone(),
             }),
@@ -134,12 +134,12 @@ where
 }
 
 /// A handler, with the settings that override it.
-struct Tuned {
+struct TunedHandler {
     handler: Arc<dyn Handler>,
     tuning: Tuning,
 }
 
-impl Handler for Tuned {
+impl Handler for TunedHandler {
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         self.handler.prepare(args)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::throttle::Scope;
 
-/// The policy for a job whose attempt may or may not have done its work.
+/// The policy for a job with an attempt of unknown outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnAmbiguous {
     /// Try again; the receiver must tolerate the work being done twice.

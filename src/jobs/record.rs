@@ -72,7 +72,7 @@ pub struct Detail {
     pub summary: Summary,
     /// The arguments for the handler.
     pub args: Value,
-    /// True if the job has a unique key, of which only a digest is stored.
+    /// True if the job has a unique key; only its digest is stored.
     pub unique: bool,
     /// The finished attempts, oldest first; at most the last 100.
     pub attempts: Vec<Attempt>,

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_or_a_channel_that_one_lacks_and_settings_that_differ_are_told_with_who() {
+    fn a_kind_or_a_channel_that_one_lacks_and_settings_that_differ_are_reported_with_who() {
         let workers = [
             worker(1, &["http", "mail"], &[("channel sms", "a1")]),
             worker(2, &["http"], &[]),

@@ -110,7 +110,7 @@ impl NotificationArgs {
 
     /// Renders the templates, if there are any.
     ///
-    /// The work is bounded but slow, so it belongs on a thread of its own. It ends soon after
+    /// The work is bounded but slow, so it belongs on a separate thread. It ends soon after
     /// `is_over` returns true.
     pub fn fill(
         &self,

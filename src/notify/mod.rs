@@ -23,6 +23,8 @@ pub use notification::{
     DeliveryAttempt, Notification, NotificationFilter, NotificationPage, Suppression,
 };
 pub use postgres::Deliveries;
-pub use record::{Attempt, BeginRequest, Begun, DeliveryUpdate, Notice, RecipientResult, Swept};
+pub use record::{
+    Attempt, BeginRequest, BegunDelivery, DeliveryUpdate, Notice, RecipientResult, Swept,
+};
 pub use state::DeliveryState;
 pub use watch::{publish_changes, watch};

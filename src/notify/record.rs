@@ -31,7 +31,7 @@ impl fmt::Debug for BeginRequest {
 
 /// The record of a message before an attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Begun {
+pub struct BegunDelivery {
     /// The reason for the recipient's suppression; `None` if it is not suppressed.
     pub suppressed: Option<String>,
     /// Attempts recorded so far.
@@ -55,7 +55,7 @@ pub struct Begun {
     pub rest: Option<Duration>,
 }
 
-impl Begun {
+impl BegunDelivery {
     /// Returns true if the message was sent, or refused for good by its recipient, and has not been
     /// requeued since. Such a message is not sent again.
     pub fn is_settled(&self) -> bool {

@@ -47,7 +47,7 @@ pub struct HttpHandler {
 }
 
 impl HttpHandler {
-    /// Creates a handler with a client of its own.
+    /// Creates a handler with its own client.
     pub fn new(config: HttpConfig) -> Result<Self, NoClient> {
         let resolver = Resolver::new(config.guard.clone(), config.lookup);
         let client = HttpClient::new(config.guard, resolver)?;

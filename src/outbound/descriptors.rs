@@ -19,7 +19,7 @@ pub fn are_short(error: &(dyn Error + 'static)) -> bool {
     causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_shortage))
 }
 
-/// Returns true if no descriptor is available now, for connection failures of which only the
+/// Returns true if no descriptor is available now, for connection failures with only the
 /// message is known.
 pub fn are_gone() -> bool {
     std::fs::File::open("/dev/null").is_err_and(|error| is_shortage(&error))

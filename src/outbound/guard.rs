@@ -32,8 +32,8 @@ impl Guard {
         }
     }
 
-    /// Returns a guard that also allows these entries: names, whatever they resolve to, addresses,
-    /// and networks such as `10.1.0.0/16`.
+    /// Returns a guard that also allows these entries: names regardless of their addresses,
+    /// addresses, and networks such as `10.1.0.0/16`.
     ///
     /// # Errors
     ///

@@ -4,8 +4,8 @@
 //! The job's arguments define the request ([`request`]), with a literal body or a template
 //! ([`template`]), and the secret that signs it ([`signature`]). The answer becomes an outcome
 //! ([`response`]): done, later, slower, or never. A quota in it goes to the throttle ([`quota`]),
-//! and a host's push-back against jobs without a key concerns only that host ([`host_backoff`]). The guard
-//! ([`guard`], [`resolve`]) keeps jobs away from internal addresses.
+//! and a host's push-back against jobs without a key concerns only that host ([`host_backoff`]).
+//! The guard ([`guard`], [`resolve`]) keeps jobs away from internal addresses.
 //!
 //! Left out: cookies, retries of its own (the queue retries, through the same throttle), and
 //! proxies, past which the guard could not see.

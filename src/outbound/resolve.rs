@@ -15,7 +15,7 @@ pub type Lookup =
 /// The reason for which a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// The text is no URL.
+    /// The text is not a URL.
     #[error("the URL is not valid: {0}")]
     Invalid(#[from] url::ParseError),
     /// The guard does not allow the address.

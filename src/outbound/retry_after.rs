@@ -16,8 +16,8 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// commas.
 pub type Headers = BTreeMap<String, String>;
 
-/// Returns the delay of `Retry-After`, at most [`MAX_RETRY_AFTER`]; 0 and past dates mean at once. `now_s`
-/// (unix seconds) counts if there is no `Date`.
+/// Returns the delay of `Retry-After`, at most [`MAX_RETRY_AFTER`]; 0 and past dates mean at once.
+/// `now_s` (unix seconds) counts if there is no `Date`.
 pub fn retry_after(headers: &Headers, now_s: i64) -> Option<Duration> {
     let text = headers.get("retry-after")?.trim();
     let seconds = seconds(text).or_else(|| Some((date(text)? - clock(headers, now_s)) as f64))?;

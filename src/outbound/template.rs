@@ -1,5 +1,5 @@
 //! Bodies from templates: text with places that the job's data fill in. A template's work is
-//! bounded, because any user who may enqueue a job writes it.
+//! bounded, because any user with permission to enqueue can write it.
 //!
 //! A template can take values from `data`, choose (`if`) and repeat (`for`), and pass values
 //! through a few filters. It cannot make a text or a list grow: there are no assignments, no blocks

@@ -61,7 +61,7 @@ impl std::fmt::Debug for ProviderEvent {
 }
 
 /// A webhook request as received.
-pub struct Posted<'a> {
+pub struct WebhookRequest<'a> {
     /// The whole public URL, with its query, as the provider knows it.
     pub url: &'a str,
     /// The headers, with names in lower case.

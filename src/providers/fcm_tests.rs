@@ -135,7 +135,7 @@ fn the_message_is_built_from_what_is_there() {
 }
 
 #[test]
-fn wrong_messages_and_settings_are_told() {
+fn wrong_messages_and_settings_are_reported() {
     let driver = Fcm::new(&fcm_account("http://127.0.0.1:9"), &tools()).unwrap();
     let mut sent = message(Channel::Push, "device");
     assert!(driver.check(&sent).is_empty());
@@ -282,7 +282,7 @@ async fn a_second_401_is_the_accounts_fault() {
 }
 
 #[test]
-fn the_quota_of_a_device_or_a_topic_is_told_by_its_violation() {
+fn the_quota_of_a_device_or_a_topic_is_recognized_by_its_violation() {
     let of = |description: &str| {
         let details = json!([
             { "errorCode": "QUOTA_EXCEEDED" },

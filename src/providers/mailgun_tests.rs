@@ -79,7 +79,7 @@ fn the_delay_comes_from_header_or_body_or_is_a_minute() {
 }
 
 #[test]
-fn success_tells_the_id_without_brackets_and_garbage_is_no_success() {
+fn success_reports_the_id_without_brackets_and_garbage_is_no_success() {
     let judge = |status, body: &str| driver(&[]).judge(&answer(status, &[], body), NOW_S).sent;
     let id = "20240101.1.ABC@mg.example.com";
     let queued = json!({ "id": format!("<{id}>"), "message": "Queued. Thank you." }).to_string();

@@ -11,19 +11,19 @@ use super::pool::{Change, Flow, PoolView};
 
 /// The labels of an attempt to send.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfSend {
+struct SendLabels {
     pool: String,
     account: String,
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfPool {
+struct PoolLabels {
     pool: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfState {
+struct FlowLabels {
     pool: String,
     state: &'static str,
 }
@@ -38,10 +38,10 @@ struct OfChange {
 /// The metrics of all pools of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct PoolMetrics {
-    sends: Family<OfSend, Counter>,
-    duration: Family<OfPool, Histogram>,
-    accounts: Family<OfState, Gauge>,
-    capacity: Family<OfPool, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    sends: Family<SendLabels, Counter>,
+    duration: Family<PoolLabels, Histogram>,
+    accounts: Family<FlowLabels, Gauge>,
+    capacity: Family<PoolLabels, Gauge<f64, std::sync::atomic::AtomicU64>>,
     changes: Family<OfChange, Counter>,
 }
 
@@ -82,14 +82,14 @@ impl PoolMetrics {
     /// Records an attempt at an account and its duration in seconds.
     pub fn sent(&self, pool: &str, account: &str, outcome: &'static str, seconds: f64) {
         self.sends
-            .get_or_create(&OfSend {
+            .get_or_create(&SendLabels {
                 pool: pool.to_owned(),
                 account: account.to_owned(),
                 outcome,
             })
             .inc();
         self.duration
-            .get_or_create(&OfPool {
+            .get_or_create(&PoolLabels {
                 pool: pool.to_owned(),
             })
             .observe(seconds);
@@ -104,14 +104,14 @@ impl PoolMetrics {
                 .filter(|account| account.state == flow)
                 .count();
             self.accounts
-                .get_or_create(&OfState {
+                .get_or_create(&FlowLabels {
                     pool: view.name.clone(),
                     state: flow.as_str(),
                 })
                 .set(count as i64);
         }
         self.capacity
-            .get_or_create(&OfPool {
+            .get_or_create(&PoolLabels {
                 pool: view.name.clone(),
             })
             .set(view.capacity_rps.unwrap_or(-1.0));

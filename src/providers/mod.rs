@@ -43,7 +43,7 @@ pub use channel::Channel;
 pub use clock::now_s;
 pub use code::{Class, Code};
 pub use driver::{Driver, Field, ProviderResponse, SendContext, Tools};
-pub use event::{EventKind, Posted, ProviderEvent, RejectedWebhook};
+pub use event::{EventKind, ProviderEvent, RejectedWebhook, WebhookRequest};
 pub use http::{Call, ExchangeError, Http, HttpAnswer};
 pub use invalid_account::InvalidAccount;
 pub use mailbox::Mailbox;

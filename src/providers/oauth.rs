@@ -165,7 +165,7 @@ impl Tokens {
         match self.http.send(call, &context.stop).await {
             Ok(answer) => judge(&answer, context.now_s),
             Err(ExchangeError::Short(reason)) => Err(Sent::Unable { reason }),
-            // The message itself was not sent, whatever the fate of this request.
+            // The message itself was not sent, even if this request succeeds.
             Err(error) => Err(Sent::Transient {
                 reason: outcome::line(&format!("no access token: {error}"), &[&assertion]),
             }),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_told_by_name() {
+    fn settings_are_reported_by_name() {
         let mut account = Account {
             base_url: Some("ftp://x".to_owned()),
             ..Account::default()

@@ -38,7 +38,7 @@ pub struct Recipient {
 }
 
 impl Recipient {
-    /// Parses a recipient. The error says what it must be and never shows the input.
+    /// Parses a recipient. The error states the allowed form and never contains the input.
     pub fn parse(channel: Channel, text: &str) -> Result<Self, &'static str> {
         let given = text.trim_matches(BLANKS);
         if given.is_empty() {

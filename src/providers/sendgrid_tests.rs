@@ -49,7 +49,7 @@ fn every_row_of_the_table_is_what_its_answer_becomes() {
 }
 
 #[test]
-fn success_tells_the_id_and_what_is_left() {
+fn success_reports_the_id_and_what_is_left() {
     let date = [
         ("date", "Tue, 14 Nov 2023 22:13:20 GMT"),
         ("x-ratelimit-reset", "1700000030"),

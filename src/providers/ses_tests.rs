@@ -118,7 +118,7 @@ fn a_days_quota_waits_longer_than_a_seconds_rate() {
 }
 
 #[test]
-fn success_tells_the_id_and_garbage_is_no_success() {
+fn success_reports_the_id_and_garbage_is_no_success() {
     let judge = |status, body: &str| driver(&[]).judge(&answer(status, &[], body), NOW_S).sent;
     assert_eq!(
         judge(200, r#"{"MessageId":"0102"}"#),

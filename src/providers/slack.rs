@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_messages_and_settings_are_told() {
+    fn wrong_messages_and_settings_are_reported() {
         let driver = Slack::new(&account(&[], &[("token", "xoxb-1")]), &tools()).unwrap();
         let pointers = |message: &Message| {
             driver

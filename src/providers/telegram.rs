@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttled_chat_is_told_by_the_body() {
+    fn a_throttled_chat_is_recognized_by_the_body() {
         let body = json!({ "ok": false, "error_code": 429, "description": "Too Many Requests: retry after 5",
             "parameters": { "retry_after": 5 } });
         let Sent::Throttled {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_messages_and_settings_are_told() {
+    fn wrong_messages_and_settings_are_reported() {
         let pointers = |message: &Message| {
             driver(None)
                 .check(message)

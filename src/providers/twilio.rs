@@ -152,7 +152,7 @@ impl Twilio {
         })
     }
 
-    /// Returns the sender and the messaging service of a message, of which either may be absent.
+    /// Returns the sender and the messaging service of a message; either may be absent.
     fn sender<'a>(&'a self, message: &'a Message) -> (Option<&'a str>, Option<&'a str>) {
         match message.from.as_deref() {
             Some(service) if is_sid(service, "MG") => (None, Some(service)),

@@ -102,7 +102,7 @@ fn a_full_queue_names_its_sender_and_a_flood_its_recipient() {
 }
 
 #[test]
-fn success_tells_the_id_and_garbage_is_no_success() {
+fn success_reports_the_id_and_garbage_is_no_success() {
     let driver = driver(&[("from", "+15550100")]);
     let judge = |status, body: &str| {
         driver

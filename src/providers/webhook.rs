@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_messages_and_settings_are_told() {
+    fn wrong_messages_and_settings_are_reported() {
         let mut tools = tools();
         tools.guarded = Arc::new(Http::new(Guard::default()).unwrap());
         let driver = Webhook::new(&account(&[], &[("signing_secret", SECRET)]), &tools).unwrap();

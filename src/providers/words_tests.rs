@@ -40,7 +40,7 @@ fn reasons_are_one_short_line_without_what_is_nobodys_business() {
 }
 
 #[test]
-fn numbers_are_told_from_other_texts() {
+fn numbers_are_distinguished_from_other_texts() {
     for good in ["+15550100", "+4915112345678", "+123456789012345"] {
         assert!(is_e164(good), "{good}");
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 
 use super::args::{Args, OnBadDocument, OnLostChanges};
 use super::document::Action;
-use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
+use super::flight::{FinishedFlight, Item, item_backoff, send, whole_backoff};
 use super::reader::PageReader;
 use super::sink::{Sink, WriteError, WriteOutcome};
 use super::source::DocumentSource;
@@ -120,7 +120,7 @@ struct Backfill<'a> {
     /// Documents to retry, each with its earliest time.
     again: Vec<(Instant, Item)>,
     again_bytes: usize,
-    flights: JoinSet<Landed>,
+    flights: JoinSet<FinishedFlight>,
     saving: JoinSet<Result<(), CheckpointError>>,
     saved: Option<Checkpoint>,
     /// The index's reason for rejecting documents, until it is reported to the throttle.
@@ -181,7 +181,7 @@ impl Backfill<'_> {
                 read_all = !more;
             }
         }
-        // What is incomplete is not published.
+        // An incomplete index is not published.
         if self.progress.mark.refused == 0 || self.args.on_bad_document == OnBadDocument::Skip {
             self.sink.publish().await.map_err(failed)?;
         }
@@ -209,7 +209,7 @@ impl Backfill<'_> {
             Some(landed) = self.flights.join_next() => {
                 self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request was aborted: {e}")))?)?;
             }
-            Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
+            Some(saved) = self.saving.join_next() => self.checkpoint_saved(saved.ok())?,
             page = page, if is_hungry => {
                 let page = page.ok_or_else(|| BackfillEnd::Failed("reading the source was aborted".to_owned()))??;
                 let more = page.more;
@@ -372,8 +372,8 @@ impl Backfill<'_> {
 
     // === Settling ===
 
-    fn settle(&mut self, landed: Landed) -> Result<(), BackfillEnd> {
-        let Landed { items, answer } = landed;
+    fn settle(&mut self, landed: FinishedFlight) -> Result<(), BackfillEnd> {
+        let FinishedFlight { items, answer } = landed;
         match answer {
             Ok(written) => {
                 self.strikes = 0;
@@ -585,7 +585,7 @@ impl Backfill<'_> {
 
     async fn drain(&mut self) {
         while let Some(landed) = self.flights.join_next().await {
-            if let Ok(Landed {
+            if let Ok(FinishedFlight {
                 items,
                 answer: Ok(written),
             }) = landed

@@ -18,21 +18,21 @@ pub(super) struct Item {
 
 /// A bulk request that has ended.
 #[derive(Debug)]
-pub(super) struct Landed {
+pub(super) struct FinishedFlight {
     pub(super) items: Vec<Item>,
     pub(super) answer: Result<Vec<WriteOutcome>, WriteError>,
 }
 
 /// Sends items in one bulk request.
 pub(super) fn send(
-    flights: &mut JoinSet<Landed>,
+    flights: &mut JoinSet<FinishedFlight>,
     sink: std::sync::Arc<dyn Sink>,
     items: Vec<Item>,
 ) {
     flights.spawn(async move {
         let documents: Vec<_> = items.iter().map(|i| i.document.clone()).collect();
         let answer = sink.write(&documents).await;
-        Landed { items, answer }
+        FinishedFlight { items, answer }
     });
 }
 

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_as_long_as_it_was_told() {
+    fn it_waits_for_the_requested_time() {
         let wait = Duration::from_millis(87);
 
         assert_eq!(

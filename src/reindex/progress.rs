@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_tells_count_share_rate_and_time_left() {
+    fn the_note_reports_count_share_rate_and_time_left() {
         let mut progress = Progress::resume(None);
         progress.total = Some(50_000);
         progress.checkpoint(Duration::ZERO);

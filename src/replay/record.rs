@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_file_is_told_with_its_line_and_field() {
+    fn what_is_wrong_in_a_file_is_reported_with_its_line_and_field() {
         let cases = [
             ("", "recording: has no rows"),
             ("time,signal,value,rate\n", "recording: has no rows"),

@@ -15,7 +15,7 @@ use crate::governor::policy::{self, ControllerTuning};
 const Z_MAX: f64 = 20.0;
 /// Longest step between samples that counts, in seconds.
 const SPAN_MAX_S: f64 = 120.0;
-/// Number of samples whose mean is the load of which a given share is taken.
+/// Number of samples whose mean is the reference load for a given share.
 const SEED: usize = 20;
 
 /// A sample, with the rate that was let through since the one before.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_stood_still_is_told_apart_by_the_share_that_is_given_alone() {
+    fn a_rate_that_stood_still_is_distinguished_by_the_share_that_is_given_alone() {
         let still = track(|_| 20.0, |_, r| 0.3 + 0.01 * r);
         for share in [0.2, 0.6, 0.95] {
             let model = Model::new(&still, Some(share));

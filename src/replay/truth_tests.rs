@@ -209,7 +209,7 @@ fn replayed(
 }
 
 #[test]
-fn where_the_rate_moved_jobs_and_overload_are_within_what_is_told_of_them() {
+fn where_the_rate_moved_jobs_and_overload_are_within_what_is_reported_for_them() {
     let (mut jobs, mut overload) = (Vec::new(), Vec::new());
     for (name, plant) in PLANTS {
         for control in [Control::Plain, Control::ByHand, Control::Timetable] {

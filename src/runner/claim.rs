@@ -156,7 +156,7 @@ async fn claim_granted(
     });
     if taken.is_err() {
         // The claim may have been carried out although its answer was lost.
-        shared.doubts.note(worker_id, fence);
+        shared.uncertain_claims.note(worker_id, fence);
     }
     Claim {
         granted,

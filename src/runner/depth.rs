@@ -72,7 +72,7 @@ async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
             turn.sweeper = Some(Sweeper::new(queue.clone()));
         }
     }
-    // The effect of a failed statement is unknown, so the next walk begins anew.
+    // The effect of a failed statement is unknown, so the next walk starts over.
     let Some(mut sweeper) = turn.sweeper.take() else {
         return Ok(());
     };

@@ -47,7 +47,7 @@ const MAX_LANES_PER_STATEMENT: usize = 1000;
 /// Interval at which the weights of lanes are read.
 const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
 
-/// A sweep under way.
+/// A sweep in progress.
 struct Sweep {
     ranges: Vec<RangeInclusive<i64>>,
     begun: Instant,
@@ -69,7 +69,7 @@ pub(super) struct Discovery {
     /// saw it.
     writing: HashMap<i64, u32>,
     next_writing: Instant,
-    /// True if the sweep under way may have missed a job that committed late, so that the next one
+    /// True if the current sweep may have missed a job that committed late, so that the next one
     /// must hurry.
     hurry: bool,
     next_guests: Instant,
@@ -112,14 +112,14 @@ impl Discovery {
     pub(super) async fn look(
         &mut self,
         shared: &WorkerContext,
-        board: &mut LaneScheduler,
+        scheduler: &mut LaneScheduler,
         woken: PendingWakeups,
         owned: u64,
         is_rung_for: bool,
     ) -> Result<(), Error> {
         if owned != self.owned {
             self.owned = owned;
-            board.own(owned);
+            scheduler.own(owned);
             // Lanes that other workers looked after until now are swept at once.
             (self.sweep, self.next_sweep) = (None, Instant::now());
         }
@@ -134,18 +134,18 @@ impl Discovery {
                     head: i64::MAX,
                 })
                 .collect();
-            self.take_in(shared, board, &seen).await?;
+            self.take_in(shared, scheduler, &seen).await?;
         }
         let now = Instant::now();
         if woken.somewhere || (!is_rung_for && now >= self.next_arrivals) {
-            self.arrivals(shared, board, now).await?;
+            self.arrivals(shared, scheduler, now).await?;
         }
         if now >= self.next_weights {
             let weights: HashMap<i64, f32> = bounded(shared, shared.queue.weights())
                 .await?
                 .into_iter()
                 .collect();
-            board.weigh(&weights);
+            scheduler.weigh(&weights);
             self.next_weights = now + WEIGHTS_EVERY;
         }
         if now >= self.next_writing {
@@ -153,7 +153,7 @@ impl Discovery {
             self.note_writing(&writing, now);
         }
         if now >= self.next_sweep {
-            self.sweep(shared, board).await?;
+            self.sweep(shared, scheduler).await?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Discovery {
     pub(super) async fn arrivals(
         &mut self,
         shared: &WorkerContext,
-        board: &mut LaneScheduler,
+        scheduler: &mut LaneScheduler,
         now: Instant,
     ) -> Result<(), Error> {
         self.next_arrivals = now + ARRIVALS_EVERY;
@@ -214,13 +214,13 @@ impl Discovery {
         {
             self.marks.push((now, last));
         }
-        self.take_in(shared, board, &found.lanes).await
+        self.take_in(shared, scheduler, &found.lanes).await
     }
 
     async fn sweep(
         &mut self,
         shared: &WorkerContext,
-        board: &mut LaneScheduler,
+        scheduler: &mut LaneScheduler,
     ) -> Result<(), Error> {
         let begun = Instant::now();
         let owned = self.owned;
@@ -236,11 +236,11 @@ impl Discovery {
             if let Some(next) = slice.next {
                 sweep.ranges.push(next..=*range.end());
             }
-            self.take_in(shared, board, &slice.lanes).await?;
+            self.take_in(shared, scheduler, &slice.lanes).await?;
         }
         // The first sweep finds jobs from before this worker began, so it hurries, most of all
         // while there is little else to do.
-        let duty = match (self.is_first, board.due()) {
+        let duty = match (self.is_first, scheduler.due()) {
             (true, 0..PLENTY) => 1,
             _ if is_hurried => HURRIED_SWEEP_DUTY,
             (true, _) => FIRST_SWEEP_DUTY,
@@ -248,7 +248,7 @@ impl Discovery {
         };
         self.next_sweep = begun + begun.elapsed() * duty;
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.ranges.is_empty()) {
-            board.swept();
+            scheduler.swept();
             self.is_first = false;
             if !self.hurry {
                 self.next_sweep = self
@@ -264,7 +264,7 @@ impl Discovery {
     pub(super) async fn guests(
         &mut self,
         shared: &WorkerContext,
-        board: &mut LaneScheduler,
+        scheduler: &mut LaneScheduler,
     ) -> Result<(), Error> {
         let now = Instant::now();
         if self.owned == u64::MAX || now < self.next_guests {
@@ -275,23 +275,23 @@ impl Discovery {
         let range = others[usize::from(self.guest_shard) % others.len()].clone();
         self.guest_shard = self.guest_shard.wrapping_add(1);
         let slice = bounded(shared, shared.queue.sweep_lanes(range)).await?;
-        self.take_in(shared, board, &slice.lanes).await
+        self.take_in(shared, scheduler, &slice.lanes).await
     }
 
     async fn take_in(
         &mut self,
         shared: &WorkerContext,
-        board: &mut LaneScheduler,
+        scheduler: &mut LaneScheduler,
         seen: &[ReadyPriorities],
     ) -> Result<(), Error> {
-        let unknown = board.seen(seen, Instant::now());
+        let unknown = scheduler.seen(seen, Instant::now());
         for part in unknown.chunks(MAX_LANES_PER_STATEMENT) {
             let seen: HashMap<i64, ReadyPriorities> =
                 part.iter().map(|seen| (seen.lane_id, *seen)).collect();
             let ids: Vec<i64> = part.iter().map(|seen| seen.lane_id).collect();
             for named in bounded(shared, shared.queue.name_lanes(&ids)).await? {
                 let seen = seen[&named.lane_id];
-                board.adopt(named, seen, Instant::now());
+                scheduler.adopt(named, seen, Instant::now());
             }
         }
         Ok(())

@@ -50,15 +50,15 @@ const MAX_HEAD_EVERY: Duration = Duration::from_secs(2);
 /// beyond it the dispatcher waits for Postgres.
 const UNWRITTEN: usize = 4;
 
-/// Most claims under way at once: while Postgres carries one out, the next is prepared and the jobs
+/// Most concurrent claims: while Postgres carries one out, the next is prepared and the jobs
 /// of the last one start.
 const CLAIMS: usize = 3;
 
 /// The dispatcher's state between two turns.
 struct DispatcherState {
-    board: LaneScheduler,
+    scheduler: LaneScheduler,
     claims: JoinSet<Claim>,
-    /// Granted jobs whose claim is under way.
+    /// Granted jobs with a claim in progress.
     granted: usize,
     discovery: Discovery,
     /// Estimated time to claim at the head of a lane, in seconds.
@@ -73,7 +73,7 @@ struct DispatcherState {
 pub(super) struct Stopping {
     /// Fires when the dispatcher must claim nothing more.
     pub(super) requested: CancellationToken,
-    /// Fires when the dispatcher must no longer wait for claims under way.
+    /// Fires when the dispatcher must no longer wait for claims in progress.
     pub(super) hurried: CancellationToken,
     /// Fires, on the dispatcher's side, when no further job will begin.
     pub(super) settled: CancellationToken,
@@ -86,7 +86,7 @@ pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
     let settled = stopping.settled.clone().drop_guard();
     let now = Instant::now();
     let mut dispatcher = DispatcherState {
-        board: LaneScheduler::new(shared.holder.clone(), shared.config.ttl),
+        scheduler: LaneScheduler::new(shared.holder.clone(), shared.config.ttl),
         claims: JoinSet::new(),
         granted: 0,
         discovery: Discovery::new(now),
@@ -99,13 +99,13 @@ pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
         () = stopping.hurried.cancelled() => {}
         () = serve_lanes(&shared, &mut dispatcher, &stopping.requested) => {}
     }
-    // Jobs of a claim still under way are found by their lease when the worker signs off.
+    // Jobs of a claim still in progress are found by their lease when the worker signs off.
     dispatcher.claims.shutdown().await;
     drop(settled);
-    report_until_stopped(&shared, &mut dispatcher.board, &stopping.over).await;
+    report_until_stopped(&shared, &mut dispatcher.scheduler, &stopping.over).await;
 }
 
-/// Takes turns until cancelled, then waits for the claims under way.
+/// Takes turns until cancelled, then waits for the claims in progress.
 async fn serve_lanes(
     shared: &Arc<WorkerContext>,
     dispatcher: &mut DispatcherState,
@@ -129,7 +129,7 @@ async fn serve_lanes(
     }
     // The jobs of these claims become this worker's to run or to give back.
     while !dispatcher.claims.is_empty() {
-        report_holds(shared, &mut dispatcher.board).await;
+        report_holds(shared, &mut dispatcher.scheduler).await;
         tokio::select! {
             Some(done) = dispatcher.claims.join_next() => {
                 if let Err(error) = settle(shared, dispatcher, done).await {
@@ -149,7 +149,7 @@ async fn turn(
     while let Some(done) = dispatcher.claims.try_join_next() {
         settle(shared, dispatcher, done).await?;
     }
-    report_holds(shared, &mut dispatcher.board).await;
+    report_holds(shared, &mut dispatcher.scheduler).await;
     let permits = permits(shared, dispatcher);
     if permits == 0 || dispatcher.claims.len() >= CLAIMS {
         tokio::select! {
@@ -162,8 +162,8 @@ async fn turn(
     }
     look(shared, dispatcher).await?;
     let now = Instant::now();
-    for (throttle, until) in shared.strangers.resting(now) {
-        dispatcher.board.rest(&throttle, until);
+    for (throttle, until) in shared.unknown_kinds.resting(now) {
+        dispatcher.scheduler.rest(&throttle, until);
     }
     if serve(shared, dispatcher, permits).await {
         return Ok(());
@@ -204,7 +204,7 @@ async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Resul
         .discovery
         .look(
             shared,
-            &mut dispatcher.board,
+            &mut dispatcher.scheduler,
             woken,
             owned,
             now < dispatcher.rung_for_until,
@@ -219,7 +219,7 @@ async fn serve(
     dispatcher: &mut DispatcherState,
     permits: usize,
 ) -> bool {
-    let planned = dispatcher.board.plan(Instant::now(), permits);
+    let planned = dispatcher.scheduler.plan(Instant::now(), permits);
     if planned.is_empty() {
         shared.able();
         return false;
@@ -235,7 +235,7 @@ async fn serve(
     }
     let now = Instant::now();
     for (one, answer) in planned.iter().zip(&answers) {
-        dispatcher.board.answered(one, answer, now);
+        dispatcher.scheduler.answered(one, answer, now);
     }
     let drops = Drops {
         lanes: newest
@@ -272,7 +272,7 @@ fn over_limit(
         .filter(|(one, answer)| one.drops && answer.over_limit == OverLimit::Drop);
     let lanes = all.flat_map(|(one, answer)| one.lanes.iter().zip(&answer.lanes));
     let over =
-        lanes.filter(|(lane, grant)| is_over(grant) && dispatcher.board.is_unclaimed(**lane));
+        lanes.filter(|(lane, grant)| is_over(grant) && dispatcher.scheduler.is_unclaimed(**lane));
     over.map(|(lane, _)| *lane).collect()
 }
 
@@ -288,8 +288,9 @@ fn granted(
     answers: Vec<AcquireResponse>,
     now: Instant,
 ) -> Vec<Granted> {
-    let all_heads =
-        Duration::from_secs_f64(dispatcher.head_cost_s * dispatcher.board.due() as f64 * HEAD_DUTY);
+    let all_heads = Duration::from_secs_f64(
+        dispatcher.head_cost_s * dispatcher.scheduler.due() as f64 * HEAD_DUTY,
+    );
     let head_every = all_heads.clamp(MIN_HEAD_EVERY, MAX_HEAD_EVERY);
     let mut granted = Vec::new();
     for (one, answer) in planned.into_iter().zip(answers) {
@@ -297,7 +298,9 @@ fn granted(
         for ((lane, wanted), grant) in one.lanes.into_iter().zip(one.ask.lanes).zip(answer.lanes) {
             if grant.granted > 0 {
                 shared.answers.watch(lane, grant.watched);
-                let claim = dispatcher.board.claim(lane, grant.granted, now, head_every);
+                let claim = dispatcher
+                    .scheduler
+                    .claim(lane, grant.granted, now, head_every);
                 granted.push(Granted {
                     throttle: throttle.clone(),
                     key: wanted.key,
@@ -326,7 +329,7 @@ async fn settle(
         Ok(taken) => taken,
         Err(error) => {
             for one in &claim.granted {
-                dispatcher.board.unclaimed(&one.claim);
+                dispatcher.scheduler.unclaimed(&one.claim);
             }
             refund(
                 shared,
@@ -355,7 +358,7 @@ async fn settle(
     for one in &claim.granted {
         let lane = taken.get(&one.claim.lane_id).unwrap_or(&none);
         dispatcher
-            .board
+            .scheduler
             .claimed(&one.claim, &lane.places, lane.is_dry, claim.asked_at);
         let jobs = lane.places.len() as u32;
         if jobs < one.grant.granted {
@@ -364,7 +367,7 @@ async fn settle(
         let difference = lane.cost - f64::from(jobs) * one.cost;
         if jobs > 0 && difference.abs() > 1e-9 {
             dispatcher
-                .board
+                .scheduler
                 .learn_cost(one.claim.lane_id, lane.cost / f64::from(jobs));
             differences
                 .entry(&one.throttle)
@@ -373,7 +376,7 @@ async fn settle(
         }
     }
     for lane in &claim.dropped {
-        dispatcher.board.dropped(*lane, claim.asked_at);
+        dispatcher.scheduler.dropped(*lane, claim.asked_at);
     }
     refund(shared, unused).await;
     for (throttle, tokens) in differences {
@@ -394,10 +397,10 @@ async fn rest(
 ) -> Result<(), Error> {
     dispatcher
         .discovery
-        .guests(shared, &mut dispatcher.board)
+        .guests(shared, &mut dispatcher.scheduler)
         .await?;
     let now = Instant::now();
-    let due = dispatcher.board.next_due(now);
+    let due = dispatcher.scheduler.next_due(now);
     if due.is_some_and(|at| at <= now) {
         return Ok(());
     }
@@ -410,12 +413,12 @@ async fn rest(
         dispatcher.rung_for_until = now + IDLE_LOOK_EVERY;
         dispatcher
             .discovery
-            .arrivals(shared, &mut dispatcher.board, Instant::now())
+            .arrivals(shared, &mut dispatcher.scheduler, Instant::now())
             .await?;
     }
     let now = Instant::now();
     let until = [
-        dispatcher.board.next_due(now),
+        dispatcher.scheduler.next_due(now),
         Some(dispatcher.discovery.next(now < dispatcher.rung_for_until)),
         Some(now + jittered(IDLE_LOOK_EVERY)),
     ];
@@ -425,7 +428,7 @@ async fn rest(
         () = tokio::time::sleep_until(until.into()) => {}
         () = shared.notifier.notified() => {}
         Some(done) = dispatcher.claims.join_next() => settle(shared, dispatcher, done).await?,
-        () = shared.running.ended.notified(), if dispatcher.board.counts() || dispatcher.board.probes() => {}
+        () = shared.running.ended.notified(), if dispatcher.scheduler.counts() || dispatcher.scheduler.probes() => {}
     }
     Ok(())
 }

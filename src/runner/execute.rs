@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use super::completions::Completion;
-use super::metrics::{AttemptLabels, OfKind};
+use super::metrics::{AttemptLabels, KindLabels};
 use super::running::StopReason;
 use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
@@ -57,12 +57,12 @@ pub(super) async fn execute(
         }
     };
     let delay = lacking.is_some().then(|| {
-        let delay = shared.strangers.wait(job.id, begun);
-        shared.strangers.met(&job.throttle, delay, begun);
+        let delay = shared.unknown_kinds.wait(job.id, begun);
+        shared.unknown_kinds.met(&job.throttle, delay, begun);
         delay
     });
     if delay.is_none() {
-        shared.strangers.served(&job.throttle);
+        shared.unknown_kinds.served(&job.throttle);
     }
     // A handler must not keep its permit and its lease for ever, so every panic ends here.
     let outcome = match (unreadable, delay, handler) {
@@ -103,7 +103,7 @@ pub(super) async fn execute(
         shared
             .metrics
             .not_served
-            .get_or_create(&OfKind {
+            .get_or_create(&KindLabels {
                 kind: info.kind.clone(),
             })
             .inc();
@@ -134,7 +134,7 @@ pub(super) async fn execute(
         None => shared
             .metrics
             .duration
-            .get_or_create(&OfKind {
+            .get_or_create(&KindLabels {
                 kind: info.kind.clone(),
             })
             .observe(took),

@@ -20,16 +20,16 @@ const FINAL_REPORT_RETRY_DELAYS: [Duration; 3] = [
 ];
 
 /// Records the jobs that ended, and sends the reports that are due.
-pub(super) async fn report_holds(shared: &WorkerContext, board: &mut LaneScheduler) {
+pub(super) async fn report_holds(shared: &WorkerContext, scheduler: &mut LaneScheduler) {
     for lane in shared.running.take_ended() {
-        board.ended(lane);
+        scheduler.ended(lane);
     }
     for lane in shared.answers.take_acknowledged() {
-        board.acknowledge(lane);
+        scheduler.acknowledge(lane);
     }
-    let words = board.due_reports(Instant::now());
-    for word in send_reports(shared, words).await {
-        board.retry_report(&word, Instant::now());
+    let reports = scheduler.due_reports(Instant::now());
+    for report in send_reports(shared, reports).await {
+        scheduler.retry_report(&report, Instant::now());
     }
 }
 
@@ -37,35 +37,35 @@ pub(super) async fn report_holds(shared: &WorkerContext, board: &mut LaneSchedul
 /// finally reports that none runs, so that no worker waits for a count to lapse.
 pub(super) async fn report_until_stopped(
     shared: &WorkerContext,
-    board: &mut LaneScheduler,
+    scheduler: &mut LaneScheduler,
     over: &CancellationToken,
 ) {
     while !over.is_cancelled() {
-        report_holds(shared, board).await;
+        report_holds(shared, scheduler).await;
         tokio::select! {
             () = over.cancelled() => {}
             () = shared.running.ended.notified() => {}
             () = tokio::time::sleep(REPORT_CHECK_INTERVAL) => {}
         }
     }
-    let mut words = send_reports(shared, board.final_reports()).await;
+    let mut reports = send_reports(shared, scheduler.final_reports()).await;
     for pause in FINAL_REPORT_RETRY_DELAYS {
-        if words.is_empty() {
+        if reports.is_empty() {
             return;
         }
         tokio::time::sleep(pause).await;
-        words = send_reports(shared, words).await;
+        reports = send_reports(shared, reports).await;
     }
 }
 
 /// Sends all reports at once; returns those that failed.
-async fn send_reports(shared: &WorkerContext, words: Vec<HoldReport>) -> Vec<HoldReport> {
-    let answer = join_all(words.into_iter().map(|word| async move {
-        let holder = Holder { id: shared.holder.clone(), ttl: shared.config.ttl, held: word.held };
-        let heard = shared.throttles.hold(&word.throttle, &holder, &word.lanes).await;
+async fn send_reports(shared: &WorkerContext, reports: Vec<HoldReport>) -> Vec<HoldReport> {
+    let answer = join_all(reports.into_iter().map(|report| async move {
+        let holder = Holder { id: shared.holder.clone(), ttl: shared.config.ttl, held: report.held };
+        let heard = shared.throttles.hold(&report.throttle, &holder, &report.lanes).await;
         heard.err().map(|error| {
-            tracing::debug!(throttle.name = %word.throttle, %error, "reporting running jobs failed");
-            word
+            tracing::debug!(throttle.name = %report.throttle, %error, "reporting running jobs failed");
+            report
         })
     }));
     answer.await.into_iter().flatten().collect()

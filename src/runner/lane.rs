@@ -1,4 +1,4 @@
-//! One lane as the board knows it: its share, its wait, and the place in it where the next claim
+//! One lane as the scheduler knows it: its share, its wait, and the place in it where the next claim
 //! begins. Pure; time is an argument.
 
 use std::cmp::Ordering;
@@ -45,10 +45,10 @@ pub enum LaneStatus {
     Waiting(Instant),
 }
 
-/// The board's record of a lane.
+/// The scheduler's record of a lane.
 #[derive(Debug)]
 pub struct Lane {
-    /// Index of its throttle on the board.
+    /// Index of its throttle in the scheduler.
     pub ring: usize,
     /// The rate-limit key.
     pub key: Box<str>,
@@ -65,7 +65,7 @@ pub struct Lane {
     pub standing: LaneStatus,
     /// Jobs that run in this process.
     pub held: u32,
-    /// Claims under way.
+    /// Claims in progress.
     pub claims: u32,
     /// Most jobs asked for at once. The number of ready jobs is unknown, so this doubles while
     /// there are more.

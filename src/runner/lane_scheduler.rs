@@ -1,4 +1,4 @@
-//! The board of lanes that have work: the order in which they are asked for, and their waits. Pure;
+//! The scheduler of lanes with work: their order and their waits. Pure;
 //! time is an argument.
 //!
 //! Shares follow start-time fair queueing (Goyal, Vin, Cheng 1996): each lane carries a tag that
@@ -72,7 +72,7 @@ struct Ring {
     backoff_until: Option<Instant>,
     appetite: usize,
     held: u32,
-    /// Lanes of which jobs are held.
+    /// Lanes with held jobs.
     holding: BTreeSet<i64>,
     counts: bool,
     /// True while the throttle waits for the answers of jobs that went first after a refusal.
@@ -100,7 +100,7 @@ pub struct LaneScheduler {
 }
 
 impl LaneScheduler {
-    /// Returns an empty board of a worker, which `holder` identifies in counts of running jobs, and
+    /// Returns an empty scheduler of a worker, which `holder` identifies in counts of running jobs, and
     /// whose reports lapse after `ttl`.
     pub fn new(holder: String, ttl: Duration) -> Self {
         Self {
@@ -234,7 +234,7 @@ impl LaneScheduler {
         }
     }
 
-    /// Returns true if no claim of the lane is under way, so that its ready jobs have no tokens.
+    /// Returns true if no claim of the lane is in progress, so that its ready jobs have no tokens.
     pub fn is_unclaimed(&self, lane_id: i64) -> bool {
         self.lanes
             .get(&lane_id)

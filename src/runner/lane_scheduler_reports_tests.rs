@@ -1,21 +1,21 @@
 use super::reports::{REPORT_RETRY_DELAY, UNCOUNTED_REPORT_INTERVAL};
-use super::tests::{add, board, grant};
+use super::tests::{add, grant, scheduler};
 use super::*;
 use crate::throttle::AcquireResponse;
 
 #[test]
-fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "t", 1.0, now);
-    let requested = board.plan(now, 2).remove(0);
+fn what_is_held_is_reported_where_it_is_counted_and_at_once_after_a_release() {
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+    let requested = scheduler.plan(now, 2).remove(0);
     let answer = AcquireResponse {
         lanes: vec![grant(2, None)],
         limits_concurrency: true,
         ..AcquireResponse::default()
     };
-    board.answered(&requested, &answer, now);
-    let claim = board.claim(1, 2, now, Duration::ZERO);
-    board.claimed(
+    scheduler.answered(&requested, &answer, now);
+    let claim = scheduler.claim(1, 2, now, Duration::ZERO);
+    scheduler.claimed(
         &claim,
         &[
             LaneCursor {
@@ -39,23 +39,23 @@ fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
         ring: 0,
     };
 
-    assert_eq!(board.due_reports(now), [word(2)]);
-    assert_eq!(board.due_reports(now), []);
-    board.ended(1);
-    assert_eq!(board.due_reports(now), [word(1)]);
-    assert_eq!(board.due_reports(now + HOLD_REPORT_INTERVAL), [word(1)]);
-    board.ended(1);
-    assert_eq!(board.due_reports(now + HOLD_REPORT_INTERVAL), [word(0)]);
-    assert_eq!(board.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
-    assert_eq!(board.plan(now, 5).remove(0).ask.holder.unwrap().held, 0);
+    assert_eq!(scheduler.due_reports(now), [word(2)]);
+    assert_eq!(scheduler.due_reports(now), []);
+    scheduler.ended(1);
+    assert_eq!(scheduler.due_reports(now), [word(1)]);
+    assert_eq!(scheduler.due_reports(now + HOLD_REPORT_INTERVAL), [word(1)]);
+    scheduler.ended(1);
+    assert_eq!(scheduler.due_reports(now + HOLD_REPORT_INTERVAL), [word(0)]);
+    assert_eq!(scheduler.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
+    assert_eq!(scheduler.plan(now, 5).remove(0).ask.holder.unwrap().held, 0);
 }
 
 #[test]
-fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "t", 1.0, now);
-    let requested = board.plan(now, 2).remove(0);
-    board.answered(
+fn what_is_held_is_reported_now_and_then_although_nobody_counts_it_yet() {
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+    let requested = scheduler.plan(now, 2).remove(0);
+    scheduler.answered(
         &requested,
         &AcquireResponse {
             lanes: vec![grant(2, None)],
@@ -64,21 +64,21 @@ fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
         now,
     );
 
-    assert_eq!(board.due_reports(now), []);
+    assert_eq!(scheduler.due_reports(now), []);
     assert_eq!(
-        board.due_reports(now + UNCOUNTED_REPORT_INTERVAL)[0].held,
+        scheduler.due_reports(now + UNCOUNTED_REPORT_INTERVAL)[0].held,
         2,
         "a knob may have been set meanwhile"
     );
 }
 
-/// Returns a board whose throttle `t` counts running jobs, with `held` jobs granted of lane 1 and
+/// Returns a scheduler whose throttle `t` counts running jobs, with `held` jobs granted of lane 1 and
 /// none claimed yet.
 fn counting(held: u32, now: Instant) -> (LaneScheduler, LaneClaim) {
-    let mut board = board();
-    add(&mut board, 1, "t", 1.0, now);
-    let requested = board.plan(now, held as usize).remove(0);
-    board.answered(
+    let mut scheduler = scheduler();
+    add(&mut scheduler, 1, "t", 1.0, now);
+    let requested = scheduler.plan(now, held as usize).remove(0);
+    scheduler.answered(
         &requested,
         &AcquireResponse {
             lanes: vec![grant(held, None)],
@@ -87,8 +87,8 @@ fn counting(held: u32, now: Instant) -> (LaneScheduler, LaneClaim) {
         },
         now,
     );
-    let claim = board.claim(1, held, now, Duration::ZERO);
-    (board, claim)
+    let claim = scheduler.claim(1, held, now, Duration::ZERO);
+    (scheduler, claim)
 }
 
 fn numbers(words: &[HoldReport]) -> Vec<(u32, Vec<u32>)> {
@@ -106,8 +106,8 @@ fn numbers(words: &[HoldReport]) -> Vec<(u32, Vec<u32>)> {
 #[test]
 fn a_release_that_was_not_heard_is_said_again_although_nothing_runs_any_more() {
     let now = Instant::now();
-    let (mut board, claim) = counting(1, now);
-    board.claimed(
+    let (mut scheduler, claim) = counting(1, now);
+    scheduler.claimed(
         &claim,
         &[LaneCursor {
             priority: 1,
@@ -116,46 +116,46 @@ fn a_release_that_was_not_heard_is_said_again_although_nothing_runs_any_more() {
         false,
         now,
     );
-    board.ended(1);
-    let word = board.due_reports(now).remove(0);
+    scheduler.ended(1);
+    let word = scheduler.due_reports(now).remove(0);
 
-    board.retry_report(&word, now);
+    scheduler.retry_report(&word, now);
 
     assert_eq!(
-        board.due_reports(now),
+        scheduler.due_reports(now),
         [],
         "a store that is away is not asked at every turn"
     );
     assert_eq!(
-        board.next_due(now + REPORT_RETRY_DELAY),
+        scheduler.next_due(now + REPORT_RETRY_DELAY),
         Some(now + REPORT_RETRY_DELAY)
     );
-    (0..9).for_each(|_| board.swept());
+    (0..9).for_each(|_| scheduler.swept());
     assert_eq!(
-        board.due_reports(now + REPORT_RETRY_DELAY),
+        scheduler.due_reports(now + REPORT_RETRY_DELAY),
         [word],
         "the lane is not forgotten before it was heard"
     );
-    assert_eq!(board.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
+    assert_eq!(scheduler.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
 }
 
 #[test]
-fn what_was_granted_and_not_found_is_told_as_a_release() {
+fn what_was_granted_and_not_found_is_reported_as_a_release() {
     let now = Instant::now();
-    let (mut board, claim) = counting(2, now);
-    assert_eq!(numbers(&board.due_reports(now)), [(2, vec![2])]);
+    let (mut scheduler, claim) = counting(2, now);
+    assert_eq!(numbers(&scheduler.due_reports(now)), [(2, vec![2])]);
 
-    board.claimed(&claim, &[], false, now + Duration::from_millis(1));
+    scheduler.claimed(&claim, &[], false, now + Duration::from_millis(1));
 
     assert_eq!(
-        numbers(&board.due_reports(now + Duration::from_millis(1))),
+        numbers(&scheduler.due_reports(now + Duration::from_millis(1))),
         [(0, vec![0])]
     );
-    let (mut board, claim) = counting(2, now);
-    board.due_reports(now);
-    board.unclaimed(&claim);
+    let (mut scheduler, claim) = counting(2, now);
+    scheduler.due_reports(now);
+    scheduler.unclaimed(&claim);
     assert_eq!(
-        numbers(&board.due_reports(now)),
+        numbers(&scheduler.due_reports(now)),
         [(0, vec![0])],
         "nor what a claim would have taken that failed"
     );
@@ -164,8 +164,8 @@ fn what_was_granted_and_not_found_is_told_as_a_release() {
 #[test]
 fn the_last_word_says_that_nothing_is_held_whatever_runs() {
     let now = Instant::now();
-    let (mut board, claim) = counting(2, now);
-    board.claimed(
+    let (mut scheduler, claim) = counting(2, now);
+    scheduler.claimed(
         &claim,
         &[
             LaneCursor {
@@ -180,7 +180,7 @@ fn the_last_word_says_that_nothing_is_held_whatever_runs() {
         false,
         now,
     );
-    board.due_reports(now);
+    scheduler.due_reports(now);
 
-    assert_eq!(numbers(&board.final_reports()), [(0, vec![0])]);
+    assert_eq!(numbers(&scheduler.final_reports()), [(0, vec![0])]);
 }

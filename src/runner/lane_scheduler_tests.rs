@@ -2,18 +2,24 @@ use super::plan::{MAX_KNOB_WAIT, MAX_PAUSE_WAIT};
 use super::*;
 use crate::throttle::{AcquireResponse, Grant, Limit, OverLimit};
 
-pub(super) fn board() -> LaneScheduler {
+pub(super) fn scheduler() -> LaneScheduler {
     LaneScheduler::new("test".into(), Duration::from_secs(30))
 }
 
-pub(super) fn add(board: &mut LaneScheduler, id: i64, throttle: &str, weight: f32, now: Instant) {
+pub(super) fn add(
+    scheduler: &mut LaneScheduler,
+    id: i64,
+    throttle: &str,
+    weight: f32,
+    now: Instant,
+) {
     let named = ReadyLane {
         lane_id: id,
         throttle: throttle.into(),
         key: id.to_string(),
         weight,
     };
-    board.adopt(
+    scheduler.adopt(
         named,
         ReadyPriorities {
             lane_id: id,
@@ -36,13 +42,13 @@ pub(super) fn grant(granted: u32, limit: Option<Limit>) -> Grant {
 /// Serves `permits` from lanes that never run dry, with at most `tokens` of the throttle; counts
 /// jobs per lane.
 pub(super) fn serve(
-    board: &mut LaneScheduler,
+    scheduler: &mut LaneScheduler,
     now: Instant,
     permits: usize,
     tokens: u32,
     counts: &mut HashMap<i64, u32>,
 ) {
-    for requested in board.plan(now, permits) {
+    for requested in scheduler.plan(now, permits) {
         let mut left = tokens;
         let lanes = requested.ask.lanes.iter().map(|lane| {
             let granted = lane.want.min(left);
@@ -53,23 +59,23 @@ pub(super) fn serve(
             lanes: lanes.collect(),
             ..AcquireResponse::default()
         };
-        board.answered(&requested, &answer, now);
+        scheduler.answered(&requested, &answer, now);
         for (id, grant) in requested
             .lanes
             .iter()
             .zip(&answer.lanes)
             .filter(|(_, grant)| grant.granted > 0)
         {
-            let claim = board.claim(*id, grant.granted, now, Duration::ZERO);
+            let claim = scheduler.claim(*id, grant.granted, now, Duration::ZERO);
             let taken: Vec<LaneCursor> = (1..=i64::from(grant.granted))
                 .map(|job_id| LaneCursor {
                     priority: 1,
                     job_id,
                 })
                 .collect();
-            board.claimed(&claim, &taken, false, now);
+            scheduler.claimed(&claim, &taken, false, now);
             for _ in &taken {
-                board.ended(*id);
+                scheduler.ended(*id);
             }
             *counts.entry(*id).or_default() += grant.granted;
         }
@@ -79,14 +85,14 @@ pub(super) fn serve(
 #[test]
 fn lanes_get_the_shares_of_their_weights_however_many_permits_and_tokens_there_are() {
     for (permits, tokens) in [(1, 1), (7, 3), (100, 5), (500, 500), (64, 1000)] {
-        let (mut board, mut now) = (board(), Instant::now());
+        let (mut scheduler, mut now) = (scheduler(), Instant::now());
         let weights = [1.0, 2.0, 5.0, 0.5];
         for (id, weight) in (0..).zip(weights) {
-            add(&mut board, id, "t", weight, now);
+            add(&mut scheduler, id, "t", weight, now);
         }
         let mut counts = HashMap::new();
         for _ in 0..1500 {
-            serve(&mut board, now, permits, tokens, &mut counts);
+            serve(&mut scheduler, now, permits, tokens, &mut counts);
             now += MAX_KNOB_WAIT;
         }
         let all: u32 = counts.values().sum();
@@ -103,13 +109,13 @@ fn lanes_get_the_shares_of_their_weights_however_many_permits_and_tokens_there_a
 
 #[test]
 fn throttles_share_the_permits_by_their_weights() {
-    let (mut board, mut now) = (board(), Instant::now());
+    let (mut scheduler, mut now) = (scheduler(), Instant::now());
     for (id, throttle) in [(0, "a"), (1, "a"), (2, "b"), (3, "b")] {
-        add(&mut board, id, throttle, 1.0, now);
+        add(&mut scheduler, id, throttle, 1.0, now);
     }
     let mut counts: HashMap<i64, u32> = HashMap::new();
     for _ in 0..3000 {
-        for requested in board.plan(now, 3) {
+        for requested in scheduler.plan(now, 3) {
             let lanes = requested
                 .ask
                 .lanes
@@ -121,7 +127,7 @@ fn throttles_share_the_permits_by_their_weights() {
             } else {
                 1.0
             };
-            board.answered(
+            scheduler.answered(
                 &requested,
                 &AcquireResponse {
                     lanes,
@@ -147,19 +153,19 @@ fn throttles_share_the_permits_by_their_weights() {
 
 #[test]
 fn a_newcomer_is_served_within_one_round_and_has_saved_nothing_up() {
-    let (mut board, now) = (board(), Instant::now());
+    let (mut scheduler, now) = (scheduler(), Instant::now());
     for id in 0..100 {
-        add(&mut board, id, "t", 1.0, now);
+        add(&mut scheduler, id, "t", 1.0, now);
     }
     let mut counts = HashMap::new();
     for _ in 0..1000 {
-        serve(&mut board, now, 10, 10, &mut counts);
+        serve(&mut scheduler, now, 10, 10, &mut counts);
     }
-    add(&mut board, 1000, "t", 1.0, now);
+    add(&mut scheduler, 1000, "t", 1.0, now);
     counts.clear();
 
     for _ in 0..10 {
-        serve(&mut board, now, 10, 10, &mut counts);
+        serve(&mut scheduler, now, 10, 10, &mut counts);
     }
 
     assert!(
@@ -171,10 +177,10 @@ fn a_newcomer_is_served_within_one_round_and_has_saved_nothing_up() {
 
 #[test]
 fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "t", 1.0, now);
-    add(&mut board, 2, "t", 1.0, now);
-    let requested = board.plan(now, 2).remove(0);
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+    add(&mut scheduler, 2, "t", 1.0, now);
+    let requested = scheduler.plan(now, 2).remove(0);
     let paused = Some(Limit::Paused {
         until_ms: 0,
         why: "429".into(),
@@ -192,7 +198,7 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
         })
         .collect();
 
-    board.answered(
+    scheduler.answered(
         &requested,
         &AcquireResponse {
             lanes,
@@ -201,8 +207,8 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
         now,
     );
 
-    assert_eq!(board.plan(now, 2).remove(0).lanes, [2]);
-    let later: BTreeSet<i64> = board
+    assert_eq!(scheduler.plan(now, 2).remove(0).lanes, [2]);
+    let later: BTreeSet<i64> = scheduler
         .plan(now + MAX_PAUSE_WAIT, 4)
         .remove(0)
         .lanes
@@ -213,13 +219,13 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
 
 #[test]
 fn a_throttle_that_must_wait_is_not_asked_before_its_time() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "slow", 1.0, now);
-    add(&mut board, 2, "fast", 1.0, now);
-    let requested = board.plan(now, 8);
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "slow", 1.0, now);
+    add(&mut scheduler, 2, "fast", 1.0, now);
+    let requested = scheduler.plan(now, 8);
     for one in &requested {
         let limit = (one.ask.throttle.as_str() == "slow").then_some(Limit::Throttle);
-        board.answered(
+        scheduler.answered(
             one,
             &AcquireResponse {
                 lanes: vec![grant(0, limit)],
@@ -230,23 +236,23 @@ fn a_throttle_that_must_wait_is_not_asked_before_its_time() {
     }
 
     assert_eq!(
-        board
+        scheduler
             .plan(now, 8)
             .iter()
             .map(|one| one.ask.throttle.as_str())
             .collect::<Vec<_>>(),
         ["fast"]
     );
-    assert_eq!(board.next_due(now), Some(now));
-    assert_eq!(board.plan(now + Duration::from_millis(100), 8).len(), 2);
+    assert_eq!(scheduler.next_due(now), Some(now));
+    assert_eq!(scheduler.plan(now + Duration::from_millis(100), 8).len(), 2);
 }
 
 #[test]
 fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
-    let (mut board, now) = (board(), Instant::now());
+    let (mut scheduler, now) = (scheduler(), Instant::now());
     for id in 0..200 {
         add(
-            &mut board,
+            &mut scheduler,
             id,
             if id % 2 == 0 { "a" } else { "b" },
             1.0,
@@ -254,7 +260,7 @@ fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
         );
     }
     for permits in 1..300 {
-        let wanted: u32 = board
+        let wanted: u32 = scheduler
             .plan(now, permits)
             .iter()
             .flat_map(|requested| &requested.ask.lanes)
@@ -263,12 +269,12 @@ fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
         assert!(wanted as usize <= permits, "{wanted} of {permits}");
     }
 
-    let (mut board, mut counts) = (self::board(), HashMap::new());
-    add(&mut board, 7, "t", 1.0, now);
+    let (mut scheduler, mut counts) = (self::scheduler(), HashMap::new());
+    add(&mut scheduler, 7, "t", 1.0, now);
     for _ in 0..10 {
-        serve(&mut board, now, 500, 500, &mut counts);
+        serve(&mut scheduler, now, 500, 500, &mut counts);
     }
-    let wanted: u32 = board
+    let wanted: u32 = scheduler
         .plan(now, 500)
         .iter()
         .flat_map(|requested| &requested.ask.lanes)
@@ -279,22 +285,22 @@ fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
 
 #[test]
 fn an_empty_lane_rests_until_it_is_seen_again_and_keeps_what_was_learned_of_it() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "t", 1.0, now);
-    board.learn_cost(1, 11.0);
-    let claim = board.claim(1, 5, now, Duration::ZERO);
-    board.claimed(&claim, &[], false, now);
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+    scheduler.learn_cost(1, 11.0);
+    let claim = scheduler.claim(1, 5, now, Duration::ZERO);
+    scheduler.claimed(&claim, &[], false, now);
     assert_eq!(
-        board.plan(now, 1).len(),
+        scheduler.plan(now, 1).len(),
         1,
         "what was noted when the claim was made is not in its answer"
     );
-    board.claimed(&claim, &[], false, now + Duration::from_millis(1));
-    assert!(board.plan(now, 1).is_empty());
-    assert_eq!(board.next_due(now), None);
+    scheduler.claimed(&claim, &[], false, now + Duration::from_millis(1));
+    assert!(scheduler.plan(now, 1).is_empty());
+    assert_eq!(scheduler.next_due(now), None);
 
     assert!(
-        board
+        scheduler
             .seen(
                 &[ReadyPriorities {
                     lane_id: 1,
@@ -307,9 +313,9 @@ fn an_empty_lane_rests_until_it_is_seen_again_and_keeps_what_was_learned_of_it()
         "it is still known by name"
     );
 
-    assert!((board.plan(now, 1)[0].ask.lanes[0].cost - 4.0).abs() < 1e-9);
+    assert!((scheduler.plan(now, 1)[0].ask.lanes[0].cost - 4.0).abs() < 1e-9);
     assert_eq!(
-        board
+        scheduler
             .seen(
                 &[ReadyPriorities {
                     lane_id: 2,
@@ -320,48 +326,51 @@ fn an_empty_lane_rests_until_it_is_seen_again_and_keeps_what_was_learned_of_it()
             )
             .len(),
         1,
-        "a stranger is not"
+        "an unknown lane is not"
     );
 }
 
 #[test]
 fn lanes_of_other_workers_are_served_when_nothing_else_is_due() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, i64::MIN, "t", 1.0, now);
-    add(&mut board, i64::MAX, "t", 1.0, now);
-    board.own(1);
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, i64::MIN, "t", 1.0, now);
+    add(&mut scheduler, i64::MAX, "t", 1.0, now);
+    scheduler.own(1);
 
-    assert_eq!(board.plan(now, 1).remove(0).lanes, [i64::MIN]);
-    assert_eq!(board.plan(now, 64).remove(0).lanes, [i64::MIN, i64::MAX]);
+    assert_eq!(scheduler.plan(now, 1).remove(0).lanes, [i64::MIN]);
+    assert_eq!(
+        scheduler.plan(now, 64).remove(0).lanes,
+        [i64::MIN, i64::MAX]
+    );
 
-    board.own(1 << 63);
-    assert_eq!(board.plan(now, 1).remove(0).lanes, [i64::MAX]);
+    scheduler.own(1 << 63);
+    assert_eq!(scheduler.plan(now, 1).remove(0).lanes, [i64::MAX]);
 }
 
 /// Asks for one lane of a throttle that drops, and answers with the given grant.
-fn dropping(board: &mut LaneScheduler, now: Instant, given: Grant) -> PlannedAcquire {
-    let requested = board.plan(now, 10).remove(0);
+fn dropping(scheduler: &mut LaneScheduler, now: Instant, given: Grant) -> PlannedAcquire {
+    let requested = scheduler.plan(now, 10).remove(0);
     let answer = AcquireResponse {
         lanes: vec![given],
         over_limit: OverLimit::Drop,
         at_us: 1,
         ..AcquireResponse::default()
     };
-    board.answered(&requested, &answer, now);
+    scheduler.answered(&requested, &answer, now);
     requested
 }
 
 #[test]
 fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_way_is_left_alone()
 {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "t", 1.0, now);
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
 
-    let first = dropping(&mut board, now, grant(1, Some(Limit::Key)));
-    assert!(!first.drops && board.is_unclaimed(1));
-    let claim = board.claim(1, 1, now, Duration::ZERO);
-    assert!(!board.is_unclaimed(1));
-    board.claimed(
+    let first = dropping(&mut scheduler, now, grant(1, Some(Limit::Key)));
+    assert!(!first.drops && scheduler.is_unclaimed(1));
+    let claim = scheduler.claim(1, 1, now, Duration::ZERO);
+    assert!(!scheduler.is_unclaimed(1));
+    scheduler.claimed(
         &claim,
         &[LaneCursor {
             priority: 1,
@@ -370,17 +379,17 @@ fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_
         false,
         now,
     );
-    assert!(board.is_unclaimed(1));
+    assert!(scheduler.is_unclaimed(1));
 
     let later = now + MAX_KNOB_WAIT;
-    assert!(dropping(&mut board, later, grant(0, Some(Limit::Throttle))).drops);
-    board.dropped(1, later);
+    assert!(dropping(&mut scheduler, later, grant(0, Some(Limit::Throttle))).drops);
+    scheduler.dropped(1, later);
     assert_eq!(
-        (board.due(), board.next_due(later)),
+        (scheduler.due(), scheduler.next_due(later)),
         (0, None),
         "nothing is left to ask for"
     );
-    board.seen(
+    scheduler.seen(
         &[ReadyPriorities {
             lane_id: 1,
             priorities: 0b10,
@@ -388,16 +397,16 @@ fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_
         }],
         later,
     );
-    assert_eq!(board.due(), 1);
+    assert_eq!(scheduler.due(), 1);
 }
 
 #[test]
 fn what_came_after_the_ask_is_not_taken_for_dropped() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "t", 1.0, now);
-    dropping(&mut board, now, grant(0, Some(Limit::Key)));
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+    dropping(&mut scheduler, now, grant(0, Some(Limit::Key)));
 
-    board.seen(
+    scheduler.seen(
         &[ReadyPriorities {
             lane_id: 1,
             priorities: 0b10,
@@ -405,24 +414,24 @@ fn what_came_after_the_ask_is_not_taken_for_dropped() {
         }],
         now + Duration::from_millis(1),
     );
-    board.dropped(1, now);
+    scheduler.dropped(1, now);
 
-    assert_eq!(board.plan(now + MAX_KNOB_WAIT, 10).len(), 1);
+    assert_eq!(scheduler.plan(now + MAX_KNOB_WAIT, 10).len(), 1);
 }
 
 #[test]
 fn lanes_of_other_workers_are_not_asked_for_where_their_throttle_drops() {
-    let (mut board, now) = (board(), Instant::now());
-    add(&mut board, 1, "t", 1.0, now);
-    board.own(0);
-    dropping(&mut board, now, grant(0, Some(Limit::Key)));
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+    scheduler.own(0);
+    dropping(&mut scheduler, now, grant(0, Some(Limit::Key)));
     let later = now + MAX_KNOB_WAIT;
 
-    assert!(board.plan(later, 10).is_empty());
-    assert_eq!((board.due(), board.next_due(later)), (0, None));
+    assert!(scheduler.plan(later, 10).is_empty());
+    assert_eq!((scheduler.due(), scheduler.next_due(later)), (0, None));
 
-    board.own(u64::MAX);
-    board.seen(
+    scheduler.own(u64::MAX);
+    scheduler.seen(
         &[ReadyPriorities {
             lane_id: 1,
             priorities: 0b10,
@@ -431,7 +440,7 @@ fn lanes_of_other_workers_are_not_asked_for_where_their_throttle_drops() {
         later,
     );
     assert_eq!(
-        board.plan(later, 10).len(),
+        scheduler.plan(later, 10).len(),
         1,
         "its own worker looks after it"
     );

@@ -64,7 +64,7 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
-            let found = shared.doubts.settle(&shared.queue).await?;
+            let found = shared.uncertain_claims.settle(&shared.queue).await?;
             if found > 0 {
                 tracing::warn!(
                     jobs = found,
@@ -105,7 +105,7 @@ pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: Cancellat
     .await;
 }
 
-/// Gives back jobs that are leased to this worker and unknown to it. Claims in doubt are looked for
+/// Gives back jobs that are leased to this worker and unknown to it. Uncertain claims are looked for
 /// only for a while, and one that waited longer behind a lock in Postgres was carried out after
 /// that.
 async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {

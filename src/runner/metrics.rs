@@ -21,7 +21,7 @@ pub struct AttemptLabels {
 
 /// A job's kind.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct OfKind {
+pub struct KindLabels {
     /// The job's kind.
     pub kind: String,
 }
@@ -32,13 +32,13 @@ pub struct WorkerMetrics {
     /// Attempts that ended, by kind and outcome.
     pub finished: Family<AttemptLabels, Counter>,
     /// Durations of attempts, by kind, in seconds.
-    pub duration: Family<OfKind, Histogram>,
+    pub duration: Family<KindLabels, Histogram>,
     /// Costs of attempts, by kind, in tokens.
-    pub cost: Family<OfKind, Histogram>,
+    pub cost: Family<KindLabels, Histogram>,
     /// Attempts by throttle.
     pub by_throttle: ThrottleMetrics,
     /// Jobs that reached this process and that it could not run, by kind.
-    pub not_served: Family<OfKind, Counter>,
+    pub not_served: Family<KindLabels, Counter>,
     /// Number of differences in what the live workers run.
     pub differences: Gauge,
     /// Jobs claimed.

@@ -8,11 +8,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::WorkerMetrics;
-use super::metrics::{AttemptLabels, OfKind};
+use super::metrics::{AttemptLabels, KindLabels};
 use crate::jobs::{Handler, Kinds};
 
 /// A kind that this worker runs.
-pub(super) struct OfRun {
+pub(super) struct ServedKind {
     pub(super) handler: Arc<dyn Handler>,
     pub(super) duration: Histogram,
     pub(super) completed: Counter,
@@ -21,7 +21,7 @@ pub(super) struct OfRun {
     tally: Mutex<(u64, f64)>,
 }
 
-impl OfRun {
+impl ServedKind {
     /// Records the cost of an attempt.
     pub(super) fn cost(&self, tokens: f64) {
         self.cost.observe(tokens);
@@ -30,7 +30,7 @@ impl OfRun {
     }
 }
 
-pub(super) struct Runs(HashMap<String, Arc<OfRun>>);
+pub(super) struct Runs(HashMap<String, Arc<ServedKind>>);
 
 impl Runs {
     pub(super) fn new(kinds: Kinds, metrics: &WorkerMetrics) -> Self {
@@ -38,17 +38,17 @@ impl Runs {
             let handler = kinds.get(&kind)?.clone();
             let duration = metrics
                 .duration
-                .get_or_create_owned(&OfKind { kind: kind.clone() });
+                .get_or_create_owned(&KindLabels { kind: kind.clone() });
             let completed = metrics.finished.get_or_create_owned(&AttemptLabels {
                 kind: kind.clone(),
                 outcome: "completed",
             });
             let cost = metrics
                 .cost
-                .get_or_create_owned(&OfKind { kind: kind.clone() });
+                .get_or_create_owned(&KindLabels { kind: kind.clone() });
             Some((
                 kind,
-                Arc::new(OfRun {
+                Arc::new(ServedKind {
                     handler,
                     duration,
                     completed,
@@ -60,14 +60,14 @@ impl Runs {
         Self(kinds.names().into_iter().filter_map(one).collect())
     }
 
-    pub(super) fn get(&self, kind: &str) -> Option<&Arc<OfRun>> {
+    pub(super) fn get(&self, kind: &str) -> Option<&Arc<ServedKind>> {
         self.0.get(kind)
     }
 
     /// Returns the number and the total cost of the attempts that ended since the last call, by
     /// kind.
     pub(super) fn take_costs(&self) -> Vec<(String, u64, f64)> {
-        let take = |(kind, of_run): (&String, &Arc<OfRun>)| {
+        let take = |(kind, of_run): (&String, &Arc<ServedKind>)| {
             let (attempts, tokens) = std::mem::take(&mut *of_run.tally.lock());
             (attempts > 0).then(|| (kind.clone(), attempts, tokens))
         };

@@ -78,8 +78,8 @@ pub(super) struct WorkerContext {
     pub(super) offers: BTreeMap<String, String>,
     pub(super) metrics: WorkerMetrics,
     pub(super) running: RunningJobs,
-    pub(super) doubts: UncertainClaims,
-    pub(super) strangers: UnknownKinds,
+    pub(super) uncertain_claims: UncertainClaims,
+    pub(super) unknown_kinds: UnknownKinds,
     pub(super) worker_id: AtomicI32,
     /// Identity of this start of the worker in the throttles' counts of running jobs.
     pub(super) holder: String,

@@ -142,7 +142,7 @@ mod tests {
     use crate::jobs::AttemptReport as OfAttempt;
 
     #[test]
-    fn what_has_changed_is_told_once_and_again_where_nobody_heard_it() {
+    fn what_has_changed_is_reported_once_and_again_where_nobody_heard_it() {
         let tallies = Tallies::default();
         tallies.begin("mail");
         tallies.begin("mail");

@@ -1,5 +1,5 @@
 //! Attempts by throttle: how many ended how, and how long they took. The number of throttles with a
-//! series of their own is bounded, because a program may make throttles by the thousand.
+//! their own series is bounded, because a program may create thousands of throttles.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-/// The most throttles with series of their own in one process, first come first served.
+/// The most throttles with their own series in one process, first come first served.
 const THROTTLES_MAX: usize = 200;
 
 /// The label of the throttles beyond them.

@@ -17,7 +17,7 @@ struct UncertainClaim {
     since: Instant,
 }
 
-/// The claims in doubt. A fence belongs to one claim, so the jobs found under it can safely be
+/// The uncertain claims. A fence belongs to one claim, so the jobs found under it can safely be
 /// given back.
 #[derive(Default)]
 pub(super) struct UncertainClaims(Mutex<Vec<UncertainClaim>>);
@@ -37,7 +37,7 @@ impl UncertainClaims {
         let open: Vec<(i32, i64)> = self
             .lock()
             .iter()
-            .map(|doubt| (doubt.worker_id, doubt.fence))
+            .map(|claim| (claim.worker_id, claim.fence))
             .collect();
         let begun = Instant::now();
         let mut given_back = 0;
@@ -45,7 +45,7 @@ impl UncertainClaims {
             given_back += queue.disown(worker_id, fence).await?;
         }
         self.lock()
-            .retain(|doubt| begun.duration_since(doubt.since) < LOOK_FOR);
+            .retain(|claim| begun.duration_since(claim.since) < LOOK_FOR);
         Ok(given_back)
     }
 

@@ -1,5 +1,5 @@
 //! Strangers: jobs that this worker does not run, each with the wait before its next claim, and
-//! throttles of which it has met nothing else, which it leaves to other workers for a while. Pure;
+//! throttles where it has met only such jobs, which it leaves to other workers for a while. Pure;
 //! time is an argument.
 
 use std::collections::HashMap;
@@ -42,19 +42,19 @@ const LONGEST_REST: Duration = Duration::from_secs(30);
 /// worker meets the job first.
 const AHEAD: Duration = Duration::from_secs(2);
 
-/// Longest such rest of a throttle of which only strangers came in a row, and of one of which too
+/// Longest such rest of a throttle with only unknown jobs in a row, and of one with too
 /// few came to know: jobs that this worker runs may wait there.
 const LONGEST_AHEAD: Duration = Duration::from_secs(62);
 const LONGEST_AHEAD_OF_FEW: Duration = Duration::from_secs(12);
 
-/// A throttle of which only strangers came lately.
+/// A throttle with only unknown jobs lately.
 struct UnservedThrottle {
     jobs: u32,
     rest: Duration,
     until: Instant,
 }
 
-/// The jobs put off lately, by id, and the throttles of which only such jobs came.
+/// The jobs postponed lately, by id, and the throttles with only such jobs.
 #[derive(Default)]
 pub(super) struct UnknownKinds {
     jobs: Mutex<HashMap<i64, UnservedJob>>,
@@ -66,8 +66,8 @@ impl UnknownKinds {
     pub(super) fn wait(&self, job_id: i64, now: Instant) -> Duration {
         let mut known = self.jobs.lock();
         if known.len() >= MAX_REMEMBERED_JOBS && !known.contains_key(&job_id) {
-            known.retain(|_, stranger| {
-                now.duration_since(stranger.sent_off) < stranger.wait * GONE_AFTER
+            known.retain(|_, known_job| {
+                now.duration_since(known_job.sent_off) < known_job.wait * GONE_AFTER
             });
             if known.len() >= MAX_REMEMBERED_JOBS {
                 return MAX_CLAIM_DELAY;
@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn a_job_that_comes_back_waits_twice_as_long_each_time_up_to_five_minutes() {
-        let (strangers, now) = (UnknownKinds::default(), Instant::now());
+        let (unknown, now) = (UnknownKinds::default(), Instant::now());
 
-        let waits: Vec<u64> = (0..9).map(|_| strangers.wait(1, now).as_secs()).collect();
+        let waits: Vec<u64> = (0..9).map(|_| unknown.wait(1, now).as_secs()).collect();
 
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
         assert_eq!(
-            strangers.wait(2, now),
+            unknown.wait(2, now),
             FIRST_WAIT,
             "another job has its own count"
         );
@@ -151,20 +151,20 @@ mod tests {
 
     #[test]
     fn a_throttle_of_which_only_strangers_come_rests_ever_longer_until_one_comes_that_is_served() {
-        let (strangers, now) = (UnknownKinds::default(), Instant::now());
+        let (unknown, now) = (UnknownKinds::default(), Instant::now());
         let rests = |now| {
-            strangers
+            unknown
                 .resting(now)
                 .first()
                 .map(|(_, until)| until.duration_since(now).as_secs())
         };
         for _ in 0..7 {
-            strangers.met("sms", FIRST_WAIT, now);
+            unknown.met("sms", FIRST_WAIT, now);
         }
         assert_eq!(rests(now), None);
 
         for _ in 0..50 {
-            strangers.met("sms", FIRST_WAIT, now);
+            unknown.met("sms", FIRST_WAIT, now);
         }
         assert_eq!(
             rests(now),
@@ -175,32 +175,32 @@ mod tests {
         let mut seen = Vec::new();
         for _ in 0..6 {
             later += LONGEST_REST;
-            strangers.met("sms", FIRST_WAIT, later);
+            unknown.met("sms", FIRST_WAIT, later);
             seen.extend(rests(later));
         }
         assert_eq!(seen, [2, 4, 8, 16, 30, 30]);
 
-        strangers.served("sms");
-        strangers.met("sms", FIRST_WAIT, later);
+        unknown.served("sms");
+        unknown.met("sms", FIRST_WAIT, later);
         assert_eq!(rests(later), None);
     }
 
     #[test]
     fn while_a_job_that_came_back_waits_another_worker_meets_it_first() {
-        let (strangers, now) = (UnknownKinds::default(), Instant::now());
+        let (unknown, now) = (UnknownKinds::default(), Instant::now());
         let rests = |now| {
-            let resting = strangers.resting(now);
+            let resting = unknown.resting(now);
             resting
                 .first()
                 .map(|(_, until)| until.duration_since(now).as_secs())
         };
-        let wait = strangers.wait(1, now);
-        strangers.met("sms", wait, now);
+        let wait = unknown.wait(1, now);
+        unknown.met("sms", wait, now);
         assert_eq!(rests(now), None, "it may have been chance");
 
         let now = now + wait;
-        let wait = strangers.wait(1, now);
-        strangers.met("sms", wait, now);
+        let wait = unknown.wait(1, now);
+        unknown.met("sms", wait, now);
         assert_eq!((wait.as_secs(), rests(now)), (10, Some(12)));
         assert_eq!(
             rests(now + wait),
@@ -208,29 +208,29 @@ mod tests {
             "it is due while this worker rests"
         );
 
-        // A job that this worker runs ends the rest, and few strangers cause no long one.
-        strangers.served("sms");
+        // A job that this worker runs ends the rest, and few unknown jobs cause no long one.
+        unknown.served("sms");
         assert_eq!(rests(now), None);
-        let wait = strangers.wait(1, now);
-        strangers.met("sms", wait, now);
+        let wait = unknown.wait(1, now);
+        unknown.met("sms", wait, now);
         assert_eq!((wait.as_secs(), rests(now)), (20, Some(12)));
         for other in 2..12 {
-            strangers.met("sms", strangers.wait(other, now), now);
+            unknown.met("sms", unknown.wait(other, now), now);
         }
-        let wait = strangers.wait(1, now);
-        strangers.met("sms", wait, now);
+        let wait = unknown.wait(1, now);
+        unknown.met("sms", wait, now);
         assert_eq!((wait.as_secs(), rests(now)), (40, Some(42)));
     }
 
     #[test]
-    fn so_many_strangers_that_they_cannot_be_told_apart_wait_longest_until_some_are_gone() {
-        let (strangers, now) = (UnknownKinds::default(), Instant::now());
+    fn so_many_unknown_jobs_that_they_cannot_be_distinguished_wait_longest_until_some_are_gone() {
+        let (unknown, now) = (UnknownKinds::default(), Instant::now());
         for job in 0..MAX_REMEMBERED_JOBS as i64 {
-            strangers.wait(job, now);
+            unknown.wait(job, now);
         }
 
-        let crowded = strangers.wait(-1, now);
-        let later = strangers.wait(-1, now + FIRST_WAIT * GONE_AFTER);
+        let crowded = unknown.wait(-1, now);
+        let later = unknown.wait(-1, now + FIRST_WAIT * GONE_AFTER);
 
         assert_eq!((crowded, later), (MAX_CLAIM_DELAY, FIRST_WAIT));
     }

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_loop_that_panics_or_just_ends_is_told_and_one_that_was_asked_to_end_is_not() {
+    async fn a_loop_that_panics_or_just_ends_is_reported_and_one_that_was_asked_to_end_is_not() {
         let (vital, cancel) = (TaskSupervisor::default(), CancellationToken::new());
         cancel.cancel();
         vital.spawn("obedient", cancel, async {}).await.unwrap();

@@ -2,8 +2,8 @@
 //!
 //! A complaint comes hours after the mail, and mailbox providers judge a day. The reading is the
 //! lower end of the interval in which the true share may lie, so that one complaint of a small
-//! account is no reason to brake. An account with fewer than [`MIN_ACCEPTED_MAIL`] accepted messages is not
-//! judged at all and has a share of 0: no account is braked for being small.
+//! account does not slow the rate down. An account with fewer than [`MIN_ACCEPTED_MAIL`] accepted
+//! messages is not judged at all and has a share of 0: no account is braked for being small.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Direct readings, past Prometheus: from a page or a database, shared by callers that ask at the same
-//! moment.
+//! Direct readings, past Prometheus: from a page or a database, shared by callers that ask at the
+//! same moment.
 
 use tokio::sync::Mutex;
 
@@ -9,8 +9,9 @@ use super::mongodb::ServerStatus;
 use super::postgres::SignalDatabase;
 use super::{Error, HttpProbe, Reading};
 
-/// Greatest age at which a reading is reused for the next caller, in seconds. It is below the quarter of
-/// a second after which the breaker confirms an alarm, so that no reading confirms itself.
+/// Greatest age at which a reading is reused for the next caller, in seconds. It is below the
+/// quarter of a second after which the breaker confirms an alarm, so that no reading confirms
+/// itself.
 const GOOD_FOR_S: f64 = 0.2;
 
 /// The target of a direct reading.

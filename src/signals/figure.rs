@@ -30,7 +30,7 @@ impl ClusterFigure {
         found.map(|(_, figure)| *figure)
     }
 
-    /// Returns the figure of one node; `None` if the node does not tell it.
+    /// Returns the figure of one node; `None` if the node does not report it.
     pub(super) fn of(self, node: &Value) -> Option<f64> {
         let at = |pointer: &str| node.pointer(pointer).and_then(Value::as_f64);
         // The thread pool is called `bulk` before version 6.3.
@@ -55,8 +55,8 @@ impl ClusterFigure {
 pub enum ServerFigure {
     /// Operations that wait for their turn.
     Queue,
-    /// The share of the cache that is modified and not written yet, 0 to 1; the server slows writers
-    /// down from 0.05 and makes them wait from 0.2.
+    /// The share of the cache that is modified and not written yet, 0 to 1; the server slows
+    /// writers down from 0.05 and makes them wait from 0.2.
     CacheDirty,
     /// 1 while the secondaries lag so much that the server holds writes back, else 0.
     Lagged,
@@ -79,7 +79,7 @@ impl ServerFigure {
         found.map(|(_, figure)| *figure)
     }
 
-    /// Returns the figure in an answer of `serverStatus`; `None` if the server does not tell it.
+    /// Returns the figure in an answer of `serverStatus`; `None` if the server does not report it.
     #[cfg_attr(not(feature = "mongodb"), allow(dead_code))]
     pub(super) fn of(self, status: &Value) -> Option<f64> {
         let at = |pointer: &str| status.pointer(pointer).and_then(Value::as_f64);

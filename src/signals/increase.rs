@@ -12,7 +12,8 @@ pub(super) struct Increase {
 }
 
 impl Increase {
-    /// Adds the totals at `now`, and returns the rate of their sum per second; `None` for the first.
+    /// Adds the totals at `now`, and returns the rate of their sum per second; `None` for the
+    /// first.
     ///
     /// A counter that is less than before has restarted: all of it is new. A counter that was not
     /// there before counts from now on.

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_selectors_are_told_from_expressions() {
+    fn plain_selectors_are_distinguished_from_expressions() {
         for plain in [
             "load1",
             " node_load1{host=\"a}b\"} ",

@@ -9,7 +9,7 @@ pub struct Reading {
     pub at: f64,
 }
 
-/// The reason for which a value is no reading.
+/// The reason why a value is not a reading.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Missing {
     /// There is no value.

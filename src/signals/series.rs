@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_that_ended_is_told_from_one_that_goes_on() {
+    fn a_series_that_ended_is_distinguished_from_one_that_goes_on() {
         let ended = series(&[(0.0, 9.0), (15.0, 9.0)]);
         let goes_on: Vec<Reading> = (0..12)
             .map(|n| Reading {

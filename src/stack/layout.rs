@@ -15,7 +15,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The role that owns the private Postgres' database and may make others; it is no superuser.
+/// The role that owns the private Postgres' database and may create others; it is not a superuser.
 pub const DATABASE_USER: &str = "flyball";
 /// The superuser of the private Postgres, for tasks that [`DATABASE_USER`] must not do.
 pub const SUPERUSER: &str = "postgres";

@@ -131,11 +131,11 @@ pub struct Grant {
     /// The level that limits, if fewer were granted than wanted.
     pub limit: Option<Limit>,
     /// The microseconds that one unit was charged at each level, root first, then the key, for
-    /// [`super::Store::refund_many`]. Empty if nothing was granted or the store was lost. Lanes with the
-    /// same charges share it.
+    /// [`super::Store::refund_many`]. Empty if nothing was granted or the store was lost. Lanes
+    /// with the same charges share it.
     pub charge_us: Arc<[f64]>,
-    /// True if a server has refused the lane before or reported its quota, so that [`super::Store::ended`]
-    /// must report how its jobs end.
+    /// True if a server has refused the lane before or reported its quota, so that
+    /// [`super::Store::ended`] must report how its jobs end.
     pub watched: bool,
 }
 

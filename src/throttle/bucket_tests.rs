@@ -161,7 +161,7 @@ fn rates_are_exact_from_one_in_hours_to_ten_thousand_a_second() {
 
 proptest! {
     #[test]
-    fn waiting_as_told_is_always_enough_and_never_much_too_long(
+    fn waiting_as_advised_is_always_enough_and_never_much_too_long(
         rps in 1e-4..1e6_f64, depth_s in 0.0..10.0_f64, cost in 0.01..500.0_f64, taken in 0.0..2.0_f64,
     ) {
         let rate = Rate { rps: RateLimit::new(rps), depth_us: depth_s * 1e6 };

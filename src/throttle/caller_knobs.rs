@@ -46,7 +46,7 @@ pub struct CallerKnobs {
 
 impl CallerKnobs {
     /// Makes the throttle of a caller's knobs if there is none, and passes a change of them on.
-    /// Knobs that anybody has set in the store win.
+    /// Knobs set in the store take precedence.
     ///
     /// The store is asked at most once a minute for each throttle, unless the knobs change.
     pub async fn declare(

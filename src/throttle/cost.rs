@@ -3,7 +3,7 @@
 use super::{Error, KnobProblem, Name, Store};
 
 /// Returns the throttle with the lowest `max_cost`, among `leaf` and those above it, and that cost
-/// in tokens; `None` if there is no such throttle.
+/// in tokens; `None` if the throttle does not exist.
 pub async fn lowest_max_cost(store: &dyn Store, leaf: &Name) -> Result<Option<(Name, f64)>, Error> {
     let (mut lowest, mut seen, mut next) = (None, Vec::new(), Some(leaf.clone()));
     while let Some(name) =

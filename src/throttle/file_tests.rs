@@ -27,7 +27,7 @@ fn knobs_become_texts_and_other_tables_are_left_to_their_owners() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_file_line_key_and_what_is_allowed() {
+fn what_is_wrong_is_reported_with_file_line_key_and_what_is_allowed() {
     let cases = [
         (
             "[knobs]\nrps = \"ten\"\n",

@@ -24,7 +24,7 @@ pub struct HeldKeys {
     pub resting: u64,
     /// The number of keys with a rate learned from their servers' answers.
     pub learned: u64,
-    /// The number of keys whose pause is over and of which one job at a time goes first.
+    /// The number of keys with an ended pause that admit one job at a time.
     pub probing: u64,
     /// The number of ready jobs of all keys that hold jobs back.
     pub held_ready: i64,

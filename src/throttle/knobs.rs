@@ -1,8 +1,8 @@
 //! The knobs of a throttle: the texts that a person wrote, and the values in use.
 //!
 //! Reading never fails, because a person may write anything into the hash while everything runs. An
-//! unreadable field becomes a [`KnobProblem`] and the throttle runs carefully. Entry points that can
-//! refuse (HTTP, CLI, files) use [`Knobs::check`] instead.
+//! unreadable field becomes a [`KnobProblem`] and the throttle runs carefully. Entry points that
+//! can refuse (HTTP, CLI, files) use [`Knobs::check`] instead.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const QUOTA_US: f64 = 3_600e6;
 pub(super) const NO_CAPACITY: &str = "its capacity is 0";
 
 /// The number of unknown fields that are reported one by one.
-const MAX_STRANGERS: usize = 20;
+const MAX_UNKNOWN_FIELDS: usize = 20;
 
 /// The number of characters of `by` and `why` that are shown.
 const MAX_NOTE_CHARS: usize = 1000;
@@ -251,18 +251,18 @@ impl Knobs {
                 safe_rps
             }
         };
-        let mode = reader.word("mode", Mode::of);
-        let on_store_loss = reader.word("on_store_loss", OnStoreLoss::of);
-        let on_429 = reader.word("on_429", On429::of);
-        let trust_scope = reader.word("trust_scope", Scope::of);
+        let mode = reader.parsed("mode", Mode::of);
+        let on_store_loss = reader.parsed("on_store_loss", OnStoreLoss::of);
+        let on_429 = reader.parsed("on_429", On429::of);
+        let trust_scope = reader.parsed("trust_scope", Scope::of);
         let max_pause = reader.number("max_pause", f64::NAN);
         let (paused, borrow) = (reader.flag("paused"), reader.flag("borrow"));
         let parent = match raw.get("parent").map(String::as_str) {
             None | Some("") => None,
-            Some(_) => reader.word("parent", |text| Name::new(text).ok()),
+            Some(_) => reader.parsed("parent", |text| Name::new(text).ok()),
         };
-        let on_backlog = reader.word("on_backlog", OnBacklog::of);
-        let over_limit = reader.word("over_limit", OverLimit::of);
+        let on_backlog = reader.parsed("on_backlog", OnBacklog::of);
+        let over_limit = reader.parsed("over_limit", OverLimit::of);
         let max_cost = reader.number("max_cost", f64::NAN);
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
@@ -319,8 +319,8 @@ impl Knobs {
                 .problems
                 .push(rules::min_above_max(knobs.min, knobs.max));
         }
-        let strangers = || raw.keys().filter(|field| rules::knob(field).is_none());
-        for field in strangers().take(MAX_STRANGERS) {
+        let unknown_fields = || raw.keys().filter(|field| rules::knob(field).is_none());
+        for field in unknown_fields().take(MAX_UNKNOWN_FIELDS) {
             reader.problems.push(KnobProblem {
                 field: rules::cut(field),
                 message: unknown(field, "knob", &rules::names()),
@@ -330,7 +330,7 @@ impl Knobs {
             .iter()
             .filter(|(_, text)| text.contains('\0'))
             .map(|(field, _)| field)
-            .take(MAX_STRANGERS)
+            .take(MAX_UNKNOWN_FIELDS)
         {
             let message = "must be without the character NUL: it is not recorded and cannot be restored; write it again".to_owned();
             reader.problems.push(KnobProblem {
@@ -338,7 +338,7 @@ impl Knobs {
                 message,
             });
         }
-        let more = strangers().count().saturating_sub(MAX_STRANGERS);
+        let more = unknown_fields().count().saturating_sub(MAX_UNKNOWN_FIELDS);
         if more > 0 {
             reader.problems.push(KnobProblem {
                 field: "…".to_owned(),
@@ -504,17 +504,17 @@ impl KnobsReader<'_> {
     }
 
     fn windows(&mut self, field: &str) -> Vec<WindowLimit> {
-        let limits = self.word(field, rules::windows);
+        let limits = self.parsed(field, rules::windows);
         self.careful |= limits.is_none() && self.raw.contains_key(field);
         limits.unwrap_or_default()
     }
 
     fn flag(&mut self, field: &str) -> bool {
-        self.word(field, truth).unwrap_or_default()
+        self.parsed(field, truth).unwrap_or_default()
     }
 
     /// Reads a text with a meaning.
-    fn word<T>(&mut self, field: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    fn parsed<T>(&mut self, field: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let text = self.raw.get(field)?;
         let found = parse(text);
         if found.is_none() {

@@ -3,8 +3,8 @@ use super::*;
 
 const S: f64 = 1e6;
 
-/// Returns a key that was refused at 10 s, succeeded at `rate`, was refused again at 20 s for a second,
-/// and settled at `rate`.
+/// Returns a key that was refused at 10 s, succeeded at `rate`, was refused again at 20 s for a
+/// second, and settled at `rate`.
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
     learned.refuse(10.0 * S, 10.0 * S, true, RateLimit::new(rate), true);

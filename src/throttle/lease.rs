@@ -1,4 +1,4 @@
-//! Tokens that a process holds for a moment, so that it need not ask for each: their number, the
+//! Tokens that a process holds briefly to save requests to the store: their number, the
 //! evenness of their spending, and the return of the rest.
 //!
 //! A lease never refuses: an ask that it cannot serve goes to the store, which counts the wait and
@@ -26,7 +26,7 @@ const MIN_TOKENS: f64 = 2.0;
 const MAX_TOKENS: f64 = 1e6;
 
 /// The number of horizons without a lease after the store has granted less than was wanted, and
-/// after a lease of which most was given back.
+/// after a lease that was mostly returned.
 const HOLD_OFF: u32 = 4;
 
 /// The number of tokens below which a rest is a rounding error.
@@ -50,9 +50,9 @@ struct Lease {
     at: Instant,
 }
 
-/// An ask of the store that is under way.
+/// A pending request to the store.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking {
+pub struct PendingLease {
     /// The tokens requested for a lease besides the wanted ones; 0 for none.
     pub leased: u32,
     at: Instant,
@@ -61,7 +61,7 @@ pub struct Asking {
 
 /// The rest of a lease that must be given back.
 #[derive(Debug, PartialEq)]
-pub struct Rest {
+pub struct LeaseRemainder {
     /// The rest as one unit.
     pub grant: Grant,
     /// The tokens that the rest cost.
@@ -74,7 +74,7 @@ pub struct Holding {
     horizon: Duration,
     lease: Option<Lease>,
     lately: RecentSpend,
-    /// True while an ask for the next lease is under way.
+    /// True while a request for the next lease is pending.
     is_asking: bool,
     not_before: Instant,
     /// True if the store last reported that the levels alone decide.
@@ -139,8 +139,8 @@ impl Holding {
     ///
     /// The number is the tokens really spent in the last horizon, and at most this process's share
     /// of the slowest rate. It is 0 for an ask that is too large to be served from such a lease.
-    pub fn ask(&mut self, lanes: &[LaneRequest], workers: u32, now: Instant) -> Asking {
-        let mut asking = Asking {
+    pub fn ask(&mut self, lanes: &[LaneRequest], workers: u32, now: Instant) -> PendingLease {
+        let mut asking = PendingLease {
             leased: 0,
             at: now,
             era: self.era,
@@ -171,11 +171,11 @@ impl Holding {
     /// for with the last lane, which is removed from the answer.
     pub fn answered(
         &mut self,
-        asking: &Asking,
+        asking: &PendingLease,
         lanes: &[LaneRequest],
         answer: &mut AcquireResponse,
         now: Instant,
-    ) -> Vec<Rest> {
+    ) -> Vec<LeaseRemainder> {
         let mut rests = Vec::new();
         let more = (asking.leased > 0).then(|| answer.lanes.pop()).flatten();
         self.is_asking &= asking.leased == 0;
@@ -217,19 +217,19 @@ impl Holding {
     }
 
     /// Records that an ask was given up before it was answered.
-    pub fn given_up(&mut self, asking: &Asking) {
+    pub fn given_up(&mut self, asking: &PendingLease) {
         self.is_asking &= asking.leased == 0;
     }
 
     /// Ends the lease and returns its rest. Nothing is leased again until the store has answered.
-    pub fn let_go(&mut self) -> Option<Rest> {
+    pub fn let_go(&mut self) -> Option<LeaseRemainder> {
         self.levels_decide = false;
         self.era += 1;
         self.lease.take().and_then(Lease::rest)
     }
 
     /// Returns the rest of a lease whose time is over.
-    pub fn over(&mut self, now: Instant) -> Option<Rest> {
+    pub fn over(&mut self, now: Instant) -> Option<LeaseRemainder> {
         self.lease
             .as_ref()
             .is_some_and(|lease| lease.is_over(now))
@@ -237,7 +237,7 @@ impl Holding {
             .flatten()
     }
 
-    fn end(&mut self, now: Instant) -> Option<Rest> {
+    fn end(&mut self, now: Instant) -> Option<LeaseRemainder> {
         let lease = self.lease.take()?;
         if lease.is_over(now) && lease.left > lease.tokens / 2.0 {
             self.not_before = now + self.horizon * HOLD_OFF;
@@ -312,7 +312,7 @@ impl Lease {
         self.response.seq == answer.seq && self.response.effective_rps == answer.effective_rps
     }
 
-    /// Takes tokens if so many may be spent now.
+    /// Takes tokens if this many may be spent now.
     fn take(&mut self, tokens: f64, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at);
         let refill = self.tokens * passed.as_secs_f64() / self.horizon.as_secs_f64();
@@ -344,14 +344,14 @@ impl Lease {
         self.priced.1.clone()
     }
 
-    fn rest(self) -> Option<Rest> {
+    fn rest(self) -> Option<LeaseRemainder> {
         let tokens = self.left;
         let charge_us = self
             .charge_us
             .iter()
             .map(|charge_us| charge_us * tokens)
             .collect();
-        (tokens > NOTHING).then(|| Rest {
+        (tokens > NOTHING).then(|| LeaseRemainder {
             grant: Grant {
                 granted: 1,
                 charge_us,
@@ -369,7 +369,7 @@ fn depth(tokens: f64) -> f64 {
 
 // === impl Rest ===
 
-impl Rest {
+impl LeaseRemainder {
     /// Returns the rest as a refund for the store.
     pub fn refund(&self) -> Refund<'_> {
         Refund {

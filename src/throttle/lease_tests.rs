@@ -40,7 +40,13 @@ fn yes(lanes: &[LaneRequest], leased: u32, rps: f64, seq: u64) -> AcquireRespons
 
 /// Asks as a process does: the lease first, then a store that grants everything. Returns true if
 /// the lease answered, and the rests.
-fn one(holding: &mut Holding, want: u32, rps: f64, seq: u64, now: Instant) -> (bool, Vec<Rest>) {
+fn one(
+    holding: &mut Holding,
+    want: u32,
+    rps: f64,
+    seq: u64,
+    now: Instant,
+) -> (bool, Vec<LeaseRemainder>) {
     let lanes = lanes(want, 1.0);
     if holding.spend(&lanes, now).is_some() {
         return (true, Vec::new());
@@ -118,7 +124,7 @@ fn another_seq_or_another_rate_ends_the_lease_and_its_rest_goes_back() {
         let (mut holding, now) = busy(1e6);
         let lease = holding.lease.as_ref().unwrap();
         let (left, interval) = (lease.left, lease.charge_us[0]);
-        let asking = Asking {
+        let asking = PendingLease {
             leased: 0,
             ..holding.ask(&lanes(1, 1.0), 1, now)
         };
@@ -246,7 +252,7 @@ proptest! {
         let (mut leased, mut spent, mut back, mut charged_us, mut back_us, mut spent_us) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
         let mut of_lease: Vec<(Instant, f64)> = Vec::new();
         for op in ops {
-            let mut rests: Vec<Rest> = Vec::new();
+            let mut rests: Vec<LeaseRemainder> = Vec::new();
             match op {
                 Op::Ask { us, want, cost } => {
                     now += Duration::from_micros(us);
@@ -285,7 +291,7 @@ proptest! {
             let held = holding.lease.as_ref().map_or(0.0, |lease| lease.left);
             prop_assert!((leased - spent - back - held).abs() < 1e-3, "{leased} leased, {spent} spent, {back} back, {held} held");
         }
-        let last: Vec<Rest> = holding.over(now + HORIZON).into_iter().collect();
+        let last: Vec<LeaseRemainder> = holding.over(now + HORIZON).into_iter().collect();
         prop_assert!(holding.lease.is_none());
         back_us += last.iter().map(|rest| rest.grant.charge_us[0]).sum::<f64>();
         prop_assert!((charged_us - spent_us - back_us).abs() <= 1e-6 * charged_us.max(1.0));

@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::lease::{Asking, Holding, MAX_HORIZON, Rest};
+use super::lease::{Holding, LeaseRemainder, MAX_HORIZON, PendingLease};
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, LaneRequest,
     Name, RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
@@ -154,7 +154,7 @@ impl LeaseCache {
     }
 
     /// Begins an ask; returns `None` if no more throttles can be remembered.
-    fn begin(&self, ask: &AcquireRequest, now: Instant) -> Option<Asking> {
+    fn begin(&self, ask: &AcquireRequest, now: Instant) -> Option<PendingLease> {
         let mut holdings = self.locked();
         let workers = self.workers.load(Ordering::Relaxed);
         if let Some(holding) = holdings.get_mut(&ask.throttle) {
@@ -195,7 +195,7 @@ impl LeaseCache {
         }
     }
 
-    fn take_all(&self) -> Vec<(Name, Rest)> {
+    fn take_all(&self) -> Vec<(Name, LeaseRemainder)> {
         self.locked()
             .iter_mut()
             .filter_map(|(name, holding)| Some((name.clone(), holding.let_go()?)))
@@ -203,15 +203,15 @@ impl LeaseCache {
     }
 
     /// Gives rests back in the background, so that no caller waits.
-    fn return_beside(self: &Arc<Self>, throttle: &Name, rests: Vec<Rest>) {
+    fn return_beside(self: &Arc<Self>, throttle: &Name, rests: Vec<LeaseRemainder>) {
         if !rests.is_empty() {
             let (cache, throttle) = (self.clone(), throttle.clone());
             tokio::spawn(async move { cache.return_all(&throttle, &rests).await });
         }
     }
 
-    async fn return_all(&self, throttle: &Name, rests: &[Rest]) {
-        let refunds: Vec<Refund<'_>> = rests.iter().map(Rest::refund).collect();
+    async fn return_all(&self, throttle: &Name, rests: &[LeaseRemainder]) {
+        let refunds: Vec<Refund<'_>> = rests.iter().map(LeaseRemainder::refund).collect();
         // A lost rest only makes the throttle slower for a moment.
         if let Err(error) = self.store.refund_many(throttle, &refunds).await {
             tracing::debug!(throttle.name = %throttle, %error, "returning the rest of a lease failed");
@@ -219,11 +219,11 @@ impl LeaseCache {
     }
 }
 
-/// An ask that is under way; if it is given up, others may ask for a lease again.
+/// A pending request; if it is abandoned, others may request a lease again.
 struct UnderWay<'a> {
     cache: &'a LeaseCache,
     throttle: &'a Name,
-    asking: Asking,
+    asking: PendingLease,
     is_over: bool,
 }
 

@@ -8,7 +8,9 @@ use super::RateLimit;
 use super::bucket::{Bucket, Rate, UsageCounters};
 use super::holds::room;
 use super::knobs::MAX_COST;
-use super::serve::{self, Heed, LaneDemand, Level, ServeContext, Served, Where, sane_cost};
+use super::serve::{
+    self, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, ServeContext, sane_cost,
+};
 use super::{AcquireRequest, AcquireResponse, Grant, LaneRequest, Limit, Name, OnStoreLoss};
 
 /// The wait reported by a lost store, in microseconds.
@@ -188,24 +190,24 @@ fn local(
         key_windows: &[],
         key_grants: &mut BTreeMap::new(),
         learned: &mut BTreeMap::new(),
-        heed: Heed {
+        learned_parts: LearnedParts {
             rates: false,
             probes: false,
         },
     };
     let (served, _) = serve::serve(now_us as f64, source, &wishes);
     (stand.bucket, stand.meter) = (levels[0].bucket, levels[0].meter);
-    let grant = |one: Served| Grant {
+    let grant = |one: LaneAnswer| Grant {
         granted: one.granted as u32,
         // The store may be back long before the halved rate would grant the next unit.
         wait: Duration::from_micros((one.wait_us as u64).min(LOST_WAIT_US)),
         limit: one.limit.map(|place| match place {
-            Where::Key => Limit::Key,
-            Where::KeyCrowded => Limit::Concurrency {
+            LimitedBy::Key => Limit::Key,
+            LimitedBy::KeyCrowded => Limit::Concurrency {
                 name: ask.throttle.clone(),
                 key: true,
             },
-            Where::Crowded(_) => Limit::Concurrency {
+            LimitedBy::Crowded(_) => Limit::Concurrency {
                 name: ask.throttle.clone(),
                 key: false,
             },

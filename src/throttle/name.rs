@@ -5,8 +5,8 @@ use std::fmt;
 /// The longest accepted name, in bytes.
 pub const MAX_BYTES: usize = 128;
 
-/// A throttle's name: 1 to 128 bytes of letters, digits and `. _ - / : { }`; or a pattern of names, see
-/// [`Name::or_pattern`].
+/// A throttle's name: 1 to 128 bytes of letters, digits and `. _ - / : { }`; or a pattern of names,
+/// see [`Name::or_pattern`].
 ///
 /// Braces are allowed so that a tree of throttles can share one Redis Cluster slot (`{notify}` and
 /// `{notify}.sms`).
@@ -64,7 +64,7 @@ impl Name {
         self.0.ends_with('*')
     }
 
-    /// Returns true if this is a pattern and `name` begins as it says.
+    /// Returns true if this is a pattern and `name` begins with its prefix.
     pub fn fits(&self, name: &Self) -> bool {
         let beginning = self.0.strip_suffix('*');
         !name.is_pattern() && beginning.is_some_and(|beginning| name.0.starts_with(beginning))

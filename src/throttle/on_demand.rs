@@ -3,7 +3,7 @@
 //! A pattern is a throttle whose name ends in `*`, such as `gcal:*`. Nothing takes tokens from it;
 //! its knobs are those of every throttle that is made from it. A made throttle records where its
 //! knobs come from (`made_from`) and what they were (`made_of`), so that a later change of the
-//! pattern, or of the caller's knobs, reaches the knobs that nobody has set since.
+//! pattern, or of the caller's knobs, reaches the knobs that were not set since.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub const CALLER: &str = "caller";
 /// The field of the hash with the source of a made throttle: a pattern, or [`CALLER`].
 pub const MADE_FROM: &str = "made_from";
 
-/// The field of the hash with the knobs of which a throttle was made.
+/// The field of the hash with the knobs from which a throttle was created.
 pub const MADE_OF: &str = "made_of";
 
 /// The number of made throttles beyond which none is made, unless the settings say otherwise.
@@ -113,7 +113,7 @@ pub fn follow(raw: &KnobTexts, knobs: &KnobTexts) -> Option<Change> {
     })
 }
 
-/// Returns true for a made throttle that nobody has used, or changed, for [`UNUSED_US`].
+/// Returns true for a throttle created on demand and neither used nor changed for [`UNUSED_US`].
 pub fn is_unused(status: &Status) -> bool {
     let changed_at_ms = status.knobs.at_ms;
     status.raw.contains_key(MADE_FROM)
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(best("hooks"), Some("*".into()));
         let some = &patterns[1..];
         assert_eq!(best_pattern(&Name::new("hooks").unwrap(), some), None);
-        // What is empty behind the beginning fits as well.
+        // An empty rest after the prefix matches as well.
         assert_eq!(best("gcal:"), Some("gcal:*".into()));
     }
 

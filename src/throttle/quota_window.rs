@@ -1,4 +1,4 @@
-//! The quota that a server reports, and the pace at which it lasts: so many requests are left until
+//! The quota that a server reports, and the pace at which it lasts: the requests left until
 //! a given time.
 //!
 //! Most servers report the end of their window in whole seconds, rounded up, some a second later

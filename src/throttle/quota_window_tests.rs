@@ -23,7 +23,7 @@ fn the_earliest_end_holds_while_less_and_less_is_left() {
 }
 
 #[test]
-fn ends_that_are_told_late_are_found_out() {
+fn ends_that_are_reported_late_are_found_out() {
     // The window lasts a second, and the server reports two.
     let mut window = QuotaWindow::NONE;
     let (mut now, mut second, mut left, mut taken) = (0.0, 0.0, 10.0, 0.0);
@@ -58,7 +58,7 @@ fn an_answer_that_was_overtaken_begins_no_window() {
 }
 
 #[test]
-fn exact_ends_and_far_ones_are_taken_as_they_are_told() {
+fn exact_ends_and_far_ones_are_taken_as_they_are_reported() {
     let exact = observed(9.0, 0.25, 0.0);
     assert_eq!(
         (exact.rate(0.0).number(), exact.rate(0.25 * S).number()),
@@ -69,7 +69,7 @@ fn exact_ends_and_far_ones_are_taken_as_they_are_told() {
 }
 
 #[test]
-fn what_is_told_stops_nobody_for_more_than_a_minute_and_counts_for_no_longer_than_is_allowed() {
+fn what_is_reported_stops_nobody_for_more_than_a_minute_and_counts_for_no_longer_than_is_allowed() {
     let mut year = observed(0.0, 31_536_000.0, 0.0);
     assert_eq!((year.rate(0.0).number(), year.rests_to()), (0.0, 60.0 * S));
     assert_eq!(year.rate(60.0 * S).number(), 1.0 / 60.0, "one a minute");

@@ -1,4 +1,4 @@
-//! The law of the rolling window: at most so many tokens within any span of so many seconds.
+//! The rolling window: at most a number of tokens within any span of a number of seconds.
 //!
 //! A window remembers its grants, oldest first, and forgets each when the span has passed since:
 //!
@@ -121,8 +121,8 @@ impl OpenWindow {
         limits.iter().map(open).collect()
     }
 
-    /// Returns true if a grant of the future counts as one of now. It must be stored like this, or it
-    /// would move along with the clock.
+    /// Returns true if a grant of the future counts as one of now. It must be stored like this, or
+    /// it would move along with the clock.
     pub fn is_clamped(&self) -> bool {
         self.is_clamped
     }
@@ -283,7 +283,8 @@ mod tests {
         }
     }
 
-    /// The sample of seed 001: 50 in a minute, sent within the first seconds; the 51st comes at second 42.
+    /// The sample of seed 001: 50 in a minute, sent within the first seconds; the 51st comes at
+    /// second 42.
     #[test]
     fn the_fifty_first_of_a_minute_waits_until_the_first_is_a_minute_old() {
         let (limits, mut known) = (limits("50/60"), Vec::new());

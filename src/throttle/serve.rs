@@ -66,13 +66,13 @@ pub struct KeyRoom {
 
 /// The answer to one lane.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Served {
+pub struct LaneAnswer {
     /// The number of units granted.
     pub granted: f64,
     /// The microseconds until the next unit fits, if fewer were granted than wanted.
     pub wait_us: f64,
     /// The place that limits, if fewer were granted than wanted.
-    pub limit: Option<Where>,
+    pub limit: Option<LimitedBy>,
     /// The microseconds charged per unit, root first, then the key; empty if nothing was granted. 0
     /// where another bucket may have paid for the unit: at a level that borrows, and at a key with
     /// learned state.
@@ -84,7 +84,7 @@ pub struct Served {
 
 /// The place in the tree that limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum LimitedBy {
     /// The rate of the throttle at this index of the chain, root first.
     Level(usize),
     /// The key's own rate.
@@ -135,12 +135,12 @@ pub struct ServeContext<'a> {
     /// The learned state of keys.
     pub learned: &'a mut BTreeMap<String, Learned>,
     /// The parts of the learned state that apply.
-    pub heed: Heed,
+    pub learned_parts: LearnedParts,
 }
 
 /// The parts of the learned state that an ask must respect.
 #[derive(Clone, Copy, Debug)]
-pub struct Heed {
+pub struct LearnedParts {
     /// True if learned rates apply.
     pub rates: bool,
     /// True if probe limits apply. They do not apply to work that runs already, which would wait
@@ -154,7 +154,7 @@ pub fn serve(
     now: f64,
     source: ServeContext<'_>,
     wishes: &[LaneDemand<'_>],
-) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
+) -> (Vec<LaneAnswer>, BTreeMap<String, KeyRoom>) {
     let ServeContext {
         levels,
         key_rate,
@@ -163,12 +163,12 @@ pub fn serve(
         key_grants,
         most,
         learned,
-        heed,
+        learned_parts,
     } = source;
     if let Some(stopped) = levels.iter().position(|level| level.rate.rps.is_stopped()) {
         let served = wishes
             .iter()
-            .map(|wish| nothing(wish, STOPPED_WAIT_US, Where::Stopped(stopped)))
+            .map(|wish| nothing(wish, STOPPED_WAIT_US, LimitedBy::Stopped(stopped)))
             .collect();
         for level in levels
             .iter_mut()
@@ -198,7 +198,7 @@ pub fn serve(
             .for_each(|level| level.bucket.drain(now, true));
         let served = wishes
             .iter()
-            .map(|wish| nothing(wish, until - now, Where::LevelPaused(at)))
+            .map(|wish| nothing(wish, until - now, LimitedBy::LevelPaused(at)))
             .collect();
         return (served, BTreeMap::new());
     }
@@ -224,7 +224,7 @@ pub fn serve(
     let mut service = Service {
         now,
         most,
-        heed,
+        learned_parts,
         open,
         windows,
         refused,
@@ -246,7 +246,7 @@ pub fn serve(
             0
         };
         if alike > 0 {
-            service.serve(alike, wish, Own::default());
+            service.serve(alike, wish, OwnLimits::default());
             rest = &rest[alike..];
             continue;
         }
@@ -277,18 +277,18 @@ struct KeyLimits<'a> {
 struct Service<'a> {
     now: f64,
     most: f64,
-    heed: Heed,
+    learned_parts: LearnedParts,
     levels: &'a mut [Level],
     open: Vec<Option<OpenBucket>>,
     windows: Vec<Vec<OpenWindow>>,
     /// The longest wait that each level caused.
     refused: Vec<f64>,
-    served: Vec<Served>,
+    served: Vec<LaneAnswer>,
 }
 
 /// The limits of a lane besides those of the levels.
 #[derive(Default)]
-struct Own<'a> {
+struct OwnLimits<'a> {
     rate: Option<Rate>,
     bucket: Option<&'a mut OpenBucket>,
     windows: &'a mut [OpenWindow],
@@ -314,7 +314,7 @@ impl Service<'_> {
             return self.served.push(nothing(
                 wish,
                 until_ms as f64 * 1000.0 - self.now,
-                Where::Paused,
+                LimitedBy::Paused,
             ));
         }
         let key_rate = if wish.key.is_empty() {
@@ -323,7 +323,9 @@ impl Service<'_> {
             limits.rate
         };
         if key_rate.rps.is_stopped() {
-            return self.served.push(nothing(wish, STOPPED_WAIT_US, Where::Key));
+            return self
+                .served
+                .push(nothing(wish, STOPPED_WAIT_US, LimitedBy::Key));
         }
         let room = wish.room.map(|left| {
             let room = KeyRoom { left, granted: 0.0 };
@@ -332,11 +334,11 @@ impl Service<'_> {
         let learned = learned.get_mut(wish.key);
         let learned_rps = learned
             .as_deref()
-            .filter(|_| self.heed.rates)
+            .filter(|_| self.learned_parts.rates)
             .map_or(RateLimit::Unlimited, |learned| learned.rate(self.now));
         if learned_rps.is_stopped() {
             let wait = learned.map_or(0.0, |learned| learned.window.rests_to() - self.now);
-            return self.served.push(nothing(wish, wait, Where::Learned));
+            return self.served.push(nothing(wish, wait, LimitedBy::Learned));
         }
         let depth_us = learned
             .as_deref()
@@ -362,7 +364,7 @@ impl Service<'_> {
             let known = limits.grants.get(wish.key).map_or(&[][..], Vec::as_slice);
             OpenWindow::open_all(limits.windows, known, self.now)
         };
-        let own = Own {
+        let own = OwnLimits {
             rate: Some(key_rate),
             bucket: open.as_mut(),
             windows: &mut windows,
@@ -385,7 +387,7 @@ impl Service<'_> {
 
     /// Serves `lanes` lanes with the same wish in one step and returns the units granted to them
     /// together.
-    fn serve(&mut self, lanes: usize, wish: &LaneDemand<'_>, mut own: Own<'_>) -> f64 {
+    fn serve(&mut self, lanes: usize, wish: &LaneDemand<'_>, mut own: OwnLimits<'_>) -> f64 {
         let (now, want, cost) = (self.now, wish.want, wish.cost);
         let wanted = lanes as f64 * want;
         let mut granted =
@@ -441,7 +443,7 @@ impl Service<'_> {
                 level.meter.used += granted * cost;
                 level.room = level.room.map(|room| room - granted);
             }
-            if self.heed.probes {
+            if self.learned_parts.probes {
                 let levels = self
                     .levels
                     .iter_mut()
@@ -459,7 +461,7 @@ impl Service<'_> {
         } else {
             (0.0, None)
         };
-        if let (Some(Where::Learned), Some(learned)) = (limit, own.learned.as_deref_mut()) {
+        if let (Some(LimitedBy::Learned), Some(learned)) = (limit, own.learned.as_deref_mut()) {
             learned.wanted(now);
         }
         let free = |is_free: bool, rate: Rate| if is_free { Rate::UNLIMITED } else { rate };
@@ -485,7 +487,7 @@ impl Service<'_> {
             } else {
                 (0.0, None)
             };
-            self.served.push(Served {
+            self.served.push(LaneAnswer {
                 granted,
                 wait_us,
                 limit,
@@ -502,12 +504,12 @@ impl Service<'_> {
     }
 
     /// Returns the jobs that may begin under the probe limit of a key; `None` for no limit.
-    fn key_credit(&self, own: &Own<'_>) -> Option<f64> {
+    fn key_credit(&self, own: &OwnLimits<'_>) -> Option<f64> {
         self.credit(&own.learned.as_deref()?.probe)
     }
 
     fn credit(&self, probe: &ProbeCredit) -> Option<f64> {
-        if self.heed.probes {
+        if self.learned_parts.probes {
             probe.left(self.now)
         } else {
             None
@@ -543,9 +545,10 @@ impl Service<'_> {
     }
 
     /// Returns the longest wait now, in microseconds, and the place that causes it.
-    fn limit(&mut self, cost: f64, own: &Own<'_>) -> (f64, Option<Where>) {
+    fn limit(&mut self, cost: f64, own: &OwnLimits<'_>) -> (f64, Option<LimitedBy>) {
         let (mut wait_us, mut limit) = (0.0, None);
-        let levels = (0..self.levels.len()).map(|at| (Where::Level(at), self.wait_us(at, cost)));
+        let levels =
+            (0..self.levels.len()).map(|at| (LimitedBy::Level(at), self.wait_us(at, cost)));
         let key = own
             .bucket
             .as_deref()
@@ -553,9 +556,9 @@ impl Service<'_> {
             .max(longest_wait(own.windows, cost, self.now).ceil());
         let places = levels.chain([(
             if own.is_learned {
-                Where::Learned
+                LimitedBy::Learned
             } else {
-                Where::Key
+                LimitedBy::Key
             },
             key,
         )]);
@@ -568,41 +571,41 @@ impl Service<'_> {
             let crowded = self.levels.iter().position(|level| level.room == Some(0.0));
             let level = crowded.map(|at| {
                 if self.levels[at].is_full {
-                    Where::Full(at)
+                    LimitedBy::Full(at)
                 } else {
-                    Where::Crowded(at)
+                    LimitedBy::Crowded(at)
                 }
             });
             let key = || {
                 own.room
                     .as_deref()
                     .filter(|room| room.left == 0.0)
-                    .map(|_| Where::KeyCrowded)
+                    .map(|_| LimitedBy::KeyCrowded)
             };
             let probing = || {
                 self.levels
                     .iter()
                     .position(|level| self.level_credit(level) == Some(0.0))
-                    .map(Where::Probing)
+                    .map(LimitedBy::Probing)
             };
             let key_probing = || {
                 self.key_credit(own)
                     .filter(|credit| *credit == 0.0)
-                    .map(|_| Where::KeyProbing)
+                    .map(|_| LimitedBy::KeyProbing)
             };
             let crowded = level.or_else(key).or_else(probing).or_else(key_probing);
             if crowded.is_some() {
                 (wait_us, limit) = (CROWDED_WAIT_US, crowded);
             }
         }
-        if let Some(Where::Level(at)) = limit {
+        if let Some(LimitedBy::Level(at)) = limit {
             self.refused[at] = self.refused[at].max(wait_us);
         }
         (wait_us, limit)
     }
 
     /// Closes the levels' buckets and records waits.
-    fn close(self, dearest: f64) -> Vec<Served> {
+    fn close(self, dearest: f64) -> Vec<LaneAnswer> {
         let each = self.levels.iter_mut().zip(self.open).zip(self.refused);
         for (((level, open), refused), windows) in each.zip(self.windows) {
             let has_more = (open.is_none_or(|open| open.units(dearest, self.now) >= 1.0)
@@ -645,13 +648,13 @@ impl LaneDemand<'_> {
 }
 
 /// Returns the answer to a lane that gets nothing, without a wait if it wants nothing.
-fn nothing(wish: &LaneDemand<'_>, wait_us: f64, limit: Where) -> Served {
+fn nothing(wish: &LaneDemand<'_>, wait_us: f64, limit: LimitedBy) -> LaneAnswer {
     let (wait_us, limit) = if wish.want > 0.0 {
         (wait_us.min(MAX_WAIT_US), Some(limit))
     } else {
         (0.0, None)
     };
-    Served {
+    LaneAnswer {
         granted: 0.0,
         wait_us,
         limit,

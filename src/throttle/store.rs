@@ -78,7 +78,7 @@ pub enum Error {
     /// The store cannot be reached or did not answer in time.
     #[error("{}", lost(.0))]
     Lost(String),
-    /// There is no throttle of that name.
+    /// The throttle does not exist.
     #[error("there is no throttle {0}; create it with: flyball throttle set {0} rps=10")]
     Unknown(Name),
     /// Another writer changed the knobs in the meantime.

@@ -77,8 +77,8 @@ impl TokenClient {
         }
     }
 
-    /// Takes `requested_tokens` of a throttle, all or none, and makes the throttle of these knobs if
-    /// there is none.
+    /// Takes `requested_tokens` of a throttle, all or none, and makes the throttle of these knobs
+    /// if there is none.
     ///
     /// The grant has one unit or none; if none, `wait` is the time until the tokens are there.
     pub async fn throttle(

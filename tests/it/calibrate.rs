@@ -1,4 +1,5 @@
-//! `flyball calibrate` as a process, on real servers: an exporter whose load follows the rate that Redis lets through.
+//! `flyball calibrate` as a process, on real servers: an exporter whose load follows the rate
+//! granted by Redis.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -15,17 +16,17 @@ use crate::support::{eventually, patient_store, stack, unique};
 
 const SOON: Duration = Duration::from_secs(40);
 const THROTTLE: &str = "calibrated";
-/// The plant: background, and load per job a second, in setpoints.
+/// The plant: background load, and load per job per second, in setpoints.
 const BACKGROUND: f64 = 0.2;
 const COST: f64 = 0.01;
-/// The time over which the exporter averages.
+/// The exporter's averaging time.
 const LAG_S: f64 = 2.0;
 
-/// A throttle with work that always waits, an exporter, and a Prometheus that scrapes it.
+/// A throttle with a full queue, an exporter, and a Prometheus that scrapes it.
 struct Rig {
     fixture: ProcessFixture,
     cost: Arc<Mutex<f64>>,
-    /// The value that the exporter shows to Prometheus in place of the load; the probe sees the load itself.
+    /// The value shown to Prometheus instead of the load; the probe reads the load itself.
     frozen: Arc<Mutex<Option<f64>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -37,7 +38,7 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// `None` where Prometheus was given from outside and cannot be told what to scrape.
+    /// `None` for an external Prometheus, whose targets cannot be changed.
     async fn new() -> Option<Self> {
         let targets = stack().await.targets_dir.as_ref()?;
         let fixture = ProcessFixture::new("rps = -1").await;
@@ -123,7 +124,7 @@ impl Rig {
         .await
     }
 
-    /// Starts a test with long steps and waits until it has the knob.
+    /// Starts a test with long steps and waits until it has control of the knob.
     async fn under_way(&self) -> Child {
         let child = self.start(&["--yes", "--pulse-s", "1200"]);
         eventually("the test has the knob", SOON, || async {
@@ -150,7 +151,7 @@ fn now() -> f64 {
     jiff::Timestamp::now().as_microsecond() as f64 / 1e6
 }
 
-/// Takes every token there is, and makes the load that this means.
+/// Takes every available token, and computes the resulting load.
 async fn work(store: RedisStore, load: Arc<Mutex<f64>>, cost: Arc<Mutex<f64>>) {
     let throttle = Name::new(THROTTLE).unwrap();
     let mut last = Instant::now();
@@ -178,7 +179,7 @@ async fn work(store: RedisStore, load: Arc<Mutex<f64>>, cost: Arc<Mutex<f64>>) {
     }
 }
 
-/// Waits until a process has ended by itself.
+/// Waits until a process has exited by itself.
 async fn ended(mut child: Child, within: Duration) -> Output {
     let deadline = Instant::now() + within;
     while child.try_wait().unwrap().is_none() {
@@ -221,7 +222,7 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
         "4",
     ];
     let mut output = ended(rig.start(&arguments), Duration::from_secs(240)).await;
-    // On a machine that stands still for seconds the test rightly gives up.
+    // On a machine that stalls for seconds the test rightly aborts.
     for _ in 0..2 {
         if !output.status.success() && printed(&output).contains("ended early") {
             println!("{}", printed(&output));
@@ -271,7 +272,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
         )
     };
 
-    // Nobody can be asked.
+    // Without a terminal there is no confirmation.
     let unasked = ended(rig.start(&[]), SOON).await;
     assert_eq!(unasked.status.code(), Some(4), "{}", printed(&unasked));
     assert!(
@@ -295,7 +296,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     );
     assert_eq!(knob(&rig.status().await), ("20".to_owned(), None));
 
-    // A load that runs away, which Prometheus does not show: what is put back is below the rate that is no longer safe.
+    // A runaway load that Prometheus does not show: the restored rate is below the last safe one.
     let child = rig.under_way().await;
     *rig.frozen.lock().unwrap() = Some(0.5);
     *rig.cost.lock().unwrap() = 20.0 * COST;
@@ -315,7 +316,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
         printed(&over)
     );
 
-    // Somebody types another rate.
+    // A person changes the rate meanwhile.
     eventually("the load is gone", SOON, || async {
         let output = ended(
             rig.start(&["--yes", "--pulse-s", "4", "--signal", "none"]),
@@ -335,7 +336,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
             }
         });
         if begun.await.is_err() {
-            // The load of before is refused.
+            // The previous load is rejected.
             let mut child = child;
             let _ = child.kill();
             let _ = child.wait();
@@ -355,7 +356,8 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     .await;
     assert_eq!(knob(&rig.status().await), ("7".to_owned(), None));
 
-    // Killed, it can put nothing back: the lease lapses, and a governor goes on from the safe rate.
+    // Killed, it cannot restore anything: the lease expires, and a governor continues from the safe
+    // rate.
     let mut child = rig.under_way().await;
     child.kill().unwrap();
     child.wait().unwrap();

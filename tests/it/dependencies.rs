@@ -1,4 +1,4 @@
-//! The rules for dependencies: `deny.toml`, held without cargo-deny, and no dependency that nothing uses.
+//! The rules for dependencies: `deny.toml`, checked without cargo-deny, and no unused dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -86,7 +86,8 @@ fn a_crate_in_two_versions_is_listed_with_its_reason() {
     );
 }
 
-/// An SPDX expression, read from left to right: `OR` and `/` are alternatives, `AND` binds closer.
+/// Evaluates an SPDX expression from left to right: `OR` and `/` are alternatives, `AND` binds
+/// closer.
 fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     fn any(
         words: &mut std::iter::Peekable<std::vec::IntoIter<String>>,
@@ -166,7 +167,7 @@ fn every_dependency_has_a_licence_that_is_allowed() {
         .lines()
         .find_map(|line| line.strip_prefix("host: "))
         .unwrap();
-    // Without the network, and of this platform alone: what was built is on this machine.
+    // Offline and for this platform only, because these crates are already downloaded.
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--locked", "--format-version", "1"])
         .args(["--filter-platform", host])
@@ -230,7 +231,7 @@ fn every_dependency_is_used() {
     }
 }
 
-/// All Rust sources below a folder, one after the other.
+/// Returns all Rust sources below a folder, concatenated.
 fn sources(folder: &Path) -> String {
     let mut all = String::new();
     let Ok(entries) = std::fs::read_dir(folder) else {

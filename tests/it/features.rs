@@ -1,6 +1,7 @@
-//! The features of the library: what each compiles is pinned in `features.txt`, and the page of features has all of them.
+//! The library's features: the crates that each compiles are pinned in `features.txt`, and the page
+//! of features lists them all.
 //!
-//! `FLYBALL_BLESS=1` renews the file.
+//! `FLYBALL_BLESS=1` rewrites the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use std::process::Command;
 const PINNED: &str = "tests/it/features.txt";
 const PAGE: &str = "docs/reference/features.md";
 
-/// The counts are those of this platform; the others have crates of their own.
+/// The counts are those of this platform; others have crates of their own.
 const COUNTS_HOLD: bool = cfg!(all(
     target_os = "linux",
     target_arch = "x86_64",
@@ -25,7 +26,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The features of `Cargo.toml` besides `default`, each with the features that it turns on.
+/// Returns the features of `Cargo.toml` except `default`, each with the features it enables.
 fn features() -> BTreeMap<String, BTreeSet<String>> {
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let features = manifest["features"].as_table().unwrap();
@@ -42,7 +43,8 @@ fn features() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// What a program compiles that uses the library with these features, without the library itself.
+/// Returns the crates compiled for a program that uses the library with these features, without the
+/// library itself.
 struct Compiled {
     direct: BTreeSet<String>,
     all: BTreeSet<String>,
@@ -65,7 +67,7 @@ impl Compiled {
                 "{}",
                 String::from_utf8_lossy(&output.stderr)
             );
-            // A line is the name, the version and remarks.
+            // A line holds the name, the version and remarks.
             let crates = text.lines().filter_map(|line| {
                 let mut words = line.split(' ');
                 let (name, version) = (words.next()?, words.next()?);
@@ -90,7 +92,7 @@ impl Compiled {
     }
 }
 
-/// One line for each set of features: its name, the number of all crates, the direct ones.
+/// Returns one line per set of features: its name, the number of all crates, the direct ones.
 fn pin(sets: &BTreeMap<String, Compiled>) -> String {
     let mut text = String::new();
     for (feature, compiled) in sets {
@@ -130,7 +132,8 @@ fn each_feature_compiles_the_crates_that_are_pinned() {
         assert_eq!(found, pinned, "{hint}");
     }
 
-    // Who only enqueues or takes tokens compiles nothing of what sends, serves, draws or controls.
+    // A program that only enqueues or takes tokens compiles no crates for sending, serving, drawing
+    // or control.
     for heavy in [
         "axum",
         "tower-http",

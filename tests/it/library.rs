@@ -25,7 +25,7 @@ struct Letter {
     copies: u32,
 }
 
-/// Fails so often before it sends.
+/// The number of failures before it sends.
 #[derive(Clone, Default)]
 struct Mail {
     failures: Arc<AtomicUsize>,
@@ -109,7 +109,7 @@ async fn a_letter_is_sent_and_one_to_nobody_is_dead() {
     assert_eq!(mail.sent.lock().unwrap()[0].to, "ada");
 }
 
-/// The same laws in memory and on Postgres.
+/// The same properties in memory and on Postgres.
 async fn both(kinds: impl Fn() -> Kinds, check: impl AsyncFn(TestQueue)) {
     check(TestQueue::in_memory(kinds())).await;
     let database = database().await;

@@ -1,4 +1,5 @@
-//! The integration tests: one binary, one private stack of Postgres, Redis and Prometheus for the whole run.
+//! The integration tests: one binary, one private stack of Postgres, Redis and Prometheus for the
+//! whole run.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Files shipped beside the program: the Makefile, the set-up script, the containers, Prometheus' configuration.
+//! Files shipped with the program: the Makefile, the set-up script, the containers, Prometheus'
+//! configuration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ fn all(output: &Output) -> String {
 
 // === Prometheus ===
 
-/// promtool comes with Prometheus, which the tests need anyway.
+/// promtool belongs to Prometheus, which the tests need anyway.
 fn promtool(arguments: &[&str]) {
     let prometheus = find::prometheus(&find::places(&[])).expect("prometheus is installed");
     let output = prometheus
@@ -73,11 +74,11 @@ fn every_alert_says_what_is_the_matter_and_what_to_do() {
 
 // === Grafana ===
 
-/// The panels of the dashboard that show something.
+/// Returns the dashboard's panels that show data.
 fn panels() -> Vec<serde_json::Value> {
-    let board: serde_json::Value =
+    let dashboard: serde_json::Value =
         serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
-    board["panels"]
+    dashboard["panels"]
         .as_array()
         .unwrap()
         .iter()
@@ -88,15 +89,15 @@ fn panels() -> Vec<serde_json::Value> {
 
 #[test]
 fn the_dashboard_asks_whatever_prometheus_a_person_chooses_and_says_what_each_panel_is() {
-    let board: serde_json::Value =
+    let dashboard: serde_json::Value =
         serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
-    let variables = board["templating"]["list"].as_array().unwrap();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
     assert!(variables.iter().any(|v| v["name"] == "datasource"
         && v["type"] == "datasource"
         && v["query"] == "prometheus"));
 
     let mut ids = std::collections::BTreeSet::new();
-    for panel in board["panels"].as_array().unwrap() {
+    for panel in dashboard["panels"].as_array().unwrap() {
         assert!(
             ids.insert(panel["id"].as_u64().unwrap()),
             "two panels are number {}",
@@ -181,7 +182,7 @@ fn docker_compose_accepts_the_file_where_it_is_installed() {
             .args(&words[1..])
             .arg("version")
             .output();
-        // The first docker-compose, in Python, does not know today's files.
+        // The first docker-compose, in Python, cannot read the current files.
         output.is_ok_and(|output| {
             output.status.success() && !all(&output).contains("docker-compose version 1.")
         })
@@ -190,7 +191,8 @@ fn docker_compose_accepts_the_file_where_it_is_installed() {
         return crate::support::skip("docker compose is not installed");
     };
 
-    // Without a token too: the file is valid, and Flyball is what refuses.
+    // Valid without a token too: the file is correct, and Flyball rejects the missing token at
+    // startup.
     let mut command = Command::new(compose[0]);
     command
         .args(&compose[1..])
@@ -203,7 +205,7 @@ fn docker_compose_accepts_the_file_where_it_is_installed() {
 }
 
 #[test]
-fn containers_listen_on_loopback_only_and_tell_their_health() {
+fn containers_listen_on_loopback_only_and_report_their_health() {
     let compose = read("docker-compose.yml");
     let services = compose
         .split_once("\nservices:\n")
@@ -278,7 +280,7 @@ fn what_the_image_copies_is_there_and_not_ignored() {
         assert!(root().join(source).exists(), "{line}");
         assert!(!ignored.lines().any(|name| name == source), "{line}");
     }
-    // Cargo wants every target that its manifest names.
+    // Cargo requires every target listed in the manifest.
     for path in read("Cargo.toml")
         .lines()
         .filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'))
@@ -317,7 +319,7 @@ fn make_alone_lists_every_target_with_a_line_about_it() {
     }
 }
 
-/// The set-up script in a world of a few programs and nothing else.
+/// The set-up script in an environment with only a few programs.
 fn setup(programs: &[&str], arguments: &[&str]) -> Output {
     let world = tempfile::tempdir().unwrap();
     for program in programs {
@@ -359,7 +361,7 @@ fn without_rust_the_set_up_ends_with_69_and_the_line_that_gets_it() {
 fn what_cannot_be_installed_ends_the_set_up_with_69_and_one_line_that_would_help() {
     let output = setup(&["uname", "sed"], &["--browser", "--check"]);
 
-    // A browser may be where no PATH leads; Node.js is not.
+    // A browser may be installed outside PATH; Node.js may not.
     assert_eq!(output.status.code(), Some(69));
     let printed = all(&output);
     assert!(
@@ -385,7 +387,7 @@ fn the_set_up_finds_the_same_servers_as_the_program() {
         .output()
         .unwrap();
 
-    // These tests run on all four. The corpus may be missing, if somebody runs `cargo test` by itself.
+    // These tests run on all four. The corpus may be missing if `cargo test` runs by itself.
     let missing = all(&output);
     let missing = missing
         .split_once("what would help")

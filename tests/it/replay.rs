@@ -1,4 +1,5 @@
-//! `flyball replay` as a process: recordings from a real Prometheus and from files, and what is said of bad ones.
+//! `flyball replay` as a process: recordings from a real Prometheus and from files, and errors for
+//! invalid ones.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -13,19 +14,19 @@ use crate::support::PROGRAM;
 
 const POLICY: &str = "[knobs]\nrps = 20\nmin = 1\nmax = 500\nsafe_rps = 5\n\n[[signal]]\nname = \"load\"\n\
                       query = \"recorded_load{host=\\\"a\\\"}\"\nsetpoint = 2.0\n";
-/// The plant: background and load per job a second, in setpoints.
+/// The plant: background load, and load per job per second, in setpoints.
 const BACKGROUND: f64 = 0.2;
 const COST: f64 = 0.01;
 const SECONDS: u32 = 5 * 3600;
 
-/// A folder with a policy in it.
-struct Desk(TempDir);
+/// A folder with a policy.
+struct ReplayFolder(TempDir);
 
-impl Desk {
+impl ReplayFolder {
     fn new() -> Self {
-        let desk = Self(tempfile::tempdir().unwrap());
-        desk.write("recorded.toml", POLICY);
-        desk
+        let folder = Self(tempfile::tempdir().unwrap());
+        folder.write("recorded.toml", POLICY);
+        folder
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -47,14 +48,14 @@ impl Desk {
             .unwrap()
     }
 
-    /// A replay that must work, as JSON.
-    fn told(&self, prometheus_url: &str, arguments: &[&str]) -> Value {
+    /// Runs a replay that must succeed, and returns its JSON.
+    fn report(&self, prometheus_url: &str, arguments: &[&str]) -> Value {
         let output = self.replay(prometheus_url, &[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{}", printed(&output));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// A replay from a file that must be refused with this code and text.
+    /// Runs a replay from a file that must fail with this exit code and text.
     fn refused(&self, arguments: &[&str], code: i32, text: &str) {
         let output = self.replay("http://127.0.0.1:1", arguments);
         assert_eq!(
@@ -79,7 +80,8 @@ fn printed(output: &Output) -> String {
     )
 }
 
-/// A recording by the second: the rate, and every 15 s the load of a store in its own unit.
+/// Returns a recording with one row per second: the rate, and every 15 s the load of a store in its
+/// own unit.
 fn recording() -> Vec<(u32, f64, Option<f64>)> {
     let mut average = BACKGROUND + 20.0 * COST;
     let second = |n: u32| {
@@ -94,16 +96,16 @@ fn recording() -> Vec<(u32, f64, Option<f64>)> {
     (0..SECONDS).map(second).collect()
 }
 
-/// Asserts the report of its replay: the governor brings the load to its setpoint.
-fn check(told: &Value) {
+/// Asserts in the report that the governor brings the load to its setpoint.
+fn check(report: &Value) {
     let recorded: f64 = recording().iter().map(|(_, rate, _)| rate).sum();
-    let jobs = told["recorded"]["jobs"].as_f64().unwrap();
+    let jobs = report["recorded"]["jobs"].as_f64().unwrap();
     assert!((jobs / recorded - 1.0).abs() < 0.01, "{jobs} of {recorded}");
-    let would_be = told["would_be"].as_array().unwrap();
+    let would_be = report["would_be"].as_array().unwrap();
     assert_eq!(
         (would_be.len(), &would_be[0]["share"]),
         (1, &Value::Null),
-        "{told:#}"
+        "{report:#}"
     );
     let possible = f64::from(SECONDS) * (1.0 - BACKGROUND) / COST;
     let jobs = would_be[0]["jobs"].as_f64().unwrap();
@@ -111,7 +113,7 @@ fn check(told: &Value) {
         (0.85..1.03).contains(&(jobs / possible)),
         "{jobs} of {possible}"
     );
-    assert_eq!(told["recorded"]["overload_s"], 0.0);
+    assert_eq!(report["recorded"]["overload_s"], 0.0);
 }
 
 #[tokio::test]
@@ -125,13 +127,13 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .unwrap();
-    // Only Prometheus is started: nobody listens where the others are said to be.
+    // Only Prometheus is started; the other addresses have no listener.
     let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         database_url: Some("postgres://nobody@127.0.0.1:1/none".to_owned()),
         redis_url: Some("redis://127.0.0.1:1".to_owned()),
         ephemeral: true,
-        stderr: Some(dir.path().join("said")),
+        stderr: Some(dir.path().join("log")),
         ..SpawnOptions::default()
     };
     let mut running = spawn(&dir.path().join("stack"), &options).unwrap();
@@ -147,26 +149,27 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
     fill(&data, begin);
     running.start(ServerKind::Prometheus).unwrap();
 
-    let desk = Desk::new();
+    let folder = ReplayFolder::new();
     let at = |s: u64| jiff::Timestamp::from_second(s as i64).unwrap().to_string();
     let (from, to) = (at(begin - 60), at(begin + u64::from(SECONDS) + 60));
     let range = ["--from", from.as_str(), "--to", to.as_str()];
 
-    // The rate is no plain selector, and a value every second is more than Prometheus answers at once.
-    check(&desk.told(
+    // The rate is not a plain selector, and one value per second exceeds what Prometheus returns in
+    // one answer.
+    check(&folder.report(
         &url,
         &[&range[..], &["--step", "1", "--svg", "out.svg"]].concat(),
     ));
-    let svg = std::fs::read_to_string(desk.0.path().join("out.svg")).unwrap();
+    let svg = std::fs::read_to_string(folder.0.path().join("out.svg")).unwrap();
     assert!(
         svg.starts_with("<svg") && svg.contains("jobs per second"),
         "{}",
         &svg[..200]
     );
-    check(&desk.told(&url, &[&range[..], &["--rate", "recorded_rate"]].concat()));
+    check(&folder.report(&url, &[&range[..], &["--rate", "recorded_rate"]].concat()));
 
     let refused = |arguments: &[&str], text: &str| {
-        let output = desk.replay(&url, &[&range[..], arguments].concat());
+        let output = folder.replay(&url, &[&range[..], arguments].concat());
         assert_eq!(output.status.code(), Some(4), "{}", printed(&output));
         assert!(
             printed(&output).contains(text),
@@ -180,7 +183,7 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
     );
     refused(&["--rate", "sum("], "rate: query \"sum(\" was refused");
     let before = at(begin - 86_400);
-    let output = desk.replay(&url, &["--from", &before, "--to", &at(begin - 80_000)]);
+    let output = folder.replay(&url, &["--from", &before, "--to", &at(begin - 80_000)]);
     assert_eq!(output.status.code(), Some(4), "{}", printed(&output));
     assert!(
         printed(&output).contains("rate: has no values in this range"),
@@ -197,7 +200,7 @@ fn now_s() -> u64 {
     jiff::Timestamp::now().as_second() as u64
 }
 
-/// Puts the recording into a Prometheus that is stopped, by its own tool.
+/// Imports the recording into a stopped Prometheus with promtool.
 fn fill(data: &Path, begin: u64) {
     let (mut loads, mut rates, mut achieved) = (String::new(), String::new(), String::new());
     for (n, rate, load) in recording()
@@ -231,7 +234,7 @@ fn fill(data: &Path, begin: u64) {
     own(data, std::fs::metadata(data).unwrap());
 }
 
-/// Gives everything below a folder to the user that its server runs as.
+/// Changes the owner of everything below a folder to the user that runs its server.
 fn own(dir: &Path, as_it: std::fs::Metadata) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -244,7 +247,7 @@ fn own(dir: &Path, as_it: std::fs::Metadata) {
 
 #[test]
 fn a_file_is_replayed_as_csv_and_as_json_lines() {
-    let desk = Desk::new();
+    let folder = ReplayFolder::new();
     let mut csv = String::from("time,signal,value,rate\n");
     let mut json = String::new();
     for (n, rate, load) in recording()
@@ -267,16 +270,16 @@ fn a_file_is_replayed_as_csv_and_as_json_lines() {
             }
         }
     }
-    desk.write("record.csv", &csv);
-    desk.write("record.jsonl", &json);
+    folder.write("record.csv", &csv);
+    folder.write("record.jsonl", &json);
 
-    check(&desk.told("http://127.0.0.1:1", &["--file", "record.csv"]));
-    check(&desk.told("http://127.0.0.1:1", &["--file", "record.jsonl"]));
+    check(&folder.report("http://127.0.0.1:1", &["--file", "record.csv"]));
+    check(&folder.report("http://127.0.0.1:1", &["--file", "record.jsonl"]));
 
-    let text = printed(&desk.replay("http://127.0.0.1:1", &["--file", "record.csv"]));
+    let text = printed(&folder.replay("http://127.0.0.1:1", &["--file", "record.csv"]));
     assert_eq!(
         text,
-        printed(&desk.replay("http://127.0.0.1:1", &["--file", "record.jsonl"]))
+        printed(&folder.replay("http://127.0.0.1:1", &["--file", "record.jsonl"]))
     );
     for part in [
         "RECORDED",
@@ -291,32 +294,32 @@ fn a_file_is_replayed_as_csv_and_as_json_lines() {
 
 #[test]
 fn what_cannot_be_replayed_is_refused_with_the_reason() {
-    let desk = Desk::new();
-    desk.write("order.csv", "time,rate\n20,1\n10,1\n");
-    desk.write("signal.csv", "time,signal,value\n20,laod,1\n");
-    desk.write(
+    let folder = ReplayFolder::new();
+    folder.write("order.csv", "time,rate\n20,1\n10,1\n");
+    folder.write("signal.csv", "time,signal,value\n20,laod,1\n");
+    folder.write(
         "short.csv",
         "time,signal,value,rate\n20,load,1,1\n40,load,1,1\n",
     );
-    desk.write("none.toml", "[knobs]\nrps = 1\n");
+    folder.write("none.toml", "[knobs]\nrps = 1\n");
 
-    desk.refused(
+    folder.refused(
         &["--file", "order.csv"],
         4,
         "order.csv: line 3: time: 10 is before 20",
     );
-    desk.refused(
+    folder.refused(
         &["--file", "signal.csv"],
         4,
         "signal.csv: line 2: signal: \"laod\" is not a load of the policy; allowed are load",
     );
-    desk.refused(
+    folder.refused(
         &["--file", "short.csv"],
         4,
         "short.csv: load: has 2 samples",
     );
-    desk.refused(&["--file", "absent.csv"], 3, "absent.csv cannot be read");
-    desk.refused(
+    folder.refused(&["--file", "absent.csv"], 3, "absent.csv cannot be read");
+    folder.refused(
         &[
             "--from",
             "2026-01-02T00:00:00Z",
@@ -326,18 +329,18 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
         4,
         "the range is empty",
     );
-    desk.refused(&["--step", "0"], 2, "1..=300");
-    desk.refused(
+    folder.refused(&["--step", "0"], 2, "1..=300");
+    folder.refused(
         &["--file", "order.csv", "--from", "6h"],
         2,
         "cannot be used with",
     );
-    desk.refused(&["--from", "1h"], 69, "cannot be reached");
+    folder.refused(&["--from", "1h"], 69, "cannot be reached");
     let policy = |name: &str| {
         let mut command = Command::new(&*PROGRAM);
         command
             .env_clear()
-            .current_dir(desk.0.path())
+            .current_dir(folder.0.path())
             .args(["replay", "--file", "order.csv", "--policy", name])
             .output()
             .unwrap()

@@ -1,4 +1,5 @@
-//! `flyball simulate`: the same table on every run, goals that the law must keep, and what bad input is told.
+//! `flyball simulate`: the same table on every run, goals for the control law, and errors for
+//! invalid input.
 
 use std::process::{Command, Output};
 
@@ -32,13 +33,13 @@ fn cells(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_law_keeps_its_goals_on_fewer_days_than_the_page_tells_of() {
+fn the_law_keeps_its_goals_on_fewer_days_than_the_page_reports() {
     let scenarios = library::scenarios().unwrap();
     let rows = compare(&scenarios, &[Contender::Flyball, Contender::Pid], 0, 3);
     let sums = sums(&rows);
     let ours = &sums[0];
 
-    // Three days are noisier than twenty: the goals are 0.30, 0.90, 0.80 and 1.3 there.
+    // Three days are noisier than twenty; the goals there are 0.30, 0.90, 0.80 and 1.3.
     assert!(ours.overload_of_pid.unwrap() < 0.34, "{ours:?}");
     assert!(ours.throughput > 0.89 && ours.worst.0 > 0.77, "{ours:?}");
     assert!(ours.gain_spread.unwrap() < 1.5, "{ours:?}");

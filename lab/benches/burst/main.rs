@@ -18,7 +18,7 @@ use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::stack::{SpawnOptions, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use serde_json::json;
-use server::{BURST, Counting, MINUTE, Rules, Says};
+use server::{BURST, Counting, MINUTE, Reports, Rules};
 
 /// Measures a burst of one key on private servers.
 #[derive(Parser, Debug)]
@@ -32,10 +32,10 @@ struct Cli {
     /// Jobs of other keys, one every so many milliseconds
     #[arg(long, default_value_t = 20)]
     trickle_ms: u64,
-    /// Only the rows whose name holds this
+    /// Measure only the rows whose name contains this text
     #[arg(long)]
     only: Option<String>,
-    /// Given by cargo, means nothing
+    /// Passed by cargo and ignored
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -55,7 +55,7 @@ struct Row {
 /// The goal for the start of jobs of other keys, in milliseconds, at the 99th percentile.
 const GOAL_MS: f64 = 50.0;
 
-/// The goal for the share of a quota that is used once it is found.
+/// The goal for the used share of a quota, once it is found.
 const GOAL_USED: f64 = 0.9;
 
 fn met(is_met: bool) -> &'static str {
@@ -65,7 +65,8 @@ fn met(is_met: bool) -> &'static str {
 struct Came {
     refused: u64,
     took: Duration,
-    /// The share of what was to be had after the first minute; `None` if all was done by then.
+    /// The share of the available quota used after the first minute; `None` if the work ended
+    /// before.
     used: Option<f64>,
     /// The time from enqueue to the server for jobs of other keys, in milliseconds: median and 99th
     /// percentile.
@@ -86,7 +87,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
         quota,
         others: 0.0,
         counts: Counting::Fixed,
-        says: Says::Exactly,
+        reports: Reports::Exactly,
     };
     let half = Rules {
         others: quota / 2.0,
@@ -110,13 +111,14 @@ fn rows(cli: &Cli) -> Vec<Row> {
             goal,
         }
     };
-    // The usual limiters, for two minutes each; the quota is found in the first and used in the second.
-    let limiter = |name: &str, quota: f64, others: f64, counts, says, knobs| {
+    // The usual limiters, for two minutes each: the quota is found in the first and used in the
+    // second.
+    let limiter = |name: &str, quota: f64, others: f64, counts, reports, knobs| {
         let rules = Rules {
             quota,
             others: quota * others,
             counts,
-            says,
+            reports,
         };
         Row {
             name: format!("limiter: {name}"),
@@ -134,7 +136,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.0,
             Counting::Fixed,
-            Says::RestInSeconds,
+            Reports::RestInSeconds,
             vec![],
         ),
         limiter(
@@ -142,7 +144,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.0,
             Counting::Fixed,
-            Says::RestInSeconds,
+            Reports::RestInSeconds,
             known(),
         ),
         limiter(
@@ -150,7 +152,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.0,
             Counting::Fixed,
-            Says::RestToEpoch,
+            Reports::RestToEpoch,
             vec![],
         ),
         limiter(
@@ -158,7 +160,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.5,
             Counting::Fixed,
-            Says::RestToEpoch,
+            Reports::RestToEpoch,
             known(),
         ),
         limiter(
@@ -166,7 +168,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             50.0,
             0.5,
             Counting::Fixed,
-            Says::RestInSeconds,
+            Reports::RestInSeconds,
             vec![],
         ),
         limiter(
@@ -174,7 +176,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.0,
             Counting::Fixed,
-            Says::RetryAfter,
+            Reports::RetryAfter,
             vec![],
         ),
         limiter(
@@ -182,7 +184,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.0,
             Counting::Sliding,
-            Says::Nothing,
+            Reports::Nothing,
             vec![],
         ),
         limiter(
@@ -190,7 +192,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.0,
             Counting::Leaky(5.0),
-            Says::Nothing,
+            Reports::Nothing,
             vec![],
         ),
         limiter(
@@ -198,7 +200,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             10.0,
             0.0,
             Counting::Leaky(1.0),
-            Says::Nothing,
+            Reports::Nothing,
             vec![],
         ),
         limiter(
@@ -206,7 +208,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             50.0,
             0.0,
             Counting::Leaky(20.0),
-            Says::Nothing,
+            Reports::Nothing,
             vec![],
         ),
     ];
@@ -245,7 +247,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "active-informed, told what is left",
             with("active-informed", 1.0),
             Rules {
-                says: Says::Rest,
+                reports: Reports::Rest,
                 ..alone
             },
             "0".to_owned(),
@@ -278,7 +280,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "half used by others: told what is left",
             with("active-informed", 0.0),
             Rules {
-                says: Says::Rest,
+                reports: Reports::Rest,
                 ..half
             },
             "a pause a period".to_owned(),
@@ -303,7 +305,7 @@ async fn main() -> anyhow::Result<()> {
     let queue = Queue::connect(&running.urls.database_url, 6, Duration::from_secs(20)).await?;
     queue.migrate().await?;
     println!(
-        "{} jobs of one key, {} a second allowed, unless a row says otherwise\n",
+        "{} jobs of one key, {} a second allowed, unless a row states otherwise\n",
         cli.jobs, cli.quota
     );
     println!(

@@ -1,4 +1,4 @@
-//! A server that limits the requests of one key, in the ways that are usual, and answers 429 beyond its
+//! A server that limits the requests of one key in the usual ways, and answers 429 beyond its
 //! quota.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,17 +14,17 @@ use axum::routing::post;
 /// The way in which the server counts.
 #[derive(Clone, Copy, Debug)]
 pub enum Counting {
-    /// In fixed windows of a second.
+    /// Fixed windows of a second.
     Fixed,
-    /// In every span of a second.
+    /// Any span of a second.
     Sliding,
-    /// As a bucket that leaks evenly and holds so many requests.
+    /// A bucket that leaks evenly and holds this many requests.
     Leaky(f64),
 }
 
-/// The report of an answer about the quota.
+/// The quota headers of an answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Says {
+pub enum Reports {
     Nothing,
     /// With a 429, the exact time until the window ends.
     Exactly,
@@ -32,7 +32,8 @@ pub enum Says {
     RetryAfter,
     /// With every answer, the rest and the exact end of the window.
     Rest,
-    /// With every answer, `ratelimit` headers with whole seconds rounded up, as express-rate-limit does.
+    /// With every answer, `ratelimit` headers with whole seconds rounded up, as express-rate-limit
+    /// does.
     RestInSeconds,
     /// With every answer, the unix second after the end, as Flask-Limiter does.
     RestToEpoch,
@@ -46,10 +47,10 @@ pub struct Rules {
     /// The part of the burst key's quota that other clients use, evenly through the window.
     pub others: f64,
     pub counts: Counting,
-    pub says: Says,
+    pub reports: Reports,
 }
 
-/// The requests that came in.
+/// The requests received.
 #[derive(Default)]
 pub struct Seen {
     /// The answered requests of the burst's key.
@@ -151,40 +152,40 @@ async fn answer(State(server): State<Server>, Path(key): Path<String>) -> (Statu
         seen.refused += 1;
     }
     let mut headers = HeaderMap::new();
-    let mut tell = |name: &'static str, text: String| {
+    let mut add_header = |name: &'static str, text: String| {
         headers.insert(name, HeaderValue::from_str(&text).expect("digits"));
     };
     let whole = reset.ceil().max(1.0);
     let rest = format!("{:.0}", rest.max(0.0));
-    match rules.says {
-        Says::Nothing => {}
-        Says::Exactly if is_served => {}
-        Says::Exactly | Says::Rest => {
-            if rules.says == Says::Rest {
-                tell("x-ratelimit-remaining", rest);
+    match rules.reports {
+        Reports::Nothing => {}
+        Reports::Exactly if is_served => {}
+        Reports::Exactly | Reports::Rest => {
+            if rules.reports == Reports::Rest {
+                add_header("x-ratelimit-remaining", rest);
             }
-            tell("x-ratelimit-reset-after", format!("{reset:.3}"));
-            tell("x-ratelimit-reset", format!("{reset:.3}"));
+            add_header("x-ratelimit-reset-after", format!("{reset:.3}"));
+            add_header("x-ratelimit-reset", format!("{reset:.3}"));
         }
-        Says::RetryAfter if is_served => {}
-        Says::RetryAfter => tell("retry-after", format!("{whole:.0}")),
-        Says::RestInSeconds => {
+        Reports::RetryAfter if is_served => {}
+        Reports::RetryAfter => add_header("retry-after", format!("{whole:.0}")),
+        Reports::RestInSeconds => {
             let text = format!(
                 "limit={:.0}, remaining={rest}, reset={whole:.0}",
                 rules.quota
             );
-            tell("ratelimit", text);
+            add_header("ratelimit", text);
         }
-        Says::RestToEpoch => {
+        Reports::RestToEpoch => {
             #[expect(
                 clippy::disallowed_methods,
                 reason = "the fake stands for a server, and servers have clocks"
             )]
             let unix = jiff::Timestamp::now();
             let end = (unix.as_millisecond() as f64 / 1000.0 + reset).floor() + 1.0;
-            tell("x-ratelimit-limit", format!("{:.0}", rules.quota));
-            tell("x-ratelimit-remaining", rest);
-            tell("x-ratelimit-reset", format!("{end:.0}"));
+            add_header("x-ratelimit-limit", format!("{:.0}", rules.quota));
+            add_header("x-ratelimit-remaining", rest);
+            add_header("x-ratelimit-reset", format!("{end:.0}"));
         }
     }
     (

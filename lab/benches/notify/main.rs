@@ -26,31 +26,31 @@ use report::Report;
 /// Measures notifications on private servers and a fake provider.
 #[derive(Parser, Debug)]
 struct Cli {
-    /// Only these parts, separated by commas
+    /// Measure only these parts, separated by commas
     #[arg(long, value_delimiter = ',', value_enum)]
     part: Vec<Part>,
-    /// Parts send and free: messages of a round
+    /// Parts send and free: messages per round
     #[arg(long, default_value_t = 60_000)]
     messages: usize,
     /// Part send: accounts
     #[arg(long, default_value_t = 10)]
     accounts: usize,
-    /// Part send: what each account's provider lets through in a second
+    /// Part send: quota of each account, in messages per second
     #[arg(long, default_value_t = 250.0)]
     rps: f64,
     /// Parts send and free: rounds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Messages that the worker sends at once
+    /// Concurrent messages of the worker
     #[arg(long, default_value_t = 256)]
     concurrency: usize,
     /// Connections of the worker to Postgres
     #[arg(long, default_value_t = 10)]
     connections: u32,
-    /// Milliseconds that the provider takes for an answer
+    /// Milliseconds until the provider answers
     #[arg(long, default_value_t = 20)]
     answer_ms: u64,
-    /// Part send: seconds of its rate that an account may save up, instead of what the pool writes
+    /// Part send: seconds of its rate that an account may save up, instead of the pool's setting
     #[arg(long)]
     key_burst: Option<f64>,
     /// Part shed: seconds for which accounts are watched
@@ -59,27 +59,26 @@ struct Cli {
     /// Part breaker: worker processes
     #[arg(long, default_value_t = 10)]
     workers: usize,
-    /// Part breaker: seconds for which an account is dead
+    /// Part breaker: seconds without answers from an account
     #[arg(long, default_value_t = 60)]
     dead_s: u64,
     /// Print markdown
     #[arg(long)]
     markdown: bool,
-    /// Given by cargo, means nothing
+    /// Passed by cargo and ignored
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Part {
-    /// Accounts with limits: how much is sent, whether each limit is kept in every second, what it
-    /// costs
+    /// Throughput and cost of accounts with limits, and the adherence to each limit in every second
     Send,
-    /// Accounts without limits: how much one worker sends at most
+    /// Maximum throughput of one worker through accounts without limits
     Free,
-    /// What it costs to choose an account
+    /// Cost of choosing an account
     Choice,
-    /// One account of ten is blocked, with shedding and without
+    /// One of ten accounts blocked, with shedding and without
     Shed,
     /// A dead account and ten workers
     Breaker,

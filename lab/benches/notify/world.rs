@@ -114,7 +114,7 @@ impl World {
     pub fn worker(&self, set: &Set<'_>) -> anyhow::Result<Worker> {
         let config = self.dir.join("worker.toml");
         fs::write(&config, settings(set)?)?;
-        let said = File::options()
+        let log = File::options()
             .create(true)
             .append(true)
             .open(self.dir.join("worker.log"))?;
@@ -131,7 +131,7 @@ impl World {
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(said);
+            .stderr(log);
         Ok(Worker {
             child: command.spawn()?,
             log: self.dir.join("worker.log"),
@@ -219,8 +219,8 @@ impl Worker {
     /// Returns an error with its log if the process has ended.
     pub fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            let said = fs::read_to_string(&self.log).unwrap_or_default();
-            anyhow::bail!("a worker ended with {status}: {said}");
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            anyhow::bail!("a worker ended with {status}: {log}");
         }
         Ok(())
     }

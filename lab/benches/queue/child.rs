@@ -23,7 +23,7 @@ use crate::fill;
 /// The interval between two reports of the count.
 const TELL_EVERY: Duration = Duration::from_millis(5);
 
-/// What the child is told.
+/// The parameters of the child.
 #[derive(Args, Clone, Debug)]
 pub struct ChildArgs {
     /// The queue.
@@ -74,7 +74,7 @@ async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
         ..Config::default()
     };
     let worker = Worker::start(config, queue, store, kinds, metrics).await?;
-    tell(done, lines).await;
+    report_count(done, lines).await;
     worker.stop().await;
     Ok(())
 }
@@ -119,7 +119,7 @@ async fn floor(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> any
             client_loop(&queue, worker, &ids, place, batch, &done, &stop).await
         }));
     }
-    tell(done, lines).await;
+    report_count(done, lines).await;
     stop.cancel();
     for client in clients {
         client.await??;
@@ -177,7 +177,7 @@ async fn client_loop(
 }
 
 /// Prints the count until standard input closes.
-async fn tell(done: Arc<AtomicU64>, lines: &mut Lines) {
+async fn report_count(done: Arc<AtomicU64>, lines: &mut Lines) {
     let mut answer = 0;
     loop {
         tokio::select! {

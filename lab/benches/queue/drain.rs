@@ -305,7 +305,7 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
         let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt")
             .fetch_one(&world.pool)
             .await?;
-        statements::tell(&world.pool, ended as f64).await?;
+        statements::print(&world.pool, ended as f64).await?;
     }
     Ok(ran)
 }

@@ -37,46 +37,46 @@ use world::World;
 struct Cli {
     #[command(subcommand)]
     command: Option<Hidden>,
-    /// The long form: 100,000 lanes and five million jobs waiting; takes an hour or so
+    /// Long form: 100,000 lanes and five million waiting jobs; takes about an hour
     #[arg(long)]
     full: bool,
-    /// Only these cases, separated by commas
+    /// Measure only these cases, separated by commas
     #[arg(long, value_delimiter = ',', value_enum)]
     only: Vec<Case>,
-    /// Rounds of which the median is taken; 3, or 5 in the long form
+    /// Rounds per median; 3, or 5 in the long form
     #[arg(long)]
     rounds: Option<usize>,
     /// Print markdown
     #[arg(long)]
     markdown: bool,
-    /// Where the servers' data go; a new directory below the system's temporary one
+    /// Directory for the servers' data; a new one below the system's temporary directory
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Case drain: jobs per claim
     #[arg(long, value_delimiter = ',')]
     batch: Option<Vec<usize>>,
-    /// Case drain: how many lanes
+    /// Case drain: numbers of lanes
     #[arg(long, value_delimiter = ',')]
     lanes: Option<Vec<i64>>,
-    /// Case drain: jobs that wait behind those that are measured
+    /// Case drain: waiting jobs behind the measured ones
     #[arg(long, value_delimiter = ',')]
     backlog: Option<Vec<i64>>,
     /// Case drain: clients of the bare loop
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
     clients: Vec<usize>,
-    /// Case drain: what drains
+    /// Case drain: drains to measure
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Variant::Floor, Variant::Free, Variant::Finite])]
     variant: Vec<Variant>,
-    /// Case drain: the runner may run so many batches' jobs at once
+    /// Case drain: concurrent jobs of the runner, in batches
     #[arg(long, default_value_t = 1)]
     in_flight: usize,
-    /// Cases drain and pinned: tell after every round which statements took how long
+    /// Cases drain and pinned: print the slowest statements after every round
     #[arg(long)]
     statements: bool,
-    /// Tell every round on standard error
+    /// Print every round on standard error
     #[arg(long)]
     verbose: bool,
-    /// Given by cargo, means nothing
+    /// Passed by cargo and ignored
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -94,9 +94,9 @@ enum Case {
     Drain,
     /// Single and bulk enqueue beside bare inserts
     Enqueue,
-    /// How soon a job starts on an idle system
+    /// Delay until a job starts on an idle system
     Trickle,
-    /// A crowd that is due in one second, and what is due beside it
+    /// A crowd due in one second, and the jobs due beside it
     Storm,
     /// Lanes that run beside lanes that are paused or slow
     Blocked,
@@ -108,7 +108,7 @@ enum Case {
     Memory,
     /// Lists and depths over HTTP
     Lists,
-    /// What one ask for tokens costs
+    /// Cost of one request for tokens
     Acquire,
 }
 

@@ -144,7 +144,7 @@ async fn once(
             "{drainer:?}, {lanes} lanes, {}",
             if pinned { "pinned" } else { "free" }
         );
-        statements::tell(&world.pool, (measured + warm) as f64).await?;
+        statements::print(&world.pool, (measured + warm) as f64).await?;
     }
     let (ready_mib, lease_mib) = (
         size_mib(world, "flyball.ready").await?,

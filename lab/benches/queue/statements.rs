@@ -19,7 +19,7 @@ pub async fn reset(pool: &PgPool) -> anyhow::Result<()> {
 
 /// Prints to standard error the statements that took longest since the reset, also per job of a run
 /// of `jobs` jobs.
-pub async fn tell(pool: &PgPool, jobs: f64) -> anyhow::Result<()> {
+pub async fn print(pool: &PgPool, jobs: f64) -> anyhow::Result<()> {
     eprintln!(
         "  {:>8} {:>9} {:>9} {:>9} {:>9}  statement",
         "calls", "rows", "ms", "ms/call", "µs/job"

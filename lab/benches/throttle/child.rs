@@ -21,19 +21,19 @@ const IN_FLIGHT: usize = 8;
 
 pub const LANES: usize = 100;
 
-/// What the child is told.
+/// The parameters of the child.
 #[derive(Args, Clone, Debug)]
 pub struct ChildArgs {
-    /// Where Redis is.
+    /// The address of Redis.
     #[arg(long)]
     redis_url: String,
-    /// What to ask.
+    /// The kind of request.
     #[arg(long, value_enum)]
     what: What,
-    /// Whom to ask for it.
+    /// The throttle and the keys.
     #[arg(long)]
     throttle: String,
-    /// For how long.
+    /// The duration.
     #[arg(long)]
     seconds: f64,
 }
@@ -43,15 +43,15 @@ pub struct ChildArgs {
 pub enum What {
     /// A script that counts
     Bare,
-    /// One token for one key, one ask after the other
+    /// One token for one key, one request after the other
     Single,
     /// One token for one key
     One,
     /// A token for each of many keys
     Lanes,
-    /// One token for one key, from a lease where there is one
+    /// One token for one key, from a lease where possible
     Leased,
-    /// All there is, whenever there is something
+    /// Every available token, as soon as there is one
     Pace,
 }
 

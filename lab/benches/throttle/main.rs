@@ -27,36 +27,36 @@ use world::World;
 struct Cli {
     #[command(subcommand)]
     command: Option<Hidden>,
-    /// Only these cases, separated by commas
+    /// Measure only these cases, separated by commas
     #[arg(long, value_delimiter = ',', value_enum)]
     only: Vec<Case>,
-    /// Rounds of which the median is taken
+    /// Rounds per median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Case speed: seconds of a round
+    /// Case speed: seconds per round
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Case speed: how many processes ask
+    /// Case speed: client processes
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4])]
     processes: Vec<usize>,
     /// Print markdown
     #[arg(long)]
     markdown: bool,
-    /// Given by cargo, means nothing
+    /// Passed by cargo and ignored
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 #[derive(Subcommand, Debug)]
 enum Hidden {
-    /// A process that asks; started by this program itself
+    /// A client process; started by this program itself
     #[command(hide = true)]
     Child(child::ChildArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Case {
-    /// Decisions per second and what each costs, beside a bare script
+    /// Decisions per second and the cost of each, beside a bare script
     Speed,
     /// Commanded and achieved rates
     Accuracy,

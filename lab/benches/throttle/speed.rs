@@ -105,7 +105,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         "Redis µs each",
     ];
     let table = report.table(
-        "decisions: eight asks under way in each process, unless one is told",
+        "decisions: eight requests in flight in each process, or one where stated",
         &columns,
     );
     let mut seen: Vec<Vec<Round>> = vec![Vec::new(); ROWS.len() * cli.processes.len()];
@@ -156,7 +156,7 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
         let (count, took, busy, known) = match numbers[..] {
             [count, took] => (count, took, took, count),
             [count, took, each_us, all] => (count, took, each_us * count / 1e6, all),
-            _ => anyhow::bail!("a process that asks said {line:?}"),
+            _ => anyhow::bail!("a client process printed {line:?}"),
         };
         decisions += count;
         per_s += count / took;

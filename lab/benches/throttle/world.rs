@@ -108,7 +108,7 @@ impl Askers {
             .collect::<anyhow::Result<Vec<_>>>()?;
         for out in &mut outs {
             let ready = out.next().context("a process that asks ended early")??;
-            anyhow::ensure!(ready == "ready", "a process that asks said {ready:?}");
+            anyhow::ensure!(ready == "ready", "a client process printed {ready:?}");
         }
         begin()?;
         for child in &mut self.0 {

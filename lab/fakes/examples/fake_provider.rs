@@ -1,18 +1,19 @@
-//! A provider to try Flyball against, without an account anywhere and without a message that reaches anybody:
+//! A provider to try Flyball against, without a real account and without a message to anyone:
 //!
 //! ```text
 //! cargo run -p flyball-fakes --example fake_provider -- twilio --port 9301
 //! ```
 //!
-//! Set `base_url = "http://127.0.0.1:9301"` in the pool. Any credential is right, and everything is accepted until a line on the
-//! standard input says otherwise. `ACCOUNT` is what the provider tells accounts apart by, such as Twilio's SID:
+//! Set `base_url = "http://127.0.0.1:9301"` in the pool. Any credential is valid, and everything is
+//! accepted until a line on standard input changes that. `ACCOUNT` is the provider's identification
+//! of an account, such as Twilio's SID:
 //!
 //! ```text
 //! throttle ACCOUNT SECONDS   every request is answered with "slow down"
-//! quota ACCOUNT PER_SECOND   what is more than that is refused
+//! quota ACCOUNT PER_SECOND   requests beyond this rate are rejected
 //! fail ACCOUNT STATUS        every request is answered with this status
-//! suspend ACCOUNT            the account is refused
-//! heal ACCOUNT               all is well again
+//! suspend ACCOUNT            the account is suspended
+//! heal ACCOUNT               the account works again
 //! ```
 
 use std::time::Duration;

@@ -84,14 +84,14 @@ impl WireFormat for Apns {
         Read::Message(FakeRequest {
             to: device.to_owned(),
             sender: String::new(),
-            door: id,
+            endpoint: id,
             callback: None,
             account: account.clone(),
         })
     }
 
     fn accepted(&self, requested: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
-        let id = match requested.door.as_str() {
+        let id = match requested.endpoint.as_str() {
             "" => format!("FA4E0000-0000-4000-8000-{number:012X}"),
             own => own.to_owned(),
         };

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_kept_and_the_same_seed_tells_the_same() {
+    fn shares_are_kept_and_the_same_seed_gives_the_same() {
         let events = Events {
             shares: vec![(Fate::Delivered, 0.8), (Fate::Bounced, 0.1)],
             delay: Duration::from_secs(1),

@@ -210,7 +210,7 @@ impl Fake {
     }
 
     /// Closes new connections as soon as they arrive, or accepts them again.
-    pub fn close_door(&self, is_closed: bool) {
+    pub fn close_new_connections(&self, is_closed: bool) {
         self.server.is_closed.store(is_closed, Ordering::Relaxed);
     }
 

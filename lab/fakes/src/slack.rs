@@ -11,7 +11,7 @@ use super::wire::{FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFo
 /// The format of Slack's webhooks and Web API.
 pub struct Slack;
 
-/// The value of [`Asked::door`] for requests to the Web API.
+/// The value of [`FakeRequest::endpoint`] for requests to the Web API.
 const WEB: &str = "web";
 
 fn not_ok(word: &str) -> Reply {
@@ -19,7 +19,7 @@ fn not_ok(word: &str) -> Reply {
 }
 
 fn is_web(requested: &FakeRequest) -> bool {
-    requested.door == WEB
+    requested.endpoint == WEB
 }
 
 impl WireFormat for Slack {
@@ -69,7 +69,7 @@ impl WireFormat for Slack {
                 Read::Message(FakeRequest {
                     account: token,
                     to: channel,
-                    door: WEB.to_owned(),
+                    endpoint: WEB.to_owned(),
                     ..FakeRequest::default()
                 })
             }

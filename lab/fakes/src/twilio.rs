@@ -71,7 +71,7 @@ impl WireFormat for Twilio {
             account,
             to: field("To"),
             sender,
-            door: field("Body"),
+            endpoint: field("Body"),
             callback: form.get("StatusCallback").cloned(),
         })
     }
@@ -83,7 +83,7 @@ impl WireFormat for Twilio {
             requested.account
         );
         let body = json!({
-            "sid": sid, "account_sid": requested.account, "to": requested.to, "from": requested.sender, "body": requested.door, "status": "queued",
+            "sid": sid, "account_sid": requested.account, "to": requested.to, "from": requested.sender, "body": requested.endpoint, "status": "queued",
             "direction": "outbound-api", "error_code": null, "error_message": null, "num_segments": "1", "uri": uri,
         });
         (

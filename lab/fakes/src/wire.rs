@@ -81,7 +81,7 @@ pub struct FakeRequest {
     /// The sender's number or address; empty if there is none.
     pub sender: String,
     /// The endpoint of the request, for providers with several, or a value that the answer repeats.
-    pub door: String,
+    pub endpoint: String,
     /// The URL for the events of this message, if the request names one.
     pub callback: Option<String>,
 }

@@ -18,7 +18,7 @@ pub struct DemoOptions {
     #[arg(long, value_name = "DIR", default_value = ".flyball/demo")]
     pub dir: PathBuf,
 
-    /// Run for --seconds without asking anybody to look, then end.
+    /// Run for --seconds without a browser, then end.
     #[arg(long)]
     pub headless: bool,
 
@@ -30,12 +30,12 @@ pub struct DemoOptions {
     #[arg(long, value_name = "N", default_value_t = 180.0, value_parser = seconds)]
     pub seconds: f64,
 
-    /// Write figures to this file (JSON) at the end, and a picture beside it (SVG).
+    /// Write figures to this file (JSON) at the end, and a chart beside it (SVG).
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Time at which the documents become ten times harder, in seconds; default 75, or after 40 % of the act
-    /// when headless.
+    /// Time at which the documents become ten times harder, in seconds; default 75, or after 40 %
+    /// of the act when headless.
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub harder_after: Option<f64>,
 
@@ -43,11 +43,11 @@ pub struct DemoOptions {
     #[arg(long, value_enum, default_value = "on")]
     pub governor: GovernorSwitch,
 
-    /// Documents per second: the first rate with the governor, the only one without.
+    /// Documents per second: the initial rate with the governor, the constant rate without.
     #[arg(long, value_name = "R", value_parser = rate)]
     pub rps: Option<f64>,
 
-    /// Remove what an earlier demo left in --dir and begin anew.
+    /// Remove the data of an earlier demo in --dir first.
     #[arg(long)]
     pub fresh: bool,
 
@@ -115,7 +115,7 @@ impl DemoOptions {
 /// The acts of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Act {
-    /// First the one, then the other.
+    /// First the reindex, then the campaign.
     Both,
     /// A reindex whose documents become harder.
     Reindex,
@@ -128,7 +128,7 @@ pub enum Act {
 pub enum GovernorSwitch {
     /// The governor turns the rate.
     On,
-    /// Nobody does.
+    /// The rate stays constant.
     Off,
 }
 
@@ -150,7 +150,7 @@ pub struct StoreOptions {
     #[arg(long, value_name = "URL")]
     pub database_url: Option<String>,
 
-    /// Engine connections: so many bulk requests are worked on at once, the others queue.
+    /// Engine connections: the number of concurrent bulk requests; others queue.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cores: u32,
 
@@ -159,7 +159,7 @@ pub struct StoreOptions {
     pub queue: u32,
 }
 
-/// Draw the picture of a demo's report.
+/// Draw the chart of a demo's report.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlotOptions {
     /// The report of a governed run.

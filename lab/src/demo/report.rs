@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_and_load_are_told_apart_before_and_after() {
+    fn documents_and_load_are_distinguished_before_and_after() {
         let (documents, load, course) = measure(&run(), 0.0, 10.0, 20.0, 1.0);
 
         assert_eq!(
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_read_where_the_system_tells() {
+    fn the_machine_is_read_where_the_system_reports() {
         let machine = Machine::new(
             2,
             "processor : 0\nmodel name\t: Some CPU @ 2 GHz\n",

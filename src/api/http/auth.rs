@@ -87,7 +87,7 @@ impl AuthToken {
 
 /// The check of the tokens and sessions of requests.
 pub struct Authenticator {
-    /// The tokens, of which requests must carry one; without any only loopback is served.
+    /// The accepted tokens; without any, only loopback is served.
     pub tokens: Arc<[AuthToken]>,
     /// The check of JSON Web Tokens, which are accepted beside those.
     jwt: Option<Arc<JwtAuth>>,
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_token_has_a_key_of_its_own_that_does_not_tell_it() {
+    fn each_token_has_a_key_of_its_own_that_does_not_reveal_it() {
         let tokens = ["0123456789abcdef", "0123456789abcdeg"]
             .map(|secret| AuthToken::new(TokenSecret::new(secret)));
         assert_ne!(tokens[0].key, tokens[1].key);

@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use serde_json::Value;
 
 use super::budget::{self, BudgetPermit};
-use super::json::{self, JsonBudget, Unread};
+use super::json::{self, JsonBudget, JsonReadError};
 use super::problem::{Code, Problem};
 
 /// The largest body of a job or an edit, in bytes: arguments of 256 KiB, with room for escapes.
@@ -61,7 +61,7 @@ fn parse(
     text: &[u8],
     value_max: usize,
     room: &mut (dyn FnMut(usize) -> bool + Send),
-) -> Result<Value, Unread> {
+) -> Result<Value, JsonReadError> {
     json::parse(text, JsonBudget::new(ITEMS_MAX, value_max, room))
 }
 
@@ -170,7 +170,7 @@ async fn collect(body: Body, bytes_max: usize) -> Result<axum::body::Bytes, Prob
             return Err(too_large(None, bytes_max));
         }
         if !budget::take(chunk.len()) {
-            return Err(Unread::NoRoom.into());
+            return Err(JsonReadError::NoRoom.into());
         }
         bytes.extend_from_slice(&chunk);
     }

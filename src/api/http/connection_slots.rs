@@ -1,4 +1,4 @@
-//! The open connections, and the choice of those that are closed when there is no room for another.
+//! The open connections, and the choice of the ones to close when the limit is reached.
 //!
 //! A connection either waits for a request or is being answered. A waiting one can be closed
 //! without harm, the one that has waited longest first: a client that opens connections and sends

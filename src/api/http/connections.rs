@@ -1,4 +1,4 @@
-//! The connections of a listener: counted, reported in metrics, and closed where there is no room.
+//! The connections of a listener: counted, reported in metrics, and closed beyond the limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Connections {
         );
     }
 
-    /// Admits a connection; `None` where there is no room for it.
+    /// Admits a connection; `None` beyond the limit.
     pub fn admit(&self, origin: Origin) -> Option<ConnectionPermit> {
         let close = CancellationToken::new();
         let mut crowd = self.crowd();
@@ -206,11 +206,11 @@ impl ConnectionPermit {
 
     /// Marks the connection as busy until the returned value is dropped; `None` if the connection
     /// must already close.
-    pub fn begin(self: &Arc<Self>) -> Option<Busy> {
+    pub fn begin(self: &Arc<Self>) -> Option<RequestGuard> {
         let mut crowd = self.connections.crowd();
         let stays = crowd.begins(self.id);
         self.connections.count(&crowd);
-        stays.then(|| Busy(self.clone()))
+        stays.then(|| RequestGuard(self.clone()))
     }
 }
 
@@ -224,9 +224,9 @@ impl Drop for ConnectionPermit {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub struct Busy(Arc<ConnectionPermit>);
+pub struct RequestGuard(Arc<ConnectionPermit>);
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let connections = &self.0.connections;
         let mut crowd = connections.crowd();

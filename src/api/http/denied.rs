@@ -32,7 +32,7 @@ pub fn origin(address: Option<IpAddr>) -> Origin {
 
 /// A bounded memory of refusals.
 #[derive(Debug, Default)]
-pub struct Denied(Mutex<Memory>);
+pub struct DenialCache(Mutex<Memory>);
 
 #[derive(Debug, Default)]
 struct Memory {
@@ -40,7 +40,7 @@ struct Memory {
     all: Option<Instant>,
 }
 
-impl Denied {
+impl DenialCache {
     /// Returns the time for which an origin is still refused without asking Redis; zero if it is
     /// not.
     pub fn left(&self, origin: &Origin, now: Instant) -> Duration {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn an_origin_is_refused_until_its_time_and_others_are_not() {
-        let (denied, now) = (Denied::default(), Instant::now());
+        let (denied, now) = (DenialCache::default(), Instant::now());
         let [bad, good] =
             ["192.0.2.1", "192.0.2.2"].map(|text| origin(Some(text.parse().unwrap())));
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_memory_is_bounded_and_what_has_lapsed_makes_room() {
-        let (denied, now) = (Denied::default(), Instant::now());
+        let (denied, now) = (DenialCache::default(), Instant::now());
         let number = |i: u32| origin(Some(IpAddr::from(i.to_be_bytes())));
         (0..10_000).for_each(|i| denied.refuse(Some(&number(i)), Duration::from_secs(1), now));
         assert_eq!(denied.locked().origins.len(), REMEMBERED_MAX);

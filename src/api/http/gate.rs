@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::caller::{AuthMethod, Caller, digest_of};
-use super::denied::{Denied, origin};
+use super::denied::{DenialCache, origin};
 use super::limits::{
     DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api, own_throttle, seed, seed_api_limits,
 };
@@ -27,7 +27,7 @@ use crate::throttle::{
 };
 
 /// The age at which the promise of a throttle and the absence of a throttle are read again. Redis
-/// decides on each request whatever the age.
+/// decides on each request regardless of age.
 const KNOB_CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// The longest wait of a request for its token.
@@ -52,7 +52,7 @@ pub struct Gate {
     pub limits: Arc<[ApiLimit]>,
     /// The counters of requests for tokens.
     pub tokens: TokenMetrics,
-    denied: Denied,
+    denied: DenialCache,
     /// The throttles for which Redis has answered, with their promise; as many as groups and
     /// tenants.
     known: Mutex<HashMap<Name, CachedPromise>>,
@@ -75,7 +75,7 @@ impl Gate {
             throttles,
             limits,
             tokens,
-            denied: Denied::default(),
+            denied: DenialCache::default(),
             known: Mutex::default(),
             absent: Mutex::default(),
             welcomed: Mutex::default(),
@@ -109,8 +109,8 @@ impl Gate {
         }
     }
 
-    /// Returns the refusal that replaces the answer "no valid token", or `None` if that answer may be
-    /// sent. Does not ask Redis while the client is known to be refused.
+    /// Returns the refusal that replaces the answer "no valid token", or `None` if that answer may
+    /// be sent. Does not ask Redis while the client is known to be refused.
     pub async fn deny(&self, address: Option<IpAddr>) -> Option<Problem> {
         let Ok(name) = Group::Denied.throttle(DEFAULT_TENANT) else {
             return None;
@@ -129,15 +129,15 @@ impl Gate {
         Some(too_many(left))
     }
 
-    /// Returns the refusal of a client that must wait because it sent no valid token; `None` if it need
-    /// not wait.
+    /// Returns the refusal of a client that must wait because it sent no valid token; `None` if it
+    /// need not wait.
     pub fn denied(&self, address: Option<IpAddr>) -> Option<Problem> {
         let left = self.denied.left(&origin(address), Instant::now());
         (!left.is_zero()).then(|| too_many(left))
     }
 
-    /// Asks again where the next token is due within a moment: a page sends several requests when it
-    /// loads, and a bucket that was lost begins with one token.
+    /// Asks again where the next token is due within a moment: a page sends several requests when
+    /// it loads, and a bucket that was lost begins with one token.
     async fn ask_patiently(&self, name: &Name, key: &str) -> GateDecision {
         let began = Instant::now();
         loop {
@@ -191,8 +191,8 @@ impl Gate {
                 self.absent().insert(name.clone(), Instant::now());
                 GateDecision::Free
             }
-            // A throttle that Redis has never reported to this process limits nothing either: its knob
-            // for the loss of Redis is unknown.
+            // A throttle that Redis has never reported to this process limits nothing either: its
+            // knob for the loss of Redis is unknown.
             Some(Limit::StoreLost) if !self.locked().contains_key(name) => GateDecision::Free,
             _ => GateDecision::Refused(RateLimited {
                 wait: grant.wait,
@@ -202,8 +202,8 @@ impl Gate {
         }
     }
 
-    /// Returns the limits of a throttle as its headers tell them, at most a second old; `None` if the
-    /// store does not answer.
+    /// Returns the limits of a throttle as its headers tell them, at most a second old; `None` if
+    /// the store does not answer.
     pub async fn promise(&self, name: &Name) -> Option<RateLimitPolicy> {
         let now = Instant::now();
         {
@@ -215,8 +215,8 @@ impl Gate {
             {
                 return known.promise.clone();
             }
-            // One request reads. Parallel ones use the previous promise, except those that have none
-            // yet.
+            // One request reads. Parallel ones use the previous promise, except those that have
+            // none yet.
             if known.promise.is_some() {
                 known.read_at = Some(now);
             }
@@ -354,7 +354,7 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
             );
             let standing =
                 left.map(|left| RateLimitPolicy::rate_limit_header(&name, false, left, 0));
-            // The answer to a check tells the limits of the request that was checked.
+            // The response to a check reports the limits of the checked request.
             if !is_check {
                 set_rate_limit_headers(&mut response, promise, standing);
             }

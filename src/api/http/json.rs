@@ -34,7 +34,7 @@ const OBJECT_BYTES: usize = 640;
 
 /// The reason for which a text could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unread {
+pub enum JsonReadError {
     /// The text is not valid JSON.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -58,7 +58,7 @@ pub struct JsonBudget<'a> {
     bytes: usize,
     /// The callback that grants each further piece of memory; `false` ends the reading.
     room: &'a mut (dyn FnMut(usize) -> bool + Send),
-    passed: Option<Unread>,
+    passed: Option<JsonReadError>,
 }
 
 impl<'a> JsonBudget<'a> {
@@ -80,15 +80,15 @@ impl<'a> JsonBudget<'a> {
     fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<(), E> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > self.bytes_max {
-            return self.pass(Unread::Bytes(self.bytes_max));
+            return self.pass(JsonReadError::Bytes(self.bytes_max));
         }
         if !(self.room)(bytes) {
-            return self.pass(Unread::NoRoom);
+            return self.pass(JsonReadError::NoRoom);
         }
         Ok(())
     }
 
-    fn pass<E: serde::de::Error>(&mut self, bound: Unread) -> Result<(), E> {
+    fn pass<E: serde::de::Error>(&mut self, bound: JsonReadError) -> Result<(), E> {
         self.passed = Some(bound);
         Err(E::custom("a bound is passed"))
     }
@@ -96,7 +96,7 @@ impl<'a> JsonBudget<'a> {
 
 /// Parses a text. Unlike `serde_json::from_slice` it refuses an object that repeats a field,
 /// because one of the two values would silently be lost. The meter counts the memory.
-pub fn parse(text: &[u8], mut meter: JsonBudget<'_>) -> Result<Value, Unread> {
+pub fn parse(text: &[u8], mut meter: JsonBudget<'_>) -> Result<Value, JsonReadError> {
     let read = strict(text, &mut meter);
     match meter.passed {
         Some(bound) => Err(bound),
@@ -207,7 +207,7 @@ impl<'de> Visitor<'de> for Strict<'_, '_> {
             depth: depth + 1,
         })? {
             if depth == 0 && array.len() >= meter.items_max {
-                meter.pass(Unread::Items(meter.items_max))?;
+                meter.pass(JsonReadError::Items(meter.items_max))?;
             }
             array.push(item);
         }
@@ -249,7 +249,7 @@ mod tests {
     fn parse(text: &[u8]) -> Result<Value, Malformed> {
         match super::parse(text, JsonBudget::new(usize::MAX, usize::MAX, &mut |_| true)) {
             Ok(value) => Ok(value),
-            Err(Unread::Malformed(malformed)) => Err(malformed),
+            Err(JsonReadError::Malformed(malformed)) => Err(malformed),
             Err(other) => panic!("{other}"),
         }
     }
@@ -260,7 +260,7 @@ mod tests {
         items_max: usize,
         bytes_max: usize,
         room: usize,
-    ) -> (Result<Value, Unread>, usize) {
+    ) -> (Result<Value, JsonReadError>, usize) {
         let mut requested = 0;
         let mut grant = |bytes: usize| {
             requested += bytes;
@@ -277,16 +277,16 @@ mod tests {
     fn reading_ends_where_a_bound_is_passed_and_not_behind_it() {
         let zeros = format!("[{}0]", "0,".repeat(1_000_000));
         let (read, requested) = bounded(&zeros, 10_000, usize::MAX, usize::MAX);
-        assert_eq!(read, Err(Unread::Items(10_000)));
+        assert_eq!(read, Err(JsonReadError::Items(10_000)));
         assert!(requested < 400_000, "{requested}");
         let nested = format!("[{zeros}]");
         let (read, requested) = bounded(&nested, 10_000, 1_000_000, usize::MAX);
-        assert_eq!(read, Err(Unread::Bytes(1_000_000)));
+        assert_eq!(read, Err(JsonReadError::Bytes(1_000_000)));
         assert!(requested <= 1_000_000, "{requested}");
         for short in ["[]", "{}", "[{\"a\":0}]", "[[]]", "{\"a\":{}}"] {
             let many = format!("[[{}]]", vec![short; 10_000].join(","));
             let (read, requested) = bounded(&many, 10_000, 16 * 1024 * 1024, 100_000);
-            assert_eq!(read, Err(Unread::NoRoom), "{short}");
+            assert_eq!(read, Err(JsonReadError::NoRoom), "{short}");
             assert!(requested < 110_000, "{requested}");
         }
     }
@@ -297,10 +297,10 @@ mod tests {
         let (read, requested) = bounded(text, 2, 4096, 4096);
         assert_eq!(read.unwrap(), serde_json::from_str::<Value>(text).unwrap());
         assert!(requested > text.len());
-        // Broken JSON is reported as such, whatever the bounds are.
+        // Broken JSON is reported as such, even beyond the bounds.
         assert!(matches!(
             bounded("[1,", 2, 4096, 4096).0,
-            Err(Unread::Malformed(_))
+            Err(JsonReadError::Malformed(_))
         ));
     }
 

@@ -3,7 +3,7 @@
 //! Every group of endpoints has one throttle per tenant. Its keys are tokens, so `key_rps` limits
 //! one token and `rps` limits all tokens of the tenant together: a tenant that changes tokens gains
 //! nothing. Health checks, metrics, pages and the live stream pass no throttle, or the API could
-//! hide its own state. Dashboards have a group of their own, so that no program can starve the
+//! hide its own state. Dashboards have their own group, so that no program can starve the
 //! people who use them.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub const DEFAULT_TENANT: &str = "default";
 const PREFIX: &str = "api:";
 
 /// Returns true for a throttle that limits the API itself, or another API by the settings; only an
-/// administrator changes those, so that nobody lifts their own limits.
+/// administrator changes those, so that no client lifts its own limits.
 pub fn is_of_the_api(throttle: &str) -> bool {
     throttle.starts_with(PREFIX) || throttle.starts_with(LIMIT_PREFIX)
 }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_an_address_and_what_is_taken_are_told_apart() {
+    async fn what_is_not_an_address_and_what_is_taken_are_distinguished() {
         for listen in ["", "8080", "localhost", "127.0.0.1:99999"] {
             assert!(
                 matches!(

@@ -1,4 +1,5 @@
-//! Connections, authentication, limits, bodies, queries and problems: the common part of all routes.
+//! Connections, authentication, limits, bodies, queries and problems: the common part of all
+//! routes.
 
 pub mod auth;
 pub mod body;

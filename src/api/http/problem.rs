@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub use super::code::Code;
 use super::fields::{Errors, FieldError};
-use super::json::Unread;
+use super::json::JsonReadError;
 use crate::api::read_error::ReadError;
 use crate::{jobs, throttle};
 
@@ -219,11 +219,13 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<Unread> for Problem {
-    fn from(error: Unread) -> Self {
+impl From<JsonReadError> for Problem {
+    fn from(error: JsonReadError) -> Self {
         match error {
-            Unread::Malformed(malformed) => Self::new(Code::MalformedJson, malformed.to_string()),
-            Unread::Items(most) => {
+            JsonReadError::Malformed(malformed) => {
+                Self::new(Code::MalformedJson, malformed.to_string())
+            }
+            JsonReadError::Items(most) => {
                 let mut errors = Errors::default();
                 errors.body(
                     "",
@@ -231,13 +233,13 @@ impl From<Unread> for Problem {
                 );
                 Self::fields(Code::InvalidFields, errors)
             }
-            Unread::Bytes(_) => {
+            JsonReadError::Bytes(_) => {
                 let detail = format!(
                     "{error}; keep large data elsewhere and pass a reference, or send several batches"
                 );
                 Self::new(Code::TooLarge, detail)
             }
-            Unread::NoRoom => {
+            JsonReadError::NoRoom => {
                 Self::new(Code::Overloaded, format!("{error}; try again soon")).retry_after(1)
             }
         }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_text_is_told_from_an_absent_one_where_it_has_a_meaning() {
+    fn an_empty_text_is_distinguished_from_an_absent_one_where_it_has_a_meaning() {
         let mut query = Query::open(pairs(&[("key", "")]), &["key", "kind"]);
 
         let texts = (

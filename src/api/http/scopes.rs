@@ -412,7 +412,7 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
         return Ok(());
     }
     if !leave.has(scope) {
-        let (scope, token, scopes) = (scope.as_str(), caller.token_name(), leave.scopes_told());
+        let (scope, token, scopes) = (scope.as_str(), caller.token_name(), leave.scopes_reported());
         let detail =
             format!("{method} {template} needs the scope {scope}; token {token} has {scopes}");
         return Err(Problem::new(Code::ScopeMissing, detail));
@@ -430,7 +430,7 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
         let detail = format!(
             "throttle {throttle} limits the API itself and needs the scope admin; token {} has {}",
             caller.token_name(),
-            leave.scopes_told()
+            leave.scopes_reported()
         );
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
@@ -438,7 +438,7 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
         let detail = format!(
             "token {} may not use throttle {throttle}; allowed: {}",
             caller.token_name(),
-            leave.throttles_told()
+            leave.throttles_reported()
         );
         return Err(Problem::new(Code::NotAllowed, detail));
     }

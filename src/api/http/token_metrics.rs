@@ -10,9 +10,9 @@ use prometheus_client::metrics::family::Family;
 
 use crate::input::patterns::allows;
 
-/// The most throttles with series of their own in one process, first come first served.
+/// The most throttles with their own series in one process, first come first served.
 const THROTTLES_MAX: usize = 200;
-/// The most keys of a throttle with series of their own.
+/// The most keys of a throttle with their own series.
 const KEYS_MAX: usize = 100;
 /// The label of the throttles and keys beyond them.
 const OTHER: &str = "other";
@@ -43,8 +43,8 @@ pub struct TokenMetrics {
 }
 
 impl TokenMetrics {
-    /// Creates counters; `key_metrics` names the throttles whose keys are counted, and a name that ends
-    /// with `*` stands for all that begin like it.
+    /// Creates counters; `key_metrics` names the throttles whose keys are counted, and a name that
+    /// ends with `*` stands for all that begin like it.
     pub fn new(key_metrics: Arc<[String]>) -> Self {
         Self {
             key_metrics,
@@ -72,7 +72,7 @@ impl TokenMetrics {
         }
     }
 
-    /// Returns the labels of a throttle and its key, of which there are only so many.
+    /// Returns the labels of a throttle and its key; their number is limited.
     fn labels(&self, throttle: &str, key: &str, counts_keys: bool) -> (String, String) {
         let mut known = self.labels.lock();
         if !known.contains_key(throttle) && known.len() >= THROTTLES_MAX {

@@ -123,7 +123,7 @@ impl Permissions {
     }
 
     /// Returns the throttles that may be used, for messages.
-    pub fn throttles_told(&self) -> String {
+    pub fn throttles_reported(&self) -> String {
         match &self.throttles {
             Some(patterns) if !patterns.is_empty() => patterns.join(", "),
             Some(_) => "none".to_owned(),
@@ -132,7 +132,7 @@ impl Permissions {
     }
 
     /// Returns the scopes, for messages.
-    pub fn scopes_told(&self) -> String {
+    pub fn scopes_reported(&self) -> String {
         let words: Vec<&str> = self.scopes.iter().map(|scope| scope.as_str()).collect();
         if words.is_empty() {
             "no scope".to_owned()

@@ -272,7 +272,7 @@ pub(in crate::api) async fn kinds_elsewhere(
 }
 
 /// Returns warnings about the named throttles. A store that does not answer causes no warning: the
-/// jobs are in Postgres whatever Redis does.
+/// jobs are in Postgres even if Redis fails.
 pub(in crate::api) async fn warnings<'a>(
     state: &JobsState,
     throttles: impl Iterator<Item = &'a str>,

@@ -111,7 +111,7 @@ pub async fn retry(
     }
 }
 
-/// Postpones a waiting job to a time, whatever it waited for before.
+/// Postpones a waiting job to a time, replacing the earlier reason for waiting.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/reschedule", operation_id = "reschedule_job", tag = "jobs",
     params(("id" = i64, Path, description = "Its number.")),
     request_body = Reschedule,
@@ -172,8 +172,8 @@ pub async fn discard(
     .await
 }
 
-/// Shows the job after a move, or refuses one that its state does not allow; `rule` names the states
-/// that do.
+/// Shows the job after a move, or refuses one that its state does not allow; `rule` names the
+/// states that do.
 async fn after_move(
     state: &JobsState,
     caller: &Caller,

@@ -43,7 +43,7 @@ pub async fn check(
                     "token {} may not send this message without the scope {}; it has {}",
                     caller.token_name(),
                     scope.as_str(),
-                    leave.scopes_told()
+                    leave.scopes_reported()
                 );
                 errors.body(format!("{at}/{field}"), message);
             }
@@ -64,8 +64,11 @@ pub async fn check(
             errors.body(format!("{at}/kind"), message);
         }
         if !caller.may_enqueue_to(&job.throttle) {
-            let (token, throttle, allowed) =
-                (caller.token_name(), &job.throttle, leave.throttles_told());
+            let (token, throttle, allowed) = (
+                caller.token_name(),
+                &job.throttle,
+                leave.throttles_reported(),
+            );
             errors.body(
                 format!("{at}/throttle"),
                 format!(

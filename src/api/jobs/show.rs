@@ -74,7 +74,7 @@ pub struct Attempts {
     next: Option<String>,
 }
 
-/// Searches jobs, newest first. A page takes a few tens of milliseconds whatever the filter is. It
+/// Searches jobs, newest first. A page takes a few tens of milliseconds with any filter. It
 /// may therefore be short or empty although more follow: continue while there is a `next`.
 #[utoipa::path(get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "jobs",
     params(

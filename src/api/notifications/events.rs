@@ -14,7 +14,7 @@ use crate::api::http::body;
 use crate::api::http::gate::{Gate, address as address_of};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::notify::{Deliveries, Notice};
-use crate::providers::{Pools, Posted, RejectedWebhook, Tools, events};
+use crate::providers::{Pools, RejectedWebhook, Tools, WebhookRequest, events};
 
 /// The dependencies of the route of the providers' events.
 pub struct WebhookState {
@@ -66,7 +66,7 @@ pub async fn receive_events(
     let url = public_url(&state.public_url, request.headers(), request.uri());
     let headers = headers(request.headers());
     let bytes = body::raw(request, BYTES_MAX).await?;
-    let posted = Posted {
+    let posted = WebhookRequest {
         url: &url,
         headers: &headers,
         body: &bytes,

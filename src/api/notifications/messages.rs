@@ -126,7 +126,7 @@ pub async fn send(
     Ok((status, [(LOCATION, location)], Json(accepted)))
 }
 
-/// Searches messages, newest first. A page takes a few tens of milliseconds whatever the filter is.
+/// Searches messages, newest first. A page takes a few tens of milliseconds with any filter.
 /// It may therefore be short or empty although more follow: continue while there is a `next`.
 #[utoipa::path(get, path = "/api/v1/notifications", operation_id = "list_notifications", tag = "notifications",
     params(

@@ -171,7 +171,7 @@ fn flat(schema: &Value, all: &Map<String, Value>) -> Value {
     Value::Object(whole)
 }
 
-/// Gives operations that take fewer fields than others a body of their own.
+/// Gives operations with fewer fields than others their own body schema.
 fn part(document: &mut Value) {
     for (name, other, field, operation) in WITHOUT {
         let Some(schemas) = document

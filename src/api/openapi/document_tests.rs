@@ -16,7 +16,7 @@ fn schema_names(folder: &Path, found: &mut BTreeMap<String, Vec<String>>) {
             schema_names(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
-            // A long list of derives stands on lines of its own.
+            // A long list of derives spans several lines.
             let text = text
                 .replace("ToSchema,\n)]", "ToSchema)]")
                 .replace("ToSchema))]", "ToSchema)]");

@@ -4,7 +4,7 @@ use super::*;
 use crate::throttle::RateLimit;
 
 #[derive(Default)]
-pub(super) struct Shelf {
+pub(super) struct MapStore {
     pub(super) throttles: Mutex<BTreeMap<Name, Status>>,
     pub(super) is_lost: AtomicBool,
     pub(super) panics: AtomicBool,
@@ -35,7 +35,7 @@ pub(super) fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
     }
 }
 
-impl Shelf {
+impl MapStore {
     pub(super) fn answers(&self) -> Result<(), throttle::Error> {
         assert!(
             !self.panics.load(Ordering::SeqCst),
@@ -78,7 +78,7 @@ impl Shelf {
     }
 }
 
-impl Store for Shelf {
+impl Store for MapStore {
     fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         Box::pin(async { self.grant(ask) })
     }

@@ -63,6 +63,8 @@ pub struct Wanted {
     key: Option<String>,
     /// Tokens wanted, all or nothing; in place of `cost` and `want`.
     tokens: Option<f64>,
+    /// Another name of `tokens`, for callers that know it from LimitLion.
+    requested_tokens: Option<f64>,
     /// Tokens that one unit costs; 1 if absent.
     cost: Option<f64>,
     /// Units of work wanted, 0 to 100,000; 1 if absent. 0 with a `holder` only reports the jobs
@@ -84,7 +86,7 @@ pub struct Wanted {
     /// Seconds after which the holder's report expires, up to 120; 30 if absent.
     ttl_s: Option<f64>,
     /// The rate with which the throttle is made if it does not exist, in tokens per second. Knobs
-    /// that anybody has set win.
+    /// set in the store take precedence.
     rps: Option<f64>,
     /// The burst for that, in windows; only with `rps`.
     burst: Option<f64>,
@@ -325,6 +327,7 @@ async fn read(
     let allowed = [
         "key",
         "tokens",
+        "requested_tokens",
         "cost",
         "want",
         "holder",
@@ -348,12 +351,28 @@ async fn read(
     };
     if let Some(mut fields) = ObjectReader::open(value, "", allowed, &mut errors) {
         lane.key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
-        if fields.has("tokens") && (fields.has("cost") || fields.has("want")) {
-            fields.wrong("tokens", "tokens are wanted all or nothing; allowed: tokens alone, or cost and want without tokens");
+        let named = ["tokens", "requested_tokens"].map(|name| fields.has(name));
+        let tokens_field = if named[1] {
+            "requested_tokens"
+        } else {
+            "tokens"
+        };
+        if named == [true, true] {
+            fields.wrong(
+                tokens_field,
+                "is another name of tokens; allowed: one of the two",
+            );
+        }
+        if named.contains(&true) && (fields.has("cost") || fields.has("want")) {
+            fields.wrong(tokens_field, "tokens are wanted all or nothing; allowed: tokens alone, or cost and want without tokens");
         }
         let cost = fields.positive("cost", COST_MAX, " tokens");
-        let tokens = fields.positive("tokens", COST_MAX, " tokens");
-        cost_field = if tokens.is_some() { "tokens" } else { "cost" };
+        let tokens = fields.positive(tokens_field, COST_MAX, " tokens");
+        cost_field = if tokens.is_some() {
+            tokens_field
+        } else {
+            "cost"
+        };
         lane.cost = tokens.or(cost).unwrap_or(1.0);
         lane.want = fields
             .whole("want", 0..=WANT_MAX, "")

@@ -75,7 +75,7 @@ pub struct CheckResult {
 
 /// The request to check, by a body or by headers.
 #[derive(Default)]
-struct Asked {
+struct CheckFields {
     method: String,
     path: String,
     key: String,
@@ -83,7 +83,7 @@ struct Asked {
     api: String,
 }
 
-/// The outcome of a check, with the throttle whose limits the headers tell.
+/// The outcome of a check, with the throttle whose limits the headers report.
 struct CheckOutcome {
     result: CheckResult,
     throttle: Option<Name>,
@@ -145,7 +145,7 @@ async fn take(
     store: &dyn Store,
     tokens: &TokenMetrics,
     limit: &ApiLimit,
-    asked: &Asked,
+    asked: &CheckFields,
 ) -> Result<CheckOutcome, Problem> {
     let internal =
         |error: crate::throttle::name::InvalidName| Problem::new(Code::Internal, error.to_string());
@@ -198,8 +198,8 @@ async fn take(
     })
 }
 
-/// Takes one token of a key, and counts the request. A throttle that was deleted limits nothing, nor does one that the store
-/// has never reported to this process.
+/// Takes one token of a key, and counts the request. A throttle that was deleted limits nothing,
+/// nor does one that the store has never reported to this process.
 async fn one(store: &dyn Store, tokens: &TokenMetrics, throttle: &Name, key: &str) -> Grant {
     let ask = AcquireRequest {
         throttle: throttle.clone(),
@@ -228,7 +228,7 @@ async fn left_of(store: &dyn Store, throttle: &Name, key: &str) -> Option<u32> {
 }
 
 /// Reads the headers of a proxy; `None` if there are none.
-fn of_headers(headers: &HeaderMap) -> Result<Option<Asked>, Problem> {
+fn of_headers(headers: &HeaderMap) -> Result<Option<CheckFields>, Problem> {
     let text = |name: &str| {
         headers.get(name).map_or(Ok(String::new()), |value| {
             value.to_str().map(str::to_owned).map_err(|_| {
@@ -249,7 +249,7 @@ fn of_headers(headers: &HeaderMap) -> Result<Option<Asked>, Problem> {
     if customer.len() > KEY_BYTES_MAX {
         customer = digest_of(customer.as_bytes());
     }
-    Ok(Some(Asked {
+    Ok(Some(CheckFields {
         method: match text(ORIGINAL_METHOD)? {
             method if method.is_empty() => "GET".to_owned(),
             method => method,
@@ -261,10 +261,10 @@ fn of_headers(headers: &HeaderMap) -> Result<Option<Asked>, Problem> {
     }))
 }
 
-async fn of_body(request: Request) -> Result<Asked, Problem> {
+async fn of_body(request: Request) -> Result<CheckFields, Problem> {
     let mut errors = Errors::default();
     let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
-    let mut asked = Asked::default();
+    let mut asked = CheckFields::default();
     let allowed = ["method", "path", "key", "customer", "api"];
     if let Some(mut fields) = ObjectReader::open(value, "", &allowed, &mut errors) {
         for required in ["method", "path"] {
@@ -275,7 +275,7 @@ async fn of_body(request: Request) -> Result<Asked, Problem> {
         let mut text = |name: &str, bytes: std::ops::RangeInclusive<usize>| {
             fields.text(name, bytes).unwrap_or_default()
         };
-        asked = Asked {
+        asked = CheckFields {
             method: text("method", 1..=METHOD_BYTES_MAX),
             path: text("path", 1..=PATH_BYTES_MAX),
             key: text("key", 0..=KEY_BYTES_MAX),

@@ -41,7 +41,7 @@ pub struct ThrottleDeleted {
 
 /// The reason for which a throttle was not deleted.
 #[derive(Debug, thiserror::Error)]
-pub enum Kept {
+pub enum NotDeleted {
     /// The throttle does not exist.
     #[error("there is no throttle {0}; nothing was deleted")]
     Unknown(Name),
@@ -65,14 +65,18 @@ pub enum Kept {
 
 /// Deletes a throttle with its record, and returns its last status. The record is deleted first, or
 /// the keeper of knobs would restore the throttle.
-pub async fn take_away(store: &dyn Store, queue: &Queue, name: &Name) -> Result<Status, Kept> {
+pub async fn take_away(
+    store: &dyn Store,
+    queue: &Queue,
+    name: &Name,
+) -> Result<Status, NotDeleted> {
     let before = store
         .status(name)
         .await?
-        .ok_or_else(|| Kept::Unknown(name.clone()))?;
+        .ok_or_else(|| NotDeleted::Unknown(name.clone()))?;
     let children = children(store, name).await?;
     if !children.is_empty() {
-        return Err(Kept::Parent {
+        return Err(NotDeleted::Parent {
             name: name.clone(),
             children,
         });
@@ -175,13 +179,13 @@ async fn waiting(queue: &Queue, name: &Name) -> Result<Count, jobs::Error> {
     Ok(all)
 }
 
-impl From<Kept> for Problem {
-    fn from(kept: Kept) -> Self {
+impl From<NotDeleted> for Problem {
+    fn from(kept: NotDeleted) -> Self {
         match kept {
-            Kept::Unknown(name) => Self::throttle_not_found(&name),
-            parent @ Kept::Parent { .. } => Self::new(Code::InUse, parent.to_string()),
-            Kept::Throttles(error) => error.into(),
-            Kept::Queue(error) => error.into(),
+            NotDeleted::Unknown(name) => Self::throttle_not_found(&name),
+            parent @ NotDeleted::Parent { .. } => Self::new(Code::InUse, parent.to_string()),
+            NotDeleted::Throttles(error) => error.into(),
+            NotDeleted::Queue(error) => error.into(),
         }
     }
 }

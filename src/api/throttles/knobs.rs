@@ -90,7 +90,8 @@ pub struct Edit {
     key_burst: Option<f64>,
     /// The factor by which the costs of jobs, and the tokens of requests, count.
     cost_factor: Option<f64>,
-    /// Rolling windows, such as `10/1 1000/3600`: at most so many tokens within any so many seconds.
+    /// Rolling windows, such as `10/1 1000/3600`: the most tokens within any span of this many
+    /// seconds.
     windows: Option<String>,
     /// Rolling windows of each key.
     key_windows: Option<String>,
@@ -415,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_knob_that_may_be_set_is_told_in_the_document() {
+    fn every_knob_that_may_be_set_is_in_the_document() {
         let document = serde_json::to_value(Edit::schema()).unwrap();
         let reported: BTreeSet<&str> = document["properties"]
             .as_object()

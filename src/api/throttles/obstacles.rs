@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttle_without_obstacles_is_told_by_its_rate_alone() {
+    fn a_throttle_without_obstacles_is_reported_by_its_rate_alone() {
         assert_eq!(obstacles_of(&status("hooks")).around(RATE), RATE);
     }
 
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_with_their_number_the_last_success_and_the_last_error() {
+    fn failures_are_reported_with_their_number_the_last_success_and_the_last_error() {
         let hooks = status("hooks");
         let mut failing = Failing {
             failures: 66,

@@ -50,7 +50,7 @@ pub(super) async fn import(
     Ok(())
 }
 
-/// Characters of a name that a table shows: anybody can have written a longer one.
+/// The most characters of a name in a table; names from Redis may be longer.
 const SHOWN_NAME: usize = 60;
 
 /// A hash that another program has written.

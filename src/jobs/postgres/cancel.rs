@@ -19,7 +19,7 @@ from flyball.cancel_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 // A job that was asked to stop and waits again, because its attempt ended at the same moment, ends
 // here.
 pub(super) const CARRY_OUT: &str = "
-with asked as materialized (
+with requested as materialized (
     select c.job_id from flyball.cancel c
     where (select 1 from flyball.lease l where l.job_id = c.job_id limit 1) is null
     order by c.job_id
@@ -29,7 +29,7 @@ was_ready as (
     delete from flyball.ready
     where ctid = any(array(
         select r.tid
-        from asked a
+        from requested a
         cross join lateral (select lane_id, priority from flyball.job where id = a.job_id limit 1) j
         cross join lateral (
             select q.ctid as tid from flyball.ready q
@@ -44,7 +44,7 @@ was_scheduled as (
     delete from flyball.scheduled
     where ctid = any(array(
         select s.tid
-        from asked a
+        from requested a
         cross join lateral (
             select q.ctid as tid from flyball.scheduled q where q.job_id = a.job_id limit 1 for update skip locked
         ) s

@@ -38,7 +38,7 @@ pub struct Batch {
 // fraction of a claim for a job that does not exist. It is an ordered probe with a limit, because
 // `exists` may be answered from a hash of all of `ready`.
 pub(super) const CLAIM: &str = "
-with asked as materialized (
+with requested as materialized (
     select * from unnest($1::bigint[], $2::int[], $5::smallint[], $6::bigint[], $7::bool[])
         as a(lane_id, jobs, priority, job_id, look)
     where exists (
@@ -47,7 +47,7 @@ with asked as materialized (
 ),
 picked as materialized (
     select r.tid, a.look, a.lane_id, r.priority, r.job_id
-    from asked a
+    from requested a
     cross join lateral (
         select q.ctid as tid, q.priority, q.job_id
         from flyball.ready q
@@ -100,7 +100,7 @@ with missing as (
     where l.worker_id = $1 and l.fence = $2 and (select 1 from flyball.job j where j.id = l.job_id limit 1) is null
     returning l.job_id, l.attempt, l.holds_unique
 ),
-trouble as (
+failures as (
     insert into flyball.failure (job_id, attempt, outcome, error)
     select job_id, attempt, 'lost', 'it was claimed, and the job is not in flyball.job any more' from missing
 ),

@@ -21,7 +21,7 @@ pub(super) const LEARN: &str = "
 with seen as (
     select * from unnest($1::text[], $2::bigint[], $3::double precision[]) as s (name, attempts, tokens)
 ),
-mine as (
+own as (
     select k.name from flyball.kind k where k.name in (select name from seen) order by k.name for no key update
 )
 update flyball.kind k
@@ -31,7 +31,7 @@ set attempts = k.attempts + s.attempts,
             * least(1, s.attempts / least(k.attempts + s.attempts, 1000)::double precision),
         s.tokens / s.attempts)
 from seen s
-join mine m using (name)
+join own m using (name)
 where k.name = s.name";
 
 pub(super) const MEANS: &str = "

@@ -82,17 +82,17 @@ pub(super) const WALK_DEAD: &str = walk!("flyball.dead");
 
 // A lane that is not in the directory yet takes its throttle and key from one of its jobs.
 pub(super) const NAMES: &str = "
-with asked as materialized (
+with requested as materialized (
     select * from unnest($1::bigint[], $2::bigint[]) as a(lane_id, job_id)
 ),
 known as materialized (
     select a.lane_id, l.throttle, l.depth, l.depth_at
-    from asked a
+    from requested a
     cross join lateral (select * from flyball.lane where lane_id = a.lane_id limit 1) l
 ),
 found as materialized (
     select a.lane_id, j.throttle, j.key
-    from asked a
+    from requested a
     cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
     where a.lane_id not in (select lane_id from known)
 ),
@@ -184,7 +184,7 @@ impl Queue {
     pub async fn count_now(&self) -> Result<Depths, Error> {
         let mut sweeper = Sweeper::new(self.clone());
         sweeper.round().await?;
-        while sweeper.ledger.lanes_waiting() > 0 {
+        while sweeper.counter.lanes_waiting() > 0 {
             sweeper.write().await?;
         }
         *self.depth.0.lock().await = None;
@@ -203,10 +203,10 @@ struct Walk {
     took: Duration,
 }
 
-/// The walker: the ledger, and the progress of each walk.
+/// The walker: the counter, and the progress of each walk.
 pub struct Sweeper {
     queue: Queue,
-    ledger: DepthCounter,
+    counter: DepthCounter,
     walks: [Walk; 4],
     round_began: Instant,
     seen_since: Option<Duration>,
@@ -227,7 +227,7 @@ impl Sweeper {
         };
         Self {
             queue,
-            ledger: DepthCounter::default(),
+            counter: DepthCounter::default(),
             walks: [walk; 4],
             round_began: Instant::now(),
             seen_since: None,
@@ -271,7 +271,7 @@ impl Sweeper {
 
     /// Returns true once every walk has come to its end.
     pub fn is_whole(&self) -> bool {
-        self.ledger.is_whole()
+        self.counter.is_whole()
     }
 
     /// Walks every part once to its end, and writes the figures.
@@ -294,7 +294,7 @@ impl Sweeper {
             .fetch_all(&self.queue.pool)
             .await?
         {
-            self.ledger.expect(&throttle);
+            self.counter.expect(&throttle);
         }
         let mut after = i64::MIN;
         while let Some(end) = sqlx::query_scalar::<_, Option<i64>>(PAGE_OF_LANES)
@@ -309,7 +309,7 @@ impl Sweeper {
                 .fetch_all(&self.queue.pool)
                 .await?;
             rows.iter()
-                .for_each(|row| self.ledger.introduce(&entry(row)));
+                .for_each(|row| self.counter.introduce(&entry(row)));
             after = end;
         }
         let clock: f64 = sqlx::query_scalar(CLOCK)
@@ -368,8 +368,8 @@ impl Sweeper {
         }
         self.introduce(&found).await?;
         match part {
-            JobTable::Ready => self.ledger.ready(&found, today),
-            _ => self.ledger.others(part, &found, today),
+            JobTable::Ready => self.counter.ready(&found, today),
+            _ => self.counter.others(part, &found, today),
         }
         let walk = &mut self.walks[part as usize];
         if entries >= self.page {
@@ -377,8 +377,8 @@ impl Sweeper {
         } else {
             walk.position = None;
             walk.took = walk.began.map_or(Duration::ZERO, |began| began.elapsed());
-            self.ledger.end(part, today);
-            if self.ledger.round() {
+            self.counter.end(part, today);
+            if self.counter.round() {
                 // A walk that ended in this round may have begun in the round before.
                 let longest = self
                     .walks
@@ -394,9 +394,9 @@ impl Sweeper {
     }
 
     async fn introduce(&mut self, found: &[LaneCount]) -> Result<(), Error> {
-        let strangers = self.ledger.unknown_lanes(found);
+        let unknown = self.counter.unknown_lanes(found);
         let mut entries = Vec::new();
-        for some in strangers.chunks(MAX_LANES_LOOKED_UP) {
+        for some in unknown.chunks(MAX_LANES_LOOKED_UP) {
             let (lanes, jobs): (Vec<i64>, Vec<i64>) =
                 some.iter().map(|one| (one.lane_id, one.oldest)).unzip();
             let rows = sqlx::query(NAMES)
@@ -408,14 +408,14 @@ impl Sweeper {
         }
         entries
             .iter()
-            .for_each(|entry| self.ledger.introduce(entry));
+            .for_each(|entry| self.counter.introduce(entry));
         Ok(())
     }
 
     /// Writes the figures that have changed since the last write, within the limits of one write.
     async fn write(&mut self) -> Result<(), Error> {
         self.wrote = Some(Instant::now());
-        let lanes = self.ledger.take_lanes(LANES_WRITTEN, self.today());
+        let lanes = self.counter.take_lanes(LANES_WRITTEN, self.today());
         if !lanes.is_empty() {
             let (ids, depths): (Vec<i64>, Vec<i64>) = lanes.into_iter().unzip();
             sqlx::query(WRITE_LANES)
@@ -424,10 +424,10 @@ impl Sweeper {
                 .execute(&self.queue.pool)
                 .await?;
         }
-        if !self.ledger.is_whole() {
+        if !self.counter.is_whole() {
             return Ok(());
         }
-        let taken = self.ledger.take_throttles(THROTTLES_WRITTEN);
+        let taken = self.counter.take_throttles(THROTTLES_WRITTEN);
         let is_all = taken.len() < THROTTLES_WRITTEN;
         if !taken.is_empty() {
             let names: Vec<&str> = taken.iter().map(|(name, _)| *name).collect();
@@ -453,7 +453,7 @@ impl Sweeper {
             let age = self.age();
             sqlx::query(WRITE_SWEEP)
                 .bind(age.as_secs_f64())
-                .bind(self.ledger.lanes_waiting() == 0)
+                .bind(self.counter.lanes_waiting() == 0)
                 .bind(self.seen_since.take().map(|since| since.as_secs_f64()))
                 .execute(&self.queue.pool)
                 .await?;

@@ -24,27 +24,27 @@ with picked as materialized (
         for update skip locked
     ) r
 ),
-gone as (
+dropped as (
     delete from flyball.ready
     where ctid = any(array(select tid from picked))
     returning job_id, attempt, holds_unique
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, error)
-    select job_id, attempt, 'dropped', $1, 'dropped: over the limit of its throttle' from gone
+    select job_id, attempt, 'dropped', $1, 'dropped: over the limit of its throttle' from dropped
 ),
 freed as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u
-        where u.expires_at is null and u.job_id = any(array(select job_id from gone where holds_unique))
+        where u.expires_at is null and u.job_id = any(array(select job_id from dropped where holds_unique))
         for update skip locked
     ))
 )
 select j.kind, count(*) as jobs
 from flyball.job j
-where j.id = any(array(select job_id from gone))
-    and j.id >= (select min(job_id) from gone) and j.id <= (select max(job_id) from gone)
+where j.id = any(array(select job_id from dropped))
+    and j.id >= (select min(job_id) from dropped) and j.id <= (select max(job_id) from dropped)
 group by j.kind";
 
 impl Queue {

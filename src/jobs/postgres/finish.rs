@@ -43,7 +43,7 @@ select job_id from taken";
 // A row whose fence does not match is not returned: the answer of a stale worker changes nothing.
 // An attempt that another would follow ends the job if cancellation was requested in the meantime.
 pub(super) const FINISH: &str = "
-with said as (
+with reported as (
     select * from unnest($1::bigint[], $2::bigint[], $3::text[]::flyball.outcome[], $4::float8[], $5::text[])
         as s(job_id, fence, outcome, delay_s, error)
 ),
@@ -51,7 +51,7 @@ taken as (
     delete from flyball.lease
     where ctid = any(array(
         select l.tid
-        from said s
+        from reported s
         cross join lateral (select ctid as tid from flyball.lease where job_id = s.job_id and fence = s.fence limit 1) l
     ))
     returning *
@@ -62,7 +62,7 @@ ended as (
             then 'cancelled' else s.outcome end as outcome
     from taken t
     join (
-        select *, outcome = 'dead' or outcome = 'ambiguous' and delay_s is null as dead from said
+        select *, outcome = 'dead' or outcome = 'ambiguous' and delay_s is null as dead from reported
     ) s on s.job_id = t.job_id and s.fence = t.fence
 ),
 stopped as (
@@ -73,7 +73,7 @@ history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at, error)
     select job_id, attempt, outcome, worker_id, claimed_at, error from ended where outcome <> 'handed_back'
 ),
-trouble as (
+failures as (
     insert into flyball.failure (job_id, attempt, outcome, error)
     select job_id, attempt, outcome, error from ended where outcome in ('failed', 'ambiguous', 'throttled', 'dead')
 ),
@@ -91,7 +91,7 @@ later as (
     where outcome in ('failed', 'ambiguous', 'snoozed') and not dead or (outcome = 'throttled' and delay_s is not null)
     on conflict do nothing
 ),
-buried as (
+dead_letters as (
     insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
     select job_id, lane_id, priority, attempt, cost, error from ended where dead
     on conflict do nothing

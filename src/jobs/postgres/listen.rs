@@ -64,7 +64,7 @@ impl Queue {
 
 /// Returns the lanes of a payload: decimal numbers separated by commas.
 ///
-/// A list that was cut off ends with a number that is no lane of ours.
+/// A truncated list ends with a number that is not one of our lanes.
 fn named(payload: &str) -> Vec<i64> {
     payload
         .split(',')

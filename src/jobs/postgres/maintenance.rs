@@ -112,7 +112,7 @@ delete from flyball.cancel c
 where c.job_id = any(array(
     select o.job_id from flyball.cancel o
     where o.requested_at < now() - interval '1 minute' and not exists (select 1 from flyball.lease l where l.job_id = o.job_id)
-        and coalesce(flyball.job_state(o.job_id), 'gone') not in ('ready', 'scheduled', 'retryable')
+        and coalesce(flyball.job_state(o.job_id), 'deleted') not in ('ready', 'scheduled', 'retryable')
     order by o.job_id
     limit $1
 ))";
@@ -133,11 +133,11 @@ pub(super) const FORGET_DEAD: &str = "
 with old as materialized (
     select job_id from flyball.dead where died_at < now() - make_interval(days => $2) order by died_at limit $1
 ),
-gone as (
+deleted as (
     delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt
 )
 insert into flyball.attempt (job_id, attempt, outcome, error)
-select job_id, attempt, 'cancelled', format('nobody asked for this dead letter for %s days', $2) from gone";
+select job_id, attempt, 'cancelled', format('this dead letter expired after %s days', $2) from deleted";
 
 // A lane in use is written at least once a day, whatever the state of its jobs, and the walk that
 // does so must have passed since. A weight set by a person is kept. The two pages make sure that

@@ -85,12 +85,12 @@ taken as (
 // claims.
 pub(super) const PROMOTE_CROWD: &str = concat!(
     "
-with recursive me as materialized (
+with recursive guard as materialized (
     select pg_try_advisory_xact_lock(hashtext('flyball.promote')) as alone
 ),
 hop as (
     (select s.turn from flyball.scheduled s
-     where s.turn > $1 and (select alone from me)
+     where s.turn > $1 and (select alone from guard)
      order by s.turn, s.run_at limit 1)
     union all
     (select n.turn
@@ -141,7 +141,7 @@ taken as (
 ),",
     deliver!(
         ",
-    (select alone from me) as alone,
+    (select alone from guard) as alone,
     (select case when count(*) = 256 then max(turn) end from due) as last,
     coalesce((select bool_or(jobs = 64) from due), false) as deep"
     )

@@ -53,7 +53,7 @@ impl Queue {
         })
     }
 
-    /// Makes a waiting job wait until `run_at`, whatever it waited for before; no attempt is used.
+    /// Makes a waiting job wait until `run_at` instead; no attempt is used.
     pub async fn reschedule(
         &self,
         id: i64,

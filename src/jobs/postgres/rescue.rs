@@ -31,7 +31,7 @@ pub struct Rescued {
 // deleted, frees its unique key and is reported among the recent failures and to the caller. The
 // history has no place for it, because its day may be gone.
 pub(super) const RESCUE: &str = "
-with gone as (
+with dead_workers as (
     update flyball.worker
     set stopped_at = coalesce(stopped_at, clock_timestamp()), rescued = true
     where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
@@ -39,27 +39,27 @@ with gone as (
 ),
 lost as (
     delete from flyball.lease l
-    where l.worker_id in (select id from gone)
+    where l.worker_id in (select id from dead_workers)
         or (l.worker_id = any($1::int[]) and not exists (select 1 from flyball.worker w where w.id = l.worker_id and w.stopped_at is null))
     returning l.*
 ),
-judged as (
-    select l.*, j.max_attempts, coalesce(c.updated_at > l.claimed_at, false) as got_on,
+checked as (
+    select l.*, j.max_attempts, coalesce(c.updated_at > l.claimed_at, false) as progressed,
         exists (select 1 from flyball.cancel x where x.job_id = l.job_id) as cancelled
     from lost l
     left join lateral (select max_attempts from flyball.job where id = l.job_id limit 1) j on true
     left join lateral (select updated_at from flyball.checkpoint where job_id = l.job_id limit 1) c on true
 ),
 sorted as (
-    select *, case when got_on then attempt - 1 else attempt end as used,
-        not cancelled and not got_on and attempt >= max_attempts as over
-    from judged where max_attempts is not null
+    select *, case when progressed then attempt - 1 else attempt end as used,
+        not cancelled and not progressed and attempt >= max_attempts as over
+    from checked where max_attempts is not null
 ),
 missing as (
-    select * from judged where max_attempts is null
+    select * from checked where max_attempts is null
 ),
 stopped as (
-    delete from flyball.cancel c using judged j where c.job_id = j.job_id
+    delete from flyball.cancel c using checked j where c.job_id = j.job_id
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at, error)
@@ -67,13 +67,13 @@ history as (
         'the worker died or lost its connection'
     from sorted
 ),
-trouble as (
+failures as (
     insert into flyball.failure (job_id, attempt, outcome, error)
     select job_id, attempt, 'lost'::flyball.outcome, 'the worker died or lost its connection' from sorted where not cancelled
     union all
     select job_id, attempt, 'lost', 'the worker died, and the job is not in flyball.job any more' from missing
 ),
-buried as (
+dead_letters as (
     insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
     select job_id, lane_id, priority, attempt, cost, 'the worker died during the last attempt'
     from sorted where over
@@ -96,7 +96,7 @@ again as (
     select lane_id, priority, job_id, used, cost, holds_unique from sorted where not over and not cancelled
     on conflict do nothing
 )
-select (select count(*) from gone) as workers, (
+select (select count(*) from dead_workers) as workers, (
         select pg_notify('flyball', left(string_agg(lane_id::text, ','), 7900))
         from (select distinct lane_id from sorted where not over and not cancelled) as lanes having count(*) > 0
     )::text as rung,

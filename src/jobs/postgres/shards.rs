@@ -15,7 +15,7 @@ const QUIET_S: f64 = 5.0;
 // A worker with more than its fair part releases the rest; free shards go to the first worker that
 // takes them, so that no lane is unattended while the parts are worked out.
 pub(super) const HOLD_SHARDS: &str = "
-with fair as (
+with fair_share as (
     select ceil(64.0 / greatest(count(*), 1))::int as n
     from flyball.worker
     where stopped_at is null and (id = $1 or serves and heartbeat_at > clock_timestamp() - make_interval(secs => $3))
@@ -23,7 +23,7 @@ with fair as (
 back as (
     update flyball.worker set serves = true where id = $1 and not serves
 ),
-mine as (
+own as (
     select shard from flyball.shard where worker_id = $1 and expires_at > clock_timestamp() order by shard for update
 ),
 free as (
@@ -33,20 +33,20 @@ free as (
     for update skip locked
 ),
 kept as (
-    (select shard from mine order by shard limit (select n from fair))
+    (select shard from own order by shard limit (select n from fair_share))
     union all
-    (select shard from free order by shard limit (select greatest((select n from fair) - (select count(*) from mine), 0)))
+    (select shard from free order by shard limit (select greatest((select n from fair_share) - (select count(*) from own), 0)))
 ),
-touched as (
+updated as (
     update flyball.shard s
     set worker_id = case when k.shard is null then null else $1 end,
         expires_at = case when k.shard is null then '-infinity' else clock_timestamp() + make_interval(secs => $2) end
-    from (select shard from mine union select shard from kept) t
+    from (select shard from own union select shard from kept) t
     left join kept k using (shard)
     where s.shard = t.shard
     returning s.shard, s.worker_id
 )
-select shard from touched where worker_id = $1";
+select shard from updated where worker_id = $1";
 
 // One worker keeps its part in any case, so that the lanes are attended when all are busy.
 pub(super) const LET_GO: &str = "
@@ -58,7 +58,7 @@ with other as (
 unable as (
     update flyball.worker set serves = false where id = $1 and serves and exists (select from other)
 ),
-let_go as (
+released as (
     update flyball.shard set worker_id = null, expires_at = '-infinity' where worker_id = $1 and exists (select from other)
 )
 select exists (select from other)";

@@ -59,7 +59,7 @@ order by id
 limit 1000";
 
 pub(super) const PULSE: &str = "
-with beat as (
+with heartbeat as (
     update flyball.worker set heartbeat_at = clock_timestamp()
     where id = $1 and stopped_at is null and heartbeat_at + ttl >= clock_timestamp()
     returning id
@@ -71,7 +71,7 @@ reports as (
     select b.id, t.throttle, t.completed, t.failed, t.refused, t.busy_s, t.running, t.untimed, t.durations::bigint[],
         case when t.completed > 0 then clock_timestamp() end, case when t.failed > 0 then clock_timestamp() end,
         case when t.completed > 0 then t.failed else 0 end
-    from beat b
+    from heartbeat b
     cross join unnest(
         $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[], $8::bigint[], $9::text[]
     ) t (throttle, completed, failed, refused, busy_s, running, untimed, durations)
@@ -82,11 +82,11 @@ reports as (
         failed_at = case when excluded.failed > f.failed then clock_timestamp() else f.failed_at end,
         failed_before = case when excluded.completed > f.completed then excluded.failed else f.failed_before end
 )
-select exists (select 1 from beat) as alive,
+select exists (select 1 from heartbeat) as alive,
     coalesce((
         select array_agg(c.job_id)
         from flyball.cancel c
-        cross join lateral (select 1 from flyball.lease l where l.job_id = c.job_id and l.worker_id = $1 limit 1) mine
+        cross join lateral (select 1 from flyball.lease l where l.job_id = c.job_id and l.worker_id = $1 limit 1) own
     ), '{}') as cancel,
     exists (select 1 from flyball.pause) as paused";
 
@@ -98,35 +98,35 @@ macro_rules! give_back {
     ($whose:literal) => {
         concat!(
             "
-with mine as (
+with own as (
     delete from flyball.lease where ",
             $whose,
             " returning *
 ),
-judged as (
-    select m.*, exists (select 1 from flyball.cancel c where c.job_id = m.job_id) as cancelled from mine m
+checked as (
+    select m.*, exists (select 1 from flyball.cancel c where c.job_id = m.job_id) as cancelled from own m
 ),
 stopped as (
-    delete from flyball.cancel c using judged j where c.job_id = j.job_id
+    delete from flyball.cancel c using checked j where c.job_id = j.job_id
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at)
-    select job_id, attempt, 'cancelled', worker_id, claimed_at from judged where cancelled
+    select job_id, attempt, 'cancelled', worker_id, claimed_at from checked where cancelled
 ),
 freed as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u
-        where u.expires_at is null and u.job_id = any(array(select job_id from judged where holds_unique and cancelled))
+        where u.expires_at is null and u.job_id = any(array(select job_id from checked where holds_unique and cancelled))
         for update skip locked
     ))
 ),
 again as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-    select lane_id, priority, job_id, attempt - 1, cost, holds_unique from judged where not cancelled
+    select lane_id, priority, job_id, attempt - 1, cost, holds_unique from checked where not cancelled
     on conflict do nothing
 )
-select count(*) from judged where not cancelled"
+select count(*) from checked where not cancelled"
         )
     };
 }
@@ -213,7 +213,7 @@ impl Queue {
     /// Sends a heartbeat with the outcomes of jobs, and returns its answer, which names the jobs
     /// that must stop.
     ///
-    /// It writes one row, and one for each tally, whatever the number of running jobs.
+    /// It writes one row, and one for each tally, regardless of the number of running jobs.
     pub async fn pulse(&self, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
         pulse_on(&self.lifeline, worker_id, tallies).await
     }

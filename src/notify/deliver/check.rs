@@ -43,7 +43,7 @@ mod tests {
     use crate::providers::{Account, AccountSecret, Http, Tools, twilio};
 
     #[test]
-    fn what_every_account_refuses_is_told_before_a_job_is_made() {
+    fn what_every_account_refuses_is_reported_before_a_job_is_made() {
         let http = || Arc::new(Http::new(Guard::open()).unwrap());
         let tools = Tools {
             http: http(),

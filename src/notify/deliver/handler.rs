@@ -105,7 +105,7 @@ impl NotificationHandler {
             ended_at_s: since.as_second().saturating_add(valid_for.as_secs() as i64),
             until,
             requested_delay: None,
-            doubts: 0,
+            uncertain_failures: 0,
             refused: 0,
         };
         if let Some(reason) = begun.suppressed {

@@ -28,7 +28,7 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) means: &'a DeliveryServices,
     /// The treatment of an attempt whose outcome is unknown.
     pub(super) policy: OnAmbiguous,
-    /// Earlier failures in a row of which the recipient was the cause.
+    /// Earlier consecutive failures caused by the recipient.
     pub(super) failures: u32,
     pub(super) attempts: Vec<Attempt>,
     /// The deadline by the local clock, in unix seconds.
@@ -45,8 +45,8 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) requested_delay: Option<Duration>,
     /// Accounts that failed or refused the message while nothing else is known against them; the
     /// message may be at fault.
-    pub(super) doubts: usize,
-    /// The accounts among `doubts` that refused the message.
+    pub(super) uncertain_failures: usize,
+    /// The accounts among `uncertain_failures` that refused the message.
     pub(super) refused: usize,
 }
 

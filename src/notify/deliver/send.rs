@@ -42,7 +42,7 @@ impl DeliveryRun<'_> {
         loop {
             let held = match accounts.take(self.job.id, &not, CHECKOUT_TIMEOUT).await {
                 Checkout::Held(held) => held,
-                Checkout::Wait { .. } | Checkout::Nobody if self.doubts > 0 => {
+                Checkout::Wait { .. } | Checkout::Nobody if self.uncertain_failures > 0 => {
                     return Err(self.again(&not).await);
                 }
                 Checkout::Wait { wait, why } => return self.wait(wait, &why).await,
@@ -100,7 +100,7 @@ impl DeliveryRun<'_> {
                 return outcome;
             }
             not.push(held.at);
-            if failures == 0 && self.doubts == 0 && not.len() >= HOPS_MAX {
+            if failures == 0 && self.uncertain_failures == 0 && not.len() >= HOPS_MAX {
                 // Accounts throttled or refused in turn, which is not the message's fault.
                 return self
                     .wait(USUAL_DELAY, "too many accounts in a row did not accept it")
@@ -164,7 +164,7 @@ impl DeliveryRun<'_> {
             Sent::Transient { reason } => {
                 let is_away = self.failed(held, &reason, is_cut, answer.delay).await;
                 self.requested_delay = self.requested_delay.into_iter().chain(answer.delay).min();
-                self.doubts += usize::from(!is_away);
+                self.uncertain_failures += usize::from(!is_away);
                 *failures += 1;
                 None
             }
@@ -177,9 +177,9 @@ impl DeliveryRun<'_> {
                 )
             }
             Sent::AccountFailure { reason } => {
-                let is_doubted = usize::from(!accounts.account_failed(held, &reason).await);
-                self.doubts += is_doubted;
-                self.refused += is_doubted;
+                let uncertain = usize::from(!accounts.account_failed(held, &reason).await);
+                self.uncertain_failures += uncertain;
+                self.refused += uncertain;
                 None
             }
             Sent::PermanentRecipient { suppress, reason } => {
@@ -195,7 +195,7 @@ impl DeliveryRun<'_> {
                     ..self.written(state, Some(held), self.able())
                 };
                 self.record_update(written).await;
-                // A retry would change nothing, so this is no dead letter: the delivery record
+                // A retry would change nothing, so this is not a dead letter: the delivery record
                 // holds the outcome.
                 Some(Ok(Outcome::Done))
             }

@@ -6,7 +6,7 @@ use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use crate::jobs::Error;
-use crate::notify::{BeginRequest, Begun, DeliveryState, recipient};
+use crate::notify::{BeginRequest, BegunDelivery, DeliveryState, recipient};
 use crate::postgres::Db;
 
 /// Time that the first message for a rested recipient has before another one goes first, in
@@ -20,13 +20,13 @@ const BEHIND_S: f64 = 10.0;
 // is over, one goes first; rows locked by a concurrent statement are skipped, because that
 // statement chooses the first.
 pub(super) const BEGIN: &str = "
-with asked as materialized (
+with requested as materialized (
     select a.job_id, a.channel, flyball.keyed_digest(a.known) as digest, a.n
     from unnest($1::bigint[], $2::text[], $3::bytea[]) with ordinality as a(job_id, channel, known, n)
 ),
 due as materialized (
     select h.channel, h.recipient_digest
-    from (select distinct a.channel, a.digest from asked a order by a.channel, a.digest) a
+    from (select distinct a.channel, a.digest from requested a order by a.channel, a.digest) a
     cross join lateral (
         select r.channel, r.recipient_digest from flyball.recipient_backoff r
         where r.channel = a.channel and r.recipient_digest = a.digest and r.backoff_until <= clock_timestamp()
@@ -50,7 +50,7 @@ select u.reason, d.tries, d.last_outcome, d.requeued_at, j.since as waits_since,
         when f.channel is not null and row_number() over (partition by s.channel, s.digest, f.channel order by s.n) = 1 then null
         else greatest(extract(epoch from r.backoff_until - clock_timestamp()), $5)::float8
     end as rest_s
-from asked s
+from requested s
 left join first f on f.channel = s.channel and f.recipient_digest = s.digest
 left join lateral (
     select h.reason from flyball.suppression h where h.channel = s.channel and h.recipient_digest = s.digest limit 1
@@ -68,7 +68,7 @@ left join lateral (
 order by s.n";
 
 /// Returns one record for each query, in order.
-pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begun>, Error> {
+pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<BegunDelivery>, Error> {
     let ids: Vec<i64> = requests.iter().map(|one| one.job_id).collect();
     let channels: Vec<&str> = requests.iter().map(|one| one.channel.as_str()).collect();
     let digests: Vec<Vec<u8>> = requests
@@ -89,7 +89,7 @@ pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begu
                 .flatten()
                 .map(Timestamp::to_jiff)
         };
-        Ok(Begun {
+        Ok(BegunDelivery {
             suppressed: row.try_get("reason")?,
             attempts: row.try_get::<Option<i32>, _>("tries")?.unwrap_or(0),
             last_outcome: row.try_get("last_outcome")?,

@@ -11,7 +11,7 @@ use super::{begin, events, record};
 use crate::jobs::Error;
 use crate::notify::metrics::NotifyMetrics;
 use crate::notify::record::Fresh;
-use crate::notify::{BeginRequest, Begun, DeliveryUpdate, Notice};
+use crate::notify::{BeginRequest, BegunDelivery, DeliveryUpdate, Notice};
 use crate::postgres::Db;
 use crate::service::{Batcher, Broken};
 
@@ -32,16 +32,16 @@ type BatchStatement<T, R> = for<'a> fn(&'a Db, &'a [T]) -> BoxFuture<'a, Result<
 #[derive(Clone, Debug)]
 pub struct Deliveries {
     pub(super) db: Db,
-    begins: Batcher<BeginRequest, Result<Begun, Error>>,
+    begins: Batcher<BeginRequest, Result<BegunDelivery, Error>>,
     records: Batcher<DeliveryUpdate, Result<(), Error>>,
     notices: Batcher<Notice, Result<Fresh, Error>>,
-    pub(super) places: Arc<Places>,
+    pub(super) places: Arc<WalkPositions>,
     pub metrics: NotifyMetrics,
 }
 
 /// Positions of walks in bounded steps.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct WalkPositions {
     /// The position of the expiry, by throttle.
     expire: Mutex<HashMap<String, String>>,
     /// The position of the deletion: the last message that it examined.
@@ -51,7 +51,7 @@ pub(super) struct Places {
     pub(super) swept_to: Mutex<Option<f64>>,
 }
 
-impl Places {
+impl WalkPositions {
     pub(super) fn expire(&self) -> MutexGuard<'_, HashMap<String, String>> {
         self.expire.lock()
     }
@@ -107,7 +107,7 @@ impl Deliveries {
     }
 
     /// Reads the record of a message before an attempt; concurrent calls share a statement.
-    pub async fn begin(&self, request: BeginRequest) -> Result<Begun, Error> {
+    pub async fn begin(&self, request: BeginRequest) -> Result<BegunDelivery, Error> {
         self.begins
             .submit(request)
             .await

@@ -15,7 +15,7 @@ const MAX_STATEMENT_EVENTS: usize = 2_000;
 // A known event changes nothing. A new event that names its recipient takes effect for the
 // recipient at once; for the message it takes effect when it is applied.
 pub(super) const RECORD_EVENTS: &str = "
-with said as materialized (
+with reported as materialized (
     select s.pool, s.account, s.channel, s.event_id, s.provider_id, s.event_type, flyball.keyed_digest(s.known) as digest, s.reason, s.at_s
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::float8[])
         as s(pool, account, channel, event_id, provider_id, event_type, known, reason, at_s)
@@ -23,12 +23,12 @@ with said as materialized (
 new as (
     insert into flyball.delivery_event (pool, account, channel, event_id, provider_id, event_type, recipient_digest, reason, at)
     select pool, account, channel, event_id, provider_id, event_type, digest, reason, to_timestamp(at_s)
-    from said
+    from reported
     order by pool, event_id
     on conflict do nothing
     returning pool, account, channel, event_id, event_type, recipient_digest
 ),
-barred as (
+suppressed as (
     insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
     select distinct on (channel, recipient_digest) channel, recipient_digest, event_type, pool, account
     from new
@@ -43,7 +43,7 @@ counted as (
         count(*) filter (where event_type = 'bounced'), count(*) filter (where event_type = 'complained'),
         count(*) filter (where event_type = 'unsubscribed')
     from new
-    where event_type in ('delivered', 'bounced', 'complained', 'unsubscribed') and (select count(*) from barred) >= 0
+    where event_type in ('delivered', 'bounced', 'complained', 'unsubscribed') and (select count(*) from suppressed) >= 0
     group by pool, account
     order by pool, account
     on conflict (pool, account, hour) do update
@@ -78,7 +78,7 @@ found as materialized (
         limit 1
     ) d
 ),
-news as materialized (
+changes as materialized (
     select job_id, (array_agg(state order by flyball.delivery_rank(state) desc, at desc))[1] as state,
         (array_agg(reason order by flyball.delivery_rank(state) desc, at desc))[1] as reason,
         bool_or(event_type = 'complained') as complained
@@ -93,11 +93,11 @@ moved as (
         complained = d.complained or n.complained,
         unsent = d.unsent and flyball.delivery_rank(n.state) <= flyball.delivery_rank(d.state),
         updated_at = clock_timestamp()
-    from news n
+    from changes n
     where d.job_id = n.job_id
     returning 1
 ),
-barred as (
+suppressed as (
     insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
     select distinct on (to_channel, to_digest) to_channel, to_digest, event_type, pool, account
     from found

@@ -28,10 +28,10 @@ old as materialized (
     left join lateral (select j.id from flyball.job j where j.id = w.job_id limit 1) j on true
     where j.id is null and w.updated_at < now() - make_interval(days => $2)
 ),
-gone as (
+deleted as (
     delete from flyball.delivery where job_id = any(array(select job_id from old)) returning 1
 )
-select (select count(*) from walk) as walked, (select max(job_id) from walk) as walked_to, (select count(*) from gone) as gone";
+select (select count(*) from walk) as walked, (select max(job_id) from walk) as walked_to, (select count(*) from deleted) as deleted";
 
 pub(super) const FORGET_EVENTS: &str = "
 delete from flyball.delivery_event
@@ -78,20 +78,20 @@ old as materialized (
     cross join lateral (select j.kind from flyball.job j where j.id = w.job_id limit 1) j
     where j.kind = 'notification'
 ),
-gone as (
+deleted as (
     delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt
 ),
 recorded as (
     insert into flyball.attempt (job_id, attempt, outcome, error)
-    select job_id, attempt, 'cancelled', format('nobody asked for this dead letter for %s days', $1) from gone
+    select job_id, attempt, 'cancelled', format('this dead letter expired after %s days', $1) from deleted
 ),
-wiped as (
+cleared as (
     update flyball.job j
     set args = j.args - array['subject', 'body', 'html', 'template', 'data', 'extra']
-    where j.id = any(array(select job_id from gone))
+    where j.id = any(array(select job_id from deleted))
     returning 1
 )
-select (select count(*) from gone) as gone, (select count(*) from walk) as walked, w.died_at, w.job_id
+select (select count(*) from deleted) as deleted, (select count(*) from walk) as walked, w.died_at, w.job_id
 from (select died_at, job_id from walk order by died_at desc, job_id desc limit 1) w";
 
 impl Deliveries {
@@ -114,7 +114,7 @@ impl Deliveries {
             let Some(row) = statement.fetch_optional(&self.db).await? else {
                 break;
             };
-            forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
+            forgotten += row.try_get::<i64, _>("deleted")?.unsigned_abs();
             if row.try_get::<i64, _>("walked")? < LOOKED_AT {
                 break;
             }
@@ -161,7 +161,7 @@ impl Deliveries {
                 .bind(LOOKED_AT)
                 .fetch_one(&self.db)
                 .await?;
-            forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
+            forgotten += row.try_get::<i64, _>("deleted")?.unsigned_abs();
             let is_over = row.try_get::<i64, _>("walked")? < LOOKED_AT;
             *self.places.forget.lock() = if is_over {
                 0

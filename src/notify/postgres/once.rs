@@ -3,14 +3,14 @@
 
 use super::Deliveries;
 use crate::jobs::Error;
-use crate::providers::events::Once;
+use crate::providers::events::ReplayGuard;
 
 /// Expired rows that are deleted with each insert.
 const MAX_LAPSED_DELETED: i64 = 20;
 
 // On a conflict the row's first body is compared, also if its transaction commits concurrently.
 pub(super) const REMEMBER: &str = "
-with gone as (
+with deleted as (
     delete from flyball.event_token
     where ctid = any(array(
         select ctid from flyball.event_token where expires_at < now() order by expires_at limit $4 for update skip locked
@@ -23,7 +23,7 @@ returning body_digest = $2";
 
 impl Deliveries {
     /// Stores a signature with its body. Returns false if it was stored with another body.
-    pub async fn is_of_this_body(&self, once: &Once) -> Result<bool, Error> {
+    pub async fn is_of_this_body(&self, once: &ReplayGuard) -> Result<bool, Error> {
         let statement = sqlx::query_scalar(REMEMBER)
             .bind(&once.signed)
             .bind(&once.body);

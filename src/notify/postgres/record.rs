@@ -21,7 +21,7 @@ const MAX_ATTEMPTS_KEPT: usize = 50;
 // messages, then recipients, then tallies. The result names the messages for which events arrived
 // before their record.
 pub(super) const RECORD: &str = "
-with said as materialized (
+with reported as materialized (
     select s.job_id, s.channel, s.pool, s.provider, s.account, s.state, s.provider_id, flyball.keyed_digest(s.known) as digest, s.recipient,
         s.category, s.attempts, s.tries, s.outcome, s.reason, s.suppress, s.unsent,
         coalesce((select j.tenant from flyball.job j where j.id = s.job_id limit 1), '') as tenant
@@ -36,7 +36,7 @@ written as (
          last_outcome, reason, unsent)
     select job_id, channel, pool, tenant, provider, account, state, provider_id, digest, recipient, category, attempts, tries, outcome,
         reason, unsent
-    from said
+    from reported
     order by job_id
     on conflict (job_id) do update
     set channel = excluded.channel, pool = excluded.pool, provider = excluded.provider,
@@ -53,9 +53,9 @@ written as (
     returning d.job_id
 ),
 new as materialized (
-    select s.* from said s where s.job_id in (select job_id from written)
+    select s.* from reported s where s.job_id in (select job_id from written)
 ),
-barred as (
+suppressed as (
     insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
     select distinct on (channel, digest) channel, digest, suppress, pool, account
     from new
@@ -69,14 +69,14 @@ counted as (
     select pool, account, date_trunc('hour', now(), 'UTC'), count(*) filter (where state in ('sent', 'delivered')),
         count(*) filter (where state = 'delivered'), count(*) filter (where state = 'bounced')
     from new
-    where account is not null and state in ('sent', 'delivered', 'bounced') and (select count(*) from barred) >= 0
+    where account is not null and state in ('sent', 'delivered', 'bounced') and (select count(*) from suppressed) >= 0
     group by pool, account
     order by pool, account
     on conflict (pool, account, hour) do update
     set accepted = t.accepted + excluded.accepted, delivered = t.delivered + excluded.delivered, bounced = t.bounced + excluded.bounced
 )
 select s.pool, s.provider_id
-from said s
+from reported s
 where s.provider_id is not null and exists (
     select from flyball.delivery_event e where e.pool = s.pool and e.provider_id = s.provider_id and e.job_id is null
 )";

@@ -1,5 +1,5 @@
-//! The budget of a rendering: the bytes that it may still read and write, its time, and a writer that
-//! stays within both.
+//! The budget of a rendering: the bytes that it may still read and write, its time, and a writer
+//! that stays within both.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_rejection_times_tell_nothing_for_a_moment() {
+    fn after_a_rejection_times_report_nothing_for_a_moment() {
         let mut lines = proven(10, 30, 1);
         assert!(!lines.is_narrow(0, NOW));
         lines.ended(0, PushEffect::Rejected, NOW);

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_told() {
+    fn everything_wrong_is_reported() {
         assert!(
             check(&message(
                 Channel::Push,

@@ -407,7 +407,7 @@ async fn nobody_there_and_nobody_who_speaks() {
 }
 
 #[tokio::test]
-async fn after_a_rejection_times_tell_nothing_for_a_moment() {
+async fn after_a_rejection_times_report_nothing_for_a_moment() {
     let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     assert!(
@@ -492,7 +492,7 @@ async fn an_expired_token_is_replaced_once_and_not_too_early() {
 }
 
 #[test]
-fn wrong_settings_are_told() {
+fn wrong_settings_are_reported() {
     let good = [
         ("team_id", "ABCDE12345"),
         ("key_id", "KEY1234567"),

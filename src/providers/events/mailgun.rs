@@ -8,9 +8,9 @@
 use aws_lc_rs::{digest, hmac};
 use serde_json::Value;
 
-use super::super::{Account, EventKind, Posted, ProviderEvent, RejectedWebhook, words};
+use super::super::{Account, EventKind, ProviderEvent, RejectedWebhook, WebhookRequest, words};
 use super::age;
-use super::once::Once;
+use super::once::ReplayGuard;
 
 /// The account setting that holds the secret.
 const KEY: &str = "webhook_signing_key";
@@ -19,7 +19,10 @@ const KEY: &str = "webhook_signing_key";
 const USUAL_AGE_S: i64 = 600;
 
 /// Checks the signature of a request and reads its event.
-pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
+pub fn read(
+    account: &Account,
+    posted: &WebhookRequest<'_>,
+) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     let no_secret = || RejectedWebhook::NoSecret {
         account: account.name.clone(),
         field: KEY,
@@ -63,7 +66,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>
 
 /// Returns the record that binds an authentic request's signature to its body; `None` for a request
 /// that cannot be parsed.
-pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
+pub fn once(account: &Account, posted: &WebhookRequest<'_>) -> Option<ReplayGuard> {
     let body: Value = serde_json::from_slice(posted.body).ok()?;
     let signature = &body["signature"];
     let timestamp = match &signature["timestamp"] {
@@ -79,7 +82,7 @@ pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
         &hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()),
         format!("once:{signed}").as_bytes(),
     );
-    Some(Once {
+    Some(ReplayGuard {
         signed: signed.as_ref().to_vec(),
         body: digest(posted.body),
         until_s: posted
@@ -199,7 +202,7 @@ mod tests {
         let body = body.to_string();
         read(
             &account,
-            &Posted {
+            &WebhookRequest {
                 url: "",
                 headers: &BTreeMap::new(),
                 body: body.as_bytes(),
@@ -311,7 +314,7 @@ mod tests {
             let body = body.to_string();
             once(
                 &account,
-                &Posted {
+                &WebhookRequest {
                     url: "",
                     headers: &BTreeMap::new(),
                     body: body.as_bytes(),
@@ -385,7 +388,7 @@ mod tests {
 
     #[test]
     fn without_a_secret_nothing_is_believed() {
-        let posted = Posted {
+        let posted = WebhookRequest {
             url: "",
             headers: &BTreeMap::new(),
             body: b"{}",

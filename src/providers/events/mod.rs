@@ -15,5 +15,5 @@ pub mod ses;
 pub mod sns;
 pub mod twilio;
 
-pub use once::Once;
+pub use once::ReplayGuard;
 pub use read::{once, read};

@@ -3,7 +3,7 @@
 /// A record of a request whose signature does not cover its body, against replays with another
 /// body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Once {
+pub struct ReplayGuard {
     /// A digest of the signed text.
     pub signed: Vec<u8>,
     /// A digest of the body.

@@ -1,7 +1,7 @@
 //! The entry point for webhooks: from a provider's request to its events.
 
-use super::super::{Account, Posted, Provider, ProviderEvent, RejectedWebhook, Tools};
-use super::once::Once;
+use super::super::{Account, Provider, ProviderEvent, RejectedWebhook, Tools, WebhookRequest};
+use super::once::ReplayGuard;
 use super::sns::{Certs, SnsRead};
 use super::{mailgun, sendgrid, sns, twilio};
 
@@ -10,7 +10,11 @@ static CERTS: Certs = Certs::new();
 
 /// Returns the record that binds an authentic request's signature to its body; `None` if the
 /// signature covers the body.
-pub fn once(provider: Provider, account: &Account, posted: &Posted<'_>) -> Option<Once> {
+pub fn once(
+    provider: Provider,
+    account: &Account,
+    posted: &WebhookRequest<'_>,
+) -> Option<ReplayGuard> {
     match provider {
         Provider::Mailgun => mailgun::once(account, posted),
         _ => None,
@@ -22,7 +26,7 @@ pub fn once(provider: Provider, account: &Account, posted: &Posted<'_>) -> Optio
 pub async fn read(
     provider: Provider,
     account: &Account,
-    posted: &Posted<'_>,
+    posted: &WebhookRequest<'_>,
     tools: &Tools,
 ) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     match provider {

@@ -13,8 +13,8 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::super::{
-    Account, EventKind, InvalidAccount, Posted, ProviderEvent, RejectedWebhook, invalid_account,
-    words,
+    Account, EventKind, InvalidAccount, ProviderEvent, RejectedWebhook, WebhookRequest,
+    invalid_account, words,
 };
 use super::age;
 
@@ -48,7 +48,10 @@ fn point(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Checks the signature of a request and reads its events.
-pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
+pub fn read(
+    account: &Account,
+    posted: &WebhookRequest<'_>,
+) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     let no_key = || RejectedWebhook::NoSecret {
         account: account.name.clone(),
         field: KEY,
@@ -182,7 +185,7 @@ mod tests {
             let headers = BTreeMap::from(headers);
             read(
                 &self.account,
-                &Posted {
+                &WebhookRequest {
                     url: "",
                     headers: &headers,
                     body: body.as_bytes(),
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_tells_of_many_recipients() {
+    fn one_request_reports_many_recipients() {
         let events = json!([
             { "event": "delivered", "email": "ann@example.com", "timestamp": 1_699_999_990, "sg_event_id": "e1",
               "sg_message_id": "abc.filterdrecv-1.recvd-2", "response": "250 OK" },
@@ -333,7 +336,7 @@ mod tests {
 
     #[test]
     fn without_a_key_nothing_is_believed() {
-        let posted = Posted {
+        let posted = WebhookRequest {
             url: "",
             headers: &BTreeMap::new(),
             body: b"[]",

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn one_notice_tells_of_many_recipients() {
+    fn one_notice_reports_many_recipients() {
         let notice = json!({
             "notificationType": "Bounce",
             "mail": { "messageId": "m1", "destination": ["x@example.com"] },

@@ -8,7 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Account, Call, Http, HttpAnswer, Posted, ProviderEvent, RejectedWebhook};
+use super::super::{
+    Account, Call, Http, HttpAnswer, ProviderEvent, RejectedWebhook, WebhookRequest,
+};
 use super::chain::{self, Chain};
 use super::envelope::{Envelope, host, is_amazons, is_test};
 use super::ses;
@@ -202,7 +204,7 @@ pub enum SnsRead {
 /// Checks the signature of a request and reads it.
 pub async fn read(
     account: &Account,
-    posted: &Posted<'_>,
+    posted: &WebhookRequest<'_>,
     http: &Http,
     certs: &Certs,
 ) -> Result<SnsRead, RejectedWebhook> {

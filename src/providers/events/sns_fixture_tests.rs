@@ -186,7 +186,7 @@ impl Amazon {
         certs: &Certs,
     ) -> Result<SnsRead, RejectedWebhook> {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
-        let posted = Posted {
+        let posted = WebhookRequest {
             url: "",
             headers: &headers,
             body: body.as_bytes(),

@@ -22,7 +22,7 @@ async fn a_notice_is_believed_for_an_hour() {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
         );
-        let posted = Posted {
+        let posted = WebhookRequest {
             url: "",
             headers: &headers,
             body: body.as_bytes(),
@@ -170,7 +170,7 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
     };
     let through_the_door = async |envelope: &Value| {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
-        let posted = Posted {
+        let posted = WebhookRequest {
             url: "",
             headers: &headers,
             body: body.as_bytes(),
@@ -208,7 +208,7 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
 
 #[tokio::test]
 async fn providers_without_events_are_refused() {
-    let posted = Posted {
+    let posted = WebhookRequest {
         url: "",
         headers: &BTreeMap::new(),
         body: b"",

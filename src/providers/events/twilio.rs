@@ -8,10 +8,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use url::Url;
 
-use super::super::{Account, EventKind, Posted, ProviderEvent, RejectedWebhook, words};
+use super::super::{Account, EventKind, ProviderEvent, RejectedWebhook, WebhookRequest, words};
 
 /// Checks the signature of a request and reads its event.
-pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
+pub fn read(
+    account: &Account,
+    posted: &WebhookRequest<'_>,
+) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     let no_secret = || RejectedWebhook::NoSecret {
         account: account.name.clone(),
         field: "auth_token",
@@ -156,7 +159,7 @@ mod tests {
             .collect();
         read(
             &account,
-            &Posted {
+            &WebhookRequest {
                 url,
                 headers: &headers,
                 body: body.as_bytes(),
@@ -192,7 +195,7 @@ mod tests {
         )]);
         let read = read(
             &account,
-            &Posted {
+            &WebhookRequest {
                 url,
                 headers: &headers,
                 body: body.as_bytes(),
@@ -331,7 +334,7 @@ mod tests {
 
     #[test]
     fn without_a_secret_nothing_is_believed() {
-        let posted = Posted {
+        let posted = WebhookRequest {
             url: URL,
             headers: &BTreeMap::new(),
             body: b"",

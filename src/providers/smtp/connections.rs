@@ -83,7 +83,7 @@ impl SmtpConnections {
     }
 
     /// Transmits one mail and returns the status digits of its acceptance. Sets `is_written` before
-    /// the first byte of the contents: from then on the mail may have been sent, whatever happens.
+    /// the first byte of the contents: from then on the mail may have been sent.
     pub(super) async fn send_mail(
         &self,
         mail: &Ready,

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_told() {
+    fn everything_wrong_is_reported() {
         let mut sent = message(Channel::Email, "ann@example.org");
         sent.extra = extra(
             json!({ "reply_to": 1, "headers": { "Subject": "x", "X-A": "a\nb", "X-B": "fine" } }),

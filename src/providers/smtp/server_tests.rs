@@ -178,7 +178,7 @@ async fn a_connection_that_the_server_has_closed_is_replaced() {
 }
 
 #[tokio::test]
-async fn refusals_are_told_by_what_they_concern() {
+async fn refusals_are_classified_by_what_they_concern() {
     let throttled = answered(Script {
         mail: "421 4.7.28 slow down",
         ..GOOD
@@ -323,7 +323,7 @@ async fn nobody_there_is_transient() {
 }
 
 #[test]
-fn wrong_settings_are_told() {
+fn wrong_settings_are_reported() {
     let field = |options: &[(&str, &str)], secrets: &[(&str, &str)]| {
         Smtp::new(&account(options, secrets)).err().unwrap().field
     };

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phrase_of_the_account_is_a_throttle_and_the_text_tells_the_delay() {
+    fn a_phrase_of_the_account_is_a_throttle_and_the_text_reports_the_delay() {
         let answer = judged(
             550,
             "Too many messages. Try again in 92 seconds",

@@ -30,7 +30,7 @@ impl Backfill<'_> {
 
     /// Handles the result of a save: a failed one is repeated in a second, and a lost lease ends
     /// the run.
-    pub(super) fn heed(
+    pub(super) fn checkpoint_saved(
         &mut self,
         saved: Option<Result<(), CheckpointError>>,
     ) -> Result<(), BackfillEnd> {

@@ -11,7 +11,7 @@ use super::{Backfill, BackfillEnd, saves};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource};
 use crate::reindex::{BulkPacer, Window};
 
-/// Lag above which a job says how far it is behind; below it, changes are on their way.
+/// Lag above which a job reports it; below it, changes are in transit.
 const CURRENT_WITHIN: Duration = Duration::from_secs(5);
 
 impl Backfill<'_> {
@@ -25,7 +25,7 @@ impl Backfill<'_> {
                 () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
                 page = source.changes(&position, self.args.batch_docs) => page?,
             };
-            self.tell(&page);
+            self.report_lag(&page);
             let position = page.position;
             self.take_in(DocumentPage {
                 documents: page.documents,
@@ -36,7 +36,7 @@ impl Backfill<'_> {
             if self.saving.is_empty() {
                 self.save();
             } else if let Some(saved) = self.saving.try_join_next() {
-                self.heed(saved.ok())?;
+                self.checkpoint_saved(saved.ok())?;
             }
         }
     }
@@ -51,21 +51,21 @@ impl Backfill<'_> {
     }
 
     /// Writes into the note how far the copy is behind, and warns before the source drops changes.
-    fn tell(&mut self, page: &ChangePage) {
+    fn report_lag(&mut self, page: &ChangePage) {
         let lag = page.lag.as_secs();
         let is_current = page.lag < CURRENT_WITHIN;
-        let mut told = match is_current {
+        let mut note = match is_current {
             true => "following the changes".to_owned(),
             false => format!("following the changes, {lag} s behind"),
         };
         if let Some(window) = page.log_window.filter(|_| !is_current)
             && window < 2 * page.lag
         {
-            told += &format!(
+            note += &format!(
                 "; the source keeps changes for {} s only: raise the rate or the size of its log",
                 window.as_secs()
             );
-            if self.progress.following.as_ref() != Some(&told) {
+            if self.progress.following.as_ref() != Some(&note) {
                 tracing::warn!(
                     job.id = self.job.id,
                     lag_s = lag,
@@ -74,7 +74,7 @@ impl Backfill<'_> {
                 );
             }
         }
-        self.progress.following = Some(told);
+        self.progress.following = Some(note);
     }
 
     /// Forgets everything, for a scan from the beginning.

@@ -24,7 +24,7 @@ const FILTER: &str =
 /// Longest answer to a bulk request, in bytes.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// Shortest hold of an index that accepts nothing now, whatever delay it asks for.
+/// Shortest hold of an index that accepts nothing now; a shorter requested delay is raised to it.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 
 /// Writes to one index over HTTP.
@@ -252,7 +252,7 @@ fn verdict(item: &Value, creates: bool) -> WriteOutcome {
     };
     match status {
         200..300 => WriteOutcome::Stored,
-        // What is to be deleted is not there.
+        // The document to delete does not exist.
         404 if action == "delete" => WriteOutcome::Stored,
         // The document exists: an earlier request whose answer was lost stored it, or another
         // writer did.

@@ -20,13 +20,13 @@ const MAX_COUNTED: i64 = 1_000_000;
 /// Timeout of the count; progress without a total is better than a late start.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Reads the planner's figure, if the relation is a table of its own.
+/// Reads the planner's estimate, if the relation is a plain table.
 const PLANNED_ROWS: &str = "
     select reltuples::bigint
     from pg_class
     where oid = to_regclass($1) and relkind in ('r', 'm', 'p') and reltuples > 0";
 
-/// Reads a table or a query over connections of its own, in read-only transactions.
+/// Reads a table or a query over its own connections, in read-only transactions.
 pub struct PostgresSource {
     session: TransactionPool,
     counting: TransactionPool,

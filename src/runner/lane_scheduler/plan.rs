@@ -220,7 +220,7 @@ fn wait(grant: &Grant, limit: &Limit) -> Duration {
         _ => MAX_KNOB_WAIT,
     };
     let shortest = match limit {
-        // These waits mostly end by an act of a person, so there is no hurry.
+        // These waits mostly end by a manual action, so there is no hurry.
         Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => {
             Duration::from_millis(200)
         }

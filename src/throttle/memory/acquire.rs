@@ -7,7 +7,7 @@ use super::super::bucket::STOPPED_WAIT_US;
 use super::{MemoryStore, Throttle, Throttles, who};
 use crate::throttle::learned::Learned;
 use crate::throttle::serve::{
-    Heed, KeyRoom, LaneDemand, Level, ServeContext, Served, Where, sane_cost,
+    KeyRoom, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, ServeContext, sane_cost,
 };
 use crate::throttle::{
     AcquireRequest, AcquireResponse, Grant, Holder, Knobs, LaneRequest, Limit, Name, serve,
@@ -122,14 +122,14 @@ impl MemoryStore {
             .for_each(|wish| wish.cost = (wish.cost * knobs.cost_factor).min(most));
         let mut keys = std::mem::take(&mut leaf.keys);
         let mut key_grants = std::mem::take(&mut leaf.key_grants);
-        let is_heeded = |_: &&String| !knobs.on_429.is_naive();
+        let uses_learned = |_: &&String| !knobs.on_429.is_naive();
         let known = leaf
             .learned
             .keys()
-            .filter(is_heeded)
+            .filter(uses_learned)
             .filter_map(|key| Some((key.clone(), leaf.learned_of(key, now)?)));
         let mut learned: BTreeMap<String, Learned> = known.collect();
-        let heed = Heed {
+        let learned_parts = LearnedParts {
             rates: knobs.on_429.learns(),
             probes: ask.holder.is_some(),
         };
@@ -141,7 +141,7 @@ impl MemoryStore {
             key_grants: &mut key_grants,
             most,
             learned: &mut learned,
-            heed,
+            learned_parts,
         };
         let (served, rooms) = serve::serve(now as f64, source, &wishes);
         answer.lanes = served
@@ -248,38 +248,44 @@ impl Throttle {
         }
     }
 
-    fn grant(&self, served: Served, lane: &LaneRequest, chain: &[Name], levels: &[Level]) -> Grant {
+    fn grant(
+        &self,
+        served: LaneAnswer,
+        lane: &LaneRequest,
+        chain: &[Name],
+        levels: &[Level],
+    ) -> Grant {
         let limit = served.limit.map(|place| match place {
-            Where::Level(at) if at + 1 == chain.len() => Limit::Throttle,
-            Where::Level(at) => Limit::Tier {
+            LimitedBy::Level(at) if at + 1 == chain.len() => Limit::Throttle,
+            LimitedBy::Level(at) => Limit::Tier {
                 name: chain[at].clone(),
             },
-            Where::Stopped(at) => Limit::Stopped {
+            LimitedBy::Stopped(at) => Limit::Stopped {
                 name: chain[at].clone(),
                 why: levels[at].stopped_because.clone(),
             },
-            Where::Key => Limit::Key,
-            Where::Crowded(at) => Limit::Concurrency {
+            LimitedBy::Key => Limit::Key,
+            LimitedBy::Crowded(at) => Limit::Concurrency {
                 name: chain[at].clone(),
                 key: false,
             },
-            Where::Full(at) => Limit::Holders {
+            LimitedBy::Full(at) => Limit::Holders {
                 name: chain[at].clone(),
             },
-            Where::KeyCrowded => Limit::Concurrency {
+            LimitedBy::KeyCrowded => Limit::Concurrency {
                 name: chain[chain.len() - 1].clone(),
                 key: true,
             },
-            Where::Learned => Limit::Learned,
-            Where::Probing(at) => Limit::Probing {
+            LimitedBy::Learned => Limit::Learned,
+            LimitedBy::Probing(at) => Limit::Probing {
                 name: chain[at].clone(),
                 key: false,
             },
-            Where::KeyProbing => Limit::Probing {
+            LimitedBy::KeyProbing => Limit::Probing {
                 name: chain[chain.len() - 1].clone(),
                 key: true,
             },
-            Where::Paused => {
+            LimitedBy::Paused => {
                 let (until_ms, why) = self.pauses[&lane.key].clone();
                 Limit::Paused {
                     until_ms,
@@ -287,7 +293,7 @@ impl Throttle {
                     name: None,
                 }
             }
-            Where::LevelPaused(at) => {
+            LimitedBy::LevelPaused(at) => {
                 let refusal = levels[at].refusal.as_ref();
                 let until_ms = refusal.map_or(0, |refusal| (refusal.until / 1000.0) as i64);
                 let why = refusal

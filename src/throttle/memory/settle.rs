@@ -15,8 +15,8 @@ impl MemoryStore {
         let chain = Self::chain(throttles, throttle);
         let units = f64::from(refund.units);
         let cost = sane_cost(refund.cost) * Self::cost_factor(throttles, throttle);
-        // If the chain changed since the grant, its charges belong to other throttles, and only the key
-        // is repaid.
+        // If the chain changed since the grant, its charges belong to other throttles, and only the
+        // key is repaid.
         if level_charges_us.len() == chain.len() {
             for (name, charge_us) in chain.iter().zip(level_charges_us) {
                 let throttle = throttles.entry(name.clone()).or_default();

@@ -1,4 +1,5 @@
-//! Limits of requests by method and URL prefix: for another API, by a check or behind nginx, and for our own.
+//! Limits of requests by method and URL prefix: for another API, by a check or behind nginx, and
+//! for our own API.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +16,7 @@ use crate::support::{eventually, skip};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A lead costs a key that waits: one in ten seconds after the first four.
+/// Limits on creating leads; a key gets one in ten seconds after the first four.
 const LIMITS: &str = r#"
 [[api_limits]]
 name = "lead"
@@ -108,11 +109,11 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
         levels.extend(answer["level"].as_str().map(str::to_owned));
     }
     assert_eq!((allowed, levels), (4, vec!["customer".to_owned(); 8]));
-    // What its customer refused was not counted for the key.
+    // A request rejected by the customer's limit is not counted against the key.
     let alone = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "rotated-11" });
     assert_eq!(answer(&url, &alone).await["remaining"], 3);
 
-    // No limit holds these, and another API has its own.
+    // No limit matches these requests, and another API has its own limits.
     for (method, path) in [("GET", "/api/v1/lead/7"), ("POST", "/api/v1/leads")] {
         let free = answer(
             &url,
@@ -127,7 +128,7 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
     let shop = json!({ "method": "GET", "path": "/api/v1/lead/7", "key": "k1", "api": "shop" });
     assert_eq!(answer(&url, &shop).await["limit"], "shop_lead");
 
-    // The knob is live, and stays when a process starts again with the same settings.
+    // The knob is live, and keeps its value when a process restarts with the same settings.
     let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix).unwrap();
     turn(&store, "limit:lead", &[("key_rps", "0")]).await;
     eventually("the knob", SOON, || async {
@@ -146,8 +147,8 @@ async fn what_is_wrong_in_a_check_or_in_the_limits_is_named() {
     let wrong = check(&url, &json!({ "path": 7, "kee": "k", "api": "flyball" })).await;
     assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
     let text = wrong.text().await.unwrap();
-    for said in ["/method", "/path", "/kee", "did you mean", "/api"] {
-        assert!(text.contains(said), "{text}");
+    for expected in ["/method", "/path", "/kee", "did you mean", "/api"] {
+        assert!(text.contains(expected), "{text}");
     }
     drop(process);
 
@@ -159,7 +160,7 @@ async fn what_is_wrong_in_a_check_or_in_the_limits_is_named() {
     command.arg("serve");
     let output = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output = output.await.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     for part in [
         "settings:2: api_limits.0.name: must be another one: the API has a group of this name",
@@ -170,7 +171,7 @@ async fn what_is_wrong_in_a_check_or_in_the_limits_is_named() {
         "api_limits.1.prefix: is missing",
         "settings:9: api_limits.1.brust: is not a known field",
     ] {
-        assert!(said.contains(part), "{part}\n{said}");
+        assert!(error.contains(part), "{part}\n{error}");
     }
 }
 
@@ -186,7 +187,7 @@ async fn our_own_api_has_groups_of_the_settings_too() {
     let refused = get("/api/v1/jobs?limit=1").await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(refused.text().await.unwrap().contains("api:own_jobs"));
-    // Other requests keep their own group.
+    // Other requests keep their own limit group.
     assert_eq!(
         get("/api/v1/workers").await.unwrap().status(),
         StatusCode::OK

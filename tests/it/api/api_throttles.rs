@@ -60,7 +60,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     }
     assert_eq!(
         server
-            .said(
+            .call(
                 Method::GET,
                 "/api/v1/throttles/api:write",
                 &secret("ops"),
@@ -73,7 +73,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
 
     assert_eq!(
         server
-            .said(
+            .call(
                 Method::POST,
                 "/api/v1/throttles/api:write/pause",
                 ADMIN,
@@ -101,7 +101,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     );
     assert_eq!(
         server
-            .said(
+            .call(
                 Method::POST,
                 "/api/v1/throttles/api:write/resume",
                 ADMIN,
@@ -113,17 +113,17 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     );
     assert_eq!(
         server
-            .said(Method::POST, "/api/v1/pause", ADMIN, json!({}))
+            .call(Method::POST, "/api/v1/pause", ADMIN, json!({}))
             .await
             .0,
         200
     );
-    // Nor does a rate of nothing.
+    // A rate of zero has no effect either.
     for turned in ["0", "10"] {
         let knobs = json!({"rps": turned.parse::<f64>().unwrap()});
         assert_eq!(
             server
-                .said(Method::PATCH, "/api/v1/throttles/api:write", ADMIN, knobs)
+                .call(Method::PATCH, "/api/v1/throttles/api:write", ADMIN, knobs)
                 .await
                 .0,
             200
@@ -171,7 +171,7 @@ async fn a_session_that_was_ended_is_good_nowhere() {
         200,
         "another session of the same token goes on"
     );
-    // Other processes read it where this one wrote it.
+    // Other processes read the value from the place where this one wrote it.
     let ended: i64 = sqlx::query_scalar("select count(*) from flyball.revoked_session")
         .fetch_one(server.database.pool())
         .await

@@ -1,4 +1,4 @@
-//! The history of a throttle from a real Prometheus that scrapes a real process.
+//! The history of a throttle, from a real Prometheus that scrapes a real process.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Our own API is throttled by our own throttles: a real server, a real Redis of the test's own.
+//! The API is limited by its own throttles: a real server with a private Redis.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -17,7 +17,7 @@ use crate::support::redis_server::Server;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// An API with a Redis of its own, which it may lose.
+/// An API whose private Redis can be stopped.
 struct LimitedServer {
     redis: Server,
     server: ApiServer,
@@ -31,7 +31,7 @@ impl Deref for LimitedServer {
     }
 }
 
-/// Tokens are given as tenant and secret.
+/// Tokens are given as pairs of tenant and secret.
 async fn limited_server(tokens: &[(&str, &str)], bound: Option<Duration>) -> LimitedServer {
     let redis = Server::start();
     let store = RedisStore::connect(&redis.url(), "").unwrap();
@@ -64,7 +64,7 @@ async fn limited_server(tokens: &[(&str, &str)], bound: Option<Duration>) -> Lim
     }
 }
 
-/// A patience that no busy machine uses up, for tests that do not lose Redis.
+/// A timeout that no busy machine reaches, for tests that do not lose Redis.
 const PATIENT: Option<Duration> = Some(Duration::from_secs(10));
 
 impl LimitedServer {
@@ -132,11 +132,11 @@ async fn refused(response: Response) -> Value {
     problem
 }
 
-/// A rate so low that no test lasts until the next token; a full bucket holds two.
+/// A rate so low that no token is refilled during a test; a full bucket holds two.
 const TWO: &str = "0.0001";
 
 #[tokio::test]
-async fn a_token_is_told_what_is_left_and_when_to_come_back() {
+async fn a_token_learns_what_is_left_and_when_to_come_back() {
     let server = limited_server(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
     server
         .turn("api:read", &[("key_rps", TWO), ("rps", "-1")])
@@ -172,7 +172,7 @@ async fn a_token_is_told_what_is_left_and_when_to_come_back() {
     );
     assert!(!problem.to_string().contains("0123456789abcdef"));
 
-    // Another group of endpoints has its own.
+    // Each group of endpoints has its own throttle.
     let write = server
         .client
         .post(format!("{}/api/v1/pause", server.base))
@@ -187,7 +187,7 @@ async fn a_token_is_told_what_is_left_and_when_to_come_back() {
         ),
         (StatusCode::OK, true)
     );
-    // A person turns the knob, and the next request passes.
+    // A person raises the knob, and the next request passes.
     server.turn("api:read", &[("key_rps", "1000")]).await;
     eventually("the knob", SOON, || async {
         (server
@@ -207,7 +207,7 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
     tokens.push(("zeta", "0123456789-zeta-0"));
     let server = limited_server(&tokens, PATIENT).await;
     for tenant in ["acme", "zeta"] {
-        // Each token has two tokens, the tenant six.
+        // Each token has two requests, the tenant six.
         let knobs = [
             ("key_rps", "0.0001"),
             ("rps", "0.0003"),
@@ -264,9 +264,9 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
 }
 
 #[tokio::test]
-async fn the_throttles_of_the_api_are_shown_like_all_others_and_tell_no_token() {
+async fn the_throttles_of_the_api_are_shown_like_all_others_and_reveal_no_token() {
     let server = limited_server(&[], PATIENT).await;
-    // A key that is not full is there to be seen.
+    // A key that is not full appears in the list.
     server
         .turn("api:read", &[("key_rps", TWO), ("rps", "0.0003")])
         .await;
@@ -387,7 +387,8 @@ async fn dashboards_health_and_metrics_are_not_starved_by_programs() {
         "/assets/app.js",
         "/api/v1/stream",
     ] {
-        // A busy machine may find a store slow; what counts is that nobody is limited.
+        // The store may be slow on a busy machine; the test only requires that no request is
+        // limited.
         assert_ne!(
             server.get(path, token).await.status(),
             StatusCode::TOO_MANY_REQUESTS,
@@ -433,7 +434,7 @@ async fn without_redis_the_api_goes_on_unless_a_person_has_said_otherwise() {
     server
         .turn("api:write", &[("on_store_loss", "closed")])
         .await;
-    // Redis has told this process of both.
+    // Redis reports both to this process.
     eventually("an answer that Redis has limited", SOON, || async {
         let limited = |answer: Response| answer.headers().contains_key("ratelimit").then_some(());
         let url = format!("{}/api/v1/pause", server.base);

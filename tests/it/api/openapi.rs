@@ -1,5 +1,5 @@
-//! The document of the API says what is true: what a server answers is what its `/openapi.json` declares, and what the document allows is
-//! taken.
+//! The API document is correct: the server sends only the responses that its `/openapi.json`
+//! declares, and accepts the requests that the document allows.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::contract::{Ask, Contract, NOBODY, Operation, contract};
 
-/// Answers that other tests bring about: events that a provider has signed.
+/// Responses covered by other tests: signed provider events.
 const ELSEWHERE: [(&str, u16); 1] = [("tell_provider_events", 204)];
 
 fn ask() -> Ask {
@@ -27,7 +27,7 @@ fn lane(name: &str, key: &str) -> Ask {
 struct Client(Contract);
 
 impl Client {
-    /// Asks, and wants this status.
+    /// Sends a request and expects this status.
     async fn gets(&self, status: u16, id: &str, ask: Ask) -> Value {
         let (answered, value) = self.0.ask(&self.0.operation(id), &ask).await;
         assert_eq!(answered, status, "{id} {ask:?}: {value}");
@@ -40,7 +40,7 @@ impl Client {
             .unwrap()
     }
 
-    /// Lets a worker take everything that is ready.
+    /// Lets a worker claim everything that is ready.
     async fn claim(&self) -> Vec<i64> {
         let kinds = vec!["anything".to_owned(), "notification".to_owned()];
         let worker = NewWorker {
@@ -267,7 +267,7 @@ async fn what_is_answered_is_what_the_document_declares() {
         )
         .await;
 
-    // Everything.
+    // The whole queue.
     client.gets(200, "show_pause", ask()).await;
     let paused = client
         .gets(
@@ -355,7 +355,7 @@ async fn what_is_answered_is_what_the_document_declares() {
         )
         .await;
 
-    // Throttles that go away.
+    // Deleted throttles.
     client
         .gets(
             200,
@@ -410,12 +410,12 @@ async fn what_is_answered_is_what_the_document_declares() {
     );
 }
 
-/// Fills the path of an operation with what is not there.
+/// Fills the path of an operation with identifiers that do not exist.
 fn absent(operation: &Operation) -> Ask {
     filled(operation, "none", "none")
 }
 
-/// The same, but for accounts, of which a pool is asked before a body is read.
+/// Fills the path likewise, but with an existing pool, which is looked up before the body is read.
 fn there(operation: &Operation) -> Ask {
     if operation.id == "resume_account" {
         filled(operation, "mail", "a1")
@@ -441,8 +441,9 @@ fn filled(operation: &Operation, named: &str, account: &str) -> Ask {
 }
 
 #[tokio::test]
-async fn every_refusal_that_the_document_tells_is_made_so() {
-    // These are for other tests: a body that does not arrive, limits, hosts and origins, and what only a full or a moving system says.
+async fn every_refusal_that_the_document_declares_is_made_so() {
+    // Covered by other tests: an incomplete body, limits, hosts and origins, and the responses of
+    // an overloaded or changing system.
     const OTHERS: [u16; 3] = [408, 429, 409];
     for has_tokens in [false, true] {
         let contract = contract(has_tokens).await;
@@ -496,7 +497,7 @@ async fn every_refusal_that_the_document_tells_is_made_so() {
     }
 }
 
-/// Events of an account that is there, which nobody has signed.
+/// Returns unsigned events of an existing account.
 fn unsigned() -> Ask {
     ask()
         .part("pool", "mail")

@@ -1,5 +1,5 @@
-//! Requests that are made from the document alone: those that it allows are not refused for their form, and those that break one of its
-//! bounds are refused.
+//! Requests generated from the document: valid ones are never rejected for their form, and those
+//! that violate one bound are rejected.
 
 mod broken;
 mod draw;
@@ -13,7 +13,7 @@ use self::draw::Draw;
 use self::requests::encoded;
 use crate::support::contract::{Ask, Contract, contract};
 
-/// Requests for each operation.
+/// The number of requests for each operation.
 const EACH: usize = 25;
 
 async fn opened() -> Contract {

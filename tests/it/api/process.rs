@@ -1,4 +1,4 @@
-//! The process behind the API: readiness, its end, its statements.
+//! The process behind the API: readiness, shutdown, statements.
 
 use std::time::Duration;
 

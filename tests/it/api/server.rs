@@ -80,7 +80,7 @@ impl Api {
         response.json().await.unwrap()
     }
 
-    /// Enqueues a job and answers its id.
+    /// Enqueues a job and returns its id.
     pub async fn enqueue(&self, more: Value) -> i64 {
         let mut job = json!({"kind": "mail", "args": {"to": "a@example.org"}});
         job.as_object_mut()
@@ -100,7 +100,7 @@ impl Api {
             .unwrap()
     }
 
-    /// Writes a knob as a person with redis-cli does.
+    /// Writes a knob with plain Redis commands, as a person with redis-cli does.
     pub async fn hset(&self, throttle: &str, field: &str, value: &str) {
         let client = redis::Client::open(stack().await.redis_url.as_str()).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();

@@ -1,5 +1,5 @@
-//! The question of the night: one throttle stands still. Its sentence, its state, its metrics and its lanes say why, until when, and what
-//! frees it.
+//! A throttle that stands still: its explanation, its state, its metrics and its lanes report why,
+//! until when, and the remedy.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::process::ProcessFixture;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A server that refuses what comes to `/429/…` for a quarter of an hour and breaks on the rest.
+/// A server that rejects requests below `/429/…` for a quarter of an hour and fails on all others.
 async fn server() -> String {
     let answer = |Path((word, _)): Path<(String, String)>| async move {
         match word.as_str() {
@@ -56,7 +56,7 @@ async fn body(url: &str) -> Value {
     reqwest::get(url).await.unwrap().json().await.unwrap()
 }
 
-/// Waits until the API gives the throttle this state, and answers all that it says of it.
+/// Waits until the API reports this state of the throttle, and returns the whole response.
 async fn until_state(api: &str, throttle: &str, state: &str) -> Value {
     eventually(&format!("{throttle} is {state}"), SOON, || async {
         let view = body(&format!("{api}/api/v1/throttles/{throttle}")).await;
@@ -164,8 +164,8 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
     let url = server().await;
     let registered = sqlx::query("select flyball.register_kind('http')");
     registered.execute(fixture.pool()).await.unwrap();
-    // One in four seconds runs. The jobs of one key were enqueued evenly over ten minutes, 0.8 a
-    // second, those of the other all at once ten minutes ago.
+    // One job in four seconds runs. The jobs of one key were enqueued evenly over ten minutes, 0.8
+    // per second; those of the other all at once, ten minutes ago.
     let job = |n: usize| NewJob {
         throttle: "calendar".into(),
         key: if n < 480 { "steady" } else { "burst" }.into(),
@@ -194,18 +194,18 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
         (&found["key"], figure("granted_rps")),
         (&json!("steady"), 0.5)
     );
-    // 0.8 jobs of two tokens a second, of which 0.25 may go.
+    // 0.8 jobs per second of two tokens each, of which 0.25 may run.
     assert!((1.45..=1.65).contains(&figure("asked_rps")), "{found}");
     assert!((28.0..=35.0).contains(&figure("growth_per_min")), "{found}");
 
-    for said in [
+    for text in [
         sentence(&api, "calendar").await,
         printed(&fixture, &["why", "calendar"]).await,
     ] {
-        assert!(said.contains("Key steady asks for 3."), "{said}");
-        assert!(said.contains("its quota of 0.5/s grants"), "{said}");
-        assert!(said.contains("jobs a minute and will not clear"), "{said}");
-        assert!(!said.contains("burst"), "{said}");
+        assert!(text.contains("Key steady asks for 3."), "{text}");
+        assert!(text.contains("its quota of 0.5/s grants"), "{text}");
+        assert!(text.contains("jobs a minute and will not clear"), "{text}");
+        assert!(!text.contains("burst"), "{text}");
     }
     eventually("the metrics", SOON, || async {
         let scraped = reqwest::get(format!("{api}/metrics")).await.unwrap();
@@ -255,7 +255,7 @@ async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_s
 }
 
 #[tokio::test]
-async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_and_resume_clears_both()
+async fn a_refusal_a_debt_and_a_closed_throttle_above_are_reported_with_their_end_and_resume_clears_both()
  {
     let fixture = ProcessFixture::new("rps = 50").await;
     fixture.knobs_file("mail", "[knobs]\nmode = \"manual\"\nrps = 10\n");

@@ -12,7 +12,7 @@ use super::server::{SOON, spawn_api};
 async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pace_that_follows() {
     let api = spawn_api(None).await;
     api.turn("reindex", &[("rps", "50")]).await;
-    // Several, so that somebody waits all the time, however slow this machine is.
+    // Several, so that at least one is always waiting, however slow the machine.
     let takers = (0..4).map(|_| {
         let (client, url) = (
             api.client.clone(),
@@ -45,7 +45,7 @@ async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pa
                 && one["limiting_share"].as_f64() > Some(0.5)
         }
     };
-    // A tick of a busy machine is some tenths of a second longer or shorter than a second.
+    // On a busy machine a tick may deviate from a second by a few tenths.
     tick_where(&mut stream, paced(30.0, 70.0)).await;
 
     api.hset("reindex", "rps", "5").await;
@@ -72,7 +72,7 @@ async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pa
     takers.iter().for_each(JoinHandle::abort);
 }
 
-/// Reads the stream until a tick is as wanted.
+/// Reads the stream until a tick satisfies the condition.
 async fn tick_where(stream: &mut Response, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut text = String::new();
     let found = async {
@@ -109,7 +109,7 @@ async fn a_change_by_anybody_is_an_event_of_the_stream() {
     let insert = "insert into flyball.audit (actor, action, subject) values ('cli', 'throttle.set', 'reindex')";
     let mut text = String::new();
     let seen = async {
-        // The first look at the journals sets the mark, so lines are written until one is seen.
+        // The first read of the journals sets the mark, so lines are written until one arrives.
         while !text.contains("event: audit") {
             sqlx::query(insert).execute(&api.queue.pool).await.unwrap();
             let chunk = stream.chunk().await.unwrap().expect("the stream goes on");

@@ -1,4 +1,4 @@
-//! Tokens of the API over HTTP: every route of the document with every kind of token.
+//! API tokens over HTTP: every route of the document with every kind of token.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
             "{method} {template} has no row in src/api/http/scopes.rs: say which scope it needs"
         );
         let need = scopes::need(method, template);
-        // Nothing that changes something is given away with a right to look, and nothing is open by accident.
+        // No read permission allows a change, and no route is open by accident.
         let is_change = *method != Method::GET;
         let ways_in = [
             TokenScope::JobsEnqueue,
@@ -211,18 +211,18 @@ async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
                 (Method::POST, "/api/v1/jobs/batch", json!([job])),
                 (Method::PUT, "/api/v1/crons/s", schedule),
             ] {
-                let (status, said) = server.said(method, path, &secret(token), body).await;
-                let is_told = |said: &Value| {
-                    said["code"] == "not_allowed"
-                        && said
+                let (status, response) = server.call(method, path, &secret(token), body).await;
+                let is_denied = |response: &Value| {
+                    response["code"] == "not_allowed"
+                        && response
                             .to_string()
                             .contains(&format!("may not enqueue kind \\\"{kind}\\\""))
                 };
                 match kinds.contains(&kind) {
-                    true => assert_ne!(status, 403, "{token} {kind} {path}: {said}"),
+                    true => assert_ne!(status, 403, "{token} {kind} {path}: {response}"),
                     false => assert!(
-                        status == 403 && is_told(&said),
-                        "{token} {kind} {path}: {said}"
+                        status == 403 && is_denied(&response),
+                        "{token} {kind} {path}: {response}"
                     ),
                 }
             }
@@ -236,17 +236,25 @@ async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
         ("shop", false),
     ] {
         let job = json!({"kind": "http", "args": args("http"), "throttle": throttle});
-        let (status, said) = server
-            .said(Method::POST, "/api/v1/jobs", &secret("shop"), job)
+        let (status, response) = server
+            .call(Method::POST, "/api/v1/jobs", &secret("shop"), job)
             .await;
-        assert_eq!(status, if may { 201 } else { 403 }, "{throttle}: {said}");
+        assert_eq!(
+            status,
+            if may { 201 } else { 403 },
+            "{throttle}: {response}"
+        );
         let path = format!("/api/v1/throttles/{}/acquire", throttle.replace(':', "%3A"));
-        let (status, said) = server
-            .said(Method::POST, &path, &secret("shop"), json!({}))
+        let (status, response) = server
+            .call(Method::POST, &path, &secret("shop"), json!({}))
             .await;
-        assert_eq!(status, if may { 200 } else { 404 }, "{throttle}: {said}");
+        assert_eq!(
+            status,
+            if may { 200 } else { 404 },
+            "{throttle}: {response}"
+        );
     }
-    // Nobody but administrators gives the API's own throttles work.
+    // Only administrators may add work to the API's own throttles.
     let drain = json!({"kind": "http", "args": args("http"), "throttle": "api:write"});
     server
         .refused(
@@ -281,11 +289,11 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     for token in ["a", "b", "evil", "admin"] {
         let mut body = job(&format!("https://{token}.example/"));
         body["run_at"] = json!(far.to_string());
-        let (status, said) = server
-            .said(Method::POST, "/api/v1/jobs", &secret(token), body)
+        let (status, response) = server
+            .call(Method::POST, "/api/v1/jobs", &secret(token), body)
             .await;
-        let is_replaced = said["replaced"].as_bool().unwrap();
-        assert_eq!(status, if is_replaced { 200 } else { 201 }, "{said}");
+        let is_replaced = response["replaced"].as_bool().unwrap();
+        assert_eq!(status, if is_replaced { 200 } else { 201 }, "{response}");
         answer.push(is_replaced);
     }
     assert_eq!(
@@ -295,29 +303,29 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     );
     let cron = json!({"kind": "http", "args": {"url": "https://evil.example/"}, "unique_key": "cron:nightly", "replace": true});
     for token in ["evil", "admin"] {
-        let (status, said) = server
-            .said(Method::POST, "/api/v1/jobs", &secret(token), cron.clone())
+        let (status, response) = server
+            .call(Method::POST, "/api/v1/jobs", &secret(token), cron.clone())
             .await;
         assert_eq!(
-            (status, said["errors"][0]["pointer"].as_str()),
+            (status, response["errors"][0]["pointer"].as_str()),
             (422, Some("/unique_key")),
-            "{said}"
+            "{response}"
         );
     }
-    // Who may not read jobs does not read one by enqueueing it again.
+    // A token without permission to read jobs cannot read one by enqueueing it again.
     let again =
         json!({"kind": "http", "args": {"url": "https://x.example/"}, "unique_key": "invoice-1"});
-    let (_, said) = server
-        .said(Method::POST, "/api/v1/jobs", &secret("a"), again.clone())
+    let (_, response) = server
+        .call(Method::POST, "/api/v1/jobs", &secret("a"), again.clone())
         .await;
     assert_eq!(
-        (said["duplicate"].as_bool(), &said["args"]),
+        (response["duplicate"].as_bool(), &response["args"]),
         (Some(true), &Value::Null)
     );
-    let (_, said) = server
-        .said(Method::POST, "/api/v1/jobs", ADMIN, again)
+    let (_, response) = server
+        .call(Method::POST, "/api/v1/jobs", ADMIN, again)
         .await;
-    assert_eq!(said["args"]["url"], "https://admin.example/");
+    assert_eq!(response["args"]["url"], "https://admin.example/");
 }
 
 #[tokio::test]
@@ -414,13 +422,13 @@ async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
         ),
     ];
     for (method, path, body) in &acts {
-        let (status, said) = server
-            .said(method.clone(), path, &secret("night-shift"), body.clone())
+        let (status, response) = server
+            .call(method.clone(), path, &secret("night-shift"), body.clone())
             .await;
-        assert!((200..300).contains(&status), "{path}: {status} {said}");
+        assert!((200..300).contains(&status), "{path}: {status} {response}");
     }
     let (_, audit) = server
-        .said(Method::GET, "/api/v1/audit", ADMIN, json!({}))
+        .call(Method::GET, "/api/v1/audit", ADMIN, json!({}))
         .await;
     let entries = audit["entries"].as_array().unwrap();
     assert!(entries.len() >= acts.len(), "{audit}");
@@ -436,7 +444,7 @@ async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
         );
     }
     let (_, mail) = server
-        .said(Method::GET, "/api/v1/throttles/mail", ADMIN, json!({}))
+        .call(Method::GET, "/api/v1/throttles/mail", ADMIN, json!({}))
         .await;
     assert!(
         !mail.to_string().contains("night-shift"),
@@ -465,7 +473,7 @@ async fn a_query_that_is_not_utf8_is_refused_by_its_name() {
         } else {
             Method::GET
         };
-        let (status, problem) = server.said(method, path, ADMIN, json!({})).await;
+        let (status, problem) = server.call(method, path, ADMIN, json!({})).await;
         assert_eq!(
             (status, problem["code"].as_str()),
             (400, Some("invalid_query")),
@@ -474,7 +482,7 @@ async fn a_query_that_is_not_utf8_is_refused_by_its_name() {
     }
     assert_eq!(
         server
-            .said(Method::GET, "/api/v1/jobs?key=%c3%bc", ADMIN, json!({}))
+            .call(Method::GET, "/api/v1/jobs?key=%c3%bc", ADMIN, json!({}))
             .await
             .0,
         200

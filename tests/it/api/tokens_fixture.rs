@@ -1,4 +1,4 @@
-//! A server whose tokens have permissions of their own.
+//! A server whose tokens have different permissions.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -16,7 +16,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 
 pub const ADMIN: &str = "0123456789-admin";
 
-/// A kind whose handler says that it is not public.
+/// A kind whose handler declares its jobs private.
 pub struct Private;
 
 impl Handler for Private {
@@ -29,7 +29,7 @@ impl Handler for Private {
     }
 }
 
-/// A token's name, tenant and leave; its secret is made from its name.
+/// A token's name, tenant and permissions; its secret is derived from its name.
 pub type Given<'a> = (&'a str, Option<&'a str>, Permissions);
 
 pub fn secret(name: &str) -> String {
@@ -67,7 +67,7 @@ pub async fn token_server(given: Vec<Given<'_>>, public_url: &str) -> TokenServe
     for name in ["mail", "shop:eu"] {
         fixture.turn(name, &[("rps", "100")]).await;
     }
-    // Many requests without a token are refused faster than they are judged.
+    // Many requests without a token would otherwise be limited before they are judged.
     let unlimited = [("rps", "-1"), ("key_rps", "-1")];
     fixture.turn("api:denied", &unlimited).await;
 
@@ -104,7 +104,7 @@ impl TokenServer {
     }
 
     /// Status and body.
-    pub async fn said(
+    pub async fn call(
         &self,
         method: Method,
         path: &str,
@@ -124,7 +124,7 @@ impl TokenServer {
         body: Value,
         code: &str,
     ) -> String {
-        let (status, problem) = self.said(method, path, secret, body).await;
+        let (status, problem) = self.call(method, path, secret, body).await;
         assert_eq!(
             (status, problem["code"].as_str()),
             (403, Some(code)),

@@ -1,4 +1,4 @@
-//! Tokens for other programs: acquire, peek, return, and waiting in line.
+//! Tokens for other programs: acquire, peek, return, and waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::server::{SOON, pointers, problem, spawn_api, spawn_api_on};
 use crate::support::eventually;
 use crate::support::fixture::Fixture;
 
-/// So slow that no test lasts until the next token; ten fit.
+/// A rate so low that no token is refilled during a test; the bucket holds ten.
 const SLOW: [(&str, &str); 3] = [("rps", "0.0001"), ("burst", "2"), ("window", "50000")];
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn the_level_that_limits_is_named_and_what_remains_is_what_it_holds() {
     .await;
     api.tokens("all/return", json!({"tokens": 500})).await;
 
-    // A key is full when it is first seen: it holds four, the tier ten.
+    // A key starts with a full bucket: four for the key, ten for the tier.
     let first = api
         .tokens("mail/acquire", json!({"tokens": 4, "key": "acme"}))
         .await;
@@ -232,7 +232,7 @@ async fn a_request_waits_on_the_server_for_its_tokens_and_no_longer_than_it_said
         (&json!(false), &json!("stopped"))
     );
 
-    // A person turns the knob up while a request waits.
+    // A person raises the knob while a request waits.
     let waiting = api.tokens("stopped/acquire", json!({"wait_ms": 30_000}));
     let (waited, ()) = tokio::join!(waiting, api.turn("stopped", &[("rps", "50")]));
     assert_eq!(waited["allowed"], true);
@@ -266,7 +266,7 @@ async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis
             .parse::<u32>()
             .ok()
     });
-    // One to hear how long, one to take and one to see what is left. If all asked
-    // whenever one token is due, it would be two thousand.
+    // One request to learn the wait, one to take, one to see the rest. If every waiter asked for
+    // each token, there would be two thousand.
     assert!(requested.unwrap() < 60 * 6, "{requested:?}");
 }

@@ -1,4 +1,4 @@
-//! Errors: their exit codes, their text, their JSON.
+//! Errors: exit codes, text, JSON.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use super::shell::shell;
 use crate::support::PROGRAM;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_postgres_is_told_by_its_place_and_its_remedy() {
+async fn what_is_wrong_with_postgres_is_reported_by_its_place_and_its_remedy() {
     let usual = shell().await;
     let base: url::Url = usual.variables["DATABASE_URL"].parse().unwrap();
     let with = async |change: &dyn Fn(&mut url::Url)| {
@@ -278,7 +278,7 @@ async fn keys_cannot_steer_the_terminal() {
 }
 
 #[test]
-fn every_help_text_tells_what_the_command_is_for() {
+fn every_help_text_explains_what_the_command_is_for() {
     let help = |args: &[&str]| {
         let printed = Command::new(PROGRAM.as_path())
             .args(args)

@@ -140,7 +140,7 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
 }
 
 #[tokio::test]
-async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_told() {
+async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_reported() {
     let shell = shell().await;
     let pool = shell.database.pool();
     let args = r#"{"url":"http://example.com/"}"#;
@@ -261,7 +261,7 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_of_the_server() {
     let shell = shell().await;
-    // Which addresses may be reached is the server's setting: who enqueues does not judge it.
+    // Reachable addresses are a setting of the server, so the command does not check them.
     let local = "{\"url\": \"http://127.0.0.1:9000/\"}";
     assert!(
         shell

@@ -1,4 +1,4 @@
-//! The program as a person runs it.
+//! The program on the command line.
 
 mod errors;
 mod jobs;

@@ -12,7 +12,7 @@ use crate::support::eventually;
 async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
     let shell = shell().await.with("FLYBALL_LOG", "info");
     let signal = "[[signal]]\nname = \"load\"\nkind = \"load\"\nsource = \"prometheus\"\nquery = \"vector(0.5)\"\nsetpoint = 1.0\n";
-    // Some are exposed for a throttle in shadow mode only.
+    // Some families exist only for a throttle in shadow mode.
     for (throttle, mode) in [("hooks", "auto"), ("shadowed", "shadow")] {
         let policy =
             format!("[knobs]\nrps = 100\nmode = \"{mode}\"\n\n{signal}\n[governor]\ntick_s = 1\n");
@@ -20,7 +20,7 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
     }
     let serve = Serve::start(&shell);
     for key in 0..20 {
-        // Such a URL is refused when it runs: the attempt ends as dead.
+        // Such a URL is rejected at run time: the attempt ends as dead.
         let args = r#"{"url":"http://localhost/"}"#;
         shell.ok(&[
             "enqueue",
@@ -38,7 +38,7 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         (dead["jobs"].as_array()?.len() == 20).then_some(())
     })
     .await;
-    // One waits for its key, so that there is something to tell of keys that hold jobs back.
+    // One job waits for its key, so that the families about blocked keys have series.
     shell.ok(&[
         "throttle",
         "pause",
@@ -74,7 +74,7 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect();
-    // No message is sent, no pool is there and nobody refuses anything: what tells of those is exposed where it happens.
+    // There is no message, no pool and no rejection here; those families are exposed elsewhere.
     let elsewhere = [
         "flyball_account_",
         "flyball_pool_",
@@ -88,7 +88,8 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         .into_iter()
         .filter(|name| !elsewhere.iter().any(|family| name.starts_with(family)))
         .collect();
-    // What is measured over seconds, or read by the governor, is exposed only when it is known.
+    // Families measured over seconds, or read by the governor, are exposed only once they have a
+    // value.
     let text = eventually("every documented family is exposed", SOON, || async {
         let text = serve.text("/metrics").await;
         families(&text).is_superset(&documented).then_some(text)

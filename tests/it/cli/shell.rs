@@ -1,4 +1,4 @@
-//! A shell with the program, and a running `flyball serve`.
+//! A shell with the program in its PATH, and a running `flyball serve`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -25,7 +25,7 @@ impl Said {
     }
 }
 
-/// A terminal in a folder of its own, with services of its own.
+/// A terminal with its own folder and services.
 pub struct Shell {
     pub folder: tempfile::TempDir,
     pub variables: BTreeMap<&'static str, String>,
@@ -84,14 +84,15 @@ impl Shell {
         }
     }
 
-    /// Runs what must succeed.
+    /// Runs a command that must succeed.
     pub fn ok(&self, args: &[&str]) -> Said {
         let printed = self.run(args);
         assert_eq!(printed.code, 0, "{args:?}: {}{}", printed.out, printed.err);
         printed
     }
 
-    /// Runs what must be refused with this code and these words, in a line of its own and without a panic.
+    /// Runs a command that must fail with this exit code and this text, on one line and without a
+    /// panic.
     pub fn refused(&self, args: &[&str], code: i32, words: &str) {
         let printed = self.run(args);
         assert!(
@@ -127,7 +128,7 @@ impl Shell {
     }
 }
 
-/// `flyball serve`, ended with the test.
+/// `flyball serve`, stopped with the test.
 pub struct Serve {
     pub url: String,
     pub child: Child,

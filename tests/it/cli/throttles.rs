@@ -549,7 +549,7 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
         "what was let expire is not put back"
     );
 
-    // LimitLion in use sets the time to live again, and a running Flyball takes it away.
+    // LimitLion sets the time to live again on use, and a running Flyball removes it.
     let kept = || async {
         let shown = shell.run(&["throttle", "show", "mail", "--json"]);
         (shown.code == 0 && shown.json()["expires_in_s"].is_null()).then_some(())
@@ -570,7 +570,7 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
         .await;
     eventually("knobs that stay", SOON, kept).await;
 
-    // Its `delete` is a person's will and no loss of Redis.
+    // LimitLion's `delete` is a deliberate act, not a loss of Redis data.
     shell.redis(&["DEL", "throttle:mail:knobs"]).await;
     eventually("the end of the record", SOON, || async {
         let pool = shell.database.pool();

@@ -1,4 +1,4 @@
-//! Declaring, refusing, pausing and resuming schedules in SQL and in Rust.
+//! Declaring, rejecting, pausing and resuming schedules in SQL and in Rust.
 
 use flyball::cron::{self, NewSchedule, Overlap, RunNowOutcome};
 use flyball::jobs::NewJob;
@@ -297,7 +297,7 @@ async fn what_only_a_worker_can_see_stands_beside_the_schedule_as_its_problem() 
             .contains("\"gone\" is not a kind that any worker has registered")
     );
 
-    // A refused occurrence is told and not tried again; the next one may fare better.
+    // A rejected occurrence is reported and not retried; the next one may succeed.
     fixture.run("select flyball.register_kind('gone')").await;
     let cured = fixture
         .until("it is cured", "gone", |one| {

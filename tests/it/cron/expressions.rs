@@ -1,10 +1,11 @@
-//! Expressions: SQL and Rust read the same ones.
+//! Expressions: SQL and Rust accept the same ones.
 
 use flyball::cron::Timing;
 
 use crate::support::database;
 
-/// Fields of every form, fine and wrong, in each of the six places, and what is wrong or fine as a whole.
+/// Fields of every form, valid and invalid, in each of the six positions, and expressions that are
+/// valid or invalid as a whole.
 fn expressions() -> Vec<String> {
     const FIELDS: &[&str] = &[
         "*",

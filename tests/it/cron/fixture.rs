@@ -1,4 +1,4 @@
-//! A scheduler on a database of the test's own.
+//! A scheduler on its own database.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{Database, database, eventually};
 
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// A database with a kind, and the loops of some processes.
+/// A database with a kind, and the scheduler loops of several processes.
 pub struct CronFixture {
     pub database: Database,
     pub schedules: Schedules,
@@ -33,7 +33,7 @@ impl CronFixture {
         }
     }
 
-    /// As many processes would.
+    /// Runs the loops of this many processes.
     pub fn keep(&self, processes: usize) {
         for _ in 0..processes {
             tokio::spawn(cron::run_schedules(
@@ -55,7 +55,7 @@ impl CronFixture {
         self.schedules.get(name).await.unwrap().unwrap()
     }
 
-    /// Seconds since 1970 for which jobs were made, in order.
+    /// Returns the occurrences with jobs, in unix seconds and in order.
     pub async fn occurrences(&self) -> Vec<i64> {
         let sql = "select extract(epoch from run_at)::bigint from flyball.job order by run_at";
         sqlx::query_scalar(sql)

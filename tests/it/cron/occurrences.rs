@@ -1,4 +1,4 @@
-//! Each occurrence becomes a job exactly once, whatever happens to the processes.
+//! Each occurrence becomes a job exactly once, even when processes die.
 
 use std::time::Duration;
 
@@ -46,13 +46,13 @@ async fn many_processes_make_each_occurrence_exactly_once() {
 #[tokio::test]
 async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it_twice() {
     let fixture = CronFixture::new().await;
-    // On a busy machine none may live long enough for a while; what was missed is made later.
+    // On a busy machine all of them may be down for a while; missed occurrences are made up later.
     let schedule = report("tick", "* * * * * *")
         .catch_up(CatchUp::All)
         .overlap(Overlap::Allow);
     fixture.schedules.set(&schedule).await.unwrap();
 
-    // Each lives for a moment, and is broken off wherever it is just then.
+    // Each process lives briefly and is aborted at an arbitrary point.
     let begun = std::time::Instant::now();
     while begun.elapsed() < Duration::from_secs(8) {
         let mut doomed: Vec<_> = (0..4)
@@ -100,7 +100,7 @@ async fn a_worker_that_saw_an_older_state_is_not_heard() {
                 .unwrap(),
         );
     }
-    // Nor is an occurrence made again by somebody who moves the schedule back.
+    // Moving the schedule back does not repeat an occurrence.
     fixture
         .run("update flyball.cron set next_at = '2026-01-01T00:00:00Z'")
         .await;
@@ -148,7 +148,7 @@ async fn what_was_missed_is_caught_up_as_the_schedule_says() {
         .fetch_all(fixture.database.pool())
         .await
         .unwrap();
-    // Just after midnight today's occurrence is not missed but only late.
+    // Just after midnight, today's occurrence is late rather than missed.
     let expected: [&[(String, i64)]; 2] = [
         &[("all".into(), 4), ("one".into(), 1)],
         &[("all".into(), 4), ("none".into(), 1), ("one".into(), 1)],
@@ -177,7 +177,7 @@ async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
         matches!(by_hand, RunNowOutcome::Job(job) if job.duplicate && Some(job.id) == skipped.last_job_id)
     );
 
-    // The job ends, which frees the key, and the schedule goes on.
+    // The job ends, which frees the key, and the schedule continues.
     fixture.run("delete from flyball.unique_holder").await;
     fixture
         .until("another job", "tick", |one| {
@@ -187,7 +187,7 @@ async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
 }
 
 #[tokio::test]
-async fn a_full_lane_is_told_as_the_schedules_problem_and_its_next_occurrence_tries_again() {
+async fn a_full_lane_is_reported_as_the_schedules_problem_and_its_next_occurrence_tries_again() {
     let fixture = CronFixture::new().await;
     fixture.run("insert into flyball.knobs (throttle, fields) values ('hooks', '{\"max_backlog\": \"1\", \"on_backlog\": \"reject\"}')").await;
     fixture

@@ -1,4 +1,4 @@
-//! The page of commands has every command, option and exit code.
+//! The page of commands lists every command, option and exit code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::page::{blocks, code, pages, read, rows, section};
 use crate::support::{PROGRAM, database, stack};
 
-/// The `--help` of the real program for one command.
+/// The `--help` output of the real program for one command.
 struct Help {
     commands: Vec<String>,
     /// Long options with their defaults.
@@ -79,7 +79,7 @@ fn commands() -> Vec<(Vec<String>, Help)> {
     all
 }
 
-/// Options of every command, which the page tells once.
+/// Options of every command, documented once on the page.
 const COMMON: [&str; 3] = ["--config", "--help", "--version"];
 
 #[test]
@@ -87,7 +87,7 @@ fn the_page_of_commands_has_every_command_with_every_option_and_its_default() {
     let page = read("docs/reference/cli.md");
     let mut headings = BTreeSet::new();
     for (command, help) in commands() {
-        // A command that only groups others has nothing of its own.
+        // A command that only groups others has no options of its own.
         let groups = !help.commands.is_empty()
             && help
                 .options
@@ -132,7 +132,7 @@ fn the_page_of_commands_has_every_command_with_every_option_and_its_default() {
 }
 
 #[test]
-fn the_page_of_commands_has_the_exit_codes_that_help_tells() {
+fn the_page_of_commands_has_the_exit_codes_that_help_reports() {
     let output = Command::new(PROGRAM.as_path())
         .arg("--help")
         .output()
@@ -206,7 +206,7 @@ fn commands_on_every_page_exist_with_the_options_that_are_used() {
         let shell = blocks(&text)
             .into_iter()
             .filter(|(language, _)| language == "console" || language == "sh");
-        // Between the commands of a console stands what they print.
+        // The page interleaves console commands with their output.
         let lines = shell.flat_map(|(language, text)| {
             let lines = text
                 .replace("\\\n", " ")
@@ -219,7 +219,7 @@ fn commands_on_every_page_exist_with_the_options_that_are_used() {
         });
         for line in lines {
             let line = line.trim_start_matches("$ ");
-            // Variables may stand before a command, a comment after it.
+            // Variables may precede a command, and a comment may follow it.
             let words: Vec<&str> = line
                 .split(" # ")
                 .next()

@@ -1,4 +1,4 @@
-//! The handler of `docs/guides/handlers.md`: a test in `pages.rs` compares the two, this one runs it.
+//! The handler of `docs/guides/handlers.md`: `pages.rs` compares the two, this test runs it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::{database, eventually, patient_store, redis_prefix};
 
-/// Greets everybody on a list, one by one.
+/// Greets everyone on a list, one after the other.
 struct GreetAll {
     post: Post,
 }
@@ -50,7 +50,7 @@ impl GreetAll {
             }
         };
         while done < names.len() {
-            // The job and the place in it: the same text whenever this greeting is sent again.
+            // The job and the position in it: the same text whenever this greeting is sent again.
             let letter = format!("{}-{done}", job.id);
             tokio::select! {
                 () = context.cancelled.cancelled() => return Outcome::HandedBack,
@@ -80,7 +80,7 @@ impl GreetAll {
     }
 }
 
-/// Takes every letter but the first one to Bob.
+/// Accepts every letter except the first one to Bob.
 #[derive(Clone, Default)]
 struct Post {
     letters: Arc<Mutex<Vec<(String, String)>>>,

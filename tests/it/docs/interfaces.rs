@@ -1,4 +1,4 @@
-//! The pages of SQL, HTTP, metrics and the throttle protocol have everything that is there.
+//! The pages of SQL, HTTP, metrics and the throttle protocol are complete.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -62,7 +62,7 @@ async fn the_page_of_sql_has_every_argument_with_its_type_and_default() {
             })
             .collect();
 
-        // `'{}'::jsonb` is `'{}'` to a reader who sees the type beside it.
+        // Readers see the type, so the page writes `'{}'::jsonb` as `'{}'`.
         let plain = |default: String| default.split("::").next().unwrap_or_default().to_owned();
         let wanted: Vec<_> = arguments
             .into_iter()
@@ -108,7 +108,7 @@ async fn the_rights_that_the_guide_gives_a_producer_are_enough_and_no_more() {
         .find(|(language, _)| language == "sql")
         .expect("the grants")
         .1;
-    // Roles belong to the whole server, which other tests share.
+    // Roles are global to the server, which other tests share.
     let role = format!("producer_{}", &crate::support::unique()[..8]);
     let grants = grants.replace("billing", &role);
 
@@ -171,7 +171,8 @@ fn the_page_of_the_api_has_every_route() {
     let page = read("docs/reference/http.md");
     let mut answer = BTreeSet::new();
     for heading in page.lines().filter(|line| line.starts_with("##")) {
-        // `…/resume` differs from the route before it in its last part, and a path alone has the method before it.
+        // `…/resume` stands for the preceding route with another last segment; a path alone has the
+        // preceding method.
         let (mut method, mut path) = (String::new(), String::new());
         for span in heading.split('`').skip(1).step_by(2) {
             let route = match span.split_once(' ') {
@@ -220,12 +221,12 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
     .await
     .unwrap();
     let url = format!("http://{}/metrics", app.address.unwrap());
-    // A job that ends at once, so that families which count jobs have something to show.
+    // A job that ends immediately, so that the families that count jobs have series.
     app.queue
         .enqueue(&[NewJob::new("http", json!({}))])
         .await
         .unwrap();
-    // And one whose key is paused, for those that tell what keys hold back.
+    // A job with a paused key, for the families about blocked keys.
     let store = patient_store(&prefix).await;
     store
         .pause_key(
@@ -256,7 +257,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
                     .map(str::to_owned)
             });
             let families: BTreeSet<String> = families.collect();
-            // These need two looks at a throttle, a second apart, and a walk over all jobs.
+            // These need two observations of a throttle, a second apart, and a walk over all jobs.
             let complete = [
                 "flyball_jobs_finished_total",
                 "flyball_governor_signal_stale",
@@ -282,8 +283,8 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         Vec::<&String>::new(),
         "docs/reference/metrics.md lacks these"
     );
-    // Readings need a signal, which nobody exports here; no throttle is in shadow mode, nobody refuses anything, nobody asks for
-    // tokens over HTTP, and there is no pool.
+    // Missing here: readings of a signal, a throttle in shadow mode, a rejection by a server, a
+    // token request over HTTP, and a pool.
     let absent = [
         "flyball_governor_signal_ratio",
         "flyball_governor_signal_age_seconds",
@@ -321,7 +322,7 @@ fn alerts_and_the_guide_speak_of_metrics_that_exist() {
         "docs/guides/operating.md",
         "grafana/flyball.json",
     ] {
-        // The parts of a histogram are one family.
+        // The series of a histogram form one family.
         let text = ["_bucket", "_sum", "_count"]
             .iter()
             .fold(read(file), |text, part| {
@@ -329,15 +330,15 @@ fn alerts_and_the_guide_speak_of_metrics_that_exist() {
                     .replace(&format!("{part}{{"), "{")
             });
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
-        // Recorded series have colons in their names; a name of an alert's group has no unit and no type.
+        // Recorded series have colons in their names; an alert group has no unit and no type.
         let metrics = words.filter(|word| word.starts_with("flyball_") && !word.contains(':'));
-        let strangers: BTreeSet<&str> = metrics
+        let unknown: BTreeSet<&str> = metrics
             .filter(|word| {
                 !known.contains(*word)
                     && !["flyball_alerts", "flyball_recorded", "flyball_api_token"].contains(word)
             })
             .collect();
-        assert!(strangers.is_empty(), "{file}: {strangers:?}");
+        assert!(unknown.is_empty(), "{file}: {unknown:?}");
     }
 }
 

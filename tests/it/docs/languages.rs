@@ -1,4 +1,4 @@
-//! `docs/throttles-from-any-language.md` is true: its commands and programs are run as they stand there.
+//! `docs/throttles-from-any-language.md` is correct: its commands and programs run unchanged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::docs::{blocks, read};
 use crate::support::redis_server::Server;
 use crate::support::{PROGRAM, database};
 
-/// A folder in which the page's commands mean this test's servers.
+/// A folder in which the page's commands reach this test's servers.
 struct Terminal {
     folder: tempfile::TempDir,
     environment: BTreeMap<&'static str, String>,
 }
 
 impl Terminal {
-    /// Tools as a machine has them where the servers run at their usual places.
+    /// Wrappers for tools, so that they reach this test's servers at the usual addresses.
     fn new(api_port: u16, redis_port: u16, database_url: &str, redis_url: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let bin = folder.path().join("bin");
@@ -79,7 +79,7 @@ fn executable(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The command-line client that came with the server.
+/// The command-line client that belongs to the server.
 fn redis_client() -> PathBuf {
     let server = find::redis(&find::places(&[])).expect("redis-server or valkey-server");
     let beside = ["redis-cli", "valkey-cli"].map(|name| server.sibling(name).path);
@@ -89,7 +89,7 @@ fn redis_client() -> PathBuf {
         .expect("redis-cli beside the server")
 }
 
-/// The port of a way to a server that listens on a socket only. It ends with the test's runtime.
+/// Forwards a TCP port to a server that listens only on a socket, until the test's runtime ends.
 async fn port_to(socket: PathBuf) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -98,7 +98,7 @@ async fn port_to(socket: PathBuf) -> u16 {
             let socket = socket.clone();
             tokio::spawn(async move {
                 let mut server = UnixStream::connect(socket).await.unwrap();
-                // Whoever hangs up ends it.
+                // A client that disconnects ends the forwarding.
                 let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
             });
         }
@@ -138,7 +138,7 @@ async fn the_page_for_other_languages_works_as_it_stands() {
     let answers = ran.await.unwrap();
     app.stop().await;
 
-    // What the page promises of each.
+    // The page's promise for each program.
     let json = |text: &str| {
         serde_json::from_str::<Value>(text).unwrap_or_else(|error| panic!("{error}: {text}"))
     };
@@ -206,7 +206,7 @@ async fn the_page_for_other_languages_works_as_it_stands() {
     );
 }
 
-/// Runs the page from its top to its end; each block of commands with what it printed.
+/// Runs the page from top to bottom; returns each block of commands with its output.
 fn run_page(
     api_port: u16,
     redis_port: u16,

@@ -33,7 +33,7 @@ pub fn pages() -> Vec<String> {
     pages
 }
 
-/// The part of a page under a heading, up to the next heading of the same or a higher level.
+/// Returns the section under a heading, up to the next heading of the same or a higher level.
 pub fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let level = heading.split(' ').next().unwrap();
     let start = page
@@ -44,7 +44,8 @@ pub fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     &rest[..ends.min().unwrap_or(rest.len())]
 }
 
-/// The cells of a table's rows that begin with a code span, without the bars and the backticks of the first cell.
+/// Returns the cells of the table rows that begin with a code span, without bars and without the
+/// backticks of the first cell.
 pub fn rows(text: &str) -> Vec<Vec<String>> {
     let cells = |line: &str| {
         line.trim_matches('|')
@@ -58,12 +59,12 @@ pub fn rows(text: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The text of a cell that is one code span.
+/// Returns the text of a cell that is one code span.
 pub fn code(cell: &str) -> &str {
     cell.trim_matches('`')
 }
 
-/// The code blocks of a page with their languages.
+/// Returns the code blocks of a page with their languages.
 pub fn blocks(page: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(String, String)> = None;

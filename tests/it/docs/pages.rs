@@ -1,9 +1,9 @@
-//! The pages under `docs/` are true: links, the index, and the handlers of the guide. The modules beside this one compare each
-//! reference table with what it describes.
+//! The pages under `docs/` are correct: links, the index, and the handlers of the guide. The
+//! modules beside this one compare each reference table with the code.
 //!
-//! Elsewhere, beside what they describe: `knobs.md` in `throttle/knobs_tests.rs`, `policy.md` in `governor/policy/keys.rs`,
-//! `errors.md` in `api/http/code.rs`, the guide of providers in `providers.rs`, and the part of `metrics.md` that the API
-//! makes in `api/metrics_tests.rs`.
+//! Other tests stand beside the code: `knobs.md` in `throttle/knobs_tests.rs`, `policy.md` in
+//! `governor/policy/keys.rs`, `errors.md` in `api/http/code.rs`, and the API's part of `metrics.md`
+//! in `api/metrics_tests.rs`.
 
 use super::page::{blocks, pages, read, root};
 

@@ -1,5 +1,5 @@
-//! The guide of providers is true: its tables are those of the drivers, its examples are settings that work, and the page of answers
-//! is made of the tables that answers are judged by.
+//! The guide of providers is correct: its tables match the drivers, its examples are valid
+//! settings, and the page of answers is generated from the classification tables.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn codes(provider: Provider) -> &'static [Code] {
 
 // === Tables ===
 
-/// The table of a provider's keys as the guide must have it.
+/// Returns the expected table of a provider's keys.
 fn keys(fields: &[Field]) -> String {
     let mut table = "| key | needed | credential | what it is |\n|---|---|---|---|\n".to_owned();
     let yes = |flag: bool| if flag { "yes" } else { "" };
@@ -151,7 +151,7 @@ fn outcome(class: Class) -> &'static str {
     }
 }
 
-/// The page of answers as it must be.
+/// Returns the expected page of answers.
 fn answers() -> String {
     let mut page = read("docs/reference/provider-answers.md")
         .split("\n## ")
@@ -194,7 +194,7 @@ fn the_page_of_answers_is_what_the_tables_say() {
 
 // === Examples ===
 
-/// Settings from a text, with a file of its own.
+/// Returns settings from a text, written to a file.
 fn settings(text: &str) -> Result<Settings, String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flyball.toml");
@@ -202,7 +202,7 @@ fn settings(text: &str) -> Result<Settings, String> {
     Settings::load(Some(&file), &BTreeMap::new()).map_err(|error| error.to_string())
 }
 
-/// A credential of the right form for a key: whatever the account is not known by is any text.
+/// Returns a valid credential for a key; a key that does not identify the account takes any text.
 fn credential(key: &str) -> String {
     match key {
         "private_key" => read("tests/it/support/apns_test_only.p8"),
@@ -218,7 +218,7 @@ fn credential(key: &str) -> String {
     }
 }
 
-/// The text with every credential in a file of this folder, whichever way the example takes.
+/// Returns the text with every credential in a file of this folder.
 fn with_credentials(text: &str, folder: &Path) -> String {
     let line = |line: &str| {
         let named = line

@@ -1,4 +1,4 @@
-//! The pages of settings and of kinds have every key with its range and default.
+//! The pages of settings and of kinds list every key with its range and default.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -174,7 +174,7 @@ fn the_page_of_settings_has_every_key_of_a_server_that_policies_name() {
     );
 }
 
-/// Settings with the sources and sinks that the pages name, and a pool for each channel.
+/// Settings with the sources and sinks named on the pages, and a pool for each channel.
 fn settings_of_the_pages() -> Settings {
     let providers = [
         ("sms", "twilio"),
@@ -218,7 +218,7 @@ fn settings_of_the_pages() -> Settings {
     settings
 }
 
-/// The built-in kinds as a process without a queue checks them.
+/// The built-in kinds, as a process without a queue checks them.
 fn kinds() -> Kinds {
     app::built_in_kinds(&settings_of_the_pages(), None).unwrap()
 }
@@ -243,7 +243,7 @@ fn every_job_on_every_page_passes_the_check_of_its_kind() {
             .iter()
             .filter(|(language, text)| language == "json" && text.contains("\"kind\""))
         {
-            // Answers of the API hold a kind as well, and what is left out of them.
+            // API responses contain a kind as well; they are excluded.
             let Ok(job) = serde_json::from_str::<NewJob>(text) else {
                 assert!(
                     page != "docs/reference/kinds.md",
@@ -271,7 +271,7 @@ fn the_page_of_kinds_has_every_argument() {
             .map(|row| code(&row[0]).to_owned())
             .collect()
     };
-    // A field that does not exist is answered with those that do.
+    // The error for an unknown field lists the known ones.
     let known = |kind: &str, args: Value, pointer: &str| -> BTreeSet<String> {
         let output = issues(kind, &args)
             .remove(pointer)

@@ -1,4 +1,4 @@
-//! Events of the fakes are signed and come as the plan says.
+//! Events of the fakes are signed and follow the plan.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::fixture::{LONG, SID, client, mailbox, secrets, twilio};
 use crate::support::eventually;
 
-fn told(callback: &str) -> Events {
+fn plan(callback: &str) -> Events {
     let delay = Duration::from_millis(10);
     let shares = vec![(Fate::Delivered, 1.0)];
     Events {
@@ -30,7 +30,7 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
     let (url, kept) = mailbox().await;
     let options = FakeOptions {
         secrets: secrets(SID, "right"),
-        events: Some(told(&url)),
+        events: Some(plan(&url)),
         ..FakeOptions::default()
     };
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
@@ -58,7 +58,7 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
     let fake = Fake::start(
         Speaks::Sendgrid,
         FakeOptions {
-            events: Some(told(&url)),
+            events: Some(plan(&url)),
             ..FakeOptions::default()
         },
     )

@@ -67,7 +67,7 @@ async fn faults_come_by_the_plan_and_a_reset_counts_as_accepted() {
     )
     .await
     .unwrap();
-    // A client that asks again by itself where a kept connection was closed would hide a fault.
+    // A client that retries by itself on a closed kept-alive connection would hide a fault.
     let send = || async {
         let client = Client::builder()
             .no_proxy()

@@ -69,10 +69,10 @@ pub async fn json_of(response: Response) -> Value {
     response.json().await.unwrap()
 }
 
-/// A request as it was posted: headers and bytes.
+/// A request as received: headers and bytes.
 pub type Posted = (axum::http::HeaderMap, Vec<u8>);
 
-/// The URL of a server that keeps what is posted to it.
+/// Starts a server that records its requests, and returns its URL.
 pub async fn mailbox() -> (String, Arc<Mutex<Vec<Posted>>>) {
     let kept: Arc<Mutex<Vec<Posted>>> = Arc::default();
     let keep = kept.clone();

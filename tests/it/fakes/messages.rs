@@ -1,4 +1,4 @@
-//! The fakes answer as the providers' documentation shows.
+//! The fakes answer as documented by the providers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The fakes themselves: the examples of the providers' own documentation work against them.
+//! The fakes themselves: the examples of the providers' documentation work against them.
 
 mod events;
 mod faults;

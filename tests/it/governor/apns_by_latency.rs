@@ -1,5 +1,6 @@
-//! Pushes that no rate limits: a governor turns how many are under way at once by the p99 of their answers. Everything is real, from jobs in
-//! Postgres to streams of HTTP/2, but for Apple and Google, whose servers here take the longer the more they have to do.
+//! Pushes without a rate limit: a governor sets the number of concurrent requests by the p99 of
+//! their latency. Everything is real, from jobs in Postgres to HTTP/2 streams, except Apple and
+//! Google: the fake servers here become slower with load.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -17,16 +18,16 @@ use crate::support::{Database, app_environment, database, eventually};
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// The duration of a push that waits for no other. Long against the pauses of a busy machine.
+/// The latency of a push on an idle server; long compared with the pauses of a busy machine.
 const BASE: Duration = Duration::from_millis(200);
 
-/// The number of pushes that the server works on at once: forty a second, and the knee of its latency.
+/// The server's parallelism: 40 pushes per second, beyond which latency rises.
 const AT_ONCE: usize = 8;
 
-/// The first value of the knob: 2.6 s for each, four times the setpoint.
+/// The initial knob, at which a push takes 2.6 s, four times the setpoint.
 const BEGIN: i64 = 100;
 
-/// An EC key that is made for tests and known to everybody.
+/// A public EC key for tests only.
 const KEY: &str = "-----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgAN3yl1IKw7xZRfPK
 qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
@@ -34,10 +35,11 @@ qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
 -----END PRIVATE KEY-----
 ";
 
-/// An RSA key of the same sort.
+/// A public RSA key for tests only.
 const RSA: &str = include_str!("../../../lab/fakes/src/keys/test_only_sns_key.pem");
 
-/// A process with a pool `push`, the knobs file of the guide, and a server with a knee.
+/// A process with a pool `push`, the knobs file of the guide, and a fake server with limited
+/// parallelism.
 struct PushFixture {
     app: App,
     fake: Fake,
@@ -54,7 +56,8 @@ fn latency(at_once: usize) -> Option<Latency> {
 }
 
 impl PushFixture {
-    /// The knobs are those of `knobs/examples/push.toml`; `law` is added to its `[governor]`, and the last table.
+    /// The knobs are those of `knobs/examples/push.toml`; `law` is added to the last table,
+    /// `[governor]`.
     async fn new(speaks: Speaks, law: &str) -> Self {
         let is_apns = speaks == Speaks::Apns;
         let fake = Fake::start(
@@ -123,7 +126,7 @@ impl PushFixture {
         }
     }
 
-    /// Enqueues so many pushes. Every `bad_every`-th goes to something that is no device's token; 0 for none.
+    /// Enqueues `count` pushes. Every `bad_every`-th has an invalid device token; 0 for none.
     async fn send(&self, many: usize, bad_every: usize) {
         let job = |_| {
             let n = self.sent.fetch_add(1, Ordering::SeqCst);
@@ -150,7 +153,7 @@ impl PushFixture {
     }
 
     async fn status(&self) -> Status {
-        // The process's own store waits for an answer no longer than a worker may.
+        // The process's own store has the timeout of a worker, which is too short here.
         let name = Name::new("push").unwrap();
         eventually("an answer of Redis", SOON, || async {
             self.app.throttles.status(&name).await.ok().flatten()
@@ -173,7 +176,7 @@ impl PushFixture {
         .await
     }
 
-    /// Waits until the knob stands between these and answers it; says what is decided if it does not.
+    /// Waits until the knob is in this range and returns it; on failure prints the last decision.
     async fn comes_to(&self, what: &str, slots: std::ops::RangeInclusive<i64>) -> i64 {
         let begun = Instant::now();
         while begun.elapsed() < SOON {
@@ -203,7 +206,8 @@ impl PushFixture {
         }
     }
 
-    /// Watches the server for so long: what it accepts each second, and the most and the fewest connections and streams.
+    /// Records for this long: requests accepted per second, and the extremes of connections and
+    /// streams.
     async fn watch(&self, what: &str, time: Duration) -> Watched {
         let (begun, before) = (Instant::now(), self.fake.totals(self.account()).accepted);
         let (mut streams, mut lines, mut looks) = ((0, 0), 0, 0);
@@ -231,8 +235,8 @@ impl PushFixture {
         watched
     }
 
-    /// The share of `rps` that the server accepts in some ten seconds in a row comes to `share`.
-    async fn bears(&self, what: &str, rps: f64, share: f64) -> Watched {
+    /// Waits until the server accepts `share` of `rps` over about ten seconds in a row.
+    async fn sustains(&self, what: &str, rps: f64, share: f64) -> Watched {
         let begun = Instant::now();
         loop {
             let watched = self.watch(what, Duration::from_secs(10)).await;
@@ -247,7 +251,7 @@ impl PushFixture {
     }
 }
 
-/// A server's own counts.
+/// The server's own counters.
 #[derive(Debug)]
 struct Watched {
     rps: f64,
@@ -256,7 +260,7 @@ struct Watched {
     lines: u64,
 }
 
-/// The p99 that a decision tells, in setpoints.
+/// Returns the p99 of a decision, in setpoints.
 fn setpoints(decision: &Decision) -> Option<f64> {
     let words: Vec<&str> = decision.reason.split([' ', ',']).collect();
     let after = |word: &str| {
@@ -274,7 +278,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
     fixture.send(24_000, 0).await;
     let full = AT_ONCE as f64 / BASE.as_secs_f64();
 
-    // 24 take 0.6 s. It begins far above, and gives way.
+    // 24 take 0.6 s. The knob begins far above and comes down.
     fixture.comes_to("from far above", 4..=45).await;
     let settled = eventually("a p99 near its setpoint", SOON, || async {
         let decision = fixture.newest().await;
@@ -283,7 +287,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
             .map(|_| decision)
     });
     assert_eq!(settled.await.terms["actuator"], "concurrency");
-    let whole = fixture.bears("all of it", full, 0.5).await;
+    let whole = fixture.sustains("all of it", full, 0.5).await;
     assert!(
         whole.most_streams <= 70,
         "{whole:?}: what is under way is what the knob says, not the {BEGIN} of the beginning"
@@ -293,7 +297,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
         "{whole:?}: ten streams on each connection"
     );
 
-    // Half of the server is gone. The knob, and with it streams and connections, go down.
+    // Half of the server fails: the knob goes down, and streams and connections follow.
     let before = fixture.knob().await;
     fixture.fake.set_latency(latency(AT_ONCE / 2));
     let less = fixture
@@ -307,15 +311,15 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
         (watched.streams < 0.75 * whole.streams && watched.lines <= 3).then_some(watched)
     });
     half.await;
-    fixture.bears("half of it", full / 2.0, 0.5).await;
+    fixture.sustains("half of it", full / 2.0, 0.5).await;
 
-    // It is back.
+    // The server recovers.
     let low = fixture.comes_to("before it comes back", 1..=18).await;
     fixture.fake.set_latency(latency(AT_ONCE));
     fixture
         .comes_to("all of it is back", (low * 13 / 10).max(low + 2)..=100)
         .await;
-    fixture.bears("all of it again", full, 0.5).await;
+    fixture.sustains("all of it again", full, 0.5).await;
 
     let throttle = fixture.status().await;
     assert_eq!(
@@ -332,7 +336,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_tokens_do_not_look_like_load() {
-    // Blindness would take the knob down within seconds.
+    // A signal without samples would lower the knob within seconds.
     let fixture = PushFixture::new(
         Speaks::Apns,
         "tick_s = 1\nintegral_min_s = 5\nstale_hold_s = 15\nstale_half_s = 5\n",
@@ -341,10 +345,11 @@ async fn bad_tokens_do_not_look_like_load() {
     fixture.send(4000, 0).await;
     fixture.comes_to("it settles", 4..=45).await;
     fixture
-        .bears("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
+        .sustains("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
         .await;
 
-    // Now one in eight is bad, and goes before what waits. After each its connection serves one push at a time.
+    // Now one token in eight is bad, and overtakes the waiting ones. After each rejection its
+    // connection serves one push at a time.
     fixture
         .fake
         .set_narrow_after_rejection(Duration::from_millis(1500));
@@ -367,7 +372,8 @@ async fn bad_tokens_do_not_look_like_load() {
         rejected(),
         fixture.newest().await.reason
     );
-    // Answers took several setpoints all the time, and as load they would have taken it down to a few.
+    // Latency was several setpoints throughout; read as load, it would have lowered the knob to a
+    // few.
     assert!(
         least >= before * 6 / 10,
         "{least} of {before}: {}",
@@ -382,7 +388,7 @@ async fn fcm_is_governed_in_the_same_way() {
     fixture.send(10_000, 0).await;
     fixture.comes_to("from far above", 4..=45).await;
     let whole = fixture
-        .bears("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
+        .sustains("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
         .await;
     assert!(
         whole.most_streams <= 70,

@@ -1,12 +1,12 @@
-//! A capacity below the rate that the governor would allow: the knob does not wind up beyond it, a pool's capacity is not
-//! taken for a person's edit, and with no capacity nothing is decided.
+//! A capacity below the governor's own rate: the integral does not wind up beyond it, a pool's
+//! capacity does not count as a manual edit, and with no capacity there is no decision.
 
 use flyball::throttle::{Limit, RateLimit, Store};
 
 use super::Rig;
 
 impl Rig {
-    async fn bears(&self, capacity: Option<f64>, why: &str) {
+    async fn set_capacity(&self, capacity: Option<f64>, why: &str) {
         self.store
             .set_capacity(
                 &self.name,
@@ -24,10 +24,10 @@ async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
     rig.run(200).await;
     assert!(rig.rps().await > 60.0, "{}", rig.rps().await);
 
-    // A pool says so every second, and never quite the same.
+    // A pool reports its capacity every second, with slightly different values.
     for second in 0..150 {
         let capacity = 20.0 + f64::from(second % 3);
-        rig.bears(Some(capacity), &format!("{second}: two of five accounts"))
+        rig.set_capacity(Some(capacity), &format!("{second}: two of five accounts"))
             .await;
         assert!(rig.status().await.effective_rps.number() <= capacity);
         rig.second().await;
@@ -58,7 +58,7 @@ async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
     assert_eq!(view.manual_override, None, "no person did that");
 
-    rig.bears(None, "").await;
+    rig.set_capacity(None, "").await;
     rig.run(4).await;
     assert!(
         rig.rps().await < 30.0,
@@ -75,7 +75,7 @@ async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_aft
     rig.run(200).await;
     let before = rig.status().await;
 
-    rig.bears(Some(0.0), "no account is available").await;
+    rig.set_capacity(Some(0.0), "no account is available").await;
     rig.run(120).await;
 
     let during = rig.status().await;
@@ -101,7 +101,7 @@ async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_aft
         })
     );
 
-    rig.bears(Some(1000.0), "").await;
+    rig.set_capacity(Some(1000.0), "").await;
     assert_eq!(
         rig.status().await.effective_rps.number(),
         before.knobs.rps.number()

@@ -1,4 +1,5 @@
-//! The share of complaints of a pool's worst account, out of the tally that events are counted in, and what it does to the rate.
+//! The complaint rate of a pool's worst account, from the event counters, and its effect on the
+//! rate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use sqlx::{Connection as _, Executor as _, SqlSafeStr as _};
 
 use crate::support::{Database, database, eventually, redis_prefix, stack};
 
-/// The signal of complaints is slow by design.
+/// The complaint signal is slow by design.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Counts `accepted` and `complained` for an account, some hours ago.
+/// Records `accepted` and `complained` for an account, some hours ago.
 async fn count(
     database: &Database,
     pool: &str,
@@ -37,7 +38,7 @@ async fn count(
 }
 
 #[tokio::test]
-async fn the_worst_account_of_a_day_is_told_and_what_is_not_known_is_no_zero() {
+async fn the_worst_account_of_a_day_is_reported_and_what_is_not_known_is_no_zero() {
     let database = database().await;
     let mut connection = sqlx::PgConnection::connect(database.url()).await.unwrap();
     connection
@@ -80,7 +81,8 @@ async fn the_worst_account_of_a_day_is_told_and_what_is_not_known_is_no_zero() {
 
 const SIGNING_KEY: &str = "key-0123456789abcdef";
 
-/// A port that nobody listened at a moment ago: the provider must know where its events go before anybody is there.
+/// Returns a free port: the provider needs the address for its events before anything listens
+/// there.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -90,7 +92,7 @@ fn free_port() -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_bar_their_recipients()
+async fn events_of_a_provider_that_report_complaints_slow_marketing_down_and_bar_their_recipients()
 {
     let port = free_port();
     let events = Events {

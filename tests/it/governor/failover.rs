@@ -1,7 +1,9 @@
-//! Take-over with real processes on real servers: the leader is killed, falls asleep, or is cut off from one server or all.
+//! Failover with real processes on real servers: the leader is killed, suspended, or cut off from
+//! one server or all.
 //!
-//! Every change of the knob is read from Redis itself (MONITOR), every row of the journal is noted by a trigger together with
-//! the process that wrote it. What each case took is printed: `cargo test --test it -- failover --nocapture`.
+//! Every change of the knob is read from Redis with MONITOR, and a trigger records each row of the
+//! journal with the process that wrote it. The duration of each case is printed: `cargo test --test
+//! it -- failover --nocapture`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -17,20 +19,20 @@ use crate::support::proxy::{Proxy, Way};
 use crate::support::redis_server::Server;
 use crate::support::{database, eventually, redis_prefix, stack};
 
-/// Longest that anything may take on a busy machine.
+/// The time limit for each step on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
-/// A knob has at least so much of its lease left when its writer dies.
+/// The minimum remaining lease of a knob when its writer dies.
 const KNOB_LEFT: Duration = Duration::from_secs(20);
 
-/// The rate and the setpoint's load at the beginning; the safe rate.
+/// The initial rate, at which the load equals the setpoint, and the safe rate.
 const RPS: f64 = 50.0;
 const SAFE_RPS: f64 = 5.0;
 
-/// A load that is a little too high, so that the governor turns the knob before anything happens.
+/// A load slightly above the setpoint, so that the governor lowers the knob before the failure.
 const HIGH: f64 = 1.3;
 
-/// Notes who wrote which row, with the term that stood in the journal at that moment.
+/// Records the writer of each row, with the journal's term at that moment.
 const NOTE_ROWS: &str = "
 create table public.noted (n bigserial, who text, what text, term bigint);
 create function public.note() returns trigger language plpgsql as $$ begin
@@ -41,7 +43,7 @@ end $$;
 create trigger note after insert or update on flyball.governor for each row execute function public.note();
 create trigger note after insert on flyball.decision for each row execute function public.note()";
 
-/// The resources that the processes of one case share. Each case has a Redis of its own.
+/// The shared resources of the processes of one case. Each case has its own Redis.
 struct Scene {
     fixture: ProcessFixture,
     redis: Server,
@@ -51,14 +53,14 @@ struct Scene {
     looks: Arc<Mutex<Vec<Status>>>,
 }
 
-/// A field of the knob that was written, by Redis' own word.
+/// A field of the knob that was written, as reported by Redis.
 #[derive(Clone, Debug)]
 struct Written {
     field: String,
     text: String,
 }
 
-/// A process that may govern, and its ways to the servers.
+/// A candidate for governor, with proxies to its servers.
 struct Candidate {
     process: Process,
     postgres: Proxy,
@@ -130,16 +132,19 @@ impl Scene {
         }
     }
 
-    /// Two candidates, of which the first leads and has brought the rate to where it stands still.
+    /// Starts two candidates; the first leads and has settled the rate.
     async fn governed_by_the_first(&self) -> (Candidate, Candidate, f64) {
         let first = self.candidate("first").await;
-        first.process.says("leads the governor term=1", LONG).await;
+        first
+            .process
+            .logged("leads the governor term=1", LONG)
+            .await;
         let second = self.candidate("second").await;
         let rate = self.steady().await;
         (first, second, rate)
     }
 
-    /// The rate that the governor has come to, when it no longer moves.
+    /// Returns the rate once it no longer changes.
     async fn steady(&self) -> f64 {
         eventually("the governor turns the knob", LONG, || async {
             (self.status().await.effective_rps.number() < 0.9 * RPS).then_some(())
@@ -167,7 +172,7 @@ impl Scene {
             .expect("knobs")
     }
 
-    /// Looks at the rate in force every 50 ms from now on.
+    /// Records the effective rate every 50 ms from now on.
     fn watch(&self) -> tokio::task::JoinHandle<()> {
         let store = RedisStore::connect(&self.redis.url(), &self.fixture.prefix)
             .expect("a URL")
@@ -191,7 +196,7 @@ impl Scene {
         .await;
     }
 
-    /// No write of an older term has landed, in Redis or in Postgres.
+    /// Asserts that no write of an older term arrived, in Redis or in Postgres.
     async fn only_the_newest_term_wrote(&self, case: &str) {
         let written = self.written.lock().expect("the writes").clone();
         let of = |field: &str| {
@@ -239,8 +244,8 @@ impl Scene {
         );
     }
 
-    /// The rate stayed within a twentieth of what it was. A machine so slow that nobody could take over while the knob was
-    /// good is shown the other law: then the safe rate is in force.
+    /// Asserts that the rate stayed within 5 %. If the machine was too slow for a takeover before
+    /// the knob's lease expired, asserts the safe rate instead.
     fn keeps_the_rate(&self, case: &str, before: f64, took: Duration) {
         let looks = self.looks.lock().expect("the looks").clone();
         if looks.iter().any(|look| look.lease_lapsed) {
@@ -278,7 +283,7 @@ impl Candidate {
     }
 }
 
-/// The servers of the governor.
+/// The servers that the governor uses.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Postgres,
@@ -288,7 +293,7 @@ enum Part {
 
 const ALL: [Part; 3] = [Part::Postgres, Part::Redis, Part::Prometheus];
 
-/// Notes every field of the knob that Redis writes, until Redis ends.
+/// Records every field of the knob written to Redis, until Redis ends.
 fn monitor(redis: &Server, written: Arc<Mutex<Vec<Written>>>) {
     let mut socket = UnixStream::connect(redis.socket()).expect("Redis");
     socket.write_all(b"MONITOR\r\n").expect("Redis");
@@ -336,7 +341,7 @@ async fn a_leader_that_is_killed_or_asleep_is_followed_without_a_bump_and_never_
         first.process.signal(Signal::CONT);
         first
             .process
-            .says_any(&["no longer leads the governor", "resting"], LONG)
+            .logged_any(&["no longer leads the governor", "resting"], LONG)
             .await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         watch.abort();
@@ -358,7 +363,7 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
         let took = event.elapsed();
         first
             .process
-            .says_any(
+            .logged_any(
                 &[
                     "no longer leads the governor",
                     "resting",
@@ -368,7 +373,7 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
             )
             .await;
         first.ways(from, Way::Open);
-        // Whatever it sent meanwhile arrives now.
+        // Its delayed requests arrive now.
         tokio::time::sleep(Duration::from_secs(4)).await;
         watch.abort();
         scene.keeps_the_rate(case, before, took);
@@ -425,7 +430,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
     let alone = async {
         let scene = Scene::new().await;
         let only = scene.candidate("first").await;
-        only.process.says("leads the governor term=1", LONG).await;
+        only.process.logged("leads the governor term=1", LONG).await;
         let before = scene.steady().await;
         only.ways(&[Part::Postgres], Way::Hung);
         let event = Instant::now();

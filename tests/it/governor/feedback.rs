@@ -1,5 +1,5 @@
-//! Feedback of the jobs themselves, from handlers in one process to the knob that a governor in another one sets, without
-//! any metric.
+//! Feedback from jobs: from handlers in one process to the knob set by a governor in another,
+//! without any external metric.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,29 +17,29 @@ use crate::support::{Database, app_environment, database, eventually, patient_st
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The behaviour of the other side, which changes while jobs run.
+/// The behaviour of the called service, which changes while jobs run.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Well = 0,
-    /// It refuses one of two.
+    /// It rejects every other request.
     Refuses = 1,
-    /// It refuses all.
+    /// It rejects all requests.
     RefusesAll = 2,
-    /// One of two fails.
+    /// Every other request fails.
     Fails = 3,
-    /// It takes forty times as long.
+    /// It is forty times slower.
     Slow = 4,
-    /// It takes forty times as long for one of ten.
+    /// One request in ten is forty times slower.
     Tail = 5,
-    /// It refuses each once, and the handler gets around it.
+    /// It rejects each job once, and the handler retries by itself.
     Moves = 6,
-    /// It takes a thousandth of the attempt's time, as the handler says.
+    /// It takes a thousandth of the attempt's time, as the handler reports.
     Brief = 7,
-    /// Its duration means nothing, as the handler says.
+    /// Its duration is meaningless, as the handler reports.
     Untold = 8,
 }
 
-/// A runner and a governor that share nothing but the stores, and a queue that does not end.
+/// A runner and a governor that share only the stores, and an endless queue.
 struct FeedbackFixture {
     runner: App,
     governor: App,
@@ -49,12 +49,13 @@ struct FeedbackFixture {
 }
 
 impl FeedbackFixture {
-    /// The governor has these signals alone: the durations of jobs vary on a busy machine and would move the rate too.
+    /// The governor has only these signals, because the durations of jobs also vary on a busy
+    /// machine and would move the rate.
     async fn new(signals: &str) -> Self {
         Self::with(signals, "durations = false").await
     }
 
-    /// The same with more of `[governor]`, besides what makes it quick.
+    /// Builds the same setup with further keys in `[governor]`.
     async fn with(signals: &str, law: &str) -> Self {
         let (database, folder) = (database().await, tempfile::tempdir().unwrap());
         let text = format!(
@@ -98,7 +99,7 @@ impl FeedbackFixture {
             store: patient_store(&settings.redis_prefix).await,
             database,
         };
-        // Each has a key of its own, so that a refusal pauses no other.
+        // Each job has its own key, so that a rejection pauses no other.
         let job = |n| NewJob {
             throttle: "calls".into(),
             key: format!("key-{n}"),
@@ -112,7 +113,7 @@ impl FeedbackFixture {
             .await
             .unwrap();
         let message = Feedbacks::new(fixture.database.pool());
-        eventually("a hundred jobs are told of", SOON, || async {
+        eventually("a hundred jobs are reported", SOON, || async {
             let message = message.of("calls").await.unwrap();
             message
                 .iter()
@@ -132,7 +133,7 @@ impl FeedbackFixture {
         self.store.status(&name).await.unwrap().unwrap()
     }
 
-    /// Waits until the knob is below that, and answers the decision by which it is.
+    /// Waits until the knob is below this value, and returns the decision.
     async fn falls_below(&self, rps: f64) -> Decision {
         let journal = Journal::new(self.database.pool().clone());
         eventually(&format!("the knob is below {rps}"), SOON, || async {
@@ -177,7 +178,7 @@ async fn refusals_lower_the_knob_and_why_names_them() {
         .recent(Some("calls"), 5)
         .await
         .unwrap();
-    // Refusals move it below a half.
+    // Rejections lower it below half.
     assert!(
         fixture.status().await.knobs.rps.number() > 30.0,
         "{earlier:?}"
@@ -299,7 +300,7 @@ async fn handlers_say_what_of_their_time_counts() {
     })
     .await;
     fixture.turn(Side::Untold);
-    let after = eventually("ten of which nothing is said", SOON, || async {
+    let after = eventually("ten jobs without a report", SOON, || async {
         let after = tally().await;
         (after.untimed >= 10).then_some(after)
     })
@@ -322,7 +323,7 @@ async fn handlers_say_what_of_their_time_counts() {
 
 #[tokio::test]
 async fn with_durations_dearer_jobs_lower_the_knob_while_the_only_signal_sees_nothing() {
-    // A queue that nobody fills: as far as this signal knows everything could go faster.
+    // An idle queue: by this signal alone, the rate could rise.
     let elsewhere = "[[signal]]\nname = \"elsewhere\"\nsource = \"depth\"\nquery = \"elsewhere\"\nsetpoint = 1000";
     let fixture = FeedbackFixture::with(elsewhere, "durations = true").await;
     let journal = Journal::new(fixture.database.pool().clone());
@@ -386,7 +387,7 @@ async fn when_most_is_refused_the_breaker_stops_the_work_at_once() {
 }
 
 #[tokio::test]
-async fn what_a_worker_told_goes_with_it() {
+async fn what_a_worker_reported_goes_with_it() {
     let fixture = FeedbackFixture::new(
         "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
     )

@@ -1,5 +1,5 @@
-//! A person wins: every way from one mode to another is without a jump, a manual mode may have an end, who turned what is kept,
-//! and shadow mode keeps a score.
+//! Manual control has priority: every change of mode is bumpless, a manual mode may have an end,
+//! the author of each change is recorded, and shadow mode keeps a score.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::Rig;
 
 impl Rig {
-    /// An edit through one of Flyball's own doors.
+    /// An edit through one of Flyball's own interfaces.
     async fn turns(&self, fields: &[(&str, serde_json::Value)], by: &str, why: &str) {
         let fields = fields
             .iter()
@@ -39,13 +39,14 @@ impl Rig {
     }
 }
 
-/// Every way from one mode to another, once.
+/// A path through every change of mode, once each.
 const WAYS: [&str; 13] = [
     "auto", "manual", "auto", "shadow", "auto", "off", "manual", "shadow", "manual", "off",
     "shadow", "off", "auto",
 ];
 
-/// A tick raises the rate by at most this factor (4 a minute, ticks of 2 s), and at the setpoint it hardly lowers it.
+/// The factor by which one tick may raise the rate (4 per minute, ticks of 2 s); at the setpoint a
+/// tick hardly lowers it.
 const STEP: f64 = 1.06;
 
 #[track_caller]
@@ -56,7 +57,7 @@ fn near(what: &str, before: f64, after: f64) {
     );
 }
 
-/// Goes every way from one mode to another, by edits through a door or with redis-cli.
+/// Makes every change of mode, by edits through an interface or with redis-cli.
 async fn every_way(by_a_door: bool) {
     let ways: BTreeSet<_> = WAYS.windows(2).map(|way| (way[0], way[1])).collect();
     assert!(
@@ -73,7 +74,7 @@ async fn every_way(by_a_door: bool) {
         } else {
             rig.store.write_raw(&rig.name, "mode", mode);
         }
-        // Long enough for a lease of the governor's to lapse.
+        // Long enough for the governor's lease to expire.
         for second in 0..20 {
             rig.second().await;
             let status = rig.status().await;
@@ -217,7 +218,7 @@ async fn an_end_may_be_put_off_taken_away_and_made_void_by_another_mode() {
     rig.run(30).await;
     assert_eq!(rig.status().await.knobs.mode, Mode::Off, "void");
 
-    // With redis-cli, by milliseconds; seconds given by mistake are told and end nothing.
+    // With redis-cli, in milliseconds; seconds given by mistake are reported and end nothing.
     rig.store.write_raw(&rig.name, "mode", "manual");
     rig.store
         .write_raw(&rig.name, "manual_until_ms", &format!("{:.0}", rig.now()));
@@ -266,7 +267,7 @@ async fn a_rate_that_somebody_writes_has_their_name_in_the_reason() {
 async fn shadow_mode_keeps_a_score_that_begins_anew_with_it() {
     let mut rig = Rig::new("auto").await;
     rig.run(200).await;
-    // A person lets too much through: half as much again as there is room for.
+    // A person sets a rate 1.5 times too high.
     rig.turns(&[("mode", json!("shadow")), ("rps", json!(120))], "ann", "")
         .await;
     rig.run(300).await;
@@ -293,7 +294,7 @@ async fn shadow_mode_keeps_a_score_that_begins_anew_with_it() {
     );
     assert!((score.own_load.unwrap() - 1.0).abs() < 0.2, "{score:?}");
 
-    // A tenfold cost: a stop on paper, and nothing is written.
+    // A tenfold cost: shadow mode would stop the throttle, and writes nothing.
     rig.cost *= 10.0;
     rig.run(5).await;
     assert!(

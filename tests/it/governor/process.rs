@@ -1,4 +1,4 @@
-//! Governors as whole processes: who leads, and what an old leader can still do.
+//! Governors as separate processes: leadership, and the powers of a former leader.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,13 +15,13 @@ use crate::support::process::{Process, ProcessFixture};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Longer than a knob is good for.
+/// Longer than the lease of a knob.
 const LAPSE: Duration = Duration::from_secs(90);
 
-/// Two times the lease of a leader.
+/// Twice the lease of a leader.
 const TWO_LEASES: Duration = Duration::from_secs(20);
 
-/// A policy that holds the depth of its own queue.
+/// A policy on the depth of its own queue.
 pub const POLICY: &str = "
 [knobs]
 rps = 50.0
@@ -67,7 +67,7 @@ async fn turned_by(fixture: &ProcessFixture, term: u64) {
 async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one_is_refused() {
     let fixture = fixture().await;
     let first = governor(&fixture);
-    first.says("leads the governor term=1", SOON).await;
+    first.logged("leads the governor term=1", SOON).await;
     turned_by(&fixture, 1).await;
     let mut second = governor(&fixture);
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -78,19 +78,20 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
         seen.clone(),
     ));
 
-    // Asleep, it neither renews its lease nor knows that it is over.
+    // While suspended, it neither renews its lease nor notices the expiry.
     first.signal(Signal::STOP);
     let asleep = Instant::now();
-    second.says("leads the governor term=2", TWO_LEASES).await;
+    second.logged("leads the governor term=2", TWO_LEASES).await;
     println!(
         "the second led {:?} after the first fell asleep",
         asleep.elapsed()
     );
     turned_by(&fixture, 2).await;
     first.signal(Signal::CONT);
-    // Its lease has run out, or somebody has a later term: whichever it learns first.
+    // It steps down because its lease has expired or because it sees a later term, depending on
+    // which it notices first.
     first
-        .says_any(&["no longer leads the governor", "resting"], SOON)
+        .logged_any(&["no longer leads the governor", "resting"], SOON)
         .await;
 
     let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
@@ -115,7 +116,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
 
     second.kill();
     let killed = Instant::now();
-    first.says("leads the governor term=3", TWO_LEASES).await;
+    first.logged("leads the governor term=3", TWO_LEASES).await;
     println!(
         "the first led again {:?} after the second was killed",
         killed.elapsed()
@@ -142,7 +143,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     );
 }
 
-/// Term and rate in force, every 50 ms.
+/// Records the term and the effective rate every 50 ms.
 async fn watch(store: RedisStore, seen: Arc<Mutex<Vec<(u64, f64)>>>) {
     loop {
         if let Ok(Some(status)) = store.status(&throttle()).await {
@@ -207,14 +208,14 @@ async fn a_database_from_an_older_copy_counts_terms_on_from_where_the_knobs_stan
     let mut first = governor(&fixture);
     turned_by(&fixture, 1).await;
     first.kill();
-    // The knobs remember the terms of a database that is gone, and nobody renews them.
+    // The knobs hold the terms of a lost database, and no leader renews them.
     fixture
         .redis("HSET {}throttle:governed:knobs term 57 valid_until 1000")
         .await;
 
     let second = governor(&fixture);
     second
-        .says("another governor leads with a newer term", LAPSE)
+        .logged("another governor leads with a newer term", LAPSE)
         .await;
     turned_by(&fixture, 58).await;
 }

@@ -1,4 +1,5 @@
-//! The loop: it turns the knob, yields to edits, survives lost signals and successors.
+//! The governor's loop: it sets the knob, respects manual edits, and survives lost signals and a
+//! change of leader.
 
 use std::sync::atomic::Ordering;
 
@@ -266,7 +267,7 @@ async fn a_rate_whose_state_could_not_be_kept_is_not_taken_for_a_persons() {
         "the rate has moved since"
     );
 
-    // As if Postgres had been away for the last forty seconds of the first leader.
+    // As if Postgres had been unavailable for the last forty seconds of the first leader.
     rig.journal.save("reindex", 1, &older).await.unwrap();
     rig.governor = governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy);
     rig.term = 2;

@@ -1,4 +1,5 @@
-//! The governor's loop on a real journal, a throttle in memory with a clock of the test's own, and a scripted Prometheus.
+//! The governor's loop with a real journal, a throttle in memory on a virtual clock, and a scripted
+//! Prometheus.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use serde_json::json;
 use crate::support;
 
 pub const SECOND_US: i64 = 1_000_000;
-/// Least time between two requests for tokens; far less than the bucket of a second holds.
+/// The shortest interval between two token requests; far below the one second of the bucket.
 const STEP_US: i64 = 200_000;
 
 /// The state of the plant and its exporter.
@@ -29,7 +30,7 @@ pub struct World {
 
 type Seen = Arc<Mutex<World>>;
 
-/// A throttle, the plant behind it, and a governor.
+/// A throttle, its plant, and a governor.
 pub struct Rig {
     pub clock: Arc<AtomicI64>,
     pub store: Arc<MemoryStore>,
@@ -159,7 +160,8 @@ impl Rig {
         }
     }
 
-    /// A second of the world: jobs take what the throttle grants, the load follows, the governor is called.
+    /// Simulates one second: jobs take the granted tokens, the load follows, and the governor
+    /// ticks.
     pub async fn second(&mut self) {
         let ends = self.clock.load(Ordering::SeqCst) + SECOND_US;
         let mut granted = 0;
@@ -228,7 +230,7 @@ impl Rig {
         self.world.lock().unwrap().average
     }
 
-    /// Another process takes over.
+    /// Hands the governor over to another process.
     pub fn succeed(&mut self) {
         self.governor = governor(
             &self.store,

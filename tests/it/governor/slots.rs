@@ -1,4 +1,5 @@
-//! A governor that turns how many jobs run at once, from what real jobs say that take the longer the more of them run.
+//! A governor that sets the number of concurrent jobs by their durations, which grow with
+//! concurrency.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::support::{Database, app_environment, database, eventually, patient_st
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// The other side: an answer takes this many milliseconds for each request that is open.
+/// The service: a response takes this many milliseconds per open request.
 struct Side {
     open: AtomicU32,
     each_ms: AtomicU64,
@@ -31,7 +32,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// A runner and a governor that share nothing but the stores, and a queue that does not end.
+/// A runner and a governor that share only the stores, and an endless queue.
 struct SlotsFixture {
     runner: App,
     governor: App,
@@ -113,7 +114,7 @@ impl SlotsFixture {
             .pop()
     }
 
-    /// Waits until the knob stands between these, and says what it has seen if it does not.
+    /// Waits until the knob is in this range; on failure reports the observed values.
     async fn comes_to(&self, what: &str, slots: std::ops::RangeInclusive<i64>) -> Status {
         eventually(what, SOON, || async {
             let status = self.status().await;
@@ -142,7 +143,7 @@ impl SlotsFixture {
 async fn the_governor_turns_the_slots_by_how_long_real_jobs_take() {
     let fixture = SlotsFixture::new("concurrency = 2\n").await;
 
-    // Twenty at once take 0.4 s; an answer of a busy machine is later still.
+    // Twenty at once take 0.4 s, and longer on a busy machine.
     fixture
         .comes_to("it grows while answers are quick", 9..=60)
         .await;
@@ -170,7 +171,7 @@ async fn the_governor_turns_the_slots_by_how_long_real_jobs_take() {
     fixture.side.each_ms.store(20, Ordering::SeqCst);
     fixture.comes_to("it comes back", 9..=60).await;
 
-    // A person's number is the new start, whoever writes it and how.
+    // A manual value is the new starting point, through whichever interface it was set.
     fixture.turn("concurrency", "3").await;
     eventually("the governor knows the hand", SOON, || async {
         fixture.newest().await.filter(|newest| {
@@ -205,7 +206,7 @@ async fn without_a_limit_it_begins_at_the_most_allowed_and_a_dead_governor_leave
     let name = Name::new("calls").unwrap();
     let left = store.status(&name).await.unwrap().unwrap();
     assert!((1..=60).contains(&concurrency_number(left.knobs.concurrency)) && !left.lease_lapsed);
-    // Nothing in the hash can lapse: what was written last stays.
+    // No field of the hash expires: the last value stays.
     assert!(!left.raw.contains_key("valid_until"), "{:?}", left.raw);
 
     runner.stop().await;

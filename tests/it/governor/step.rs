@@ -1,4 +1,5 @@
-//! `flyball governor step` as a program of somebody else drives it: a line in, a line out, while the pipe stays open.
+//! `flyball governor step` driven by another program: one line in, one line out, while the pipe
+//! stays open.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::PROGRAM;
 
-/// The law as the independent implementation of the vectors has it.
+/// The parameters used by the independent implementation of the vectors.
 const POLICY: &str = "
 [knobs]
 rps = 10.0
@@ -30,7 +31,7 @@ restart = 0.6
 duration_step = 1000000
 ";
 
-/// The filter with its pipes open.
+/// A running filter with its pipes.
 struct Filter {
     child: Child,
     input: ChildStdin,
@@ -54,7 +55,7 @@ impl Filter {
         }
     }
 
-    /// One line in, one line out, before anything else goes in.
+    /// Sends one line and reads one line before the next.
     fn step(&mut self, line: &str) -> Value {
         self.input
             .write_all(format!("{line}\n").as_bytes())
@@ -65,7 +66,7 @@ impl Filter {
             .unwrap_or_else(|error| panic!("{error}: {line} gave {answer:?}"))
     }
 
-    /// Ends the input; nothing more may come, and the program is content.
+    /// Ends the input; expects no further output and success.
     fn end(mut self) {
         drop(self.input);
         let mut rest = String::new();
@@ -84,7 +85,7 @@ fn file(policy: &str) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Neither a database nor a Redis is there, and no settings either.
+/// Runs without a database, Redis or settings.
 fn command(policy: &std::path::Path) -> Command {
     let mut command = Command::new(PROGRAM.as_path());
     command
@@ -101,7 +102,7 @@ fn command(policy: &std::path::Path) -> Command {
 fn run(command: &mut Command, input: &[u8]) -> Output {
     let mut child = command.spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
-    // What refuses its policy reads nothing, and its end of the pipe may be gone already.
+    // With an invalid policy it reads no input, so its end of the pipe may already be closed.
     let _ = pipe.write_all(input);
     drop(pipe);
     child.wait_with_output().unwrap()
@@ -116,7 +117,7 @@ fn vectors(series: &str) -> Vec<Value> {
     vectors[series].as_array().unwrap().clone()
 }
 
-/// A row of the vectors as a line of input.
+/// Formats a row of the vectors as input.
 fn line(row: &Value) -> String {
     let samples = row["new"]["mongo"].as_array().into_iter().flatten();
     let reading = |pair: &Value| json!({ "signal": "mongo", "value": pair[1], "at": pair[0] });
@@ -236,7 +237,7 @@ fn a_refused_share_from_the_lines_themselves_governs() {
     let mut filter = Filter::start(policy);
     let mut rate = 80.0;
     for n in 0..60u32 {
-        // A server that lets 40 a second through.
+        // A server that handles 40 requests per second.
         let refused = f64::max(0.0, rate - 40.0);
         let line = json!({ "now": 5 * n, "achieved_rps": rate, "limiting_share": 1, "completed": 5.0 * (rate - refused), "rejected": 5.0 * refused });
         rate = filter.step(&line.to_string())["rps"].as_f64().unwrap();

@@ -1,7 +1,8 @@
-//! The fast path with real processes: a load rises on an exporter's page, and tokens are no longer granted anywhere.
+//! The fast path with real processes: a load rises on an exporter's page, and all token grants
+//! stop.
 //!
-//! Four workers drain a throttle, and a program beside them spends leased tokens of it. `make bench-trip` measures many trips;
-//! here one must stop, drain, wait, and begin again.
+//! Four workers drain a throttle, and another program spends leased tokens of it. `make bench-trip`
+//! measures many trips; this test runs one: stop, drain, wait, resume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -17,34 +18,35 @@ use crate::support::eventually;
 use crate::support::exporter::Exporter;
 use crate::support::process::{Process, ProcessFixture};
 
-/// Longest that anything may take on a busy machine.
+/// The time limit for each step on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 const WORKERS: usize = 4;
 const JOBS: usize = 3000;
 const JOB: Duration = Duration::from_millis(200);
 
-/// The load when nothing is wrong, and when all jobs have stopped.
+/// The load in normal operation, and with all jobs stopped.
 const USUAL: f64 = 1.0;
 const GONE: f64 = 0.3;
-/// So far above the trip level that one look is enough, and so little above it that it is not.
+/// A load far enough above the trip level that one sample trips, and one so close to it that a
+/// single sample does not.
 const WILD: f64 = 9.0;
 const HIGH: f64 = 2.5;
 
-/// Times after the rise, in seconds of the machine's one clock.
+/// Times after the rise, in seconds of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Trip {
-    /// Until the knob said stop.
+    /// The time until the knob was set to stop.
     stopped: f64,
-    /// Until Redis had granted its last token.
+    /// The time of Redis' last grant.
     granted: f64,
-    /// Until a leased token was spent for the last time.
+    /// The time at which the last leased token was spent.
     spent: f64,
-    /// Until a job began for the last time.
+    /// The time at which the last job began.
     begun: f64,
 }
 
-/// Workers that drain a governed throttle, and a program that spends its tokens from a lease.
+/// Workers that drain a governed throttle, and a program that spends leased tokens.
 struct Flow {
     fixture: ProcessFixture,
     store: RedisStore,
@@ -82,7 +84,7 @@ impl Flow {
             ),
         );
         let governor = fixture.serve_with(&["--roles", "governor"], &[]);
-        governor.says("leads the governor", LONG).await;
+        governor.logged("leads the governor", LONG).await;
         fixture.target.delay(JOB);
         let jobs = fixture
             .enqueue_as(JOBS, |n| NewJob {
@@ -95,7 +97,7 @@ impl Flow {
             .map(|_| fixture.serve_with(&["--roles", "runner"], &[]))
             .collect();
         for worker in &processes {
-            worker.works().await;
+            worker.worker_started().await;
         }
         processes.push(governor);
         let store = || {
@@ -130,7 +132,7 @@ impl Flow {
             .expect("knobs")
     }
 
-    /// Waits until jobs begin, and leased tokens are spent.
+    /// Waits until jobs begin and leased tokens are spent.
     async fn flows(&self) {
         let (calls, used, spent) = (
             self.fixture.target.calls().len(),
@@ -145,7 +147,8 @@ impl Flow {
         .await;
     }
 
-    /// Waits until the governor has seen so many samples that the trip level is no longer raised for noise there may be.
+    /// Waits until the governor has enough samples that the trip level has no extra margin for
+    /// noise.
     async fn is_known_to_be_quiet(&self) {
         eventually(
             "the trip level is where the policy has it",
@@ -162,7 +165,7 @@ impl Flow {
         .await;
     }
 
-    /// Raises the load, and looks until nothing has been granted for two seconds.
+    /// Raises the load, and records until two seconds pass without a grant.
     async fn trip(&self, load: f64) -> Trip {
         let (rose_us, rose) = (now_us(), Instant::now());
         self.exporter.show(load);
@@ -209,7 +212,7 @@ impl Drop for Flow {
     }
 }
 
-/// Spends a token whenever there is one, five in a hundred milliseconds at most; notes when the last one was.
+/// Spends every available token, at most five per 100 ms, and records the time of the last one.
 async fn spend(store: LeasedStore, spent_us: Arc<AtomicI64>, stop: Arc<AtomicBool>) {
     let ask = AcquireRequest {
         throttle: throttle(),
@@ -284,7 +287,7 @@ async fn a_load_that_rises_stops_four_workers_which_drain_and_begin_again_when_i
     );
 }
 
-/// `make bench-trip`: what many trips take, each with processes of its own.
+/// Measures many trips, each with its own processes: `make bench-trip`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement; FLYBALL_TRIPS of them (10)"]
 async fn bench_trips() {

@@ -1,4 +1,4 @@
-//! Setpoints out of reach, governors on one signal, and calibrations.
+//! Unreachable setpoints, several governors on one signal, and calibrations.
 
 use flyball::governor::calibration::{CALIBRATION_ACTOR, ENDED};
 use flyball::governor::{Decision, Finding, Governor};
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::rig::{Rig, governor};
 
 #[tokio::test]
-async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_successor() {
+async fn a_setpoint_out_of_reach_is_found_reported_journaled_and_taken_over_by_a_successor() {
     let mut rig = Rig::new("auto").await;
     rig.run(120).await;
     // High enough that no rate helps, and low enough that the breaker does not trip.
@@ -35,10 +35,10 @@ async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_suc
         .iter()
         .filter(|d| d.reason.contains("; unreachable: the rate has been at min"))
         .collect();
-    assert_eq!(answer.len(), 1, "it is told in full once: {answer:?}");
+    assert_eq!(answer.len(), 1, "it is explained in full once: {answer:?}");
     assert_eq!(answer[0].terms["findings"], json!(["unreachable"]));
 
-    // A successor knows it since then, and does not find it anew.
+    // The successor inherits the finding and does not report it again.
     let (since, policy) = (found.since, rig.policy.clone());
     rig.governor = governor(&rig.store, &rig.journal, &rig.url, &rig.name, &policy);
     rig.term = 2;
@@ -52,7 +52,7 @@ async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_suc
         [(Finding::Unreachable, since)]
     );
 
-    // In a person's hand nothing is found.
+    // Under manual control there are no findings.
     rig.store.write_raw(&rig.name, "mode", "manual");
     rig.run(5).await;
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
@@ -133,7 +133,7 @@ async fn of_two_governors_on_one_signal_the_one_without_work_follows_and_a_hand_
     assert_eq!(view.findings, [], "a person has the other");
 }
 
-/// Writes as a calibration does: a rate under its mark, with a lease.
+/// Writes like a calibration: a rate under its mark, with a lease.
 async fn calibrate(rig: &Rig, rps: &str, by: &str, lease_s: f64) {
     let until_ms = (rig.now() + lease_s) * 1e3;
     let fields = [
@@ -179,7 +179,7 @@ async fn a_calibration_has_the_knob_until_it_ends_and_the_governor_goes_on_from_
 
     let knobs = rig.status().await.knobs;
     assert_eq!(knobs.by, "governor");
-    // From 50 on, at the pace that is allowed, and not held down as after a person's edit.
+    // From 50 on at the allowed pace, without the hold that follows a manual edit.
     assert!(
         knobs.rps > RateLimit::PerSecond(50.0) && knobs.rps < RateLimit::PerSecond(70.0),
         "{}",

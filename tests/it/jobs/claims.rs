@@ -1,4 +1,4 @@
-//! Claims: what was granted, once, by priority and age.
+//! Claims: each job once, up to the grant, by priority and age.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Real costs of jobs: settled once, when an attempt ends, however it ends; and their mean.
+//! Real costs of jobs: settled once at the end of an attempt, however it ends; and their mean.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::throttle::{ask, fields, name};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A worker with a Redis of its own.
+/// A worker with a private Redis.
 struct CostFixture {
     queue: Queue,
     store: Arc<dyn Store>,
@@ -95,7 +95,8 @@ impl CostFixture {
     }
 }
 
-/// Says what its arguments tell for this attempt, then ends as they tell; a second attempt is done.
+/// Reports the cost given in the arguments for this attempt. The first attempt ends as given there,
+/// the second succeeds.
 async fn work(job: Job, context: Context) -> Outcome {
     let first = context.last_checkpoint().await.unwrap().is_none();
     let at = flyball::jobs::Checkpoint {
@@ -112,7 +113,7 @@ async fn work(job: Job, context: Context) -> Outcome {
     if !first {
         return Outcome::Done;
     }
-    let error = "as told".to_owned();
+    let error = "as requested".to_owned();
     match job.args["end"].as_str().unwrap() {
         "done" => Outcome::Done,
         "retry" => Outcome::Retry {
@@ -126,11 +127,11 @@ async fn work(job: Job, context: Context) -> Outcome {
         },
         "hang" => std::future::pending().await,
         "cancelled" => Outcome::Cancelled,
-        _ => panic!("as told"),
+        _ => panic!("as requested"),
     }
 }
 
-/// Takes no arguments at all.
+/// Rejects all arguments.
 struct Picky;
 
 impl Handler for Picky {
@@ -209,7 +210,7 @@ async fn what_an_attempt_really_cost_is_settled_once_however_it_ends() {
         })
         .await;
     }
-    // Nothing is settled a second time, not even by a worker that ends.
+    // No cost is settled a second time, not even by a worker that stops.
     fixture.worker.stop().await;
     for (at, (end, _, _, cost)) in cases.iter().enumerate() {
         let used = fixture
@@ -340,7 +341,7 @@ async fn a_redis_that_is_gone_keeps_no_attempt_from_ending() {
 
     fixture.server.kill();
 
-    // It runs into its time-out, and the next attempt waits for tokens.
+    // The attempt times out, and the next one waits for tokens.
     eventually("the attempt has ended", SOON, || async {
         let state = fixture.queue.get(job).await.unwrap().unwrap().summary.state;
         matches!(state, State::Retryable | State::Ready).then_some(())
@@ -352,7 +353,7 @@ async fn a_redis_that_is_gone_keeps_no_attempt_from_ending() {
 }
 
 #[tokio::test]
-async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_api_tells_costs() {
+async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_api_reports_costs() {
     let (database, folder) = (database().await, tempfile::tempdir().unwrap());
     let environment = app_environment(&database, folder.path()).await;
     for lease_ms in ["250", "0"] {
@@ -390,7 +391,7 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
             by: "test".into(),
             ..Default::default()
         };
-        // The app's store gives up after 250 ms, which a busy machine may need.
+        // The app's store has a timeout of 250 ms, which a busy machine may exceed.
         eventually("the rate is set", SOON, || async {
             app.throttles.set(&name("default"), &change).await.ok()
         })

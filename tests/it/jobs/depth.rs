@@ -1,4 +1,4 @@
-//! Depth without counting, and lists that cost the same however long the queue is.
+//! Depth without counting, and lists whose cost is independent of the queue's length.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,8 +15,8 @@ use crate::support::{Database, database, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Jobs of every sort: `lanes` lanes in three throttles with `jobs` ready jobs in all, few of the others. Bulk rows, so that
-/// a long queue is there at once.
+/// Inserts jobs in every state: `lanes` lanes in three throttles with `jobs` ready jobs in all, and
+/// few in other states. Bulk inserts create a long queue quickly.
 const FILL: &str = "
 create temporary table lanes on commit drop as
     select i as n, t.throttle, i::text as key, flyball.lane_of(t.throttle, i::text) as lane_id
@@ -54,7 +54,7 @@ async fn run(pool: &PgPool, sql: &str) {
         .unwrap();
 }
 
-/// Depths as a count of everything says.
+/// Returns the depths by counting all jobs.
 async fn counted(pool: &PgPool) -> BTreeMap<(String, String), i64> {
     let rows = sqlx::query(
         "select j.throttle, j.key, count(*) as jobs from flyball.ready r join flyball.job j on j.id = r.job_id group by 1, 2",
@@ -67,7 +67,7 @@ async fn counted(pool: &PgPool) -> BTreeMap<(String, String), i64> {
         .collect()
 }
 
-/// Depths as they are written in the directory.
+/// Returns the depths stored in the directory.
 async fn written(pool: &PgPool) -> BTreeMap<(String, String), i64> {
     let rows = sqlx::query("select throttle, key, depth from flyball.lane where depth > 0");
     rows.fetch_all(pool)
@@ -78,8 +78,8 @@ async fn written(pool: &PgPool) -> BTreeMap<(String, String), i64> {
         .collect()
 }
 
-/// By throttle: ready, scheduled, running, dead.
-async fn told(queue: &Queue) -> Vec<(String, [i64; 4])> {
+/// Returns, by throttle: ready, scheduled, running, dead.
+async fn reported(queue: &Queue) -> Vec<(String, [i64; 4])> {
     let depths = queue.depths().await.unwrap().throttles;
     depths
         .into_iter()
@@ -105,19 +105,20 @@ async fn a_walk_in_small_pages_finds_what_a_count_finds() {
     sweeper.round().await.unwrap();
 
     assert_eq!(written(pool).await, counted(pool).await);
-    let told = told(&queue).await;
+    let depths = reported(&queue).await;
     let sums: Vec<i64> = (0..4)
-        .map(|part| told.iter().map(|(_, jobs)| jobs[part]).sum())
+        .map(|part| depths.iter().map(|(_, jobs)| jobs[part]).sum())
         .collect();
     assert_eq!(sums, [1_000, 70, 33, 55]);
     assert_eq!(
-        told.iter()
+        depths
+            .iter()
             .map(|(name, _)| name.as_str())
             .collect::<Vec<_>>(),
         ["a", "b", "c/d"]
     );
 
-    // The next walk of the same walker sees what has gone and what has come.
+    // The same walker's next walk picks up all additions and removals.
     run(
         pool,
         "delete from flyball.ready where lane_id in (select lane_id from flyball.lane where throttle = 'b');
@@ -128,7 +129,7 @@ async fn a_walk_in_small_pages_finds_what_a_count_finds() {
     sweeper.round().await.unwrap();
     assert_eq!(written(pool).await, counted(pool).await);
 
-    // Another, which starts with nothing, takes over what the first has written.
+    // Another walker, with empty state, takes over the stored counts.
     run(pool, "delete from flyball.ready where priority < 2").await;
     let depths = queue.count_now().await.unwrap();
     assert_eq!(written(pool).await, counted(pool).await);
@@ -138,7 +139,7 @@ async fn a_walk_in_small_pages_finds_what_a_count_finds() {
 }
 
 #[tokio::test]
-async fn every_figure_has_an_age_and_the_oldest_job_is_told() {
+async fn every_figure_has_an_age_and_the_oldest_job_is_reported() {
     let (database, queue) = queue().await;
     assert_eq!(
         queue.depths().await.unwrap().at,
@@ -222,7 +223,7 @@ async fn one_of_many_processes_counts_and_another_takes_over() {
         row.fetch_optional(database.pool()).await.unwrap()
     };
     let ready = async || {
-        told(&queue)
+        reported(&queue)
             .await
             .iter()
             .map(|(_, jobs)| jobs[0])
@@ -267,7 +268,7 @@ async fn one_of_many_processes_counts_and_another_takes_over() {
     second.await.unwrap();
 }
 
-/// Returns the rows that a statement touches, by EXPLAIN (ANALYZE, BUFFERS).
+/// Returns the rows that a statement reads, by EXPLAIN (ANALYZE, BUFFERS).
 struct Touched {
     buffers: i64,
     rows: i64,
@@ -305,7 +306,7 @@ async fn touched(
     }
 }
 
-/// The most rows that one node of the plan has looked at.
+/// Returns the most rows read by one node of the plan.
 fn rows_of(node: &Value) -> i64 {
     let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
     let own = (number("Actual Rows") + number("Rows Removed by Filter")) * number("Actual Loops");
@@ -336,7 +337,7 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
         .map(|lane_id| LaneClaim::first(lane_id, 1))
         .collect();
     assert_eq!(queue.claim(worker, 1, &claims).await.unwrap().len(), 1_000);
-    // What was long ago: workers that stopped, failures, edits.
+    // Old remains: stopped workers, failures, edits.
     run(database.pool(), "
         insert into flyball.worker (name, host, pid, ttl, stopped_at) select 'w', 'h', 1, '30 s', now() from generate_series(1, 5000);
         insert into flyball.failure (job_id, attempt, outcome) select id, 1, 'failed' from flyball.job order by id limit 10000;
@@ -347,7 +348,7 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
     let mut connection = queue.pool.acquire().await.unwrap();
 
     const LIST: &str = "(text[], text, text, text, bigint, bigint, timestamptz, timestamptz, bigint, bigint, bigint, text)";
-    // Name, types, arguments, the most rows of one node, the most buffers.
+    // Name, parameter types, arguments, the row limit of one node, the limit of buffers.
     let cases = [
         (
             "walk ready",
@@ -461,7 +462,7 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
     let mut faults = String::new();
     for (name, types, arguments, rows_max, buffers_max) in cases {
         let touched = touched(&mut connection, name, types, arguments).await;
-        // The leases are as many as jobs run at once, and whoever wants all of them reads all of them.
+        // There are as many leases as running jobs, and a full list reads them all.
         let is_walked = touched.plan.contains("Seq Scan") && name != "read workers";
         if touched.rows > rows_max || touched.buffers > buffers_max || is_walked {
             let Touched {

@@ -1,4 +1,4 @@
-//! Ends of attempts: late answers, lost workers, cancellation, retirement.
+//! Ends of attempts: late results, lost workers, cancellation, retirement.
 
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ async fn a_late_answer_with_another_fence_changes_nothing() {
     assert_eq!(outcomes, [(1, "lost"), (2, "completed")]);
     assert!(
         !queue.pulse(slow, &[]).await.unwrap().alive,
-        "a worker that was taken for dead is told so"
+        "a worker declared dead learns of it"
     );
 }
 
@@ -299,7 +299,7 @@ async fn a_cancel_that_crosses_a_failing_attempt_holds_however_late_the_retry_is
     )
     .await;
     assert_eq!(claim_all(&queue, worker, FENCE, 3).await.len(), 3);
-    // The request is on its way while the attempts end: neither sees the other.
+    // The request is in flight while the attempts end, and neither transaction sees the other.
     let mut connection = database.pool().acquire().await.unwrap();
     sqlx::raw_sql("begin")
         .execute(&mut *connection)
@@ -332,7 +332,7 @@ async fn a_cancel_that_crosses_a_failing_attempt_holds_however_late_the_retry_is
         .await
         .unwrap();
 
-    // The housekeeping of an hour later forgets none of them.
+    // Housekeeping an hour later removes none of them.
     queue.maintain(Retention::days(7)).await.unwrap();
     while queue.promote().await.unwrap().jobs == 0 {}
     let lanes: Vec<LaneClaim> = queue

@@ -1,4 +1,5 @@
-//! Enqueueing: every rule of the front doors, on a real Postgres. `replace.rs` has the jobs that replace a waiting one.
+//! Enqueueing: every rule of every interface, on a real Postgres. `replace.rs` tests jobs that
+//! replace a waiting one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A queue on a database of the test's own, its workers, and the states of its jobs.
+//! A queue on its own database, its workers, and the states of its jobs.
 
 use std::time::Duration;
 

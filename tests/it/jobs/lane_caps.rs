@@ -1,4 +1,4 @@
-//! Caps of lanes: warnings, refusals, and the depth by which they are judged.
+//! Lane caps: warnings, rejections, and the depth on which both depend.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ async fn a_cap_far_above_what_is_counted_is_judged_by_the_depth_that_was_written
     .await
     .unwrap();
     let mut read = 0;
-    // The answer, and how many entries of the queue's index were read for it.
+    // Returns the result and the number of entries read from the queue's index.
     let mut ask = async |depth: i64, minutes_old: i32| -> (Value, i64) {
         let set =
             "update flyball.lane set depth = $1, depth_at = now() - make_interval(mins => $2)";

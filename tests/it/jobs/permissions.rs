@@ -1,4 +1,5 @@
-//! Permissions to enqueue, owners of unique keys, and limits of costs: the SQL functions, by roles of a real Postgres.
+//! Permissions to enqueue, owners of unique keys, and cost limits: the SQL functions, as roles of a
+//! real Postgres.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,14 @@ use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
 
 use crate::support::{Database, database, unique};
 
-/// A database with roles of its own: roles belong to the whole server, so each test names its own.
+/// A database with its own roles. Roles are global to the server, so their names are unique to the
+/// test.
 pub(super) struct RolesFixture {
     database: Database,
     tag: String,
 }
 
-/// The refusal of a statement by a role: its SQLSTATE and message, or nothing.
+/// The error of a statement run by a role: its SQLSTATE and message, or nothing.
 pub(super) type Refusal = Option<(String, String)>;
 
 impl RolesFixture {
@@ -55,7 +57,7 @@ impl RolesFixture {
         format!("leave_{name}_{}", self.tag)
     }
 
-    /// By the superuser, who alone makes roles and lets the owner of the schema become them.
+    /// As the superuser, who alone may create roles and grant membership in the schema's owner.
     pub(super) async fn owner(&self, sql: &str) {
         self.database
             .superuser()
@@ -64,7 +66,7 @@ impl RolesFixture {
             .unwrap();
     }
 
-    /// Runs a statement as a role and keeps what it did, or answers why not.
+    /// Runs a statement as a role and commits it, or returns the error.
     pub(super) async fn as_role(&self, role: &str, sql: &str) -> Refusal {
         let mut transaction = self.pool().begin().await.unwrap();
         if role != "owner" {
@@ -100,7 +102,7 @@ impl RolesFixture {
     }
 }
 
-/// Every statement of SQL that makes a job, or a row that makes jobs later.
+/// Every SQL statement that creates a job, or a row that creates jobs later.
 pub(super) const DOORS: [(&str, &str); 8] = [
     ("enqueue", "select flyball.enqueue('KIND')"),
     ("later", "select flyball.enqueue('KIND', run_at => now() + interval '1 hour', timeout => interval '1 minute')"),
@@ -186,7 +188,7 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_do
         let (code, message) = fixture.as_role("web", sql).await.unwrap_or_else(|| panic!("{sql} went through"));
         assert_eq!(code, "42501", "{sql}: {message}");
     }
-    // Who may change schedules runs those that operators have made, and rewrites none of them.
+    // A role that may change schedules may run those of operators, but rewrite none of them.
     assert_eq!(
         fixture
             .as_role("planner", "select flyball.run_schedule('nightly')")
@@ -222,7 +224,7 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
         jobs,
         "https://bank.example/ hooks, https://evil.example/ evil, https://evil.example/ evil"
     );
-    // Its own it does replace, and its own stands in its way.
+    // A job of its own is replaced, and blocks the key like any other.
     assert_eq!(fixture.as_role("web", evil).await, None);
     assert_eq!(fixture.as_role("bank", bank).await, None);
     assert_eq!(
@@ -230,7 +232,7 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
         "3"
     );
 
-    // A schedule's key is nobody's but the schedule's, whoever asks.
+    // A schedule's key belongs to the schedule alone, for every role.
     fixture
         .owner("select flyball.schedule('nightly', '@daily', 'http')")
         .await;
@@ -450,7 +452,8 @@ async fn times_in_json_are_times_and_kinds_have_names() {
             "{message}"
         );
     }
-    // What a process says of a kind holds until one says otherwise; who says nothing changes nothing.
+    // A process's declaration about a kind stays in force until another process declares otherwise;
+    // a process without a declaration changes nothing.
     let public = "select public::text from flyball.kind where name = 'secret'";
     fixture
         .owner("select flyball.register_kind('secret')")

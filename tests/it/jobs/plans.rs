@@ -1,8 +1,9 @@
-//! The plans of the hot statements: whatever the tables hold, and whatever the statistics say of them, a statement touches the
-//! rows that it is about and no others.
+//! The plans of the hot statements: whatever the tables and the statistics contain, a statement
+//! reads only the rows that it needs.
 //!
-//! The statements are taken from the program's own table by name, and are planned as the program has them planned: prepared,
-//! with the generic plan, under the settings of its sessions. `make soak` repeats this with a million jobs.
+//! The statements come from the program's own table and are planned as in production: prepared,
+//! with the generic plan, under the session's settings. `make soak` repeats this with a million
+//! jobs.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use crate::support::database;
 
-/// Tables that grow with the queue, with what runs, or with the history. The partitions of one are its name, `_` and a day.
+/// Tables that grow with the queue, the running jobs or the history. Partitions are named after
+/// their table, `_` and a day.
 const BIG: &[&str] = &[
     "ready",
     "job",
@@ -28,9 +30,9 @@ const BIG: &[&str] = &[
     "lane",
 ];
 
-/// Statements, or parts of them, that read a whole table, and why they may.
+/// Statements that may scan a whole table, each with the reason.
 const MAY_READ_ALL: &[(&str, &str)] = &[
-    // When a worker is gone or goes, every lease is looked at; they are as many as jobs run.
+    // When a worker dies or stops, every lease is read; there are as many as running jobs.
     ("orphaned", "lease"),
     ("rescue", "lease"),
     ("hand back", "lease"),
@@ -41,9 +43,10 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     ("forget unreadable leases", "lease"),
     // Once a minute.
     ("forget unique keys", "unique_holder"),
-    // Planned while nothing is scheduled it may go by the index of lanes, until the vacuum that comes after some thousand rows.
+    // When planned with nothing scheduled, it may use the index of lanes until the vacuum that
+    // follows some thousand rows.
     ("walk scheduled", "scheduled"),
-    // Lanes with a weight of their own, which are few and have an index.
+    // Lanes with a non-default weight are few and have an index.
     ("weights", "lane"),
 ];
 
@@ -54,8 +57,8 @@ struct Size {
     lanes: i64,
 }
 
-/// Fills three days of the queue as `enqueue` and the worker would have, set by set. Every tenth job is scheduled, every
-/// hundredth runs.
+/// Fills three days of the queue with set-based statements, equivalent to `enqueue` and the worker.
+/// Every tenth job is scheduled, every hundredth runs.
 fn fill(Size { jobs, lanes }: Size) -> String {
     format!(
         "insert into flyball.worker (name, host, pid, ttl) select 'w', 'h', n, '1 hour' from generate_series(1, 20) n;
@@ -86,7 +89,7 @@ const ANALYZE: &str = "
     analyze flyball.ready, flyball.job, flyball.scheduled, flyball.lease, flyball.attempt, flyball.lane, flyball.dead, flyball.worker,
         flyball.cancel, flyball.unique_holder";
 
-/// Statistics change only when the test says so.
+/// Disables autoanalyze: statistics change only when the test runs ANALYZE.
 const NO_AUTOVACUUM: &str = "
 do $$
 declare t regclass;
@@ -134,13 +137,14 @@ async fn all_cases(many: Size) {
     say(ANALYZE).await;
     check(url, "empty", None).await;
 
-    // Filled behind the statistics' back.
+    // Filled without new statistics.
     say(&fill(many)).await;
     check(url, "many lanes, analyzed when empty", Some(many)).await;
     say(ANALYZE).await;
     check(url, "many lanes", Some(many)).await;
 
-    // Emptied by work, as it happens every day: the files stay, and the statistics say that nothing is in them.
+    // Emptied by normal work, as every day: the files keep their size, and the statistics report
+    // empty tables.
     say(EMPTY).await;
     check(url, "empty, analyzed when full", None).await;
     for table in [
@@ -162,7 +166,7 @@ async fn all_cases(many: Size) {
     check(url, "one lane", Some(one)).await;
 }
 
-/// Both looks: at the plans, and at what the statements really read.
+/// Checks both the plans and the rows actually read.
 async fn check(url: &str, case: &str, size: Option<Size>) {
     let queue = Queue::connect(url, 1, Duration::from_secs(20))
         .await
@@ -189,7 +193,7 @@ async fn check(url: &str, case: &str, size: Option<Size>) {
     queue.pool.close().await;
 }
 
-/// The plan that the program's session makes once and keeps.
+/// Returns the plan that a session makes once and keeps.
 async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, String) {
     connection
         .execute(AssertSqlSafe(format!("prepare looked_at as {sql}")))
@@ -200,7 +204,7 @@ async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, Strin
         .await
         .unwrap()
         .get(0);
-    // What the parameters are does not matter to a generic plan.
+    // A generic plan does not depend on the parameters.
     let nulls = vec!["null"; parameters as usize].join(", ");
     let arguments = if parameters == 0 {
         String::new()
@@ -225,7 +229,7 @@ async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, Strin
     (plan, text)
 }
 
-/// The big table that a scan reads, by its name without the day.
+/// Returns the big table that a scan reads, without the day of its partition.
 fn big(node: &Value) -> Option<&'static str> {
     let relation = node["Relation Name"]
         .as_str()
@@ -238,7 +242,7 @@ fn big(node: &Value) -> Option<&'static str> {
     BIG.iter().find(is_of).copied()
 }
 
-/// Notes each scan of a big table that nothing bounds, and each sort or hash of what a whole lane holds.
+/// Collects each unbounded scan of a big table, and each sort or hash over a whole lane.
 fn walk(node: &Value, bounded: bool, wrong: &mut Vec<(&'static str, String)>) {
     let kind = node["Node Type"].as_str().unwrap_or_default();
     if let Some(table) = big(node)
@@ -248,7 +252,7 @@ fn walk(node: &Value, bounded: bool, wrong: &mut Vec<(&'static str, String)>) {
             || node["Index Cond"]
                 .as_str()
                 .is_some_and(|condition| pins(table, condition));
-        // A limit stops a scan early only if no row is read in vain.
+        // A limit stops a scan early only if no row is filtered out.
         let stops_early = bounded && node.get("Filter").is_none();
         if kind == "Seq Scan" || !has_condition && !stops_early && kind != "Bitmap Heap Scan" {
             let name = node["Index Name"].as_str().unwrap_or(table);
@@ -267,14 +271,15 @@ fn walk(node: &Value, bounded: bool, wrong: &mut Vec<(&'static str, String)>) {
         wrong.push(("ready", format!("{kind} of a whole lane by {scan}")));
     }
     for child in node["Plans"].as_array().into_iter().flatten() {
-        // What stands below a limit stops early, unless something in between must see it all first.
+        // Nodes below a limit stop early, unless a node in between must read all its input first.
         let eager = ["Sort", "Hash", "Aggregate"].contains(&kind);
         let own = child.get("Subplan Name").is_none();
         walk(child, own && !eager && (bounded || kind == "Limit"), wrong);
     }
 }
 
-/// Whether a condition of an index names rows one by one. A range, or a lane, may hold everything.
+/// Returns true if an index condition selects single rows. A range or a lane may contain
+/// everything.
 fn pins(table: &str, condition: &str) -> bool {
     let column = match table {
         "job" => "(id = ",
@@ -286,7 +291,8 @@ fn pins(table: &str, condition: &str) -> bool {
     condition.contains(column)
 }
 
-/// A scan of `ready` by its lane below this node, in the same part of the plan and not below a limit.
+/// Returns true for a scan of `ready` by lane below this node, in the same part of the plan and not
+/// below a limit.
 fn lane_scan(node: &Value) -> Option<String> {
     for child in node["Plans"]
         .as_array()
@@ -308,9 +314,9 @@ fn lane_scan(node: &Value) -> Option<String> {
     None
 }
 
-/// Rows that were read since the counters were last asked, by sequential scans of big tables and by all indexes.
+/// Returns the rows read since the last call, by sequential scans of big tables and by all indexes.
 async fn rows_read(queue: &Queue) -> (i64, i64) {
-    // The pool has one connection, so it is its own counters that are made known.
+    // The pool has a single connection, so flushing its counters is enough.
     queue
         .pool
         .execute("select pg_stat_force_next_flush()")
@@ -329,7 +335,7 @@ async fn rows_read(queue: &Queue) -> (i64, i64) {
     (row.get(0), row.get(1))
 }
 
-/// Runs the hot statements through the store, and counts what they read for each job that they were about.
+/// Runs the hot statements through the store, and counts the rows read per affected job.
 async fn read_rows(queue: &Queue, case: &str, size: Size) {
     let worker = NewWorker {
         name: "plans".into(),
@@ -348,7 +354,7 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
             "{case}: {what}: {about} rows asked for, {by_index} index entries and {by_scan} scanned rows read"
         );
         assert_eq!(by_scan, 0, "{case}: {what}");
-        // A few hundred are spent on catalogs of ours: workers, wakeup, cancels.
+        // A few hundred rows belong to small tables: workers, wakeup, cancels.
         assert!(
             by_index <= about * most_for_each + 1000,
             "{case}: {what}: {by_index} index entries for {about} rows"
@@ -390,7 +396,7 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     let moved = queue.promote().await.unwrap().jobs;
     assert!(moved > 0);
     spent("promote", moved, 12).await;
-    // It hops over the turns, and looks at a few jobs of each.
+    // It skips from turn to turn, and reads a few jobs of each.
     let crowd = queue
         .promote_crowd(&mut PromotionCursor::default())
         .await
@@ -399,7 +405,7 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     assert!(crowd > 0);
     spent("promote crowd", crowd, 20).await;
 
-    // One that waits in its lane, and one that waits for its time.
+    // One job waits in its lane, another for its time.
     let sql = "(select job_id from flyball.ready order by lane_id desc limit 1) union all
         (select job_id from flyball.scheduled order by run_at desc limit 1)";
     let waiting: Vec<i64> = queue
@@ -421,7 +427,7 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     assert_eq!(rescued.workers, 0);
     spent("rescue of nothing", 0, 0).await;
 
-    // Of those who hold jobs one is dead, one has lost the answer to a claim, and one goes in good order.
+    // One worker is dead, one lost the answer to a claim, and one stops gracefully.
     let three = "
         update flyball.worker set name = 'gone'
         where id = any(array(select id from flyball.worker where name = 'w' order by id limit 3)) returning id";
@@ -467,7 +473,7 @@ async fn a_claim_behind_its_place_reads_no_remains_of_the_claims_before_it() {
         lanes: 1,
     }))
     .await;
-    // While it is open nothing that dies can be cleared away.
+    // While this transaction is open, no dead row can be removed.
     let mut reader = PgConnection::connect(database.url()).await.unwrap();
     reader
         .execute("begin isolation level repeatable read; select count(*) from flyball.worker")

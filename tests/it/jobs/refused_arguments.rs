@@ -1,4 +1,4 @@
-//! Wrong arguments are refused with the same words by every way to enqueue.
+//! Invalid arguments cause the same error through every interface.
 
 use flyball::jobs::{Client, Error, NewJob};
 use serde_json::json;

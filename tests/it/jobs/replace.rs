@@ -1,4 +1,5 @@
-//! Jobs that replace the waiting one: nothing is lost, and the last arguments run, whichever requests race.
+//! Jobs that replace the waiting one: none is lost, and the last arguments run, in whatever order
+//! requests race.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ pub async fn worker(queue: &Queue) -> i32 {
     queue.register(&worker).await.unwrap()
 }
 
-/// A job that says `n` and takes the place of the one that waits.
-pub fn says(n: impl Into<Value>) -> NewJob {
+/// Returns a job with argument `n` that replaces the waiting one.
+pub fn numbered(n: impl Into<Value>) -> NewJob {
     NewJob::new("http", json!({"n": n.into()}))
         .unique("customer")
         .replace()
@@ -74,11 +75,11 @@ async fn waits_s(queue: &Queue, id: i64) -> f64 {
 async fn the_waiting_job_becomes_what_was_said_last_under_its_number() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue).await;
-    let first = one(&queue, says(1).after(Duration::from_secs(600)).key("a")).await;
+    let first = one(&queue, numbered(1).after(Duration::from_secs(600)).key("a")).await;
     assert_eq!((first.duplicate, first.replaced), (false, false));
 
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let second = says(2)
+    let second = numbered(2)
         .throttle("hooks")
         .key("b")
         .priority(3)
@@ -93,7 +94,7 @@ async fn the_waiting_job_becomes_what_was_said_last_under_its_number() {
     );
     let third = one(
         &queue,
-        says(3)
+        numbered(3)
             .throttle("hooks")
             .key("c")
             .traceparent(trace)
@@ -122,7 +123,7 @@ async fn the_waiting_job_becomes_what_was_said_last_under_its_number() {
     );
     finish(&queue, first.id, 1, Ending::Completed).await;
     assert!(
-        !one(&queue, says(4)).await.duplicate,
+        !one(&queue, numbered(4)).await.duplicate,
         "an ended job has given its key back"
     );
 }
@@ -131,22 +132,22 @@ async fn the_waiting_job_becomes_what_was_said_last_under_its_number() {
 async fn a_running_job_is_left_alone_and_the_new_one_holds_the_key() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue).await;
-    let running = one(&queue, says(1)).await;
+    let running = one(&queue, numbered(1)).await;
     claim(&queue, worker, 1).await;
 
-    let next = one(&queue, says(2)).await;
+    let next = one(&queue, numbered(2)).await;
 
     assert_ne!(next.id, running.id);
     assert!(!next.duplicate && !next.replaced);
     assert_eq!(
-        one(&queue, says(3)).await.id,
+        one(&queue, numbered(3)).await.id,
         next.id,
         "the one that waits is replaced, not the one that runs"
     );
     finish(&queue, running.id, 1, Ending::Completed).await;
     let plain = NewJob {
         replace: false,
-        ..says(4)
+        ..numbered(4)
     };
     let duplicate = one(&queue, plain.clone()).await;
     assert_eq!(
@@ -164,7 +165,7 @@ async fn a_running_job_is_left_alone_and_the_new_one_holds_the_key() {
 async fn a_job_that_waits_for_a_retry_starts_over() {
     let (database, queue) = queue().await;
     let worker = worker(&queue).await;
-    let id = one(&queue, says(1)).await.id;
+    let id = one(&queue, numbered(1)).await.id;
     claim(&queue, worker, 1).await;
     let at = Checkpoint {
         cursor: json!({"at": 5}),
@@ -189,7 +190,7 @@ async fn a_job_that_waits_for_a_retry_starts_over() {
         State::Retryable
     );
 
-    assert!(one(&queue, says(2)).await.replaced);
+    assert!(one(&queue, numbered(2)).await.replaced);
 
     assert!(
         checkpoints.load(id).await.unwrap().is_none(),
@@ -289,7 +290,7 @@ async fn a_burst_begins_with_the_first_job_that_is_debounced_however_long_anothe
         &queue,
         NewJob {
             replace: false,
-            ..says(1)
+            ..numbered(1)
         },
     )
     .await;
@@ -299,7 +300,7 @@ async fn a_burst_begins_with_the_first_job_that_is_debounced_however_long_anothe
     let first = waits_s(&queue, plain.id).await;
     ages().await;
     assert!(
-        one(&queue, says(3).after(Duration::from_secs(600)))
+        one(&queue, numbered(3).after(Duration::from_secs(600)))
             .await
             .replaced,
         "which ends the burst"
@@ -316,7 +317,12 @@ async fn within_a_batch_the_last_of_a_key_stands() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue).await;
     let enqueued = queue
-        .enqueue(&[says(1), says(2), NewJob::new("http", json!({})), says(3)])
+        .enqueue(&[
+            numbered(1),
+            numbered(2),
+            NewJob::new("http", json!({})),
+            numbered(3),
+        ])
         .await
         .unwrap();
     let answer: Vec<_> = enqueued.iter().map(|one| one.replaced).collect();
@@ -341,7 +347,7 @@ async fn within_a_batch_the_last_of_a_key_stands() {
 async fn a_waiting_job_is_found_by_its_place_however_long_the_queue_is() {
     let (database, queue) = queue().await;
     let mut connection = database.pool().acquire().await.unwrap();
-    let begun = says(0).throttle("hooks");
+    let begun = numbered(0).throttle("hooks");
     one(&queue, begun.clone()).await;
     // Plans are made while the queue is short.
     for _ in 0..8 {

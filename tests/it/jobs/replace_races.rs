@@ -9,18 +9,18 @@ use flyball::jobs::{Client, NewJob};
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use super::replace::{claim, finish, one, queue, says, worker};
+use super::replace::{claim, finish, numbered, one, queue, worker};
 use crate::support::eventually;
 
 #[tokio::test]
 async fn a_replacement_that_is_rolled_back_changes_nothing() {
     let (database, queue) = queue().await;
     let worker = worker(&queue).await;
-    let id = one(&queue, says(1)).await.id;
+    let id = one(&queue, numbered(1)).await.id;
     let mut transaction = database.pool().begin().await.unwrap();
     assert!(
         Client
-            .enqueue(&mut *transaction, says(2).throttle("hooks"))
+            .enqueue(&mut *transaction, numbered(2).throttle("hooks"))
             .await
             .unwrap()
             .replaced
@@ -49,7 +49,7 @@ async fn a_duplicate_that_is_not_committed_holds_no_worker_up() {
     let worker = worker(&queue).await;
     let plain = NewJob {
         replace: false,
-        ..says(1)
+        ..numbered(1)
     };
     let id = one(&queue, plain.clone()).await.id;
     claim(&queue, worker, 1).await;
@@ -80,13 +80,16 @@ async fn no_end_waits_for_a_producer_that_replaces_and_its_rollback_leaves_no_ke
     let (database, queue) = queue().await;
     let worker = worker(&queue).await;
     let (completed, dead) = (
-        one(&queue, says(1)).await.id,
-        one(&queue, says(1).unique("other")).await.id,
+        one(&queue, numbered(1)).await.id,
+        one(&queue, numbered(1).unique("other")).await.id,
     );
     claim(&queue, worker, 1).await;
     let mut transaction = database.pool().begin().await.unwrap();
     Client
-        .enqueue_many(&mut *transaction, &[says(2), says(2).unique("other")])
+        .enqueue_many(
+            &mut *transaction,
+            &[numbered(2), numbered(2).unique("other")],
+        )
         .await
         .unwrap();
 
@@ -103,7 +106,7 @@ async fn no_end_waits_for_a_producer_that_replaces_and_its_rollback_leaves_no_ke
     transaction.rollback().await.unwrap();
     let plain = NewJob {
         replace: false,
-        ..says(3)
+        ..numbered(3)
     };
     assert!(
         !one(&queue, plain.clone()).await.duplicate,
@@ -117,7 +120,7 @@ async fn a_key_whose_job_ended_without_giving_it_back_is_taken_over() {
     let (database, queue) = queue().await;
     let plain = NewJob {
         replace: false,
-        ..says(1)
+        ..numbered(1)
     };
     let id = one(&queue, plain.clone()).await.id;
     sqlx::query("delete from flyball.ready")
@@ -135,7 +138,9 @@ async fn a_key_whose_job_ended_without_giving_it_back_is_taken_over() {
 async fn batches_with_the_same_keys_in_any_order_do_not_cross() {
     let (database, queue) = queue().await;
     let jobs = |backwards: bool| {
-        let mut jobs: Vec<NewJob> = (0..60).map(|n| says(n).unique(format!("k{n}"))).collect();
+        let mut jobs: Vec<NewJob> = (0..60)
+            .map(|n| numbered(n).unique(format!("k{n}")))
+            .collect();
         if backwards {
             jobs.reverse();
         }
@@ -156,8 +161,9 @@ async fn batches_with_the_same_keys_in_any_order_do_not_cross() {
     assert_eq!(waiting, 60);
 }
 
-/// Producers replace and debounce one key while workers claim, finish, fail, hand back and promote. Then one more is enqueued: it
-/// runs, nothing older starts after it, no job is left behind, none runs twice at a time and each one ends once.
+/// Producers replace and debounce one key while workers claim, complete, fail, release and promote.
+/// Then one more job is enqueued: it runs, no older job starts after it, no job is left behind, no
+/// two run at the same time, and each ends once.
 #[tokio::test]
 async fn whatever_races_the_last_arguments_run_last() {
     let (database, queue) = queue().await;
@@ -175,7 +181,7 @@ async fn whatever_races_the_last_arguments_run_last() {
                     for claimed in claim(&queue, worker, fence).await {
                         let job = claimed.job;
                         ran.push((job.id, job.args["n"].clone()));
-                        // A job that is tried again may be given other arguments in between.
+                        // A retried job may get new arguments in between.
                         let ending = match fence % 4 {
                             0 if job.args["n"] != "last" => Ending::Failed {
                                 delay: Duration::from_millis(1),
@@ -198,11 +204,11 @@ async fn whatever_races_the_last_arguments_run_last() {
             for n in 0..60 {
                 let output = nth * 1000 + n;
                 let job = match n % 3 {
-                    0 => says(output),
+                    0 => numbered(output),
                     1 => NewJob::new("http", json!({"n": output}))
                         .unique("customer")
                         .debounce(Duration::from_millis(3)),
-                    _ => says(output).key("other lane"),
+                    _ => numbered(output).key("other lane"),
                 };
                 Client
                     .enqueue(&queue.pool, job.max_attempts(1000))
@@ -214,7 +220,7 @@ async fn whatever_races_the_last_arguments_run_last() {
     for done in futures_util::future::join_all(producers).await {
         done.unwrap();
     }
-    one(&queue, says("last")).await;
+    one(&queue, numbered("last")).await;
     let left = "select (select count(*) from flyball.ready) + (select count(*) from flyball.scheduled) + (select count(*) from flyball.lease)";
     eventually("an empty queue", Duration::from_secs(60), || async {
         let left: i64 = sqlx::query_scalar(left)

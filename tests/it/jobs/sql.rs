@@ -1,4 +1,4 @@
-//! Enqueueing by SQL functions: arguments, rights, unique keys.
+//! Enqueueing by SQL functions: arguments, permissions, unique keys.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ async fn a_role_that_may_only_use_the_schema_can_enqueue_and_nothing_else() {
     run(format!("grant usage on schema flyball to {role}"))
         .await
         .unwrap();
-    // The day's partition is missing, so that enqueue must make it.
+    // The day's partition is missing, so enqueue must create it.
     run("drop table flyball.job_0, flyball.attempt_0"
         .to_owned()
         .replace("_0", &format!("_{}", today(&database).await)))

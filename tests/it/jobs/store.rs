@@ -1,4 +1,4 @@
-//! The store of jobs: statements, migrations, and functions of its own.
+//! The store of jobs: statements, migrations, and its own functions.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn migrating_twice_and_beside_open_work_changes_nothing() {
 }
 
 #[tokio::test]
-async fn depth_is_told_by_throttle_and_state() {
+async fn depth_is_reported_by_throttle_and_state() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue, Duration::from_secs(30)).await;
     let later = Some("2030-01-01T00:00:00Z".parse().unwrap());

@@ -1,4 +1,4 @@
-//! The façade: the rooms of the library that a user sees are those that ARCHITECTURE.md lists.
+//! The façade: the library's public rooms are those listed in ARCHITECTURE.md.
 
 #[test]
 fn the_rooms_that_a_user_sees_are_those_of_the_table_in_the_architecture() {

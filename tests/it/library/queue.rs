@@ -1,4 +1,4 @@
-//! The queue for tests: assertions, the times of retries, and the jobs that jobs make.
+//! The queue for tests: assertions, retry times, and jobs created by jobs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -202,7 +202,7 @@ async fn jobs_that_jobs_make_are_run_and_unique_keys_hold() {
 }
 
 #[tokio::test]
-async fn jobs_that_never_end_are_told_instead_of_run_for_ever() {
+async fn jobs_that_never_end_are_reported_instead_of_run_for_ever() {
     let mut kinds = Kinds::default();
     kinds.register_typed("again", |(): (), _| async {
         Err::<(), _>(HandlerError::snooze(Duration::from_secs(3600)))

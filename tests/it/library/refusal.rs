@@ -1,4 +1,4 @@
-//! Jobs that cannot be: a queue for tests refuses them by the same field as the real one.
+//! Invalid jobs: the queue for tests rejects them with the same field as the real one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A program with a runner of its own: its kinds, its schedules and its settings.
+//! A program with its own runner: kinds, schedules and settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Jobs with a unique key in a queue for tests: replaced, debounced, put off.
+//! Jobs with a unique key in a queue for tests: replaced, debounced, postponed.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The kind `notification` from end to end: jobs in a real Postgres, accounts in a real Redis, and a provider that speaks Twilio's
-//! format over a socket and goes wrong as it is told.
+//! The kind `notification` end to end: jobs in a real Postgres, accounts in a real Redis, and a
+//! fake provider that speaks Twilio's format and fails on request.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -38,7 +38,7 @@ fn sid(n: usize) -> String {
     format!("AC{n:032}")
 }
 
-/// A pool `sms` of so many accounts at a fake Twilio, with more keys of the pool.
+/// Returns a pool `sms` of this many accounts at a fake Twilio, with further keys of the pool.
 async fn fixture(accounts: usize, keys: &str, options: FakeOptions) -> SmsFixture {
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
     let program = RunningApp::start(RUNNER, |folder| {
@@ -101,7 +101,7 @@ impl SmsFixture {
         }
     }
 
-    /// Returns the counts of messages, of jobs that wait and of attempts, for a failed test.
+    /// Returns the counts of messages, waiting jobs and attempts, for the output of a failed test.
     async fn found(&self) -> String {
         let sql = "select string_agg(format('%s %s', n, found), '; ')
             from (select 'messages ' || state as found, count(*) as n from flyball.notification group by 1
@@ -173,7 +173,7 @@ async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
         (fixture.fake.totals(&sid(1)).accepted + fixture.fake.totals(&sid(2)).accepted),
         400
     );
-    // Both are told apart.
+    // The two are reported differently.
     let differences = differences(&fixture.app.queue.serving().await.unwrap());
     assert!(
         differences
@@ -292,7 +292,7 @@ async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_
     .fetch_one(fixture.database.pool())
     .await
     .unwrap();
-    // Those that were under way when the first was refused, and no more.
+    // Only those in flight when the first was rejected.
     assert!((1..=32).contains(&moved), "{moved}");
     fixture.program.stop().await;
 }
@@ -316,7 +316,8 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
         })
         .await;
     }
-    // Nothing has spun meanwhile: each account was tried by those that were under way first, and then once after each cooldown.
+    // There was no busy loop: each account was tried by the jobs already in flight, and then once
+    // after each cooldown.
     let requests = fixture.fake.totals_of_all().requests;
     assert!(requests < 150, "{requests} requests");
     let reason: String =
@@ -364,7 +365,7 @@ async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_lett
     fixture.fake.heal(&sid(1));
     fixture.fake.fail(&sid(1), Fault::PermanentRecipient);
     let wrong = fixture.send(1, json!({"to": "+15550199"})).await;
-    // The account is not blocked by what concerned its sender.
+    // A problem of the sender does not block the account.
     eventually("the end of the job", SOON, || async {
         (fixture.job_state(wrong[0]).await == Some(State::Completed)).then_some(())
     })
@@ -392,7 +393,7 @@ async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_atte
     };
     (1..=21).for_each(|n| fixture.fake.fail(&sid(n), busy.clone()));
     let args = json!({"channel": "sms", "to": "+15550100", "body": "hello"});
-    // A job with one attempt would be dead if being asked to slow down were a failure of its own.
+    // With a single attempt, the job would be dead if throttling counted as a failure.
     fixture
         .app
         .queue
@@ -472,7 +473,8 @@ async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
         .await;
     }
 
-    // Nobody can know whether it was sent, so it is sent once; and who waits a second has not seen an account fail that may take ten.
+    // The outcome is unknown, so the message is sent once. A client timeout of one second also
+    // proves nothing about an account that may take ten.
     assert_eq!(fixture.fake.totals_of_all().requests, 4);
     assert_eq!(fixture.changes().await, []);
     fixture.program.stop().await;
@@ -510,7 +512,7 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
         (&json!("sms"), &json!("account_1"))
     );
     fixture.fake.suspend(&sid(1), false);
-    // A probe needs a message to be one.
+    // A probe needs a message.
     eventually("a closed breaker", SOON, || async {
         fixture.send(2, json!({})).await;
         tokio::time::sleep(Duration::from_millis(300)).await;

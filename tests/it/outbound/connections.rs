@@ -1,4 +1,4 @@
-//! Connections: kept, cut, HTTP/2, TLS.
+//! Connections: keep-alive, cuts, HTTP/2, TLS.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::server::{handler, run, run_until};
 
-/// A server of HTTP/1.1 that answers so many requests on each connection, reads the next one and cuts it. Its URL, and the requests
-/// that it has read.
+/// Starts an HTTP/1.1 server that answers this many requests per connection, reads the next one and
+/// cuts the connection. Returns its URL and the requests that it has read.
 async fn cutting_server(answers: usize) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -56,7 +56,8 @@ async fn a_server_that_cuts_connections_gets_exactly_one_request_for_each_attemp
         for attempt in 1..=500 {
             match run_until(&handler, json!({"url": url}), CancellationToken::new()).await {
                 Outcome::Done => assert_eq!(answers, 1),
-                // Where the first request of a connection is answered, this went over one that had been kept.
+                // Every first request on a connection is answered, so this one used a kept-alive
+                // connection.
                 Outcome::Ambiguous { .. } => cut += 1,
                 other => panic!("{other:?}"),
             }
@@ -68,7 +69,7 @@ async fn a_server_that_cuts_connections_gets_exactly_one_request_for_each_attemp
             if cut == 3 {
                 break;
             }
-            // A connection is kept a moment after its answer was read.
+            // A connection returns to the pool a moment after its answer was read.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(cut, 3);
@@ -87,7 +88,7 @@ async fn a_kept_connection_that_the_server_has_closed_costs_no_attempt_and_no_se
             let (mut socket, _) = listener.accept().await.unwrap();
             let mut bytes = [0; 1024];
             requests += usize::from(socket.read(&mut bytes).await.unwrap_or(0) > 0);
-            // It says nothing of closing, and closes.
+            // It closes without having announced it.
             let _ = socket
                 .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
                 .await;
@@ -101,8 +102,8 @@ async fn a_kept_connection_that_the_server_has_closed_costs_no_attempt_and_no_se
     for _ in 0..JOBS {
         let outcome = run_until(&handler, json!({"url": url}), CancellationToken::new()).await;
         assert_eq!(outcome, Outcome::Done);
-        // The end of the connection reaches the client before the next request leaves it; a request that meets it on
-        // the way is ambiguous.
+        // The close reaches the client before the next request is sent; a request that crosses it
+        // on the wire is ambiguous.
         was_closed.recv().await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -141,13 +142,13 @@ async fn connections_are_used_again() {
         if *accepted.lock().unwrap() < sent {
             return;
         }
-        // A connection is kept a moment after its answer was read.
+        // A connection returns to the pool a moment after its answer was read.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("each request had a connection of its own");
 }
 
-/// A server of HTTP/2 that answers as it is told and counts connections and requests.
+/// Starts an HTTP/2 server with scripted answers that counts connections and requests.
 async fn http2_server(refuse: bool) -> (String, Arc<Mutex<(usize, usize)>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/ok", listener.local_addr().unwrap());

@@ -111,7 +111,7 @@ async fn the_guard_judges_every_hop() {
     let server = Server::start().await;
     let port = server.url.rsplit(':').next().unwrap();
     let guard = Guard::allowing(["127.0.0.1"]).unwrap();
-    // The names resolve to the address that is allowed, to one that is not, and to both.
+    // The names resolve to the allowed address, to a forbidden one, and to both.
     let lookup: Lookup = Arc::new(|name| {
         let addresses: &[&str] = match name.as_str() {
             "allowed.test" => &["127.0.0.1"],
@@ -161,7 +161,7 @@ async fn a_name_that_answers_differently_the_second_time_gets_no_further() {
     let port = server.url.rsplit(':').next().unwrap().to_owned();
     let requested = Arc::new(Mutex::new(0));
     let counting = requested.clone();
-    // First the address that is allowed, then both, then only the one that is not.
+    // First the allowed address, then both, then only the forbidden one.
     let lookup: Lookup = Arc::new(move |name| {
         assert_eq!(name, "rebinding.example");
         let mut requested = counting.lock().unwrap();
@@ -184,7 +184,7 @@ async fn a_name_that_answers_differently_the_second_time_gets_no_further() {
         ..HttpConfig::default()
     })
     .unwrap();
-    // The server closes after each answer, so that each attempt asks for the address again.
+    // The server closes after each answer, so each attempt resolves the name again.
     let args = json!({"url": format!("http://rebinding.example:{port}/close")});
 
     let mut outcomes = Vec::new();
@@ -262,7 +262,7 @@ async fn the_guard_keeps_jobs_away_from_addresses_inside() {
             ),
             "{error}"
         );
-        // Names are judged when they are connected to, addresses at the door.
+        // Names are checked when connecting, addresses when enqueueing.
         assert_eq!(
             guarded.prepare(&args).is_ok(),
             host == "localhost",

@@ -1,4 +1,4 @@
-//! The outcome of a request by what the server answered, or did not.
+//! The outcome of a request, by the server's answer or its absence.
 
 use std::time::{Duration, Instant};
 
@@ -184,7 +184,7 @@ async fn a_connection_that_is_cut_is_ambiguous_and_one_that_was_refused_is_not()
 
 #[tokio::test]
 async fn a_server_that_does_not_let_us_connect_in_time_makes_nothing_ambiguous() {
-    // Whoever begins TLS with this one waits for ever: there is no connection yet on which a request could be sent.
+    // The TLS handshake with this server never ends, so no request can be sent.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}/", listener.local_addr().unwrap());
 
@@ -279,9 +279,9 @@ async fn a_template_that_fails_and_a_secret_that_is_not_there_send_nothing() {
 }
 
 #[tokio::test]
-async fn answers_tell_whom_they_slow_down_and_what_is_left() {
+async fn answers_report_whom_they_slow_down_and_what_is_left() {
     let server = Server::start().await;
-    // Two of them: one remembers for a while that this host has refused a job without a key.
+    // Two jobs, because the host is remembered for a while as having rejected a job without a key.
     let (refused, requested) = (handler(true), handler(true));
     let (limited, _) = run_job(
         &refused,

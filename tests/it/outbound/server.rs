@@ -1,4 +1,4 @@
-//! A real server that fails as it is told, and the handler that calls it.
+//! A real server that fails on request, and the handler that calls it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct Received {
 
 type Log = Arc<Mutex<Vec<Received>>>;
 
-/// A server on a loopback socket whose paths are what it shall do.
+/// A server on a loopback socket whose paths select its behaviour.
 pub struct Server {
     pub url: String,
     pub log: Log,

@@ -1,3 +1,3 @@
-//! The executor that every store uses.
+//! The executor shared by all stores.
 
 mod pooler;

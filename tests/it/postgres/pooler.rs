@@ -1,4 +1,5 @@
-//! Behind PgBouncer in transaction mode, as Debian packages it, with more clients than connections to the server.
+//! Queues behind PgBouncer in transaction mode, as packaged by Debian, with more clients than
+//! server connections.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,7 +28,7 @@ async fn pooled() -> (Database, PgBouncer, Db) {
     (database, pooler, db)
 }
 
-/// Sessions that sit in a transaction and do nothing.
+/// Opens sessions that hold a transaction and do nothing.
 async fn idle_in_transaction(pool: &PgPool) -> i64 {
     let sql = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'";
     sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
@@ -60,7 +61,7 @@ async fn statements_run_with_their_settings_and_leave_nothing_on_the_servers_con
         "{backends:?}"
     );
     for _ in 0..10 {
-        // Outside of a transaction any of the server's connections may answer.
+        // Outside of a transaction, each statement may use another server connection.
         let row = sqlx::raw_sql(
             "select count(*), current_setting('enable_seqscan') from pg_prepared_statements",
         )
@@ -137,7 +138,7 @@ async fn a_failed_or_dropped_call_leaves_no_transaction_open_and_the_next_one_wo
 }
 
 #[tokio::test]
-async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
+async fn a_pooler_without_its_setting_is_refused_with_the_name_of_the_setting() {
     let database = database().await;
     let pooler = PgBouncer::start(database.url()).await;
     let untold = Access {
@@ -151,7 +152,7 @@ async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
     let refused = queue.refuse_hidden_pooler().await.unwrap_err().to_string();
     assert!(refused.contains("DATABASE_POOLER=transaction"), "{refused}");
 
-    // Where the look at the start has missed it, statements get in each other's way sooner or later.
+    // If the check at startup missed the pooler, prepared statements collide sooner or later.
     let errors = eventually("a prepared statement fails", SOON, || async {
         let requested = (0..20).map(|n| {
             let queue = queue.clone();
@@ -219,7 +220,7 @@ async fn two_who_migrate_an_empty_database_at_once_run_each_migration_once() {
 async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
     let (database, pooler, _db) = pooled().await;
     let listens = "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
-    let bell = std::sync::Arc::new(tokio::sync::Notify::new());
+    let notified = std::sync::Arc::new(tokio::sync::Notify::new());
     for (direct_url, expected) in [(None, 0), (Some(database.url().to_owned()), 1)] {
         let access = Access {
             direct_url,
@@ -230,19 +231,19 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
             .unwrap();
         let cancel = tokio_util::sync::CancellationToken::new();
         let listening = tokio::spawn({
-            let (queue, bell, cancel) = (queue.clone(), bell.clone(), cancel.clone());
-            async move { queue.listen(|_| bell.notify_one(), cancel).await }
+            let (queue, notified, cancel) = (queue.clone(), notified.clone(), cancel.clone());
+            async move { queue.listen(|_| notified.notify_one(), cancel).await }
         });
         if expected == 1 {
-            bell.notified().await;
+            notified.notified().await;
             queue.fall_asleep().await.unwrap();
             sqlx::query("select pg_notify('flyball', '')")
                 .execute(&queue.pool)
                 .await
                 .unwrap();
-            tokio::time::timeout(SOON, bell.notified())
+            tokio::time::timeout(SOON, notified.notified())
                 .await
-                .expect("the bell rings");
+                .expect("a notification");
         }
         let found: i64 = sqlx::query_scalar(listens)
             .fetch_one(database.pool())
@@ -271,20 +272,20 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     let serve = || fixture.serve_with(&[], &pooler.settings());
     fixture.target.gate(Gate::ClosedToTheFirst);
     let mut doomed = serve();
-    doomed.works().await;
+    doomed.worker_started().await;
 
-    // Eight run and hang in their first call; they are rescued when their worker dies.
+    // Eight jobs run and hang in their first call; they are rescued when their worker dies.
     let first = enqueue(&through, 8, |n| fixture.call(&format!("first-{n}"))).await;
     fixture.target.called(8, SOON).await;
     let (one, two) = (serve(), serve());
-    one.works().await;
-    two.works().await;
+    one.worker_started().await;
+    two.worker_started().await;
     fixture.target.gate(Gate::Open);
     doomed.kill();
     fixture.until_completed(&first, SOON).await;
     assert!(fixture.ended(&first, "lost").await > 0);
 
-    // Many lanes, several processes, and producers by Rust, HTTP and SQL at once.
+    // Many lanes, several processes, and producers by Rust, HTTP and SQL at the same time.
     let client = Client::new();
     let url = one.url().await;
     let many = enqueue(&through, 400, |n| NewJob {
@@ -313,7 +314,8 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
         "each ran once"
     );
 
-    // What becomes due is promoted; a failure is tried again; a dead one starts over; both kinds of cancelling.
+    // Due jobs are promoted, a failed one is retried, a dead one starts over, and both kinds of
+    // cancellation work.
     let now: jiff_sqlx::Timestamp = sqlx::query_scalar("select now()")
         .fetch_one(&through.pool)
         .await
@@ -359,7 +361,7 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     eventually("it is cancelled", SOON, || is(running, State::Cancelled)).await;
     fixture.target.gate(Gate::Open);
 
-    // The governor holds its lease, writes its journal and turns the knob.
+    // The governor holds its lease, writes its journal and sets the knob.
     eventually("the governor has decided", SOON, || async {
         (fixture
             .count("select count(*) from flyball.governor where throttle = 'governed'")
@@ -440,7 +442,7 @@ async fn enqueue(queue: &Queue, count: usize, job: impl Fn(usize) -> NewJob) -> 
         .collect()
 }
 
-/// Every route that only reads.
+/// Every read-only route.
 const READ: &[&str] = &[
     "/healthz",
     "/readyz",

@@ -1,4 +1,4 @@
-//! A reindex against an index that fails in every way that indexes do.
+//! A reindex into an index that fails in every way seen in practice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn start(n: u64, url: &str, hands: &Hands, more: Value) -> JoinHandle<Outcome> {
     };
     let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(client, asked));
     let (job, context): (Job, _) = (job(args(more)), hands.context());
-    // What a job may say is not the point here.
+    // The restrictions on jobs are tested elsewhere.
     let free = Catalogue {
         allow_queries: true,
         ..Catalogue::default()
@@ -124,7 +124,8 @@ async fn documents_that_found_the_index_busy_are_sent_again_alone() {
             .all(|(id, times)| *times == 1 || id.parse::<u64>().unwrap() % 2 == 1),
         "{times:?}"
     );
-    // Again went what the first three requests had in odd numbers, however many that were, and nothing else.
+    // Resent were the documents with odd numbers in the first three requests, however many, and no
+    // others.
     let rejected: BTreeSet<String> = index.seen.lock().unwrap()[..3]
         .iter()
         .flat_map(|request| request.ids.clone())
@@ -204,7 +205,7 @@ async fn refused_documents_are_listed_and_make_the_job_dead_while_all_others_are
         panic!("{outcome:?}")
     };
     assert!(
-        error.contains("2 refused (7: 400 mapper_parsing_exception: as told; 70: "),
+        error.contains("2 refused (7: 400 mapper_parsing_exception: as requested; 70: "),
         "{error}"
     );
     assert_eq!(index.ids().len(), 98);
@@ -262,7 +263,7 @@ async fn five_documents_a_second_are_five_to_two_percent() {
     let (index, url) = Index::start().await;
     let hands = Hands::at("5");
     let task = start(100_000, &url, &hands, json!({}));
-    // The bucket may hold a little at the start; the rate is that of what follows.
+    // The bucket may hold a little at the start, so the rate is measured afterwards.
     eventually("the first documents", SOON, || async {
         (index.sent() >= 4).then_some(())
     })
@@ -405,7 +406,7 @@ async fn killed_ten_times_at_any_moment_it_still_stores_every_document() {
         tokio::time::sleep(Duration::from_millis(rand::random_range(50..1_400))).await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
-        // What the cursor has passed is stored, whatever happened.
+        // Every document before the cursor is stored.
         let cursor = hands.cursor();
         assert!(
             all(cursor).is_subset(&index.ids()),
@@ -488,7 +489,7 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
         .await;
 
         let name = Name::new("reindex").unwrap();
-        let answer = eventually("the throttle was told", SOON, || async {
+        let answer = eventually("the throttle knows of it", SOON, || async {
             let key = hands
                 .throttles
                 .look(&name, &[String::new()])
@@ -500,7 +501,7 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
         .await;
         assert_eq!(answer.refused > 0.0, refusals, "{status}: {answer:?}");
 
-        // Neither is refused for good.
+        // Neither is rejected for good.
         index.busy.lock().unwrap().clear();
         assert_eq!(task.await.unwrap(), Outcome::Done, "{status}");
         assert_eq!(index.ids(), all(50));
@@ -510,7 +511,7 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
 #[tokio::test]
 async fn documents_are_created_once_through_a_pipeline_where_the_job_wants_it_so() {
     let (index, url) = Index::start().await;
-    // As a data stream answers for a document that an earlier request has stored.
+    // The answer of a data stream for a document stored by an earlier request.
     index
         .busy
         .lock()

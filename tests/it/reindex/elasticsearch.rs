@@ -1,4 +1,4 @@
-//! A real Elasticsearch, of 2015, as a sink and as a signal.
+//! A real Elasticsearch of 2015, as a sink and as a signal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ async fn copy(n: u64, asked: Elastic, hands: &Hands, more: Value) -> Outcome {
     copy_from(Arc::new(Numbers(n)), asked, hands, more).await
 }
 
-/// The numbers to 130, of which those from this one on are texts.
+/// The numbers to 130; from this one on they are strings.
 struct TextsFrom(u64);
 
 impl DocumentSource for TextsFrom {
@@ -131,7 +131,7 @@ async fn an_index_with_refused_documents_does_not_get_the_alias_unless_they_may_
     let Some(server) = Elasticsearch::shared().await else {
         return;
     };
-    // From 128 on they are texts, which do not fit the mapping.
+    // From 128 on they are strings, which do not fit the mapping.
     let mapping = json!({"mappings": {"doc": {"properties": {"n": {"type": "integer"}}}}});
     server.call(Method::PUT, "/bytes", mapping).await;
     let asked = Elastic {
@@ -266,7 +266,7 @@ async fn the_nodes_statistics_are_signals() {
     assert!(rejected.read(101.0).await.unwrap().value >= 0.0);
 }
 
-/// Reindexes from MongoDB to Elasticsearch with real processes that are killed again and again.
+/// Reindexes from MongoDB to Elasticsearch with real processes that are killed repeatedly.
 /// `FLYBALL_REINDEX_DOCUMENTS` sets the number of documents.
 #[tokio::test]
 async fn a_reindex_from_mongodb_to_elasticsearch_that_is_killed_ten_times_has_every_document_once()
@@ -283,7 +283,7 @@ async fn a_reindex_from_mongodb_to_elasticsearch_that_is_killed_ten_times_has_ev
         .client
         .database("shop")
         .collection::<BsonDocument>("articles");
-    // Ids of three types, as a collection has after ten years.
+    // Ids of three types, as in a collection that has grown for years.
     let id = |n: i32| match n % 3 {
         0 => Bson::Int32(n),
         1 => Bson::String(format!("article-{n}")),

@@ -1,4 +1,4 @@
-//! Stand-ins for what a reindex touches, which can be told to fail.
+//! Stand-ins for the servers of a reindex, which fail on request.
 
 use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,11 +35,11 @@ pub enum Mood {
     Cut,
     /// Waits, then stores everything.
     Slow(Duration),
-    /// Answers 200 with something that is no answer to `_bulk`.
+    /// Answers 200 with a body that is no answer to `_bulk`.
     Nonsense,
 }
 
-/// A request as the index saw it.
+/// A request as the index received it.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub at: Instant,
@@ -51,11 +51,11 @@ pub struct Index {
     pub documents: Mutex<BTreeMap<String, Value>>,
     pub seen: Mutex<Vec<Seen>>,
     pub moods: Mutex<VecDeque<Mood>>,
-    /// Ids that are refused for good.
+    /// Ids that are rejected for good.
     pub refused: Mutex<BTreeSet<String>>,
-    /// Ids that find the index busy, each with the status and the type of error that it answers.
+    /// Ids that find the index busy, each with the status and the type of error in the answer.
     pub busy: Mutex<BTreeMap<String, (u16, &'static str)>>,
-    /// Requests with more documents than this are answered 413; 0 for no bound.
+    /// Requests with more documents than this are answered 413; 0 for no limit.
     pub most: Mutex<usize>,
     /// The query and the first action of each request.
     pub asked: Mutex<Vec<(String, String)>>,
@@ -64,7 +64,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Starts the index on a free port; answers it and its URL.
+    /// Starts the index on a free port; returns it and its URL.
     pub async fn start() -> (Arc<Self>, String) {
         let index = Arc::new(Self::default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -89,7 +89,7 @@ impl Index {
             .collect()
     }
 
-    /// Counts the times that each document was sent.
+    /// Returns the number of times that each document was sent.
     pub fn times_sent(&self) -> BTreeMap<String, usize> {
         let mut times = BTreeMap::new();
         for id in self.seen.lock().unwrap().iter().flat_map(|s| &s.ids) {
@@ -183,7 +183,7 @@ async fn bulk(
         items.push(match error {
             Some((status, kind)) => {
                 errors = true;
-                json!({"index": {"_id": id, "status": status, "error": {"type": kind, "reason": "as told"}}})
+                json!({"index": {"_id": id, "status": status, "error": {"type": kind, "reason": "as requested"}}})
             }
             None if document.is_null() => {
                 let there = index.documents.lock().unwrap().remove(&id).is_some();
@@ -196,7 +196,7 @@ async fn bulk(
         });
     }
     if matches!(mood, Mood::Cut) {
-        // A body that breaks off: the client sees a connection that was closed in the middle.
+        // A truncated body: the client sees a connection closed in the middle.
         let broken =
             futures_util::stream::once(async { Err::<String, _>(std::io::Error::other("cut")) });
         return Response::new(Body::from_stream(broken));

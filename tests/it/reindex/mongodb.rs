@@ -1,4 +1,4 @@
-//! A collection of a real MongoDB wire server as a source.
+//! A collection on a real server of MongoDB's wire protocol, as a source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ async fn insert(server: &MongoServer, documents: impl IntoIterator<Item = BsonDo
     articles.insert_many(documents).await.unwrap();
 }
 
-/// Reads everything in pages of two, each from the last key, as a resumed reindex would.
+/// Reads everything in pages of two, each from the last key, like a resumed reindex.
 async fn read_all(source: &MongoSource) -> Result<Vec<Document>, Error> {
     let mut documents: Vec<Document> = Vec::new();
     loop {
@@ -247,7 +247,7 @@ async fn an_election_in_the_middle_of_a_scan_loses_no_document() {
     };
     insert(&server, (0..500).map(|n| doc! {"_id": n})).await;
     let (index, url) = Index::start().await;
-    // Every third query or so finds a server that has just stepped down.
+    // About every third query meets a server that has just stepped down.
     let fail = doc! {"configureFailPoint": "failCommand", "mode": {"times": 6},
     "data": {"failCommands": ["find", "getMore"], "errorCode": 10107}};
     server
@@ -286,7 +286,7 @@ async fn changes_during_and_after_the_scan_are_followed_until_the_index_is_the_c
     })
     .await;
 
-    // Behind the cursor, before it, new and gone.
+    // Documents behind the cursor, before it, new and deleted.
     articles
         .update_many(doc! {"_id": {"$lt": 50}}, doc! {"$set": {"v": 1}})
         .await
@@ -312,7 +312,7 @@ async fn changes_during_and_after_the_scan_are_followed_until_the_index_is_the_c
     })
     .await;
 
-    // A worker that stops continues where it was, with what happened meanwhile.
+    // A worker that stops resumes where it was, including the changes in the meantime.
     hands.cancelled.cancel();
     assert_eq!(running.await.unwrap(), Outcome::HandedBack);
     articles.delete_one(doc! {"_id": 1999}).await.unwrap();
@@ -374,7 +374,7 @@ async fn changes_that_the_source_has_dropped_end_the_job_or_start_it_over_and_ar
         "{error}"
     );
 
-    // A retry starts over, as it says; another time it does so by itself.
+    // A retry starts over and says so; the next time it does so by itself.
     let running = start(
         &server,
         &url,
@@ -420,7 +420,7 @@ async fn the_servers_status_is_a_signal() {
     let reading = operations.read(101.0).await.unwrap();
     assert!(reading.value >= 1.0, "{reading:?}");
 
-    // This server does not tell its cache, and one that does not exist tells nothing.
+    // This server does not report its cache, and a missing one reports nothing.
     let dirty = ServerStatus::new("catalog", &server.url, ServerFigure::CacheDirty);
     assert!(dirty.read(100.0).await.is_err());
     let nobody = "mongodb://u:very-secret@127.0.0.1:1/";

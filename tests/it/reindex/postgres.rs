@@ -1,4 +1,4 @@
-//! Reading from and writing to a real Postgres, and a reindex that a real worker runs.
+//! Reading from and writing to a real Postgres, and a reindex run by a real worker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn source(pool: &PgPool, source: Value, id: &str) -> PostgresSource {
     )
 }
 
-/// Reads everything in pages of two, each from the last key, as a resumed reindex would.
+/// Reads everything in pages of two, each from the last key, like a resumed reindex.
 async fn read_all(source: &PostgresSource) -> Vec<Document> {
     let mut documents: Vec<Document> = Vec::new();
     loop {
@@ -305,7 +305,7 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
         ]),
         allow_queries: false,
     };
-    // An address that the operator has named may be a private one.
+    // A URL from the operator's settings may have a private address.
     let config = BackfillConfig {
         guard: Guard::default(),
         catalogue,

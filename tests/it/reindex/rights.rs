@@ -1,4 +1,5 @@
-//! A reindex reads what the operator has named, as whom the operator says, leaves nothing behind, and ends when nobody wants it.
+//! A reindex reads only allowed sources, under the configured role, leaves nothing behind in the
+//! session, and ends when it is cancelled.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::support::{database, eventually, unique};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A source that a job has brought itself, read as the role of the URL.
+/// A source given by the job itself, read under the role of the URL.
 fn free(database: ReindexDatabase, query: &str, rights: Rights) -> PostgresSource {
     let args = json!({"source": {"type": "postgres", "query": query, "key": "id"},
         "sink": {"type": "elastic", "url": "http://x", "index": "x"}});
@@ -55,13 +56,13 @@ async fn count(pool: &PgPool, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
 }
 
-/// Statements of a reindex that the server runs just now in this database.
+/// Returns the statements of a reindex that run in this database.
 const RUNNING: &str = "select count(*) from pg_stat_activity
     where datname = current_database() and application_name = 'flyball reindex' and state <> 'idle' and query like '%pg_sleep%'";
 
 // === What may be asked for ===
 
-/// Attempts of a user who may enqueue, each with the field that is refused.
+/// Requests of a user with permission to enqueue, each with the rejected field.
 fn attempts(elsewhere: &str) -> Vec<(Value, &'static str)> {
     let named = json!({"name": "shop", "table": "articles", "key": "id"});
     let search = json!({"name": "search", "index": "articles-1"});
@@ -164,11 +165,12 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
             ("FLYBALL_ALLOW_PRIVATE_URLS", "true"),
         ],
     );
-    process.works().await;
+    process.worker_started().await;
     let (client, api) = (Client::new(), process.url().await);
 
     for (args, field) in attempts(&url) {
-        // By HTTP it is refused, by name; by SQL it is a dead letter with the same words.
+        // Over HTTP the field is rejected by name; with SQL the job becomes a dead letter with the
+        // same text.
         let job = json!({"kind": "reindex", "args": args});
         let answer = client
             .post(format!("{api}/api/v1/jobs"))
@@ -198,7 +200,7 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
     assert_eq!(index.sent(), 0);
     assert!(
         index.authorizations.lock().unwrap().is_empty(),
-        "nothing was sent to where a job has said"
+        "nothing was sent to an address of the job"
     );
 
     let args = json!({"source": {"name": "shop", "table": "articles", "key": "id"}, "sink": {"name": "search", "index": "articles-1"}});
@@ -238,7 +240,7 @@ async fn even_where_jobs_bring_addresses_a_secret_goes_only_to_the_origin_that_i
             ("REINDEX_AUTH_BARE", "ApiKey bare"),
         ],
     );
-    process.works().await;
+    process.worker_started().await;
     let job = |name: &str| {
         let sink = json!({"type": "elastic", "url": url, "index": "x", "authorization_env": name});
         NewJob::new(
@@ -289,7 +291,8 @@ async fn nothing_that_a_statement_does_outlives_its_page() {
     ] {
         let read = async |query: &str| ids(&free(db.clone(), query, Rights::default())).await;
 
-        // Each page leaves the last one's changes behind: the setting is off in none, and what would write never does.
+        // Each page discards the changes of the last one: no page sees the setting off, so the
+        // conditional write never happens.
         let attack =
             "select i as id, set_config('default_transaction_read_only', 'off', false) as a,
             case when i > 4 and current_setting('transaction_read_only') = 'off'
@@ -301,7 +304,8 @@ async fn nothing_that_a_statement_does_outlives_its_page() {
             0
         );
 
-        // A setting of the session, a lock of the session: both are gone before the next page, and for everybody else.
+        // A session setting and a session lock: both are gone before the next page, and invisible
+        // to others.
         let looks = "select i as id, set_config('flyball.left', 'behind', false) as a, pg_advisory_lock(77) as b
             from generate_series(1, 9) i
             where coalesce(current_setting('flyball.left', true), '') in ('', 'behind')";
@@ -392,7 +396,8 @@ async fn a_statement_that_takes_too_long_is_ended_by_the_server() {
         statement_timeout: Duration::from_millis(300),
         ..Rights::default()
     };
-    // Even if it lifts the limit: that holds for the next statement, which begins anew.
+    // Even if it lifts the limit, because that affects only the next statement, which starts with
+    // fresh settings.
     let slow = "select 1 as id, set_config('statement_timeout', '0', false) as t, pg_sleep(600)::text as s";
 
     let error = ids(&free(ReindexDatabase::of(database.pool()), slow, rights))
@@ -415,7 +420,7 @@ async fn a_reindex_that_is_cancelled_or_whose_worker_is_killed_ends_its_statemen
          [reindex.sinks.search]\ntype = \"elastic\"\nurl = \"{url}\"\nindexes = [\"x\"]\n",
     ));
     let mut process = fixture.serve();
-    process.works().await;
+    process.worker_started().await;
     let args = json!({"source": {"name": "slow", "statement": "sleep", "key": "t"}, "sink": {"name": "search", "index": "x", "id": "id"}});
     let runs = async |wanted: bool| {
         eventually("the statement", SOON, || async {

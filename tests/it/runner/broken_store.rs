@@ -1,4 +1,4 @@
-//! A worker whose store of throttles panics.
+//! A worker whose throttle store panics.
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use flyball::throttle::{
 
 use super::fixture::{SOON, WorkerFixture, quick};
 
-/// A store that breaks whoever asks it.
+/// A store that panics on every call.
 struct Broken;
 
 impl Store for Broken {

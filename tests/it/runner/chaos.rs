@@ -1,4 +1,4 @@
-//! Stores that go away under load. Each test stops servers of its own.
+//! Stores that fail under load. Each test stops its own servers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

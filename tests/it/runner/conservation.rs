@@ -1,6 +1,8 @@
-//! Never lost, never counted twice: whatever breaks, accepted = completed + dead + cancelled + waiting, each job once.
+//! No job is lost or counted twice, whatever fails: accepted = completed + dead + cancelled +
+//! waiting, each job once.
 //!
-//! The short forms run with `make test`. `make soak` runs the long ones, for `FLYBALL_SOAK_S` seconds each (300 unless set).
+//! The short forms run with `make test`. `make soak` runs the long ones, for `FLYBALL_SOAK_S`
+//! seconds each (default 300).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -39,16 +41,17 @@ async fn soak_every_job_is_accounted_for_once_while_processes_postgres_and_conne
     storm(soak()).await;
 }
 
-/// A fault that a storm can cause.
+/// A fault injected by a storm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blow {
     /// `kill -9` of a process with all roles: it runs jobs, promotes, rescues and perhaps governs.
     Kill,
-    /// A process sleeps beyond its time to live and wakes up believing that it still holds its jobs.
+    /// A process is suspended beyond its time to live and resumes in the belief that it still holds
+    /// its jobs.
     Sleep,
-    /// Postgres goes down without a farewell and recovers.
+    /// Postgres shuts down abruptly and recovers.
     Crash,
-    /// Random backends are terminated, in the middle of whatever they do.
+    /// Random backends are terminated, in the middle of their work.
     Terminate,
     /// Every connection of one process breaks at once.
     Cut,
@@ -89,7 +92,7 @@ async fn storm(span: Duration) {
     fixture.target.delay(Duration::from_millis(15));
     let data = dir.path().join("postgres/data").display().to_string();
     let proxy = Proxy::start(&urls.database_url).await;
-    // One process sits behind a way that breaks by itself, in the middle of answers.
+    // One process is behind a proxy that cuts connections by itself, in the middle of answers.
     proxy.budget(200_000);
     let start = |place: usize| {
         let url = if place == 0 {
@@ -100,14 +103,14 @@ async fn storm(span: Duration) {
         fixture.serve_with(&[], &[("DATABASE_URL", url), ("FLYBALL_GRACE_S", "2")])
     };
     let mut processes: Vec<Process> = (0..3).map(start).collect();
-    processes[1].works().await;
+    processes[1].worker_started().await;
 
     let stop = Arc::new(AtomicBool::new(false));
     let known = Arc::new(Mutex::new(BTreeSet::new()));
     let producer = tokio::spawn(produce(fixture.clone(), stop.clone(), known.clone()));
     let auditor = tokio::spawn(audit(fixture.clone(), stop.clone()));
     let begun = Instant::now();
-    // How often each blow hit something, be it a process, a backend or a connection.
+    // The number of hits of each fault: processes, backends or connections.
     let mut hits: BTreeMap<String, usize> = BTreeMap::new();
     let mut late = 0;
     for blow in BLOWS.into_iter().cycle() {
@@ -151,7 +154,8 @@ async fn storm(span: Duration) {
         *hits.entry(format!("{blow:?}")).or_default() += hit;
         tokio::time::sleep(Duration::from_millis(300)).await;
         for (place, process) in processes.iter_mut().enumerate() {
-            // A process that cannot start ends with an error, and is started again; one that works ends only when told to.
+            // A process that fails to start exits with an error and is started again; a working one
+            // ends only on request.
             if let Some(status) = process.ended() {
                 assert!(
                     !process.log().contains("worker started"),
@@ -232,11 +236,11 @@ async fn storm(span: Duration) {
     }
 }
 
-/// Puts a process to sleep that holds a job, until others have taken that from it; how often its
-/// late results were rejected. None
-/// is if it held the job without knowing, because the answer to its claim had got lost.
+/// Suspends a process that holds a job until others have taken over the job. Returns the number of
+/// its late results that were rejected; 0 if the process did not know of the job because the answer
+/// to its claim was lost.
 pub async fn sleep(fixture: &ProcessFixture, processes: &[Process]) -> usize {
-    // Whoever calls waits, so that a job which runs now still runs when its process falls asleep.
+    // Calls wait at the gate, so a running job still runs when its process is suspended.
     fixture.target.gate(Gate::Closed);
     let holds = "select distinct w.pid from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.stopped_at is null";
     let sleeper = eventually("a process holds a job", SOON, || async {
@@ -272,13 +276,14 @@ pub async fn sleep(fixture: &ProcessFixture, processes: &[Process]) -> usize {
     refusals(sleeper) - before
 }
 
-/// Counts the refused late answers of a process.
+/// Counts the rejected late results of a process.
 fn refusals(process: &Process) -> usize {
     process.log().matches("late results were rejected").count()
 }
 
-/// As a whole, the first time; its supervisor waits longer before each start, so later by a killed backend, after which the
-/// server throws out all others and recovers by itself. How many processes were killed.
+/// Kills Postgres as a whole the first time. Its supervisor waits longer before each restart, so
+/// later crashes kill one backend, after which the server drops all others and recovers by itself.
+/// Returns the number of killed processes.
 async fn crash(fixture: &ProcessFixture, data: &str, whole: bool) -> usize {
     let data = PathBuf::from(data);
     let mut killed = 0;
@@ -306,7 +311,7 @@ async fn crash(fixture: &ProcessFixture, data: &str, whole: bool) -> usize {
     killed
 }
 
-/// Enqueues all kinds of jobs, and cancels some, until told to stop. Remembers what it was promised.
+/// Enqueues all kinds of jobs, and cancels some, until stopped. Records the confirmed operations.
 async fn produce(
     fixture: Arc<ProcessFixture>,
     stop: Arc<AtomicBool>,
@@ -338,7 +343,8 @@ async fn produce(
             unique_key: Some(format!("unique-{}", round / 3)),
             ..call("unique", 0)
         });
-        // What fails together with others is tried again by itself; an answer that gets lost may have been carried out.
+        // A failed combined operation is retried by itself; an operation with a lost answer may
+        // have been carried out.
         if let Ok(enqueued) = fixture.queue.enqueue(&jobs).await {
             let mut known = known.lock().unwrap();
             known.extend(enqueued.iter().map(|one| one.id));
@@ -374,7 +380,8 @@ async fn produce(
     }
 }
 
-/// Looks all the time: the sum holds at every instant, not only at the end. Answers how often Postgres answered.
+/// Checks the sum continuously: it holds at every instant, not only at the end. Returns the number
+/// of answers from Postgres.
 async fn audit(fixture: Arc<ProcessFixture>, stop: Arc<AtomicBool>) -> usize {
     let mut looks = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -387,7 +394,7 @@ async fn audit(fixture: Arc<ProcessFixture>, stop: Arc<AtomicBool>) -> usize {
     looks
 }
 
-/// Throttles with one that lets everything through.
+/// Creates the throttles, one of them unlimited.
 pub async fn unlimited(throttle: &str) -> Arc<dyn Store> {
     let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
     let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();

@@ -1,4 +1,4 @@
-//! A worker in this process, on stores of the test's own.
+//! A worker in this process, on its own stores.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ impl WorkerFixture {
         fixture
     }
 
-    /// Registers the kind `patient`: the first to run goes on until it is told to stop, and says when it has; the next are done.
+    /// Registers the kind `patient`: the first job runs until cancelled and reports that; later
+    /// ones complete at once.
     pub fn patient_at_first(&mut self) -> Arc<Notify> {
         let (starts, stopped) = (AtomicUsize::new(0), Arc::new(Notify::new()));
         let answer = stopped.clone();
@@ -105,7 +106,7 @@ pub fn quick() -> Config {
     }
 }
 
-/// Counts runs, and answers with `outcome`.
+/// Returns a handler that counts its runs and returns `outcome`.
 pub fn counter(
     outcome: Outcome,
 ) -> (
@@ -121,7 +122,7 @@ pub fn counter(
     (runs, run)
 }
 
-/// A job that runs until it is told to stop.
+/// Runs until cancelled, then hands the job back.
 pub async fn patient(_: Job, context: Context) -> Outcome {
     context.cancelled.cancelled().await;
     Outcome::HandedBack

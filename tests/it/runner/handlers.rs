@@ -1,4 +1,5 @@
-//! Handlers that panic, cannot be read, or may run once only; and a worker whose loop dies.
+//! Handlers that panic, have unreadable arguments, or may run only once; and a worker whose loop
+//! dies.
 
 use std::future::Ready;
 use std::sync::Arc;
@@ -170,7 +171,7 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
     worker.stop().await;
 }
 
-/// Its policy cannot be asked for.
+/// Panics when asked for its policy.
 struct Reckless;
 
 impl Handler for Reckless {
@@ -234,7 +235,7 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
             .unwrap()
             .contains("panicked while returning its retry policy")
     );
-    // The one permit is free, and so are all those whose ends are not written.
+    // The only permit is free, and so are those of jobs whose ends are not written.
     let good = fixture.enqueue("noop", "fast", "", 9).await;
     for id in good {
         fixture.until(id, State::Completed).await;
@@ -243,15 +244,15 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
 }
 
 #[tokio::test]
-async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
+async fn what_a_handler_has_started_is_notified_of_its_timeout() {
     let mut fixture = WorkerFixture::new().await;
     let answer = Arc::new(Notify::new());
-    let tell = answer.clone();
+    let stopped = answer.clone();
     fixture.kind("forks", move |_: Job, context: Context| {
-        let tell = tell.clone();
+        let stopped = stopped.clone();
         tokio::spawn(async move {
             context.cancelled.cancelled().await;
-            tell.notify_one();
+            stopped.notify_one();
         });
         std::future::pending()
     });
@@ -277,8 +278,8 @@ async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
         move |job: Job, context: Context| async move {
             context.hand_over(policy);
             match job.key.as_str() {
-                "panics" => panic!("as it was told"),
-                // Whatever it is told, it goes on.
+                "panics" => panic!("as requested"),
+                // It ignores its cancellation and goes on.
                 _ => std::future::pending().await,
             }
         }
@@ -330,7 +331,7 @@ async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
 
     worker.stop().await;
 
-    // The one that may be done twice is given back.
+    // The repeatable one is released.
     assert_eq!(state(stopped[0]).await, State::Dead);
     assert_eq!(state(stopped[1]).await, State::Ready);
 }

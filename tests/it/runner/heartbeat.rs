@@ -1,4 +1,4 @@
-//! Heartbeats that are late, and claims and leases that a worker does not know of.
+//! Late heartbeats, and claims and leases unknown to their worker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,8 @@ async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_w
     let identity = worker.id();
     fixture.until(id, State::Running).await;
 
-    // Heartbeats wait for the lock until the worker gives up on itself, and get through just before its time is over.
+    // Heartbeats wait for the lock until the worker gives itself up, and arrive just before its
+    // time to live ends.
     let mut lock = fixture.queue.pool.begin().await.unwrap();
     sqlx::query("select from flyball.worker where id = $1 for update")
         .bind(identity)
@@ -67,7 +68,7 @@ async fn a_worker_that_stopped_its_jobs_for_want_of_a_heartbeat_begins_none_unti
         .await
         .unwrap();
 
-    // The job is given back while Postgres would still let this identity claim it.
+    // The job is released while Postgres would still accept claims of this identity.
     stopped.notified().await;
     eventually("the worker has a fresh identity", SOON, || async {
         (worker.id() != identity).then_some(())
@@ -116,7 +117,7 @@ async fn what_is_leased_to_a_worker_that_knows_nothing_of_it_is_given_back() {
     let (runs, run) = counter(Outcome::Done);
     fixture.kind("noop", run);
     let id = fixture.enqueue("noop", "fast", "", 1).await[0];
-    // As a claim leaves it that waited behind a lock for longer than anybody remembers it.
+    // The result of a claim that waited behind a lock for longer than its worker remembers it.
     let sql = "with r as (delete from flyball.ready where job_id = $1 returning *)
         insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, claimed_at)
         select job_id, 77, 1, lane_id, priority, 1, cost, now() - interval '2 minutes' from r";
@@ -160,7 +161,8 @@ async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
         })
         .await;
 
-    // The claim waits for the lock; the worker gives it up and tries again, but Postgres carries it out later all the same.
+    // The claim waits for the lock; the worker gives up and tries again, but Postgres carries it
+    // out later anyway.
     eventually("a second claim waits", SOON, || async {
         let sql = "select count(*) from pg_stat_activity
             where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into flyball.lease%'";
@@ -195,7 +197,7 @@ async fn a_job_that_somebody_cancelled_while_it_failed_is_not_tried_again() {
         }
     });
     let id = fixture.enqueue("bad", "fast", "", 1).await[0];
-    // A long time to live: the heartbeat brings the word too late.
+    // With a long time to live, the heartbeat reports the cancellation too late.
     let worker = fixture
         .worker(Config {
             ttl: Duration::from_secs(3600),
@@ -218,28 +220,28 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
     let (runs, run) = counter(Outcome::Done);
     fixture.kind("noop", run);
     fixture.enqueue("noop", "fast", "a", 1).await;
-    let stranger = fixture.enqueue("noop", "slow", "b", 1).await[0];
-    // As if somebody had looked until two lanes had one number.
+    let other = fixture.enqueue("noop", "slow", "b", 1).await[0];
+    // Simulates two lanes with the same number.
     for table in ["job", "ready"] {
         let id = if table == "job" { "id" } else { "job_id" };
         let moved = format!(
             "update flyball.{table} set lane_id = flyball.lane_of('fast', 'a') where {id} = $1"
         );
         sqlx::query(sqlx::AssertSqlSafe(moved))
-            .bind(stranger)
+            .bind(other)
             .execute(&fixture.queue.pool)
             .await
             .unwrap();
     }
     let worker = fixture.worker(quick()).await;
 
-    fixture.until(stranger, State::Dead).await;
+    fixture.until(other, State::Dead).await;
     fixture.until_done(1).await;
 
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     let error = fixture
         .queue
-        .get(stranger)
+        .get(other)
         .await
         .unwrap()
         .unwrap()

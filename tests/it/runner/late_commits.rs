@@ -1,4 +1,4 @@
-//! Jobs of transactions that commit late, and ends that Postgres refuses.
+//! Jobs of transactions that commit late, and ends rejected by Postgres.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::support::ledger::Ledger;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::{database, eventually};
 
-/// Workers in this process, on a database of their own.
+/// Workers in this process, on their own database.
 struct Works {
     queue: Queue,
     worker: Worker,
@@ -23,7 +23,7 @@ struct Works {
 }
 
 impl Works {
-    /// A worker whose jobs take a moment and tell when they start; behind a pooler, if there is one.
+    /// A worker with brief jobs that report their start; behind a pooler, if there is one.
     async fn start(pooled: bool) -> (Self, Option<PgBouncer>) {
         let database = database().await;
         let pooler = if pooled {
@@ -94,7 +94,7 @@ async fn soak_a_job_whose_transaction_stayed_open_for_minutes_is_claimed_within_
     late_commits(works, soak() / 2, 2).await;
 }
 
-/// Transactions stay open while thousands of younger jobs of the same and of other lanes flow by.
+/// Keeps transactions open while thousands of younger jobs of the same and other lanes pass.
 async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
     let stop = Arc::new(AtomicBool::new(false));
     let flow = tokio::spawn({
@@ -102,7 +102,7 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
         async move {
             let (mut enqueued, mut slowest) = (0_usize, Duration::ZERO);
             while !stop.load(Ordering::Relaxed) {
-                // The busy lane always holds some hundred, so that the place up to which it was claimed moves on in it.
+                // The busy lane always holds some hundred jobs, so its claim position advances.
                 let waiting: i64 = sqlx::query_scalar("select count(*) from flyball.ready")
                     .fetch_one(&queue.pool)
                     .await
@@ -133,7 +133,7 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
             .await
             .unwrap();
         let mut late: Vec<i64> = Vec::new();
-        // One in the busy lane, one in a lane that nobody has seen.
+        // One in the busy lane, one in a new lane.
         for key in ["busy".to_owned(), format!("unseen-{round}")] {
             let sql =
                 "select job_id from flyball.enqueue('step', '{}', throttle => 'flow', key => $1)";
@@ -167,7 +167,7 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
     println!(
         "{flowed} jobs flowed by; the late ones started after {waits:?}; the slowest enqueue took {slowest:?}"
     );
-    // Where the machine itself stands still, so does everything that a claim waits for.
+    // If the machine itself stalls, so does everything that a claim waits for.
     let bound = Duration::from_secs(3) + 20 * slowest;
     assert!(
         waits.iter().all(|wait| *wait < bound),
@@ -187,7 +187,8 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
 async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
     let database = database().await;
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-    // What no handler can say is said by a trigger: the end of these jobs breaks a constraint.
+    // No handler can produce such an end, so a trigger does: the end of these jobs violates a
+    // constraint.
     sqlx::raw_sql(
         "select flyball.register_kind('step'), flyball.register_kind('poison');
          create function refuse() returns trigger language plpgsql as $$
@@ -207,7 +208,7 @@ async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
     for kind in ["step", "poison"] {
         kinds.register_fn(kind, |_: Job, _: Context| async { Outcome::Done });
     }
-    // A wait that no interval can hold is refused as well.
+    // A delay beyond the range of an interval is rejected as well.
     kinds.register_fn("never", |_: Job, _: Context| async {
         Outcome::Retry {
             after: Some(Duration::MAX),

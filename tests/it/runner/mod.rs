@@ -1,4 +1,4 @@
-//! Workers: in this process, and as whole processes that die.
+//! Workers: in this process, and as separate processes that die.
 
 mod broken_store;
 mod chaos;

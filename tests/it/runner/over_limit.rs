@@ -1,5 +1,5 @@
-//! Throttles that drop what is over their limit, and throttles that merge what waits, through the real runner; and attempts of
-//! which nobody knows how they ended.
+//! Throttles that drop jobs over their limit, and throttles that merge waiting jobs, with the real
+//! runner; and attempts with an unknown outcome.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +17,7 @@ use crate::support::fixture::Fixture;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The row of the calendars: up to 3 every 5 s for each, the rest is ignored.
+/// The calendar example: up to 3 every 5 s for each key, the rest is dropped.
 const CALENDARS: &[(&str, &str)] = &[
     ("rps", "-1"),
     ("key_rps", "0.5"),
@@ -76,7 +76,7 @@ impl OverLimitFixture {
         self.enqueue_many(job, count).await
     }
 
-    /// Waits until all of them have ended, and answers those that ran and those that were dropped.
+    /// Waits until all of them have ended; returns those that ran and those that were dropped.
     async fn ended(&self, ids: &[i64]) -> (Vec<i64>, Vec<i64>) {
         let (mut ran, mut dropped) = (Vec::new(), Vec::new());
         for id in ids {
@@ -171,7 +171,7 @@ async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores
 #[tokio::test]
 async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
     let mut fixture = OverLimitFixture::of_redis().await;
-    // As the calendars, so slow that nothing is refilled while this runs.
+    // Like the calendar example, but so slow that no token is refilled during the test.
     fixture
         .turn(
             "calendar",
@@ -203,7 +203,7 @@ async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
     }
 
     let mut seen = fixture.ran.lock().unwrap().clone();
-    // They run beside each other.
+    // They run concurrently.
     seen.sort_unstable();
     assert_eq!(seen, ran);
     worker.stop().await;
@@ -225,7 +225,7 @@ async fn a_throttle_that_is_stopped_drops_nothing_and_one_that_waits_keeps_every
     let stopped = fixture.burst("calendar", "ann", 3).await;
     let patient = fixture.burst("patient", "ann", 5).await;
 
-    // The law of a throttle that waits is not touched: two of these 2.5 tokens are whole.
+    // A throttle that waits is not affected: two of its 2.5 tokens are whole.
     eventually("two have run", SOON, || async {
         (fixture.ran.lock().unwrap().len() == 2).then_some(())
     })
@@ -387,7 +387,7 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
         .filter_map(Value::as_i64)
         .collect();
     seen.sort_unstable();
-    assert_eq!(seen, [3, 4, 5], "what was said last runs");
+    assert_eq!(seen, [3, 4, 5], "the last arguments run");
     let history: Vec<String> = fixture
         .queue
         .get(one.id)
@@ -403,7 +403,8 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
 }
 
 #[tokio::test]
-async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_not_run_twice() {
+async fn an_ambiguous_end_is_distinguished_from_a_failure_and_ends_the_job_where_it_must_not_run_twice()
+ {
     let mut fixture = OverLimitFixture::of_redis().await;
     fixture.turn("fast", &[("rps", "-1")]).await;
     let mut kinds = Kinds::default();

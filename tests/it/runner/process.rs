@@ -1,4 +1,4 @@
-//! Whole worker processes: several at once, and edits that reach them.
+//! Several worker processes, and edits that reach them.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ async fn three_processes_start_at_once_on_an_empty_database() {
     let processes = [fixture.serve(), fixture.serve(), fixture.serve()];
 
     for process in &processes {
-        process.works().await;
+        process.worker_started().await;
     }
     let jobs = fixture.enqueue("job", 30).await;
     fixture.until_completed(&jobs, SOON).await;
@@ -171,7 +171,8 @@ async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_comm
     .execute(&mut *transaction)
     .await
     .unwrap();
-    // Later jobs of the same throttle pass it by meanwhile; then nothing happens for a while, so that everybody sleeps.
+    // Later jobs of the same throttle overtake it; then nothing happens for a while, so every
+    // worker sleeps.
     let others = fixture.enqueue("other", 60).await;
     fixture.until_completed(&others, SOON).await;
     eventually("the dispatcher sleeps", SOON, || async {
@@ -201,7 +202,7 @@ async fn an_edit_with_redis_cli_acts_within_a_second() {
     let turned = Instant::now();
     let before = fixture.target.calls().len();
 
-    // A second to hear of it, then forty a second.
+    // A second to notice the change, then forty per second.
     fixture.target.called(before + 40, SOON).await;
     let took = turned.elapsed();
     println!("40 more calls {took:?} after the edit");
@@ -220,7 +221,7 @@ async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
 
     fixture.redis("HSET {}throttle:default:knobs rps 0").await;
     let stopped = Instant::now();
-    // A second to hear of it, and long enough for a bucket to fill, if it did.
+    // A second to notice the change, and long enough to fill a bucket, if that were to happen.
     let looked = stopped + Duration::from_millis(3000);
     tokio::time::sleep_until(looked.into()).await;
     let after_stop = fixture

@@ -1,4 +1,4 @@
-//! Whole worker processes that are killed or paused: their jobs run elsewhere, once.
+//! Worker processes that are killed or suspended: their jobs run elsewhere, once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::process::SOON;
 use crate::support::eventually;
 use crate::support::process::{Gate, Process, ProcessFixture, TTL};
 
-/// Counts jobs as `(accepted, places, distinct)`. A job stands in one place, so all three are the same.
+/// Counts jobs as `(accepted, places, distinct)`. A job is in one place, so all three are equal.
 const WHERE: &str = "
 with places as (
     select job_id from flyball.ready
@@ -31,7 +31,7 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere_within_its_time_to_live_plus_
     let jobs = fixture.enqueue("job", 8).await;
     fixture.target.called(8, SOON).await;
     let other = fixture.serve();
-    other.works().await;
+    other.worker_started().await;
 
     doomed.kill();
     let killed = Instant::now();
@@ -79,7 +79,7 @@ async fn what_a_killed_worker_held_of_a_limit_is_free_when_its_word_lapses() {
     let first = fixture.enqueue("job", 1).await;
     fixture.target.called(1, SOON).await;
     let other = fixture.serve();
-    other.works().await;
+    other.worker_started().await;
     let second = fixture.enqueue("more", 1).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(
@@ -100,9 +100,9 @@ async fn what_a_killed_worker_held_of_a_limit_is_free_when_its_word_lapses() {
 async fn jobs_of_a_claim_whose_answer_came_after_a_sleep_are_not_begun() {
     let fixture = ProcessFixture::new("rps = 0").await;
     let sleeper = fixture.serve();
-    sleeper.works().await;
+    sleeper.worker_started().await;
     let jobs = fixture.enqueue("job", 4).await;
-    // The claim waits in the middle, to see whether these leases will be.
+    // The claim blocks on the uncommitted leases.
     let mut blocker = PgConnection::connect(&fixture.database_url).await.unwrap();
     let mut leases = blocker.begin().await.unwrap();
     let sql =
@@ -159,7 +159,8 @@ async fn the_late_answers_of_a_worker_that_slept_past_its_time_to_live_change_no
     sleeper.signal(Signal::STOP);
     let other = fixture.serve();
     fixture.until_completed(&jobs, SOON).await;
-    // More work than the other can take, so that the sleeper would claim in its first moment if it were let.
+    // More work than the other process can take, so the suspended one would claim at once if it
+    // were allowed to.
     fixture.target.gate(Gate::Closed);
     let more = fixture.enqueue("more", 20).await;
     fixture.target.called(8 + 8, SOON).await;
@@ -167,7 +168,7 @@ async fn the_late_answers_of_a_worker_that_slept_past_its_time_to_live_change_no
     fixture.target.gate(Gate::Open);
     sleeper.signal(Signal::CONT);
 
-    let refused = sleeper.says("late results were rejected", SOON).await;
+    let refused = sleeper.logged("late results were rejected", SOON).await;
     println!("{refused}");
     fixture.until_completed(&more, SOON).await;
     assert_eq!(
@@ -203,7 +204,7 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
     let fixture = ProcessFixture::new("rps = -1").await;
     fixture.target.delay(Duration::from_millis(100));
     let mut accepted = fixture.enqueue("job", 500).await;
-    // These fail, and those of one attempt die of it or of a kill.
+    // These fail; those with one attempt die of that or of a kill.
     accepted.extend(
         fixture
             .enqueue_as(20, |n| NewJob {
@@ -281,7 +282,7 @@ async fn assert_everything_is_somewhere(fixture: &ProcessFixture, accepted: usiz
     );
 }
 
-/// Whether every thread of the process is stopped; they stop one after the other.
+/// Returns true if every thread of the process is stopped; they stop one after the other.
 pub fn sleeps(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut states = threads.map(|thread| {

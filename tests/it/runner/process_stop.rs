@@ -1,4 +1,4 @@
-//! Signals: a process ends in order, or at once.
+//! Signals: a process stops gracefully, or at once.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
     fixture.target.called(8, SOON).await;
 
     process.signal(Signal::TERM);
-    process.says("SIGTERM: stopping", SOON).await;
+    process.logged("SIGTERM: stopping", SOON).await;
     let late = fixture.enqueue("late", 5).await;
     fixture.target.gate(Gate::Open);
 
@@ -72,7 +72,7 @@ async fn a_second_signal_ends_it_at_once() {
     fixture.enqueue("job", 2).await;
     fixture.target.called(2, SOON).await;
     process.signal(Signal::TERM);
-    process.says("send it again to stop at once", SOON).await;
+    process.logged("send it again to stop at once", SOON).await;
 
     process.signal(Signal::TERM);
 
@@ -88,7 +88,7 @@ async fn a_signal_while_it_waits_for_postgres_ends_it() {
         &[],
         &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/nothing")],
     );
-    // Nothing is said while it waits; the signal is caught as soon as the program has begun.
+    // Nothing is logged while it waits; the signal is handled as soon as the program has started.
     eventually("it has begun", SOON, || async {
         caught(process.pid(), Signal::TERM).then_some(())
     })
@@ -104,7 +104,7 @@ async fn a_signal_while_it_waits_for_postgres_ends_it() {
     );
 }
 
-/// Whether the process has a handler for the signal.
+/// Returns true if the process has a handler for the signal.
 fn caught(pid: i32, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status

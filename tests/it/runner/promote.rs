@@ -1,4 +1,4 @@
-//! Due jobs move to their lanes, and a crowd of them delays no other lane.
+//! Due jobs move to their lanes, and a crowd of them does not delay other lanes.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn http(throttle: &str) -> NewJob {
     }
 }
 
-/// So many jobs of the throttle `campaign` that are due in the same second, over so many lanes.
+/// Enqueues jobs of the throttle `campaign` that are due in the same second, spread over lanes.
 async fn campaign(pool: &PgPool, jobs: i64, lanes: i64, priority: i64) {
     run(
         pool,
@@ -65,7 +65,7 @@ async fn state(queue: &Queue, id: i64) -> State {
     queue.get(id).await.unwrap().unwrap().summary.state
 }
 
-/// One promotion, and one round through the crowd, as a worker makes them.
+/// Runs one promotion and one step through the crowd, like a worker.
 async fn first_rounds(queue: &Queue) {
     assert!(queue.promote().await.unwrap().more);
     let mut crowd = PromotionCursor::default();
@@ -191,7 +191,7 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
             let queue = queue.clone();
             tokio::spawn(async move {
                 let (mut crowd, mut moved) = (PromotionCursor::default(), 0);
-                // Who is not alone is told that there is nothing more to do, and comes again.
+                // A concurrent promoter is told that nothing is left, and tries again.
                 for _ in 0..400 {
                     let promoted = match n {
                         0 => queue.promote().await.unwrap(),

@@ -1,4 +1,5 @@
-//! A worker against a real server that pushes back: who waits, for how long, and that nothing is lost by it.
+//! A worker against a real server that rejects requests: which jobs wait, for how long, and that
+//! none is lost.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,10 +21,10 @@ use crate::support::fixture::Fixture;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The answer of a path: a status and headers, by the number of requests before.
+/// The answer of a path: a status and headers, by the number of earlier requests.
 type Answer = Box<dyn Fn(&str, usize) -> (u16, Vec<(&'static str, String)>) + Send + Sync>;
 
-/// A server that writes down who came when.
+/// A server that records the requests.
 #[derive(Clone)]
 struct Server {
     answer: Arc<Answer>,
@@ -144,8 +145,8 @@ fn after(seconds: &str) -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test]
-async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while_others_flow() {
-    // The first of the hot key is refused.
+async fn a_refused_key_waits_as_long_as_requested_and_goes_on_one_by_one_while_others_flow() {
+    // The first request of the hot key is rejected.
     let (server, url) = Server::start(|key, before| match key {
         "hot" if before == 0 => (429, after("3")),
         _ => (200, Vec::new()),
@@ -193,7 +194,7 @@ async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while
 #[tokio::test]
 async fn a_receiver_stops_its_own_lane_only() {
     let day = || ("retry-after", "86400".to_owned());
-    // A receiver of each kind that there is, by the key of its jobs.
+    // One receiver of each kind, by the key of its jobs.
     let (server, url) = Server::start(move |key, _| match key {
         "global" => (429, vec![day(), ("x-ratelimit-scope", "global".to_owned())]),
         "account" => (
@@ -223,7 +224,7 @@ async fn a_receiver_stops_its_own_lane_only() {
     let worker = fixture.worker().await;
     for hostile in ["global", "account", "discord", "shedding", "spent"] {
         fixture.enqueue("hooks", hostile, 1).await;
-        // The job's own word widens nothing either.
+        // The job's own scope does not widen the pause either.
         let args = json!({"url": format!("{}/{hostile}", fixture.url), "method": "POST", "throttled_scope": "account"});
         fixture
             .queue
@@ -334,8 +335,8 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
 }
 
 #[tokio::test]
-async fn a_quota_that_successes_tell_is_kept_to_before_anybody_is_refused() {
-    // Fifty in the first four seconds, counted from the first that comes.
+async fn a_quota_that_successes_report_is_kept_to_before_anybody_is_refused() {
+    // Fifty in the first four seconds after the first request.
     let begun: Arc<OnceLock<Instant>> = Arc::default();
     let first = begun.clone();
     let (server, url) = Server::start(move |_, before| {

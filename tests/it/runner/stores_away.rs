@@ -1,4 +1,4 @@
-//! Whole processes while a store is away. Each test has servers of its own, since it takes them down.
+//! Processes while a store is unavailable. Each test has its own servers, because it stops them.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ const SOON: Duration = Duration::from_secs(60);
 
 async fn own(knobs: &str) -> (ProcessFixture, RunningStack, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    // Without fsync Postgres answers before it has written, and a crash takes back what it said.
+    // Without fsync Postgres acknowledges before writing, so a crash would lose acknowledged
+    // commits.
     let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         fsync: true,
@@ -39,7 +40,7 @@ async fn own(knobs: &str) -> (ProcessFixture, RunningStack, TempDir) {
     (fixture, servers, dir)
 }
 
-/// The API's answer: status, body, seconds of Retry-After.
+/// The API's response: status, body, seconds of Retry-After.
 async fn answer(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value, Option<u64>)> {
     let answer = request.send().await.ok()?;
     let retry = answer
@@ -67,7 +68,7 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
         json!({"kind": "http", "args": {"url": format!("{}/new", fixture.target.url)}}),
     );
 
-    // Immediate shutdown: no checkpoint, no farewell to the clients.
+    // Immediate shutdown: no checkpoint, no notice to clients.
     kill_process(postmaster(&PathBuf::from(data)), Signal::QUIT).unwrap();
     let (refusal, retry) = eventually("enqueue is refused for now", SOON, || async {
         let (status, refusal, retry) =
@@ -129,7 +130,7 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
     fixture.enqueue("job", 3).await;
     fixture.target.called(3, SOON).await;
     servers.stop(ServerKind::Postgres).unwrap();
-    process.says("dispatching failed", SOON).await;
+    process.logged("dispatching failed", SOON).await;
     fixture.target.gate(Gate::Open);
 
     process.signal(Signal::TERM);
@@ -266,7 +267,7 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
     tokio::task::block_in_place(|| servers.start(ServerKind::Redis)).unwrap();
 
     fixture.target.called(1, SOON).await;
-    process.says("the knobs are seeded", SOON).await;
+    process.logged("the knobs are seeded", SOON).await;
     assert_eq!(
         fixture.status("default").await.unwrap().knobs.rps.number(),
         -1.0

@@ -1,4 +1,4 @@
-//! A worker: it runs jobs once, at the rate of their throttle, and stops in order.
+//! A worker: it runs each job once, at the rate of its throttle, and stops gracefully.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -147,7 +147,7 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
     });
     let hot = fixture.enqueue("picky", "fast", "hot", 1).await[0];
     let worker = fixture.worker(quick()).await;
-    eventually("the key was told to rest", SOON, || async {
+    eventually("the key rests", SOON, || async {
         let detail = fixture.queue.get(hot).await.unwrap().unwrap();
         (detail.summary.state == State::Ready && !detail.attempts.is_empty()).then_some(())
     })
@@ -170,7 +170,7 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
     assert_eq!(hot_runs.len(), 2);
     assert!(
         hot_runs[1] - hot_runs[0] >= REST,
-        "the key rested as long as it was told to"
+        "the key rested for the stated time"
     );
     let detail = fixture.queue.get(hot).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 1, "being throttled used no attempt");
@@ -284,7 +284,7 @@ async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
         .iter()
         .map(|one| one.outcome.as_str())
         .collect();
-    // Given back by itself, or by the rescuer if that was faster.
+    // Released by itself, or by the rescuer if that was faster.
     assert!(
         matches!(outcomes[..], ["completed"] | ["lost", "completed"]),
         "{outcomes:?}"

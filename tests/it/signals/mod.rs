@@ -1,4 +1,4 @@
-//! Readings, and the servers that they come from.
+//! Readings, and the servers they come from.
 
 mod prometheus;
 mod sources;

@@ -1,4 +1,5 @@
-//! Readings from a real Prometheus, and from one that we play where a real one does not misbehave.
+//! Readings from a real Prometheus, and from a fake one for misbehaviour that a real one does not
+//! show.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub async fn serve(app: axum::Router) -> String {
     url
 }
 
-/// A Prometheus that answers the same to everything.
+/// Starts a fake Prometheus with one answer to every request.
 async fn answering(status: StatusCode, body: &'static str) -> Prometheus {
     answering_with(status, body.to_owned()).await
 }
@@ -35,7 +36,7 @@ async fn answering_with(status: StatusCode, body: String) -> Prometheus {
 /// The time in the `Date` above.
 const DATE: f64 = 1_700_000_000.0;
 
-/// Unix seconds, as the test's machine has them; only a test may look.
+/// Returns unix seconds by the test machine's clock, which the product must not use here.
 #[expect(
     clippy::disallowed_methods,
     reason = "the samples of a real server carry real times"
@@ -65,7 +66,7 @@ async fn raw_samples_come_with_their_own_times_the_greatest_series_first() {
     assert_eq!(readings, expected.map(|(at, value)| Reading { value, at }));
 }
 
-/// A Prometheus whose selectors answer `series`, and whose number of series usually is `usual`.
+/// Starts a fake Prometheus with these series; `usual` is the usual number of them, if known.
 async fn with_usual(series: &[&str], usual: &'static str) -> Prometheus {
     let matrix = format!(
         r#"{{"status":"success","data":{{"resultType":"matrix","result":[{}]}}}}"#,
@@ -132,7 +133,7 @@ async fn a_series_that_ended_is_no_lower_maximum() {
         lost.readings_of_at_least("load", Some(3), DATE).await,
         ended(1, 3)
     );
-    // Long gone from what is read, and still known to the server.
+    // Outside the queried range, but still known to the server.
     assert_eq!(
         with_usual(&[SOUND], "2").await.readings("load", DATE).await,
         ended(1, 2)
@@ -227,7 +228,7 @@ async fn what_is_no_reading_says_why() {
             .await,
         Err(Error::Unreachable { .. })
     ));
-    // What a remote read or a store behind the server left out, in the servers' own words.
+    // Warnings about data missing from a remote read or a backing store, in the servers' wording.
     for warning in [
         "remote_read: remote server http://far/read returned HTTP status 503",
         "No StoreAPIs matched for this query",
@@ -241,7 +242,7 @@ async fn what_is_no_reading_says_why() {
         };
         assert_eq!(prometheus.readings("load", DATE).await, Err(expected));
     }
-    // What is said about style, by newer and by older servers, says nothing about completeness.
+    // Notes about style, from newer and older servers, are no sign of missing data.
     let info =
         "PromQL info: metric might not be a counter, name does not end in _total: \\\"load\\\"";
     for field in ["infos", "warnings"] {
@@ -355,7 +356,7 @@ async fn a_probe_reads_its_metric_and_gives_up_after_half_a_second() {
 }
 
 #[tokio::test]
-async fn a_real_prometheus_tells_samples_absence_and_bad_queries_apart() {
+async fn a_real_prometheus_distinguishes_samples_absence_and_bad_queries() {
     let stack = support::stack().await;
     let prometheus = Prometheus::new(&stack.prometheus_url).unwrap();
     assert_eq!(

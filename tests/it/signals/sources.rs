@@ -1,4 +1,4 @@
-//! Sources of readings besides the usual Prometheus: servers with credentials, pages, databases.
+//! Sources other than the default Prometheus: servers with credentials, pages, databases.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::serve;
 use crate::support::process::ProcessFixture;
 use crate::support::{database, eventually};
 
-/// An answer of Prometheus with one sample, of the time that its clock shows.
+/// Returns an answer of Prometheus with one sample at its own time.
 const ANSWER: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1700000000,"1.5"]]}]}}"#;
 const NOW: f64 = 1_700_000_000.0;
 const READS: [Reading; 1] = [Reading {
@@ -28,7 +28,7 @@ const READS: [Reading; 1] = [Reading {
 
 const SECRET: &str = "very-secret";
 
-/// A Prometheus that answers whoever sends this header, and repeats it to everybody else.
+/// Starts a fake Prometheus that requires this header, and repeats it in the error to all others.
 async fn guarded(name: &'static str, wanted: &str) -> String {
     let wanted = Arc::new(Mutex::new(wanted.to_owned()));
     let answer = move |State(wanted): State<Arc<Mutex<String>>>, headers: HeaderMap| async move {
@@ -64,7 +64,7 @@ async fn read(access: Access) -> Result<Vec<Reading>, Error> {
 }
 
 #[tokio::test]
-async fn a_server_is_told_who_asks_and_no_error_repeats_it() {
+async fn a_server_receives_credentials_and_no_error_repeats_them() {
     let url = guarded("authorization", "Bearer very-secret").await;
     let bearer = |token: SecretSource| Access {
         credentials: Credentials::Bearer(token),
@@ -77,7 +77,7 @@ async fn a_server_is_told_who_asks_and_no_error_repeats_it() {
         READS
     );
 
-    // A file is read each time, because tokens are replaced while a process runs.
+    // The file is read each time, because tokens are replaced while a process runs.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     std::fs::write(&path, "very-secret-and-old\n").unwrap();
@@ -166,7 +166,7 @@ fn tls_server() -> String {
             let mut session = rustls::ServerConnection::new(config.clone()).unwrap();
             let mut stream = rustls::Stream::new(&mut session, &mut socket);
             let mut request = vec![0; 4096];
-            // A client that does not trust us goes away here.
+            // A client without trust in the certificate disconnects here.
             if stream.read(&mut request).is_ok_and(|bytes| bytes > 0) {
                 let head = format!(
                     "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -194,7 +194,7 @@ async fn over_tls_only_whom_the_system_or_the_own_file_trusts_is_believed() {
     };
     assert_eq!(read(known).await.unwrap(), READS);
 
-    // The certificate is of an address, not of that name.
+    // The certificate is for an address, not for that name.
     let misnamed = Access {
         authorities,
         ..Access::open(&url.replace("127.0.0.1", "localhost"))
@@ -309,7 +309,7 @@ async fn a_statement_answers_one_number_and_changes_nothing() {
     .unwrap();
     let source = SignalDatabase::new("main", database.url()).unwrap();
     let read = async |statement: &str| source.read(statement, NOW).await;
-    // The first connection may take longer than a look.
+    // The first connection may take longer than the timeout of a reading.
     eventually("a connection", Duration::from_secs(20), || async {
         source.read("select 1", NOW).await.ok()
     })
@@ -470,11 +470,11 @@ async fn a_process_reads_the_servers_that_its_settings_name_and_trips_on_a_page_
         ("FLYBALL_LOG", "debug"),
     ];
 
-    // One that is named and not there stops the start, by its name.
+    // A named file that does not exist prevents the start, with its name in the error.
     let mut nobody = fixture.serve_with(&arguments, &environment[..1]);
     assert!(!nobody.ends(Duration::from_secs(60)).await.success());
     nobody
-        .says(
+        .logged(
             "url_env: the environment variable LEDGER_URL is not set",
             Duration::from_secs(20),
         )

@@ -38,7 +38,8 @@ impl Drop for ApiServer {
 }
 
 impl ApiServer {
-    /// Serves the API on these stores, without kinds, pools or tokens but for those that `change` adds.
+    /// Serves the API on these stores, with no kinds, pools or tokens except those that `change`
+    /// adds.
     pub async fn start(fixture: Fixture, change: impl FnOnce(&mut Deps)) -> Self {
         let cancel = CancellationToken::new();
         let mut deps = Deps {
@@ -82,7 +83,7 @@ impl ApiServer {
         }
     }
 
-    /// Begins a request to a path.
+    /// Starts building a request to a path.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, format!("{}{path}", self.base))
     }

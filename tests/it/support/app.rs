@@ -1,4 +1,4 @@
-//! The program in this process, with settings of the test's own.
+//! The program in this process, with settings for one test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use super::{Database, database, redis_prefix, stack};
 
-/// The roles of a worker alone.
+/// Only the worker roles.
 pub const RUNNER: Roles = Roles {
     api: false,
     runner: true,
     governor: false,
 };
 
-/// A running program with a database and a prefix of its own.
+/// A running program with its own database and key prefix.
 pub struct RunningApp {
     pub app: App,
     pub database: Database,
@@ -28,8 +28,8 @@ pub struct RunningApp {
 impl RunningApp {
     /// Starts these roles with the settings file that `text` returns.
     ///
-    /// `text` gets a folder of the test's own for the files that the settings name. Knobs files are
-    /// read from `knobs` in it, if that exists. Prometheus cannot be reached.
+    /// `text` gets a temporary folder for the files that the settings name. Knobs files are read
+    /// from its subfolder `knobs`, if present. Prometheus is unreachable.
     pub async fn start(roles: Roles, text: impl FnOnce(&Path) -> String) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, knobs) = (
@@ -62,7 +62,7 @@ impl RunningApp {
         }
     }
 
-    /// Stops the program in order.
+    /// Stops the program gracefully.
     pub async fn stop(self) {
         self.app.stop().await;
     }

@@ -1,5 +1,5 @@
-//! A server and the promises of its OpenAPI document: requests are built from the document, and
-//! answers are compared with it.
+//! A server checked against its OpenAPI document: requests are generated from the document, and
+//! responses are validated against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -77,14 +77,14 @@ fn pool() -> Pool {
     }
 }
 
-/// Starts a server on stores of its own, with or without tokens.
+/// Starts a server on its own stores, with or without tokens.
 pub async fn contract(has_tokens: bool) -> Contract {
     let prefix = redis_prefix();
     let store = Arc::new(patient_store(&prefix).await);
     let pools = Arc::new(Pools(BTreeMap::from([("mail".to_owned(), pool())])));
-    let (tell, _changes) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, _changes) = tokio::sync::mpsc::unbounded_channel();
     let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
-    let accounts = AccountPool::open(pool(), as_store, notes, tell).unwrap();
+    let accounts = AccountPool::open(pool(), as_store, notes, sender).unwrap();
     pool::seed(&accounts).await.unwrap();
     let fixture = Fixture::on(store).await;
     for kind in ["anything", "notification"] {
@@ -196,7 +196,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Returns the schema of its JSON body, if it takes one.
+    /// Returns the schema of its JSON body, if it has one.
     pub fn body(&self) -> Option<&Value> {
         self.declared
             .pointer("/requestBody/content/application~1json/schema")
@@ -226,8 +226,8 @@ impl Operation {
 
 /// Forbids undeclared fields in a schema.
 ///
-/// Schemas of answers allow further fields for future versions, but the present server must show
-/// none.
+/// Schemas of responses allow unknown fields for the sake of future versions, but the current
+/// server must not send any.
 fn strict(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(strict).collect(),
@@ -296,7 +296,7 @@ impl Contract {
             .collect()
     }
 
-    /// Sends a request and checks that the document declares its answer.
+    /// Sends a request and checks that the document declares the response.
     pub async fn ask(&self, operation: &Operation, ask: &Ask) -> (u16, Value) {
         let response = self.send(operation, ask).await;
         let status = response.status().as_u16();
@@ -389,7 +389,7 @@ impl Contract {
         }
     }
 
-    /// Returns the operations, each with the statuses that it has answered.
+    /// Returns the operations, each with the statuses seen so far.
     pub fn seen(&self) -> BTreeSet<(String, u16)> {
         self.seen.lock().unwrap().clone()
     }

@@ -1,5 +1,5 @@
-//! Servers that nobody here wrote: a MongoDB (SecantusDB) and an Elasticsearch, which
-//! `scripts/setup-counterparts.sh` installs. A test that finds none says so and is listed as skipped.
+//! Third-party servers, installed by `scripts/setup-counterparts.sh`: a MongoDB (SecantusDB) and an
+//! Elasticsearch. A test that does not find its server is counted as skipped.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -57,8 +57,7 @@ impl MongoServer {
 }
 
 impl MongoServer {
-    /// Drops the oldest changes beyond what `--oplog-max-entries` allows, which a server does by itself
-    /// in the long run.
+    /// Drops the oldest changes beyond `--oplog-max-entries`, as a server does by itself over time.
     pub async fn drop_changes(&self) {
         let prune = bson::doc! {"secantusAdmin.pruneOplog": 1};
         self.client
@@ -77,7 +76,7 @@ pub struct Elasticsearch {
 }
 
 impl Elasticsearch {
-    /// Returns the Elasticsearch that all tests share, or reports that the calling test is skipped.
+    /// Returns the Elasticsearch shared by all tests, or reports that the calling test is skipped.
     pub async fn shared() -> Option<&'static Self> {
         static SHARED: OnceCell<Option<Elasticsearch>> = OnceCell::const_new();
         let shared = SHARED.get_or_init(Self::start).await;
@@ -121,7 +120,7 @@ impl Elasticsearch {
                     "-Des.discovery.zen.ping.multicast.enabled=false",
                     "-Des.cluster.name=flyball-tests",
                     "-Des.index.number_of_replicas=0",
-                    // A short queue, so that a hurried client is refused.
+                    // A short queue, so that a fast client is rejected.
                     "-Des.threadpool.bulk.size=1",
                     "-Des.threadpool.bulk.queue_size=30",
                 ])
@@ -147,7 +146,7 @@ impl Elasticsearch {
         Some(started)
     }
 
-    /// Sends a request with a JSON body and returns the JSON of the answer.
+    /// Sends a request with a JSON body and returns the JSON response.
     pub async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> Value {
         let mut request = self.client.request(method, format!("{}{path}", self.url));
         if body != Value::Null {
@@ -178,8 +177,8 @@ impl Elasticsearch {
     }
 }
 
-/// A process with a directory of its own. It ends when dropped and, however that happens, with this
-/// process: a shell in between waits for the end of its standard input.
+/// A process with its own directory. It ends when dropped, and also when this process dies: a shell
+/// in between waits for the end of its standard input.
 struct Guarded {
     child: Child,
     _dir: TempDir,
@@ -219,7 +218,7 @@ impl Drop for Guarded {
     }
 }
 
-/// Returns a file that `scripts/setup-counterparts.sh` installs, if it is there.
+/// Returns a file installed by `scripts/setup-counterparts.sh`, if present.
 pub fn installed(path: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)

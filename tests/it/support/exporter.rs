@@ -15,7 +15,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Starts an exporter that shows this load and is scraped.
+    /// Starts an exporter with this load and registers it as a scrape target.
     pub async fn start(load: f64) -> Self {
         let (metric, load) = (format!("load_{}", unique()), Arc::new(Mutex::new(load)));
         let (name, shown) = (metric.clone(), load.clone());
@@ -47,7 +47,7 @@ impl Exporter {
         *self.load.lock().expect("the load") = load;
     }
 
-    /// Returns a policy's signal of the metric, both read from Prometheus and probed.
+    /// Returns a policy signal for the metric, both read from Prometheus and probed.
     pub fn signal(&self) -> String {
         let (page, metric) = (&self.page, &self.metric);
         format!(

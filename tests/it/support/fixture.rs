@@ -18,7 +18,7 @@ pub struct Fixture {
     pub database: Database,
     pub queue: Queue,
     pub store: Arc<dyn Store>,
-    /// The prefix of the store's keys in the Redis of this test run.
+    /// The key prefix in the Redis of this test run.
     pub prefix: String,
 }
 
@@ -33,7 +33,7 @@ impl Fixture {
         }
     }
 
-    /// Creates a database beside this store.
+    /// Creates a database for use with this store.
     pub async fn on(store: Arc<dyn Store>) -> Self {
         let database = database().await;
         let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))
@@ -47,7 +47,7 @@ impl Fixture {
         }
     }
 
-    /// Sets knobs, and creates the throttle if there is none.
+    /// Sets knobs, and creates the throttle if it does not exist.
     pub async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
         turn(&*self.store, throttle, knobs).await;
     }
@@ -61,7 +61,7 @@ impl Fixture {
             .expect("a worker")
     }
 
-    /// Makes a kind known to the database, as a worker that runs it does.
+    /// Registers a kind in the database, as a worker with that kind does.
     pub async fn register(&self, kind: &str) {
         sqlx::query("select flyball.register_kind($1)")
             .bind(kind)
@@ -90,7 +90,7 @@ impl Fixture {
     }
 }
 
-/// Sets knobs, and creates the throttle if there is none.
+/// Sets knobs, and creates the throttle if it does not exist.
 pub async fn turn(store: &dyn Store, throttle: &str, knobs: &[(&str, &str)]) {
     let fields: BTreeMap<_, _> = knobs
         .iter()

@@ -1,9 +1,8 @@
-//! The state of every job: each job is in exactly one state at any instant, whatever has happened
-//! to it.
+//! The state of every job. Each job is in exactly one state at any instant, whatever happens to it.
 
 use flyball::postgres::Db;
 
-/// The counts by state, in one statement so that all are of the same instant.
+/// The counts by state, read in one statement so that they belong to one instant.
 const LOOK: &str = "
 with places as materialized (
     select job_id, 'ready' as place from flyball.ready
@@ -21,7 +20,7 @@ select (select count(*) from flyball.job),
     count(*) filter (where not exists (select from flyball.job j where j.id = places.job_id))
 from places";
 
-/// The number of leases that no live worker holds; 0 once everything has settled.
+/// The number of leases without a live worker; 0 once everything has settled.
 const ORPHANS: &str = "
 select count(*) from flyball.lease l
 where not exists (select from flyball.worker w where w.id = l.worker_id and w.stopped_at is null)";
@@ -47,7 +46,7 @@ pub struct Ledger {
     pub twice: i64,
     /// Jobs in no state.
     pub lost: i64,
-    /// Entries without an accepted job.
+    /// Entries that belong to no accepted job.
     pub made_up: i64,
 }
 
@@ -86,7 +85,7 @@ impl Ledger {
     }
 }
 
-/// Fails if a lease has outlived its worker, or the lock of a unique key its job.
+/// Fails if a lease outlives its worker, or the lock of a unique key outlives its job.
 pub async fn assert_nothing_is_left_behind(db: impl Into<Db>) {
     let db = db.into();
     for (what, sql) in [

@@ -35,7 +35,7 @@ use flyball::stack::{RunningStack, SpawnOptions, as_superuser, spawn};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
 
-/// The lock of the template's creation, shared by all test processes on one server.
+/// The lock on the template's creation, shared by all test processes on one server.
 const LOCK_TEMPLATE: &str = "select pg_advisory_lock(hashtext('flyball tests: template'))";
 const TEMPLATE_IS_COMPLETE: &str = "select exists (select from pg_database d join pg_shdescription s on s.objoid = d.oid where d.datname = $1 and s.description = 'complete')";
 
@@ -44,23 +44,23 @@ pub struct Stack {
     pub database_url: String,
     pub redis_url: String,
     pub prometheus_url: String,
-    /// The directory of Prometheus' scrape targets; `None` if Prometheus was given from outside.
+    /// The directory of Prometheus' scrape targets; `None` for an external Prometheus.
     pub targets_dir: Option<PathBuf>,
-    /// The database from which the tests' databases are copied.
+    /// The template of the tests' databases.
     template: String,
     /// True if the database server outlives this run, so that databases must be dropped.
     outside: bool,
     _running: RunningStack,
 }
 
-/// Returns the servers, which the first caller starts.
+/// Returns the servers, started by the first caller.
 pub async fn stack() -> &'static Stack {
     static STACK: OnceLock<Stack> = OnceLock::new();
     if let Some(stack) = STACK.get() {
         return stack;
     }
-    // On a thread, because it blocks; the supervisor is a process and does not depend on the thread
-    // that started it.
+    // A thread, because starting blocks. The supervisor is a separate process, so it outlives the
+    // thread.
     let started = tokio::task::spawn_blocking(|| STACK.get_or_init(start));
     started.await.expect("starting the stack")
 }
@@ -83,7 +83,7 @@ fn start() -> Stack {
         stderr: Some(dir.with_extension("log")),
     };
     let running = spawn(&dir, &options).unwrap_or_else(|error| panic!("{error}"));
-    // The log is written only during the start.
+    // The log is written only during startup.
     let _ = std::fs::remove_file(dir.with_extension("log"));
     let urls = running.urls.clone();
     let outside = options.database_url.is_some();
@@ -106,8 +106,8 @@ fn start() -> Stack {
 pub static PROGRAM: LazyLock<PathBuf> =
     LazyLock::new(|| PathBuf::from(env!("CARGO_BIN_EXE_flyball")));
 
-/// Lets autovacuum rest. A server with a database per test is never done: it would start a process each tenth of a
-/// second.
+/// Slows autovacuum down. With one database per test it would otherwise start a process every tenth
+/// of a second.
 async fn keep_autovacuum_away(url: String) {
     let mut connection = connect(&url, None).await;
     run(
@@ -119,7 +119,7 @@ async fn keep_autovacuum_away(url: String) {
     connection.close().await.expect("closing the connection");
 }
 
-/// Creates the migrated template, unless another run has created the same one on this server.
+/// Creates the migrated template, unless another run has already created it on this server.
 async fn make_template(url: String) -> String {
     let mut checksums = String::new();
     for migration in MIGRATOR.iter() {
@@ -147,7 +147,7 @@ async fn make_template(url: String) -> String {
             .run_direct(None, &mut template, false)
             .await
             .expect("migrating the template");
-        // A database with sessions cannot be copied.
+        // Postgres cannot copy a database that has open sessions.
         template.close().await.expect("closing the template");
         run(
             &mut connection,
@@ -159,7 +159,7 @@ async fn make_template(url: String) -> String {
     name
 }
 
-/// A migrated database that belongs to one test.
+/// A migrated database for one test.
 pub struct Database {
     url: String,
     name: String,
@@ -183,7 +183,7 @@ pub async fn database() -> Database {
     connection.close().await.expect("closing the connection");
     let url = with_database(&stack.database_url, &name);
     let options: PgConnectOptions = url.parse().expect("the database's URL");
-    // Few connections, because all tests together share the server's 200.
+    // Few connections, because all tests share the server's limit of 200.
     let pool = PgPoolOptions::new()
         .max_connections(8)
         .acquire_timeout(Duration::from_secs(20))
@@ -199,13 +199,13 @@ pub async fn database() -> Database {
 // === impl Database ===
 
 impl Database {
-    /// Returns the database's URL, for psql, for a child process or for another pool.
+    /// Returns the database's URL, for psql, a child process or another pool.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns the URL of the server's superuser, for statements that the role of the URL must not
-    /// run, such as creating roles and becoming them.
+    /// Returns the superuser's URL, for statements that the normal role may not run, such as
+    /// creating roles.
     pub fn superuser_url(&self) -> String {
         as_superuser(&self.url)
     }
@@ -227,7 +227,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // The private server is thrown away as a whole.
+        // The private server is discarded as a whole.
         if self.stack.outside {
             let (url, name) = (self.stack.database_url.clone(), self.name.clone());
             block_on_a_thread(async move {
@@ -242,7 +242,7 @@ impl Drop for Database {
     }
 }
 
-/// Returns the settings of one test's app: its database, keys of its own, a free port, and knobs
+/// Returns the settings of one test's app: its database, its own key prefix, a free port, and knobs
 /// from `folder`.
 pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<String, String> {
     [
@@ -268,21 +268,21 @@ pub fn tools() -> flyball::providers::Tools {
     }
 }
 
-/// Returns a new prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
+/// Returns a new key prefix for this test, for example `t3f9c1a2b:`.
 pub fn redis_prefix() -> String {
     format!("t{}:", &unique()[..8])
 }
 
-/// Connects to the tests' Redis with a bound of 10 s, which suffices on a busy machine, and returns when it answers.
+/// Connects to the tests' Redis with a timeout of 10 s, long enough for a busy machine.
 ///
-/// Tokens of an answer that comes too late are lost, so a test of the granted rate waits longer
-/// than a worker would; tests of a lost Redis connect by themselves.
+/// Tokens in a late answer are lost, so tests of the granted rate wait longer than a worker would.
+/// Tests of a lost Redis make their own connection.
 pub async fn patient_store(prefix: &str) -> RedisStore {
     let store = RedisStore::connect(&stack().await.redis_url, prefix)
         .expect("a URL")
         .with_bound(Duration::from_secs(10));
     let nobody = Name::new("nobody").expect("a name");
-    // A first call gives up sooner than a later one where the connection cannot be made at once.
+    // The first call has a shorter timeout than later ones if connecting fails at once.
     eventually("Redis answers", Duration::from_secs(60), || async {
         store.status(&nobody).await.ok()
     })
@@ -290,10 +290,11 @@ pub async fn patient_store(prefix: &str) -> RedisStore {
     store
 }
 
-/// Calls `f` until it returns `Some`, first every 20 ms, after a second every 100 ms; panics with `what` after
-/// `within`.
+/// Polls `f` until it returns `Some`: every 20 ms in the first second, then every 100 ms. Panics
+/// with `what` after `within`.
 ///
-/// Many tests ask at once, and most ask a database: asking often would take the cores from the work that they wait for.
+/// Many tests poll a database at the same time; polling more often would slow down the code under
+/// test.
 pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut f: F) -> T
 where
     F: FnMut() -> Fut,
@@ -315,8 +316,8 @@ where
     }
 }
 
-/// Reports that the calling test checks nothing on this machine. Written past the capture of output, so that
-/// `scripts/test.sh` can count it.
+/// Reports that the calling test is skipped on this machine. The line bypasses output capture so
+/// that `scripts/test.sh` can count it.
 pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
@@ -340,7 +341,7 @@ async fn run(connection: &mut PgConnection, sql: &str) {
     done.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// Returns the URL with another database name, the part between the authority and the query.
+/// Returns the URL with another database name.
 fn with_database(url: &str, database: &str) -> String {
     let (base, query) = url
         .split_once('?')
@@ -354,7 +355,7 @@ fn with_database(url: &str, database: &str) -> String {
     format!("{}/{database}{query}", &base[..authority_end])
 }
 
-/// Returns 16 hexadecimal digits, different at each call and in each process.
+/// Returns 16 hexadecimal digits, different on each call and in each process.
 pub fn unique() -> String {
     format!("{:016x}", rand::random::<u64>())
 }
@@ -365,8 +366,8 @@ fn fnv(text: &str) -> u64 {
     })
 }
 
-/// Runs a future on a thread of its own, for callers that cannot await: a drop, or a blocking
-/// thread of a test's runtime.
+/// Runs a future on its own thread, for callers that cannot await: a destructor, or a blocking
+/// thread.
 fn block_on_a_thread<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let thread = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()

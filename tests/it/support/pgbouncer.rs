@@ -1,7 +1,7 @@
 //! A PgBouncer in front of this test run's Postgres.
 //!
-//! It runs in transaction mode with fewer server connections than there are clients, so that
-//! clients really share connections.
+//! It runs in transaction mode with fewer server connections than clients, so that clients share
+//! connections.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use super::eventually;
 
-/// The server connections of each database behind the pooler.
+/// The number of server connections per database.
 pub const SERVER_CONNECTIONS: u32 = 3;
 
 /// A running PgBouncer, which ends when dropped and with this process.
@@ -31,7 +31,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a PgBouncer that leads to the database of this URL.
+    /// Starts a PgBouncer in front of the database at this URL.
     pub async fn start(database_url: &str) -> Self {
         let places = find::places(&[]);
         let program = find::pgbouncer(&places)
@@ -45,8 +45,7 @@ impl PgBouncer {
         let config = dir.path().join("pgbouncer.ini");
         std::fs::write(&config, ini(&options, database_url, port)).expect("the configuration");
         let mut command = Command::new("/bin/sh");
-        // A shell in between kills it when our end of its standard input is closed, however this
-        // process ends.
+        // The shell kills it when our end of its standard input closes, however this process ends.
         command
             .args([
                 "-c",
@@ -66,8 +65,7 @@ impl PgBouncer {
             .process_group(0)
             .current_dir("/");
         if rustix::process::geteuid().is_root() {
-            // PgBouncer refuses to run as root, and needs access to the directory of Postgres'
-            // socket.
+            // PgBouncer refuses to run as root, and needs access to Postgres' socket directory.
             let owner = options.get_socket().map_or(65_534, |socket| owner(socket));
             command.uid(owner).gid(owner);
             for (path, mode) in [(dir.path(), 0o755), (config.as_path(), 0o644)] {
@@ -100,7 +98,7 @@ impl PgBouncer {
         started
     }
 
-    /// Returns the access through the pooler, in the form of the settings.
+    /// Returns the pooler's address as settings.
     pub fn access(&self) -> Access {
         Access {
             url: self.url.clone(),
@@ -109,7 +107,7 @@ impl PgBouncer {
         }
     }
 
-    /// Returns the environment variables with which a process uses the pooler.
+    /// Returns the pooler's address as environment variables.
     pub fn settings(&self) -> [(&str, &str); 2] {
         [
             ("DATABASE_URL", &self.url),
@@ -134,14 +132,14 @@ impl Drop for PgBouncer {
         if std::thread::panicking() {
             let log = self.log();
             let from = log.len().saturating_sub(2_000);
-            eprintln!("--- pgbouncer said:\n{}", log.get(from..).unwrap_or(&log));
+            eprintln!("--- log of pgbouncer:\n{}", log.get(from..).unwrap_or(&log));
         }
     }
 }
 
 /// Returns the configuration file.
 ///
-/// The two pool settings matter; the rest lets the test in and keeps the log short.
+/// Only the two pool settings matter to the tests.
 fn ini(options: &PgConnectOptions, url: &str, port: u16) -> String {
     let host = options.get_socket().map_or_else(
         || options.get_host().to_owned(),
@@ -168,7 +166,7 @@ log_disconnections = 0
     )
 }
 
-/// Returns the password of a URL, for servers from outside that require one.
+/// Returns the password in a URL; external servers require one.
 fn password(url: &str) -> Option<&str> {
     let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
     authority

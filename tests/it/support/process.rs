@@ -1,4 +1,4 @@
-//! Real `flyball serve` processes, and a server on loopback that their `http` jobs call.
+//! Real `flyball serve` processes, and a loopback server for their `http` jobs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -19,14 +19,14 @@ use tokio::sync::watch;
 
 use super::{Database, PROGRAM, database, eventually, redis_prefix, stack};
 
-/// The time to live of the workers under test, the least that is allowed.
+/// The time to live of the workers under test: the minimum.
 pub const TTL: Duration = Duration::from_secs(3);
 
 /// The name of the settings file, without `.toml` so that it is not read as a knobs file.
 const SETTINGS: &str = "settings";
 
-/// The resources that the processes of one test share: a database, a prefix in Redis, knobs, and a
-/// server to call.
+/// The resources shared by the processes of one test: a database, a Redis prefix, knobs, and an
+/// HTTP server.
 pub struct ProcessFixture {
     pub database_url: String,
     pub redis_url: String,
@@ -39,8 +39,8 @@ pub struct ProcessFixture {
 }
 
 impl ProcessFixture {
-    /// Creates the resources on the servers of this test run; the throttle `default` gets these
-    /// knobs.
+    /// Creates the resources on the servers of this test run, with these knobs for the throttle
+    /// `default`.
     pub async fn new(knobs: &str) -> Self {
         let (database, stack) = (database().await, stack().await);
         let url = database.url().to_owned();
@@ -55,7 +55,7 @@ impl ProcessFixture {
         .await
     }
 
-    /// Creates the resources on servers of the test's own.
+    /// Creates the resources on the given servers.
     pub async fn on(
         database_url: &str,
         redis_url: &str,
@@ -87,7 +87,7 @@ impl ProcessFixture {
             .expect("the knobs file");
     }
 
-    /// Writes the settings file of the processes that start from now on.
+    /// Writes the settings file for processes started from now on.
     pub fn settings_file(&self, text: &str) {
         std::fs::write(self.knobs.path().join(SETTINGS), text).expect("the settings file");
     }
@@ -96,8 +96,8 @@ impl ProcessFixture {
         &self.queue.pool
     }
 
-    /// Kills the process that runs a job once its checkpoint is beyond `done`, and puts another in its place. Returns the
-    /// checkpoint.
+    /// Kills the process that runs a job once its checkpoint is beyond `done`, and starts a
+    /// replacement. Returns the checkpoint.
     pub async fn kill_the_holder(
         &self,
         job: i64,
@@ -118,7 +118,7 @@ impl ProcessFixture {
             .unwrap();
         victim.kill();
         *victim = serve();
-        // The time to live is another test's subject.
+        // The time to live is covered by another test.
         let sql =
             "update flyball.worker set heartbeat_at = now() - interval '1 hour' where pid = $1";
         sqlx::query(sql)
@@ -144,7 +144,7 @@ impl ProcessFixture {
         Process::start(command)
     }
 
-    /// Returns the command of the program in the test's environment.
+    /// Returns the program's command in the test's environment.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&*PROGRAM);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FLYBALL_")) {
@@ -241,7 +241,7 @@ impl ProcessFixture {
             .flatten()
     }
 
-    /// Runs a command as redis-cli does; `{}` stands for the test's prefix.
+    /// Runs a command in the style of redis-cli; `{}` is replaced by the test's prefix.
     pub async fn redis(&self, command: &str) {
         let words: Vec<String> = command
             .split(' ')
@@ -263,7 +263,7 @@ impl ProcessFixture {
 /// A running process; killed when dropped.
 pub struct Process {
     child: Child,
-    said: Arc<Mutex<Vec<String>>>,
+    lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Process {
@@ -274,17 +274,17 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program");
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let (lines, kept) = (
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, kept) = (
             BufReader::new(child.stderr.take().expect("its standard error")),
-            said.clone(),
+            lines.clone(),
         );
         std::thread::spawn(move || {
-            for line in lines.lines().map_while(Result::ok) {
+            for line in stderr.lines().map_while(Result::ok) {
                 kept.lock().expect("the lines").push(line);
             }
         });
-        Self { child, said }
+        Self { child, lines }
     }
 
     pub fn pid(&self) -> i32 {
@@ -303,25 +303,25 @@ impl Process {
 
     /// Returns all lines logged so far.
     pub fn log(&self) -> String {
-        self.said.lock().expect("the lines").join("\n")
+        self.lines.lock().expect("the lines").join("\n")
     }
 
     /// Waits until the process has logged a line with this text.
-    pub async fn says(&self, text: &str, within: Duration) -> String {
-        self.says_any(&[text], within).await
+    pub async fn logged(&self, text: &str, within: Duration) -> String {
+        self.logged_any(&[text], within).await
     }
 
     /// Waits until the process has logged a line with one of these texts.
-    pub async fn says_any(&self, texts: &[&str], within: Duration) -> String {
+    pub async fn logged_any(&self, texts: &[&str], within: Duration) -> String {
         let requested = async {
             loop {
-                let said = |line: &&String| texts.iter().any(|text| line.contains(text));
+                let matches = |line: &&String| texts.iter().any(|text| line.contains(text));
                 let found = self
-                    .said
+                    .lines
                     .lock()
                     .expect("the lines")
                     .iter()
-                    .find(said)
+                    .find(matches)
                     .cloned();
                 if let Some(line) = found {
                     return line;
@@ -341,7 +341,7 @@ impl Process {
     /// Returns the base URL of its API.
     pub async fn url(&self) -> String {
         let line = self
-            .says("dashboard and API at ", Duration::from_secs(30))
+            .logged("dashboard and API at ", Duration::from_secs(30))
             .await;
         line.split("API at ")
             .nth(1)
@@ -352,8 +352,8 @@ impl Process {
     }
 
     /// Waits until its worker has started.
-    pub async fn works(&self) {
-        self.says("worker started", Duration::from_secs(30)).await;
+    pub async fn worker_started(&self) {
+        self.logged("worker started", Duration::from_secs(30)).await;
     }
 
     /// Returns the exit status, if the process has ended.

@@ -1,4 +1,4 @@
-//! A proxy that breaks connections to a server: they end in the middle of any traffic, or hang
+//! A proxy that breaks connections to a server: it cuts them mid-traffic, or lets them hang
 //! silently.
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
-/// A proxy on loopback, which ends with the runtime on which it was started.
+/// A proxy on loopback, bound to the lifetime of its runtime.
 pub struct Proxy {
     /// The URL of the server through the proxy.
     pub url: String,
@@ -19,7 +19,8 @@ pub struct Proxy {
 }
 
 struct Shared {
-    /// The bytes that a new connection may carry to the client before it is cut; 0 for no limit.
+    /// The number of bytes that a new connection may carry to the client before it is cut; 0 for no
+    /// limit.
     budget: AtomicU64,
     /// Counts the cuts of all connections.
     cuts: watch::Sender<u64>,
@@ -27,14 +28,14 @@ struct Shared {
     way: watch::Sender<Way>,
 }
 
-/// The state of the way to the server.
+/// The state of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Traffic passes.
     Open,
-    /// Traffic is held back until the way is open again.
+    /// Traffic is held back until the proxy is open again.
     Hung,
-    /// Connections are closed, and new ones at once.
+    /// Connections are closed, including new ones.
     Closed,
 }
 
@@ -96,7 +97,7 @@ impl Proxy {
         Self { url, shared }
     }
 
-    /// Sets the state of the way from now on.
+    /// Sets the state from now on.
     pub fn way(&self, way: Way) {
         self.shared.way.send_replace(way);
         if way == Way::Closed {
@@ -104,13 +105,12 @@ impl Proxy {
         }
     }
 
-    /// Cuts every connection at once.
+    /// Cuts every connection.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Closes each new connection after about this many bytes of answers, wherever that is; 0 for
-    /// never.
+    /// Closes each new connection after about this many bytes of responses; 0 for never.
     pub fn budget(&self, bytes: u64) {
         self.shared.budget.store(bytes, Ordering::Relaxed);
     }
@@ -159,7 +159,8 @@ async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) 
         .fetch_add(usize::from(broken), Ordering::Relaxed);
 }
 
-/// Copies traffic in both directions until one side ends; returns true if the budget ended first.
+/// Copies traffic in both directions until one side ends; returns true if the byte limit was
+/// reached first.
 async fn both<S>(
     client: TcpStream,
     server: S,

@@ -1,5 +1,4 @@
-//! A Redis or Valkey Cluster of a test's own: three primaries and, if asked for, a replica of the
-//! first.
+//! A private Redis or Valkey Cluster: three primaries and, on request, a replica of the first.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -36,8 +35,8 @@ impl RedisCluster {
                 .prefix("fbc")
                 .tempdir_in("/tmp")
                 .expect("a directory in /tmp");
-            // All ports are held at once, so that they differ; another process may still take one
-            // before we do.
+            // Holding all ports at once makes them distinct; another process may still take one
+            // before the cluster does.
             let held: Vec<TcpListener> = (0..2 * count)
                 .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
                 .collect();
@@ -59,7 +58,7 @@ impl RedisCluster {
         panic!("{program} could not be started on free ports");
     }
 
-    /// Returns the URL for clients, without the last primary because clients have to discover it.
+    /// Returns the URL for clients, without the last primary, so that clients must discover it.
     pub fn url(&self) -> String {
         format!(
             "redis+cluster://127.0.0.1:{},127.0.0.1:{}",
@@ -75,7 +74,7 @@ impl RedisCluster {
         name.expect("numbers do not end")
     }
 
-    /// Returns the primary to which the slot of a key was assigned at the start.
+    /// Returns the primary that owned the slot of a key at startup.
     pub fn home(&self, key: &str) -> usize {
         let slot = self.slot(key);
         (0..PRIMARIES)
@@ -87,8 +86,8 @@ impl RedisCluster {
         self.ask(1, &["CLUSTER", "KEYSLOT", key])
     }
 
-    /// Sends a command to one server as it is.
-    pub fn tell<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> RedisResult<T> {
+    /// Sends a command to one server, without following redirects.
+    pub fn command<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> RedisResult<T> {
         let client =
             redis::Client::open(format!("redis://127.0.0.1:{}", self.servers[server].port))?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
@@ -97,7 +96,7 @@ impl RedisCluster {
     }
 
     pub fn ask<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
-        self.tell(server, words)
+        self.command(server, words)
             .unwrap_or_else(|error| panic!("{words:?} at server {server}: {error}"))
     }
 
@@ -150,12 +149,12 @@ impl RedisCluster {
             let first: String = self.ask(0, &["CLUSTER", "MYID"]);
             // The command fails until the replica knows its primary.
             wait("the replica to join", || {
-                self.tell::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first])
+                self.command::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first])
                     .is_ok()
             });
         }
         let says = |server, words: &[&str], text: &str| {
-            self.tell::<String>(server, words)
+            self.command::<String>(server, words)
                 .is_ok_and(|output| output.contains(text))
         };
         wait("the cluster to form", || {
@@ -214,7 +213,7 @@ impl Server {
                 &node_timeout.as_millis().to_string(),
             ])
             // A lost primary makes only its own slots unavailable, and its replica takes over
-            // however old its data are.
+            // regardless of the age of its data.
             .args([
                 "--cluster-require-full-coverage",
                 "no",
@@ -238,7 +237,7 @@ impl Server {
         Self { child, port }
     }
 
-    /// Waits until the server answers; returns false if it ended instead.
+    /// Waits until the server answers; returns false if it exited instead.
     fn listens(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! A redis-server of a test's own, for laws that need to stop, empty or kill it.
+//! A private redis-server, for tests that stop, empty or kill it.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,9 +13,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one and waits until it listens.
+    /// Starts a server and waits until it listens.
     pub fn start() -> Self {
-        // A short path: a socket's may not be longer than about 100 bytes.
+        // A short path, because a socket path is limited to about 100 bytes.
         let dir = tempfile::Builder::new()
             .prefix("fb")
             .tempdir_in("/tmp")
@@ -33,17 +33,17 @@ impl Server {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// Stops the process without ending it, as a machine that hangs.
+    /// Suspends the process, like a machine that hangs.
     pub fn freeze(&self) {
         freeze(&self.child);
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub fn thaw(&self) {
         thaw(&self.child);
     }
 
-    /// Kills it and starts an empty one at the same place.
+    /// Kills it and starts an empty one at the same address.
     pub fn restart(&mut self) {
         self.kill();
         self.child = spawn(&self.socket());
@@ -80,7 +80,7 @@ impl Drop for Server {
     }
 }
 
-/// Stops a process of ours and waits until it stands still.
+/// Suspends a child process and waits until it is stopped.
 pub fn freeze(child: &Child) {
     let pid = Pid::from_child(child);
     kill_process(pid, Signal::STOP).expect("stop redis-server");
@@ -96,7 +96,7 @@ pub fn freeze(child: &Child) {
     );
 }
 
-/// Lets a process of ours go on.
+/// Resumes a child process.
 pub fn thaw(child: &Child) {
     kill_process(Pid::from_child(child), Signal::CONT).expect("let redis-server go on");
 }

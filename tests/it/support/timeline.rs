@@ -1,4 +1,4 @@
-//! The grants of a throttle, call by call, and their comparison with the commanded rate.
+//! The grants of a throttle, call by call, compared with the commanded rate.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ pub struct Timeline {
     entries: Arc<Mutex<Vec<Entry>>>,
 }
 
-/// The behaviour of a client: it asks for `want` units, sleeps for `rest`, and repeats.
+/// A client: it asks for `want` units, sleeps for `rest`, and repeats.
 #[derive(Clone, Copy)]
 pub struct Habit {
     pub want: u32,
@@ -41,7 +41,7 @@ impl Timeline {
         }
     }
 
-    /// Creates another timeline with the same beginning.
+    /// Creates another timeline with the same start.
     pub fn beside(&self) -> Self {
         Self::new(self.start)
     }
@@ -104,10 +104,10 @@ impl Timeline {
             .unwrap_or_default()
     }
 
-    /// Returns the most units that the store granted beyond `rps` in any interval of the span.
+    /// Returns the largest excess over `rps` in any interval of the span, in units.
     ///
-    /// Only calls that began and ended inside an interval count, because those were certainly
-    /// granted inside it.
+    /// Only calls that began and ended inside an interval count; those were certainly granted in
+    /// it.
     pub fn beyond(&self, rps: f64, from: Duration, to: Duration) -> f64 {
         const STEP: Duration = Duration::from_millis(20);
         let entries: Vec<Entry> = self
@@ -133,8 +133,8 @@ impl Timeline {
         worst
     }
 
-    /// Formats one line per 100 ms: the units granted by the store and without it, and the longest
-    /// call that ended then.
+    /// Formats one line per 100 ms: the units granted by the store, those granted without it, and
+    /// the longest call that ended in it.
     pub fn table(&self, title: &str, events: &[(Duration, &str)]) -> String {
         const WINDOW: Duration = Duration::from_millis(100);
         let entries = self.entries();
@@ -180,7 +180,8 @@ impl Timeline {
     }
 }
 
-/// The timing precision of the machine during a test: a task that sleeps and measures its delays.
+/// The timing precision of the machine during a test: a task that sleeps and measures how late it
+/// wakes.
 #[derive(Default)]
 pub struct Control {
     worst_us: AtomicU64,
@@ -188,7 +189,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// The least delay that counts as a stall.
+    /// The shortest delay that counts as a stall.
     pub const STALL: Duration = Duration::from_millis(20);
 
     pub async fn watch(self: Arc<Self>, stop: Arc<AtomicBool>) {
@@ -204,8 +205,8 @@ impl Control {
         }
     }
 
-    /// Returns the longest time that a call bounded to `bound` may seem to take on this machine
-    /// now.
+    /// Returns the longest time that a call with the timeout `bound` may seem to take on this
+    /// machine.
     pub fn allows(&self, bound: Duration) -> Duration {
         bound
             + 3 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed))

@@ -1,4 +1,5 @@
-//! Abuse of a throttle: one dear job does not stall it, no claim takes its slots, and no long text slows the store down.
+//! Abuse of a throttle: an expensive job does not stall it, no claim takes its slots, and long
+//! texts do not slow the store.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::throttle::{World, ask, fields, laws, name};
 
-/// The longest debt that nobody's knob asked for.
+/// The longest debt not configured by any knob.
 const MINUTES: Duration = Duration::from_secs(300);
 
 laws! {
@@ -21,7 +22,7 @@ laws! {
     a_full_bucket_may_be_spent_by_one_job,
     a_guest_takes_no_slot_by_its_word,
     a_limit_of_concurrency_keeps_so_many_names_and_refuses_new_ones,
-    a_field_of_a_megabyte_is_nonsense_and_is_told_in_forty_characters,
+    a_field_of_a_megabyte_is_nonsense_and_is_reported_in_forty_characters,
     a_term_written_by_hand_does_not_switch_the_fencing_off,
 }
 
@@ -254,7 +255,7 @@ async fn a_guest_takes_no_slot_by_its_word(world: World) {
     assert_eq!(
         granted(&world.store.acquire(&held_by("worker", 0, 99)).await),
         6,
-        "four are held, whatever was said"
+        "four are held, whatever was reported"
     );
     assert_eq!(
         granted(&world.store.acquire(&held_by("worker", 6, 99)).await),
@@ -299,7 +300,7 @@ async fn a_limit_of_concurrency_keeps_so_many_names_and_refuses_new_ones(world: 
     );
 }
 
-async fn a_field_of_a_megabyte_is_nonsense_and_is_told_in_forty_characters(world: World) {
+async fn a_field_of_a_megabyte_is_nonsense_and_is_reported_in_forty_characters(world: World) {
     let long = "7".repeat(1 << 20);
     for field in [
         "rps",
@@ -358,8 +359,8 @@ async fn a_term_written_by_hand_does_not_switch_the_fencing_off(world: World) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-    /// Whatever is asked for and charged at whatever rates, a throttle is free again after minutes, or after one job of the
-    /// highest cost.
+    /// Whatever is requested and charged at whatever rates, a throttle is free again within
+    /// minutes, or after one job of the highest cost.
     #[test]
     fn no_sequence_of_costs_and_rates_stalls_a_throttle_for_longer_than_its_longest_debt(
         steps in prop::collection::vec((0..4_u8, -4.0..9.0_f64, 0..5_000_000_u64), 1..40),

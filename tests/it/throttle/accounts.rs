@@ -1,4 +1,4 @@
-//! The knob `capacity`, by which a pool states what its accounts can bear. Each law in memory and in Redis.
+//! The knob `capacity`, the capacity of a pool's accounts. Each property in memory and in Redis.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn status(world: &World, throttle: &str) -> Status {
     world.store.status(&name(throttle)).await.unwrap().unwrap()
 }
 
-async fn bears(world: &World, throttle: &str, capacity: Option<f64>, why: &str) {
+async fn set_capacity(world: &World, throttle: &str, capacity: Option<f64>, why: &str) {
     world
         .store
         .set_capacity(
@@ -43,7 +43,7 @@ async fn took(world: &World, throttle: &str, want: u32) -> Grant {
         .remove(0)
 }
 
-/// Returns the tokens that requests for everything, in small steps, get within a time.
+/// Returns the tokens granted to requests for everything, in small steps, within a time.
 async fn drunk(world: &World, throttle: &str, time: Duration) -> u32 {
     let mut taken = 0;
     for _ in 0..100 {
@@ -83,7 +83,7 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
             Some(9.0),
             8.0,
         ),
-        // Elsewhere a throttle that drops rounds up to whole tokens.
+        // Without a capacity, a throttle that drops rounds up to whole tokens.
         (
             vec![("rps", "20.5"), ("over_limit", "drop")],
             Some(5.5),
@@ -94,7 +94,7 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
             format!("t{}-{capacity:?}-{}", knobs.len(), knobs[0].1).replace(['(', ')'], "");
         let sentence = format!("{knobs:?} {capacity:?}");
         world.knobs(&throttle, &knobs);
-        bears(&world, &throttle, capacity, "two accounts").await;
+        set_capacity(&world, &throttle, capacity, "two accounts").await;
         let answer = world.store.peek(&ask(&throttle, &[("", 1, 1.0)])).await;
         assert_eq!(answer.effective_rps.number(), expected, "{sentence}");
         assert_eq!(
@@ -107,7 +107,7 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
         }
     }
     world.knobs("flow", &[("rps", "1000"), ("burst", "0")]);
-    bears(&world, "flow", Some(10.0), "").await;
+    set_capacity(&world, "flow", Some(10.0), "").await;
     drunk(&world, "flow", Duration::from_secs(1)).await;
     let flowed = drunk(&world, "flow", Duration::from_secs(20)).await;
     assert!(
@@ -128,7 +128,7 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
         })
     };
 
-    bears(
+    set_capacity(
         &world,
         "sms",
         Some(0.0),
@@ -140,9 +140,9 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
     assert_eq!(
         took(&world, "below", 1).await.limit,
         sentence,
-        "and whoever draws from it is told the same"
+        "and its children report the same"
     );
-    bears(&world, "sms", Some(0.0), "").await;
+    set_capacity(&world, "sms", Some(0.0), "").await;
     assert_eq!(
         took(&world, "sms", 1).await.limit,
         stopped("its capacity is 0")
@@ -156,7 +156,7 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
     world.remove("sms", "paused");
     world.pass(Duration::from_secs(60));
 
-    bears(&world, "sms", Some(4.0), "one account").await;
+    set_capacity(&world, "sms", Some(4.0), "one account").await;
     assert_eq!(
         took(&world, "sms", 100).await.granted,
         0,
@@ -164,7 +164,7 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
     );
     world.pass(Duration::from_secs(1));
     assert_eq!(took(&world, "sms", 100).await.granted, 4);
-    bears(&world, "sms", None, "").await;
+    set_capacity(&world, "sms", None, "").await;
     let after = status(&world, "sms").await;
     assert_eq!(
         (
@@ -216,7 +216,7 @@ async fn a_pools_word_is_nobodys_edit(world: World) {
     let before = status(&world, "a").await;
     world.pass(Duration::from_secs(9));
 
-    bears(&world, "a", Some(3.5), "two of five accounts").await;
+    set_capacity(&world, "a", Some(3.5), "two of five accounts").await;
 
     let after = status(&world, "a").await;
     let sentence = |status: &Status| {
@@ -252,7 +252,7 @@ async fn who_writes_under_a_condition_is_not_disturbed_by_a_pools_word(world: Wo
     world.knobs("a", &[("rps", "10"), ("seq", "7")]);
     for capacity in [Some(5.0), Some(0.0), None, Some(6.0)] {
         let seen = status(&world, "a").await;
-        bears(&world, "a", capacity, "").await;
+        set_capacity(&world, "a", capacity, "").await;
         let change = Change {
             fields: fields(&[("rps", &format!("{}", seen.knobs.rps.number() + 1.0))]),
             if_seq: Some(seen.knobs.seq),
@@ -261,7 +261,7 @@ async fn who_writes_under_a_condition_is_not_disturbed_by_a_pools_word(world: Wo
             by: "governor".into(),
             ..Change::default()
         };
-        bears(&world, "a", capacity, "again").await;
+        set_capacity(&world, "a", capacity, "again").await;
         world.store.set(&name("a"), &change).await.unwrap();
     }
     let after = status(&world, "a").await;
@@ -273,7 +273,7 @@ async fn who_writes_under_a_condition_is_not_disturbed_by_a_pools_word(world: Wo
 
 async fn a_persons_capacity_is_an_edit_and_takes_the_pools_reason_away(world: World) {
     world.knobs("a", &[("rps", "10")]);
-    bears(&world, "a", Some(0.0), "no account is available").await;
+    set_capacity(&world, "a", Some(0.0), "no account is available").await;
     let change = Change {
         fields: fields(&[("capacity", "0")]),
         by: "ann".into(),

@@ -1,5 +1,5 @@
-//! Accounts as keys of a throttle that are blocked by a refusal and come back one job at a time. Each law in memory and in
-//! Redis.
+//! Accounts as keys of a throttle that a rejection blocks and that come back one job at a time.
+//! Each property in memory and in Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,11 @@ laws! {
     a_blocked_account_is_closed_to_all_and_comes_back_by_one,
     who_was_under_way_before_a_block_does_not_open_it,
     a_second_refusal_while_blocked_keeps_the_later_end,
-    a_probe_of_which_nobody_hears_is_followed_by_another_after_a_while,
+    a_probe_without_a_result_is_followed_by_another_after_a_while,
 }
 
-/// An ask for one unit of an account by a process that runs jobs: who takes tokens alone is not held to the care after a block.
+/// A request for one unit of an account by a job-running process; pure token clients are exempt
+/// from the caution after a block.
 pub fn by(who: usize, account: &str) -> AcquireRequest {
     let holder = Holder {
         id: format!("w{who}"),
@@ -36,7 +37,7 @@ pub fn by(who: usize, account: &str) -> AcquireRequest {
     }
 }
 
-/// Returns the grants of ten processes that ask for one unit each at the same time.
+/// Returns the grants of ten processes that request one unit each at the same time.
 async fn race(world: &World, account: &str) -> u32 {
     let stores: Vec<Arc<dyn Store>> = (0..10).map(|_| world.another()).collect();
     let asks: Vec<AcquireRequest> = (0..10).map(|who| by(who, account)).collect();
@@ -113,7 +114,7 @@ async fn a_blocked_account_is_closed_to_all_and_comes_back_by_one(world: World) 
     assert_eq!(
         block(&world, "tokyo", BLOCK).await,
         START / 1000 + 2000,
-        "without jitter the pause is what was said"
+        "without jitter the pause is the stated one"
     );
     for _ in 0..4 {
         assert_eq!(race(&world, "tokyo").await, 0);
@@ -128,7 +129,7 @@ async fn a_blocked_account_is_closed_to_all_and_comes_back_by_one(world: World) 
         "one goes first, of all processes together"
     );
     world.pass(Duration::from_secs(20));
-    assert_eq!(race(&world, "tokyo").await, 0, "until its end is told");
+    assert_eq!(race(&world, "tokyo").await, 0, "until its end is reported");
 
     assert_eq!(
         block(&world, "tokyo", BLOCK).await,
@@ -185,7 +186,7 @@ async fn a_second_refusal_while_blocked_keeps_the_later_end(world: World) {
     assert_eq!(race(&world, "tokyo").await, 1);
 }
 
-async fn a_probe_of_which_nobody_hears_is_followed_by_another_after_a_while(world: World) {
+async fn a_probe_without_a_result_is_followed_by_another_after_a_while(world: World) {
     world.knobs("sms:accounts", &[("rps", "-1")]);
     block(&world, "tokyo", BLOCK).await;
     world.pass(BLOCK);

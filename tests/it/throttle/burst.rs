@@ -1,6 +1,7 @@
-//! A burst of one key against a server that counts in fixed windows, on virtual time: what each way of `on_429` costs in refusals.
+//! A burst of one key against a server with fixed windows, on virtual time: the rejections caused
+//! by each mode of `on_429`.
 //!
-//! The figures to hold against are those of a key with ten requests a second and 10,000 jobs (1,000 windows).
+//! The reference is a key with ten requests per second and 10,000 jobs (1,000 windows).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use flyball::throttle::{AcquireRequest, Holder, KeyOutcomes, Quota, Scope, Upstr
 
 use crate::throttle::{World, ask, name};
 
-/// Others use the quota as well, evenly through each window.
+/// A server with a quota in fixed windows. Other clients use a part of it, evenly through each
+/// window.
 struct Server {
     quota: f64,
     window_us: i64,
@@ -19,14 +21,14 @@ struct Server {
     rounds: Rounds,
 }
 
-/// The precision in which a server states the time until its window ends.
+/// The precision of the stated time until the window ends.
 #[derive(Clone, Copy, Debug)]
 enum Rounds {
-    /// Nothing.
+    /// Exact.
     Exact,
-    /// Whole seconds, rounded up, as the newest drafts want it.
+    /// Whole seconds, rounded up, as in the newest drafts.
     Seconds,
-    /// The unix second after the end, and a `Date` that is cut off: one to two seconds ahead.
+    /// The unix second after the end, and a truncated `Date`: one to two seconds late.
     Epoch,
 }
 
@@ -42,7 +44,8 @@ impl Server {
         }
     }
 
-    /// Returns the quota left after this request, or nothing if it is refused; and the time until the window ends.
+    /// Returns the quota left after this request, `None` if it is rejected, and the time until the
+    /// window ends.
     fn answer(&mut self, now: i64) -> (Option<f64>, Duration) {
         let (window, into) = (
             now.div_euclid(self.window_us),
@@ -68,20 +71,20 @@ impl Server {
     }
 }
 
-/// A burst: how it went.
+/// The result of a burst.
 #[derive(Debug)]
 struct Burst {
     refused: u64,
     took: Duration,
 }
 
-/// The way in which a burst is sent.
+/// The parameters of a burst.
 struct Way<'a> {
     knobs: &'a [(&'a str, &'a str)],
     jobs: u64,
-    /// Jobs under way at once: all of them are sent before the first is answered.
+    /// Concurrent jobs: all of them are sent before the first is answered.
     at_once: u32,
-    /// The server tells what is left of the quota.
+    /// The server reports the rest of the quota.
     tells: bool,
 }
 
@@ -92,7 +95,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
     let begun = world.now.load(std::sync::atomic::Ordering::SeqCst);
     let now = || world.now.load(std::sync::atomic::Ordering::SeqCst);
     let (mut left, mut refused) = (way.jobs, 0);
-    // Jobs that wait by themselves, by the time at which they come back.
+    // Jobs with a wait of their own, by the time at which they come back.
     let mut later: BTreeMap<i64, u64> = BTreeMap::new();
     let mut due = left;
     while left > 0 {
@@ -151,7 +154,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
             };
             world.store.ended(&name("mail"), &[ended]).await.unwrap();
         }
-        // A worker comes round when it was told to, but not more often than every millisecond.
+        // A worker comes back at the advised time, but at most every millisecond.
         let next = later.keys().next().map_or(i64::MAX, |at| at - now());
         let wait = match due {
             0 => next,
@@ -189,7 +192,7 @@ async fn naive_and_passive_every_job_is_refused_once_a_window() {
 
     let burst = burst(&all, Server::new(10.0, 0.0)).await;
 
-    // Ten a window, a hundred windows: 990 refused in the first, 980 in the next, and so on.
+    // Ten per window, a hundred windows: 990 rejected in the first, 980 in the next, and so on.
     assert_eq!(burst.refused, 10 * (99 * 100 / 2), "{burst:?}");
 }
 
@@ -201,8 +204,9 @@ async fn informed_and_passive_one_job_is_refused_a_window() {
     let alone = burst(&way(&knobs, jobs), Server::new(10.0, 0.0)).await;
     let beside = burst(&way(&knobs, jobs), Server::new(10.0, 5.0)).await;
 
-    // Each window but the last ends with one refusal. Alone, a window takes ten jobs. Beside others, which use five by
-    // its end, it takes ten if the pause ended as it began, and no less than five however late that was.
+    // Each window but the last ends with one rejection. Alone, a window takes ten jobs. Beside
+    // other clients, which use five by its end, it takes ten if the pause ended at its start, and
+    // at least five however late the pause ended.
     assert_eq!(alone.refused, jobs / 10 - 1, "{alone:?}");
     let (least, most) = (jobs / 10 - 1, jobs / 5 - 1);
     assert!((least..=most).contains(&beside.refused), "{beside:?}");
@@ -266,7 +270,7 @@ async fn at_a_thousand_a_second_with_sixteen_under_way_others_cost_tens_too() {
 }
 
 #[tokio::test]
-async fn a_server_that_tells_what_is_left_refuses_next_to_nothing() {
+async fn a_server_that_reports_what_is_left_refuses_next_to_nothing() {
     let mut message = way(&[], 10_000);
     message.tells = true;
 
@@ -277,7 +281,7 @@ async fn a_server_that_tells_what_is_left_refuses_next_to_nothing() {
 }
 
 #[tokio::test]
-async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
+async fn a_quota_of_a_second_that_is_reported_in_whole_seconds_is_used() {
     let known: &[(&str, &str)] = &[("key_rps", "9.8"), ("key_burst", "0")];
     for knobs in [&[], known] {
         for rounds in [Rounds::Seconds, Rounds::Epoch] {
@@ -304,11 +308,11 @@ async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
                 let used = ideal_s / alone.took.as_secs_f64();
                 assert!(
                     used >= 0.85,
-                    "{used} of {quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}"
+                    "{used} of {quota} in {window_s} s, stated as {rounds:?}, {knobs:?}: {alone:?}"
                 );
                 assert!(
                     alone.refused <= 6,
-                    "{quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}"
+                    "{quota} in {window_s} s, stated as {rounds:?}, {knobs:?}: {alone:?}"
                 );
             }
         }
@@ -336,7 +340,7 @@ async fn a_quota_that_others_use_as_well_is_found_below_the_rate_that_is_known()
         assert!(beside.refused <= 40, "{rounds:?}: {beside:?}");
         assert!(
             beside.took < Duration::from_secs(160),
-            "at least 75 % of what is left is used, told as {rounds:?}: {beside:?}"
+            "at least 75 % of what is left is used, stated as {rounds:?}: {beside:?}"
         );
     }
 }

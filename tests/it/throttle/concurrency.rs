@@ -1,4 +1,4 @@
-//! The laws of limits of concurrency, each proved in memory and in Redis, and what is true of Redis alone.
+//! The properties of concurrency limits, each in memory and in Redis, and those of Redis alone.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn holder(id: &str, held: u32) -> Holder {
     }
 }
 
-/// An ask of `id`, which runs `held` jobs, for lanes of (key, want, held of the key).
+/// A request of `id`, which runs `held` jobs, for lanes of (key, want, held by the key).
 fn ask_of(id: &str, held: u32, throttle: &str, lanes: &[(&str, u32, u32)]) -> AcquireRequest {
     let lane = |(key, want, held): &(&str, u32, u32)| LaneRequest {
         key: (*key).to_owned(),
@@ -73,7 +73,7 @@ laws! {
     a_key_has_a_limit_of_its_own_below_that_of_the_throttle,
     a_tier_limits_the_throttles_below_it_together,
     whoever_asks_for_tokens_alone_is_not_limited,
-    the_longer_wait_is_told,
+    the_longer_wait_is_reported,
     a_clock_that_steps_back_does_not_keep_the_dead_alive,
     peeking_says_no_word,
 }
@@ -342,7 +342,7 @@ async fn whoever_asks_for_tokens_alone_is_not_limited(world: World) {
     );
 }
 
-async fn the_longer_wait_is_told(world: World) {
+async fn the_longer_wait_is_reported(world: World) {
     world.knobs("a", &[("rps", "1"), ("concurrency", "2")]);
     world.knobs("b", &[("rps", "1000"), ("concurrency", "2")]);
     for throttle in ["a", "b"] {

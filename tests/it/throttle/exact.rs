@@ -1,4 +1,4 @@
-//! The rate is kept to two in a thousand, whoever asks, and nothing is ever free beyond the bucket.
+//! The rate is exact to 0.2 %, for any clients, and nothing is free beyond the bucket.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ laws! {
     nothing_is_free_after_a_cut_a_stop_an_expiry_and_a_restart,
 }
 
-/// Rates with the tokens that are waited for, and how late those who ask come, in microseconds.
+/// Rates, each with the tokens to wait for and the clients' lateness in microseconds.
 const RATES: [(&str, f64, i64); 10] = [
     ("0.0001", 600.0, 50_000),
     ("0.001", 600.0, 50_000),
@@ -31,7 +31,7 @@ const RATES: [(&str, f64, i64); 10] = [
     ("10000", 20000.0, 2000),
 ];
 
-/// A client: it comes when it was told to, a little late, for a number of tokens.
+/// Clients that come at the advised time, slightly late, for a number of tokens.
 struct Askers {
     stores: Vec<Arc<dyn Store>>,
     due: Vec<i64>,
@@ -53,7 +53,7 @@ impl Askers {
         }
     }
 
-    /// Lets time pass until the next of them comes; answers when that was and what it was granted.
+    /// Advances time to the next client's due time; returns that time and the grant.
     async fn next(&mut self, world: &World, throttle: &str) -> (i64, f64) {
         let who = (0..self.due.len())
             .min_by_key(|who| self.due[*who])
@@ -105,12 +105,14 @@ async fn rates_are_exact_from_one_in_hours_to_ten_thousand_a_second_for_one_and_
     }
 }
 
-/// The most by which any interval of `grants` (time in microseconds, tokens) lies beyond the line of `rps`.
+/// Returns the largest excess of any interval of `grants` (time in microseconds, tokens) over
+/// `rps`.
 fn beyond(grants: &[(i64, f64)], rps: f64) -> f64 {
     let (mut most, mut ends_here, mut before) = (0.0_f64, 0.0_f64, None);
     for (at, granted) in grants {
         let passed = before.map_or(0, |before| at - before) as f64 / 1e6;
-        // An interval that ends here goes on from one that ended at the grant before, or begins with this grant.
+        // An interval that ends here extends one that ended at the previous grant, or begins with
+        // this grant.
         ends_here = (ends_here - rps * passed).max(0.0) + granted;
         most = most.max(ends_here);
         before = Some(*at);
@@ -153,7 +155,7 @@ async fn never_more_than_the_bucket_beyond_the_line_in_any_interval(world: World
         let mut askers = Askers::new(&world, 8, 1000, 1);
         let mut grants = Vec::new();
         for _ in 0..600 {
-            // Some come at once with what they want, some stay away for as long as it takes to fill the bucket.
+            // Some clients come at once, some stay away for as long as it takes to fill the bucket.
             askers.want = 1 + askers.chance.random_range(0..(2.0 * bucket) as u32 + 2);
             let pause = [0.0, 0.0, 0.0, 0.2, 1.5][askers.chance.random_range(0..5)] * bucket / rps;
             world.pass(Duration::from_secs_f64(pause));
@@ -197,7 +199,7 @@ async fn nothing_is_free_after_a_cut_a_stop_an_expiry_and_a_restart(world: World
             for _ in 0..40 {
                 askers.next(&world, &throttle).await;
             }
-            // Somebody has just taken all there was.
+            // Another client has just taken everything.
             world
                 .store
                 .acquire(&ask(&throttle, &[("", 1_000_000, 1.0)]))
@@ -251,7 +253,8 @@ async fn what_a_bucket_owes_is_kept_until_it_is_paid() {
         .arg(&["rps", "0.0001", "key_rps", "0.01", "key_burst", "3"])
         .exec(&mut redis)
         .unwrap();
-    // At so low a rate one charge is ten tokens at most: the throttle owes for two of them, the key for its own.
+    // At so low a rate one charge is limited to ten tokens: the throttle owes two charges, the key
+    // its own.
     store
         .settle_many(&name("a"), &[("", 136.4), ("k", 863.6)])
         .await
@@ -264,7 +267,7 @@ async fn what_a_bucket_owes_is_kept_until_it_is_paid() {
             .unwrap()
     };
 
-    // An idle one is kept for a week.
+    // An idle throttle is kept for a week.
     let (debt, week) = (200_000 * 1_000, 7 * 86_400 * 1_000);
     assert!(
         left("throttle:a:bucket") > debt + week,

@@ -109,7 +109,7 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
             .number(),
         9.0
     );
-    // No limit is an empty text.
+    // An empty text means no limit.
     for (stands, next) in [("", 3), ("3", 4)] {
         let right = Change {
             if_concurrency: Some(stands.to_owned()),

@@ -9,10 +9,10 @@ use super::world::{START, World, ask, laws, name};
 laws! {
     lanes_of_one_ask_share_in_order,
     keys_have_a_rate_of_their_own,
-    an_answer_tells_whether_the_levels_alone_decide,
+    an_answer_reports_whether_the_levels_alone_decide,
     jobs_without_a_key_have_no_key_rate,
     a_paused_key_waits_and_the_later_end_wins,
-    the_told_wait_is_exact,
+    the_advised_wait_is_exact,
     a_dear_job_runs_from_a_full_bucket_and_leaves_a_debt,
     refunds_give_back_exactly_what_was_charged,
     settling_charges_the_difference,
@@ -60,7 +60,7 @@ async fn keys_have_a_rate_of_their_own(world: World) {
     assert_eq!(answer.lanes[0].wait, Duration::from_millis(500));
 }
 
-async fn an_answer_tells_whether_the_levels_alone_decide(world: World) {
+async fn an_answer_reports_whether_the_levels_alone_decide(world: World) {
     world.knobs("a", &[("rps", "50"), ("parent", "b")]);
     world.knobs("b", &[("rps", "100")]);
     let decide = async || world.take("a", 1).await.levels_decide;
@@ -137,7 +137,7 @@ async fn a_paused_key_waits_and_the_later_end_wins(world: World) {
     );
 }
 
-async fn the_told_wait_is_exact(world: World) {
+async fn the_advised_wait_is_exact(world: World) {
     for (rps, cost) in [
         ("0.01", 1.0),
         ("3", 1.0),

@@ -1,4 +1,5 @@
-//! Leases of tokens before a real store: what they may let through, when they end, and that nothing gets lost.
+//! Leases of tokens in front of a real store: their maximum overshoot, their end, and that no token
+//! is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ laws! {
 }
 
 impl World {
-    /// A process with leases, on the same virtual time.
+    /// A process with leases, on the shared virtual time.
     fn process(&self) -> LeasedStore {
         let (begun, now) = (Instant::now(), self.now.clone());
         let clock =
@@ -34,13 +35,13 @@ impl World {
         LeasedStore::with_clock(self.store.clone(), MAX_HORIZON, Arc::new(clock))
     }
 
-    /// Asks for one token a millisecond, as often as told; answers how many were granted.
+    /// Requests one token per millisecond, `times` times; returns the number granted.
     async fn trickle(&self, process: &LeasedStore, throttle: &str, key: &str, times: u32) -> u32 {
         let mut granted = 0;
         for _ in 0..times {
             self.pass(MS);
             granted += one(process, throttle, key).await.lanes[0].granted;
-            // What goes back does so beside whoever asks.
+            // Returned tokens are sent by a background task.
             tokio::task::yield_now().await;
         }
         granted
@@ -70,7 +71,8 @@ fn change(given: &[(&str, &str)]) -> Change {
 }
 
 async fn a_cut_is_overshot_by_rate_times_horizon_at_most(world: World) {
-    // Without a count of changes, as redis-cli turns it, and with one; of the throttle itself, and of its tier.
+    // Without a change counter, as with redis-cli, and with one; for the throttle itself, and for
+    // its tier.
     for (at, (cut, counted)) in [("a", false), ("b", true), ("tier", false)]
         .into_iter()
         .enumerate()
@@ -84,7 +86,7 @@ async fn a_cut_is_overshot_by_rate_times_horizon_at_most(world: World) {
         let mut step = async |ms: usize| {
             world.pass(MS);
             let mut granted = 0.0;
-            // Each takes 200 tokens a second: together they leave a fifth of the rate.
+            // Each takes 200 tokens per second; together they leave a fifth of the rate.
             for (n, process) in processes.iter().enumerate() {
                 if (ms + n).is_multiple_of(5) {
                     granted += f64::from(one(process, leaf, "k").await.lanes[0].granted);
@@ -109,7 +111,7 @@ async fn a_cut_is_overshot_by_rate_times_horizon_at_most(world: World) {
         let (mut overshoot, mut later) = (0.0, 0.0);
         for ms in 0..1000 {
             let granted = step(ms).await;
-            // A full bucket and what is refilled are the new rate's own.
+            // A full bucket and the refill belong to the new rate.
             *(if ms < 250 { &mut overshoot } else { &mut later }) += granted;
         }
 
@@ -268,7 +270,7 @@ async fn tokens_that_are_short_are_not_held(world: World) {
         }
         tokio::task::yield_now().await;
         if ms > 1000 {
-            // One of them may just have been asked for and not be counted here yet.
+            // One token may be requested but not yet counted here.
             assert!(
                 world.used("a").await <= f64::from(all + few) + 1.0,
                 "nothing is held while somebody waits"
@@ -319,7 +321,7 @@ async fn a_lease_spares_redis_most_asks() {
     };
     let mut granted = 0;
 
-    // On a machine that is busy with something else a stretch may be broken off; not all of them.
+    // On a busy machine some stretches may be discarded, but not all.
     eventually(
         "Redis was asked for a fifth of the tokens at most",
         Duration::from_secs(60),

@@ -1,4 +1,5 @@
-//! LimitLion's tools work on our knobs, and its knobs on our throttles: the very commands that LimitLion 1.1 sends.
+//! LimitLion's tools work on our knobs, and its knobs on our throttles, with the exact commands of
+//! LimitLion 1.1.
 
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ async fn its_tools_read_turn_and_take_away_our_knobs() {
         .unwrap();
     let text = |text: &str| Some(text.to_owned());
 
-    // All three are there, or LimitLion's own script would fail on them.
+    // LimitLion's own script needs all three.
     assert_eq!(
         lion.get("mail"),
         [None, None, text("12.5"), text("1"), text("1")]
@@ -160,7 +161,7 @@ async fn its_tools_read_turn_and_take_away_our_knobs() {
 }
 
 #[tokio::test]
-async fn its_knobs_are_obeyed_and_their_time_to_live_is_told_until_they_are_taken_over() {
+async fn its_knobs_are_obeyed_and_their_time_to_live_is_reported_until_they_are_taken_over() {
     let server = Server::start();
     let (store, mut lion) = (store(&server).await, LimitLion::of(&server));
     lion.set(
@@ -263,7 +264,7 @@ async fn what_is_let_expire_is_unknown_from_then_on_and_works_again_when_it_is_b
     assert_eq!(limit(&store, "mail").await, None);
 }
 
-/// Asks LimitLion itself ten times a second, and prints what it answered and when.
+/// Calls LimitLion itself ten times per second, and returns its answers with their times.
 const ASKS: &str = r#"
 import sys, time, redis, limitlion
 limitlion.throttle_configure(redis.Redis(unix_socket_path=sys.argv[1]))
@@ -274,7 +275,7 @@ for n in range(211):
     print(int((time.monotonic() - began) * 1000), int(allowed), flush=True)
 "#;
 
-/// Returns the most grants in any five seconds; a hundredth of a second is the clocks'.
+/// Returns the most grants in any five seconds, with 10 ms of clock tolerance.
 fn most_in_five_seconds(granted_ms: &[i64]) -> usize {
     let within = |from: &i64| {
         granted_ms
@@ -293,7 +294,7 @@ async fn a_lasting_burst_gets_three_every_five_seconds_from_it_and_from_us() {
     let server = Server::start();
     let store = store(&server).await;
     let ours = Name::new("ours").unwrap();
-    // Its 2.5 tokens of five seconds are three grants. The row of the guide for the same is a rolling window.
+    // Its 2.5 tokens in five seconds mean three grants. The guide's equivalent is a rolling window.
     let knobs = [("rps", "-1"), ("windows", "3/5")];
     let fields = knobs.map(|(knob, text)| (knob.to_owned(), Some(text.to_owned())));
     let change = Change {
@@ -336,7 +337,8 @@ async fn a_lasting_burst_gets_three_every_five_seconds_from_it_and_from_us() {
         .map(|(at, _)| at.parse().unwrap())
         .collect();
     println!("granted by LimitLion at {theirs:?} ms, by us at {ours:?} ms");
-    // Its windows begin at multiples of five seconds, ours with the first request, so that ours holds in any five seconds.
+    // Its windows begin at multiples of five seconds, ours with the first request, so ours holds in
+    // any five seconds.
     assert!(
         theirs.len().abs_diff(ours.len()) <= 3,
         "{theirs:?} and {ours:?}"

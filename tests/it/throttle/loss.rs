@@ -1,5 +1,5 @@
-//! The cost of a lost Redis by the knob `on_store_loss`: killed and restarted empty, or hung and continued, under the load of
-//! several processes' worth of clients.
+//! The cost of losing Redis by the knob `on_store_loss`: killed and restarted empty, or suspended
+//! and resumed, under the load of several processes.
 //!
 //! The timelines are printed: `cargo test --test it -- throttle_loss --nocapture --test-threads 1`.
 
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::support::redis_server::Server;
 use crate::support::timeline::{Control, Entry, Habit, Timeline};
 
-/// The store's longest wait for an answer by default.
+/// The store's default timeout.
 const BOUND: Duration = Duration::from_millis(50);
 
 const WORKERS: usize = 3;
@@ -23,7 +23,7 @@ const CLIENTS: usize = WORKERS * CLIENTS_PER_WORKER;
 
 const RPS: f64 = 600.0;
 const WINDOW: Duration = Duration::from_millis(400);
-/// Tokens that the bucket holds at most.
+/// The bucket's maximum of tokens.
 const DEPTH: f64 = 240.0;
 
 const HABIT: Habit = Habit {
@@ -43,17 +43,18 @@ enum Loss {
     Hung,
 }
 
-/// A run that is over.
+/// A finished run.
 struct Run {
     timeline: Timeline,
     control: Arc<Control>,
-    /// When Redis was lost for certain, when it began to come back, when it was there, and when there were knobs again.
+    /// The times at which Redis was certainly lost, began to come back, was back, and had knobs
+    /// again.
     lost: Duration,
     returning: Duration,
     there: Duration,
     returned: Duration,
     ended: Duration,
-    /// Tokens that the bucket counts as taken.
+    /// The tokens that the bucket counts as taken.
     used: f64,
 }
 
@@ -111,7 +112,7 @@ async fn run(word: &str, loss: Loss) -> Run {
         );
     }
     tokio::time::sleep(BEFORE).await;
-    // Each store has seen the word: a worker that never asked grants nothing, whatever the word is.
+    // Each store has read the knob: a worker that never asked grants nothing, whatever its value.
     let has_seen = |client| {
         timeline
             .entries()
@@ -136,7 +137,7 @@ async fn run(word: &str, loss: Loss) -> Run {
     }
     let there = timeline.now();
     if loss == Loss::Killed {
-        // As the record of knobs does it in a process.
+        // Restores the knobs from their record, as a process does.
         set(&stores[0], word).await;
     }
     let returned = timeline.now();
@@ -188,12 +189,12 @@ async fn run(word: &str, loss: Loss) -> Run {
 }
 
 impl Run {
-    /// Calls that were made and answered while Redis was lost.
+    /// Returns the calls made and answered while Redis was lost.
     fn meanwhile(&self) -> Vec<Entry> {
         self.timeline.within(self.lost, self.returning)
     }
 
-    /// Asserts the law of every value of the knob.
+    /// Asserts the guarantee of every value of the knob.
     fn keeps_the_law(&self) {
         let longest = self.timeline.longest();
         assert!(
@@ -215,7 +216,7 @@ impl Run {
         );
     }
 
-    /// A hung Redis costs those the bound who were asking it, and then nobody.
+    /// A hung Redis costs the pending calls one timeout each, and later calls nothing.
     fn waits_once(&self) {
         let waited = self
             .meanwhile()
@@ -229,8 +230,8 @@ impl Run {
         );
     }
 
-    /// Calls that were given up are carried out when a hung Redis goes on. What they charge nobody uses, and it is no more than
-    /// what they asked for.
+    /// A resumed Redis carries out abandoned calls. Their tokens are unused, and at most as many as
+    /// requested.
     fn charges_no_more_than_calls_under_way(&self) {
         let entries = self.timeline.entries();
         let granted: u32 = entries
@@ -252,7 +253,7 @@ impl Run {
         );
     }
 
-    /// Asserts the law of each way to lose Redis after its return.
+    /// Asserts the guarantee of each kind of loss after Redis' return.
     fn goes_on_after(&self, loss: Loss) {
         match loss {
             Loss::Killed => self.begins_with_one_token(),
@@ -263,7 +264,7 @@ impl Run {
         }
     }
 
-    /// A Redis that comes back empty begins with one token and not with a bucket.
+    /// A Redis that comes back empty begins with one token instead of a full bucket.
     fn begins_with_one_token(&self) {
         let first = self.timeline.within(self.there, self.ended);
         let first = first
@@ -354,7 +355,7 @@ async fn local_grants_each_worker_its_share_and_half_of_it_with_each_window() {
     }
 }
 
-/// Returns the sum of a rate that is halved with each window.
+/// Returns the sum of a rate that is halved in each window.
 fn halving(rps: f64, time: Duration) -> f64 {
     let (window, mut left, mut rps, mut sum) = (WINDOW.as_secs_f64(), time.as_secs_f64(), rps, 0.0);
     while left > 0.0 {

@@ -1,4 +1,4 @@
-//! TokenClient that are made on first use: from patterns, and from the knobs that a caller brings.
+//! Throttles created on first use: from patterns, and from the knobs of a caller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -144,20 +144,21 @@ async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
     .await;
     assert_eq!(raw(&*redis, &gcal).await["rps"], "1000");
 
-    // A person turns the rate; what the caller says later no longer counts, but for the others.
+    // After a manual change of the rate, the caller's rate no longer applies, but its other knobs
+    // do.
     set(&*redis, &gcal, &[("rps", "0")]).await;
-    let said = CallKnobs {
+    let call_knobs = CallKnobs {
         burst: 9.0,
         ..CallKnobs::rps(50.0)
     };
-    let stopped = throttles.throttle(&gcal, said, 1.0).await.unwrap();
+    let stopped = throttles.throttle(&gcal, call_knobs, 1.0).await.unwrap();
     assert_eq!(stopped.granted, 0);
     let now = raw(&*redis, &gcal).await;
     assert_eq!((now["rps"].as_str(), now["burst"].as_str()), ("0", "9"));
 
-    // A throttle that was deleted is made again.
+    // A deleted throttle is created again.
     redis.delete(&gcal).await.unwrap();
-    let again = throttles.throttle(&gcal, said, 1.0).await.unwrap();
+    let again = throttles.throttle(&gcal, call_knobs, 1.0).await.unwrap();
     assert_eq!(
         (again.granted, raw(&*redis, &gcal).await["rps"].as_str()),
         (1, "50")
@@ -171,7 +172,7 @@ async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
 }
 
 #[tokio::test]
-async fn over_http_a_call_brings_its_own_knobs_and_is_told_what_is_wrong_with_them() {
+async fn over_http_a_call_brings_its_own_knobs_and_learns_what_is_wrong_with_them() {
     let server = ApiServer::start(Fixture::new().await, |_| ()).await;
     let send = async |path: &str, body: Value| {
         let response = server
@@ -250,6 +251,18 @@ async fn over_http_a_call_brings_its_own_knobs_and_is_told_what_is_wrong_with_th
             "/rps",
             "of the API itself",
         ),
+        (
+            "gcal:43/acquire",
+            json!({"rps": 5, "tokens": 1, "requested_tokens": 1}),
+            "/requested_tokens",
+            "one of the two",
+        ),
+        (
+            "gcal:43/acquire",
+            json!({"rps": 5, "requested_tokens": 0}),
+            "/requested_tokens",
+            "above 0",
+        ),
     ] {
         let (status, problem) = send(path, body.clone()).await;
         assert_eq!(
@@ -276,6 +289,14 @@ async fn over_http_a_call_brings_its_own_knobs_and_is_told_what_is_wrong_with_th
     );
     let (status, problem) = send("gcal:*/acquire", json!({"rps": 5})).await;
     assert_eq!(status, 400, "a pattern has no tokens: {problem}");
+
+    // LimitLion's word for the tokens of one call.
+    let body = json!({"rps": 0.001, "burst": 1, "window": 5000, "requested_tokens": 3});
+    let (_, three) = send("gcal:44/acquire", body).await;
+    assert_eq!(three["allowed"], false, "a new bucket holds one: {three}");
+    let body = json!({"rps": 0.001, "burst": 1, "window": 5000, "requested_tokens": 1});
+    let (_, one) = send("gcal:44/acquire", body).await;
+    assert_eq!(one["allowed"], true, "{one}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -321,7 +342,7 @@ async fn jobs_of_a_pattern_run_their_throttles_follow_it_and_go_when_nobody_uses
     )
     .await;
 
-    // Nobody has used or changed it for a week: its bucket is gone, and its last change is old.
+    // Unused and unchanged for a week: its bucket is gone, and its last change is old.
     let client = redis::Client::open(stack().await.redis_url.as_str()).unwrap();
     let mut redis = client.get_connection().unwrap();
     let prefix = &fixture.prefix;

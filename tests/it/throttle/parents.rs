@@ -74,7 +74,7 @@ async fn a_circle_of_parents_still_answers(world: World) {
     assert_eq!(world.granted("self", 1).await, 1);
 }
 
-/// Returns the tokens that `throttle` gets in a minute of asking every 10 ms for all there are.
+/// Returns the tokens granted to `throttle` in a minute of requesting everything every 10 ms.
 async fn minute_of(world: &World, throttle: &str) -> f64 {
     world.drink(throttle, Duration::from_secs(2)).await;
     world.drink(throttle, Duration::from_secs(60)).await / 60.0

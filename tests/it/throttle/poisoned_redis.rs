@@ -1,4 +1,4 @@
-//! Foreign data in Redis concern their own throttle alone, and the store's own error is reported.
+//! Foreign data in Redis affect only their own throttle, and the store's own error is reported.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ async fn one_bad_hash_of_knobs_stops_neither_a_start_nor_the_recording_of_others
         .then_some(())
     })
     .await;
-    // The app's store gives up after 250 ms, which a busy machine may need.
+    // The app's store has a timeout of 250 ms, which a busy machine may exceed.
     let status = eventually("the status is read", SOON, || async {
         app.throttles.status(&name("aaa")).await.ok()
     })
@@ -131,7 +131,7 @@ async fn one_bad_hash_of_knobs_stops_neither_a_start_nor_the_recording_of_others
         "{:?}",
         status.problems
     );
-    // A parent that is no name is none.
+    // An invalid parent name counts as none.
     eventually("a token at 5 a second", SOON, || async {
         let granted = app.throttles.acquire(&ask("aab", &[("", 1, 1.0)])).await;
         (granted.lanes[0].granted == 1 && granted.effective_rps.number() == 5.0).then_some(())
@@ -173,7 +173,7 @@ async fn keys_of_jobs_that_end_like_knobs_are_no_throttles() {
 }
 
 #[tokio::test]
-async fn a_redis_that_refuses_is_told_in_its_own_words_and_is_not_said_to_be_silent() {
+async fn a_redis_that_refuses_is_reported_in_its_own_words_and_is_not_said_to_be_silent() {
     let server = Server::start();
     let store = store(&server);
     has_names(&store).await;

@@ -1,4 +1,4 @@
-//! Quotas that a server states in its answers.
+//! Quotas stated in a server's answers.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::refusals::{success, work};
 use super::world::{World, laws, name};
 
 laws! {
-    a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window,
-    a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_stops_no_lane_of_many,
+    a_quota_that_is_reported_slows_its_key_and_is_forgotten_with_its_window,
+    a_quota_that_is_reported_stops_its_key_for_a_minute_at_most_and_a_stranger_stops_no_lane_of_many,
 }
 
-async fn a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window(world: World) {
+async fn a_quota_that_is_reported_slows_its_key_and_is_forgotten_with_its_window(world: World) {
     world.knobs("a", &[("rps", "-1")]);
     let granted = async || {
         world
@@ -74,7 +74,7 @@ async fn a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window(wor
     );
 }
 
-async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_stops_no_lane_of_many(
+async fn a_quota_that_is_reported_stops_its_key_for_a_minute_at_most_and_a_stranger_stops_no_lane_of_many(
     world: World,
 ) {
     let year = Some(Quota {

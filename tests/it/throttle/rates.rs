@@ -19,7 +19,7 @@ laws! {
     a_typo_runs_at_safe_rps_and_is_visible,
     a_lapsed_lease_runs_at_safe_rps,
     peeking_charges_nothing,
-    counters_tell_tokens_used_and_time_limited,
+    counters_report_tokens_used_and_time_limited,
     a_clock_that_steps_back_does_not_stop_the_flow,
     a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once,
 }
@@ -34,7 +34,7 @@ async fn rates_are_exact(world: World) {
         let end =
             world.now.load(Ordering::SeqCst) + (ideal * 1e6 / rps.parse::<f64>().unwrap()) as i64;
         let mut taken = 0.0;
-        // A consumer that comes when it was told to, three microseconds late.
+        // A client that comes at the advised time, 3 µs late.
         while world.now.load(Ordering::SeqCst) < end {
             let lane = world.take(rps, 1_000_000).await.lanes[0].clone();
             taken += f64::from(lane.granted);
@@ -122,7 +122,7 @@ async fn a_stop_resumes_empty(world: World) {
     world.pass(Duration::from_secs(1));
     assert_eq!(world.granted("a", 1000).await, 20);
 
-    // The same through the front door, with nobody asking meanwhile.
+    // The same through the public interface, without requests in between.
     world
         .store
         .set(&name("a"), &change(&[("rps", "0")]))
@@ -216,7 +216,7 @@ async fn peeking_charges_nothing(world: World) {
     assert_ne!(world.store.acquire(&request).await, peeked);
 }
 
-async fn counters_tell_tokens_used_and_time_limited(world: World) {
+async fn counters_report_tokens_used_and_time_limited(world: World) {
     world.knobs("a", &[("rps", "10")]);
     world.drink("a", Duration::from_secs(20)).await;
     let before = world.status("a").await;
@@ -230,7 +230,7 @@ async fn counters_tell_tokens_used_and_time_limited(world: World) {
         after.limited_us - before.limited_us
     );
 
-    // Asking for less than there is, is not being limited.
+    // A request for less than is available is not limited.
     world.pass(Duration::from_secs(5));
     let before = world.status("a").await.limited_us;
     for _ in 0..50 {
@@ -275,7 +275,7 @@ async fn a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once(world
     );
     assert_eq!(world.status("mail").await.used, 1.0 + 10.0 + 10.0);
     assert_eq!(world.status("root").await.used - used, 20.0);
-    // A unit that is given back, and a real cost, count as many times.
+    // A returned unit and a real cost count just as often.
     let refund = Refund {
         key: "",
         grant: &dearer.lanes[0],

@@ -1,4 +1,4 @@
-//! Laws of Redis alone: restarts, hangs, foreign keys.
+//! Behaviour of Redis alone: restarts, hangs, foreign keys.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ async fn real(server: &Server) -> RedisStore {
     RedisStore::connect(&server.url(), "").unwrap()
 }
 
-/// Calls until Redis answers again, for a while.
+/// Retries for a while until Redis answers again.
 pub async fn answered(store: &RedisStore, throttle: &str) -> AcquireResponse {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

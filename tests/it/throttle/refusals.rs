@@ -1,4 +1,4 @@
-//! Refusals by the server of the jobs: who waits, how long, and what is learned.
+//! Rejections by a job's server: which jobs wait, how long, and what is learned.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ laws! {
     only_keys_that_were_refused_are_remembered,
 }
 
-/// An ask of somebody who runs jobs.
+/// A request of a job-running process.
 pub fn work(throttle: &str, lanes: &[(&str, u32, f64)]) -> AcquireRequest {
     let holder = Some(Holder {
         id: "w".to_owned(),
@@ -184,7 +184,8 @@ async fn a_refusal_of_the_account_pauses_everything_below_it(world: World) {
     assert_eq!(world.began("one", 9).await, 9);
 }
 
-/// The part that waits after an untrusted answer, whatever it claims: the job alone, its key, its throttle, or a tier.
+/// The paused scope after an untrusted answer, whatever it claims: the job alone, its key, its
+/// throttle, or a tier.
 async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
     world.knobs("account", &[("rps", "-1")]);
     let cases = [
@@ -240,7 +241,7 @@ async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
                     "{answer}"
                 );
 
-                // Whoever is trusted says what he says.
+                // A trusted server's own scope applies.
                 world
                     .store
                     .refused(
@@ -319,7 +320,7 @@ async fn no_answer_pauses_for_longer_than_the_knob_allows(world: World) {
                         "{max_pause:?}, {scope:?}: {refused:?} pauses {} ms",
                         until_ms - now_ms
                     );
-                    // Every other one comes when the pause is over, so that the strikes grow.
+                    // Every other job arrives when the pause is over, so the strikes grow.
                     if step % 2 == 0 {
                         world.pass(Duration::from_millis((until_ms - now_ms).max(0) as u64 + 1));
                     }
@@ -498,7 +499,8 @@ async fn only_keys_that_were_refused_are_remembered(world: World) {
         .unwrap();
     world.pass(Duration::from_secs(2));
     assert!(world.store.acquire(&ask("a", &[("k", 1, 1.0)])).await.lanes[0].watched);
-    // After a minute without another refusal the key's own rate is reached, and there is nothing more to know.
+    // After a minute without a rejection the configured rate is reached again, and nothing learned
+    // remains.
     world.pass(Duration::from_secs(60));
     world
         .store

@@ -1,4 +1,4 @@
-//! Property: whatever happens, memory and Redis give the same answers to the last digit.
+//! Property: memory and Redis give the same answers to the last digit.
 
 use std::sync::atomic::Ordering;
 
@@ -57,7 +57,7 @@ const FIELDS: [&str; 39] = [
 ];
 const HOLDERS: [&str; 3] = ["u", "v", "http:w"];
 
-/// A key, and what is wanted of it.
+/// A key, and the wanted units.
 #[derive(Clone, Debug)]
 struct Lane {
     key: usize,
@@ -66,7 +66,7 @@ struct Lane {
     held: u32,
 }
 
-/// A holder, its time to live in milliseconds and what it holds.
+/// A holder, its time to live in milliseconds and its held units.
 #[derive(Clone, Debug)]
 struct Held(usize, u64, u32);
 
@@ -80,7 +80,8 @@ impl Held {
     }
 }
 
-/// A key, jobs that succeeded, their tokens, jobs that failed, what was told of a quota, with its milliseconds, and whether it is untrusted.
+/// A key: successes, their tokens, failures, the reported quota with its milliseconds, and whether
+/// it is untrusted.
 type End = (usize, u32, f64, u32, Option<(f64, u64)>, bool);
 
 #[derive(Clone, Debug)]
@@ -107,7 +108,7 @@ enum Op {
     Resume(usize, usize),
     Capacity(usize, Option<f64>, &'static str),
     Look(usize),
-    /// A throttle, a key, whom it concerns, milliseconds, the jitter, and whether it is untrusted.
+    /// A throttle, a key, the scope, milliseconds, the jitter, and whether it is untrusted.
     Refused(usize, usize, Scope, Option<u64>, f64, bool),
     Ended(usize, Vec<End>),
     Set {
@@ -199,7 +200,7 @@ fn op() -> impl Strategy<Value = Op> {
         held,
     });
     let lanes = (prop::collection::vec(lane, 1..5), 1..11_usize).prop_map(|(lanes, repeat)| {
-        // Also some that are alike and follow each other; never more than Redis is asked for in one call.
+        // Some repeat in sequence; never more than fit into one call to Redis.
         lanes
             .into_iter()
             .flat_map(|lane| vec![lane; if repeat > 7 { repeat } else { 1 }])
@@ -247,7 +248,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Does `op` and tells in words everything that can be seen of it.
+/// Runs `op` and formats everything observable about it.
 async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant)>)>) -> String {
     match op {
         Op::Pass(us) => {
@@ -282,7 +283,8 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             } else {
                 world.store.acquire(&request).await
             };
-            // Redis does not look where nothing flows, and remembers longer that there were pauses: it may say no for yes.
+            // Redis does not check without flow, and remembers longer that there were pauses, so it
+            // may wrongly report one.
             answer.levels_decide = false;
             if !*peek {
                 *last = Some((
@@ -443,7 +445,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
     }
 }
 
-/// A number from the environment, so that anyone can try more cases, or those of another seed, than every run does.
+/// Reads a number from the environment: more cases, or another seed.
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| {
         text.parse()

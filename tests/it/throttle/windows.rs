@@ -1,4 +1,4 @@
-//! Rolling windows: never more than so many tokens within any span.
+//! Rolling windows: at most a number of tokens within any span.
 
 use std::time::{Duration, Instant};
 
@@ -148,7 +148,7 @@ async fn what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts(wo
     assert_eq!(world.granted("t", 9).await, 4);
     world.pass(Duration::from_secs(61));
 
-    // Two tokens were taken for the key, and the work cost five more.
+    // Two tokens were taken for the key, and the real cost added five.
     let two = world.store.acquire(&ask("t", &[("ada", 1, 2.0)])).await;
     assert_eq!(two.lanes[0].granted, 1);
     world
@@ -189,8 +189,8 @@ async fn a_clock_that_steps_back_costs_one_span_at_most(world: World) {
     assert_eq!(world.granted("t", 9).await, 3);
 }
 
-/// The row of the seed in real time, on the clock of a real Redis: three of each key go at once, and three more every
-/// five seconds for as long as the burst lasts.
+/// The calendar example in real time, on the clock of a real Redis: three of each key at once, and
+/// three more every five seconds during the burst.
 #[tokio::test]
 async fn a_burst_of_twenty_real_seconds_gets_three_every_five_seconds() {
     let server = Server::start();
@@ -211,7 +211,8 @@ async fn a_burst_of_twenty_real_seconds_gets_three_every_five_seconds() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    // A late ask begins its window late, so the last of the four may be cut off; none is ever too full.
+    // A late request begins its window late, so the last of the four may be cut off; none holds too
+    // many.
     assert!((10..=12).contains(&granted_at.len()), "{granted_at:?}");
     for (first, fourth) in granted_at.iter().zip(granted_at.iter().skip(3)) {
         assert!(

@@ -1,4 +1,5 @@
-//! A throttle store with a clock of the test's own, in memory or in Redis, and the macro that proves a law in both.
+//! A throttle store on a virtual clock, in memory or in Redis, and a macro that checks a property
+//! in both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use flyball::throttle::{
 use super::refusals::work;
 use crate::support::redis_server::Server;
 
-/// The begin of virtual time, in unix microseconds.
+/// The start of virtual time, in unix microseconds.
 pub const START: i64 = 1_795_000_000_000_000;
 
-/// A store on virtual time, and the means to write into it as a person would.
+/// A store on virtual time, with direct access to write into it by hand.
 pub struct World {
     pub store: Arc<dyn Store>,
     pub now: Arc<AtomicI64>,
@@ -69,7 +70,7 @@ impl World {
         Self { store, now, raw }
     }
 
-    /// Another client of the same store, as another process would be.
+    /// Returns another client of the same store, like another process.
     pub fn another(&self) -> Arc<dyn Store> {
         match &self.raw {
             Raw::Memory(store) => store.clone(),
@@ -108,7 +109,7 @@ impl World {
         self.store.acquire(&ask(throttle, &[("", want, 1.0)])).await
     }
 
-    /// Jobs that may begin.
+    /// Returns the number of jobs that a holder may begin.
     pub async fn began(&self, throttle: &str, want: u32) -> u32 {
         self.store
             .acquire(&work(throttle, &[("", want, 1.0)]))
@@ -121,7 +122,7 @@ impl World {
         self.take(throttle, want).await.lanes[0].granted
     }
 
-    /// Gives back units of a grant of the key `k` of throttle `a`.
+    /// Returns units granted to the key `k` of throttle `a`.
     pub async fn refund(&self, grant: &Grant, units: u32) {
         let refund = Refund {
             key: "k",
@@ -143,7 +144,7 @@ impl World {
             .expect("a throttle")
     }
 
-    /// Takes everything there is and lets `time` pass in small steps; answers what was granted.
+    /// Takes everything available in small steps over `time`; returns the sum of grants.
     pub async fn drink(&self, throttle: &str, time: Duration) -> f64 {
         let (step, mut taken) = (time / 200, 0.0);
         for _ in 0..200 {
@@ -222,7 +223,7 @@ pub fn change(given: &[(&str, &str)]) -> Change {
     }
 }
 
-/// Proves each law once in memory and once in Redis.
+/// Checks each property once in memory and once in Redis.
 macro_rules! laws {
     ($($law:ident),* $(,)?) => {
         mod in_memory { $(#[tokio::test] async fn $law() { super::$law(super::World::memory()).await; })* }

@@ -1,11 +1,11 @@
-//! No circle of imports inside a room.
+//! No import cycles inside a room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::modules::Modules;
 use super::sources::sources;
 
-/// The groups of files of which each reaches each other.
+/// The import cycles: groups of files that all reach each other.
 fn circles(graph: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
     let reach = |from: &str| {
         let mut reached = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Conventions of names and comments: doors without logic, rare type names, comments that begin with a
-//! verb or a noun.
+//! Conventions of names and comments: entry files without logic, unique type names, doc comments
+//! that begin with a verb or a noun.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ fn a_door_holds_no_logic() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Names that every module may have for itself.
+/// Type names that every module may define.
 const COMMON_NAMES: [&str; 3] = ["Args", "Command", "Error"];
 
-/// The name of the type that a line defines. Associated types of an
-/// `impl` do not count, because their trait chooses them.
+/// Returns the name of the type defined on a line. Associated types of an `impl` do not count,
+/// because the trait chooses their names.
 fn defined_type(line: &str) -> Option<&str> {
     let line = line.strip_prefix("pub ").or_else(|| {
         let rest = line.strip_prefix("pub(")?;
@@ -60,7 +60,7 @@ fn a_type_name_occurs_at_most_twice() {
     assert!(places.is_empty(), "{places:#?}");
 }
 
-/// Words with which no comment of an item begins: it begins with a verb or a noun.
+/// Words that must not begin a doc comment.
 const QUESTIONS: [&str; 11] = [
     "Who", "Whose", "Whom", "What", "How", "Which", "Whether", "Where", "When", "Why", "That",
 ];

@@ -1,9 +1,9 @@
-//! Keeps the sources in order: imports point down only and in no circle, a file is pure unless it is
-//! listed, a technology appears in its own files only, and names and comments keep the conventions.
+//! Source conventions: imports point down and form no cycle, a file is pure unless listed, a
+//! technology appears only in its own files, and names and comments follow the conventions.
 //!
-//! [`sources`] reads the files, [`scanner`] finds the paths that they name, and [`modules`] resolves
-//! these; each other file holds one rule with its list. All of it depends on the standard library
-//! alone, so that `rustc --test` compiles it without the program.
+//! [`sources`] reads the files, [`scanner`] finds the paths in them, and [`modules`] resolves these
+//! paths; every other file holds one rule with its list. Everything depends on the standard library
+//! alone, so `rustc --test` can compile it without the program.
 
 mod circles;
 mod conventions;

@@ -1,11 +1,11 @@
-//! Modules of the crate: resolves a path that a file names to the file that defines it.
+//! Modules of the crate: resolves a path in a file to the file that defines the item.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scanner::NamedPath;
 use super::sources::Source;
 
-/// The module of a file: `jobs/postgres/mod.rs` is `jobs::postgres`.
+/// Returns the module of a file: `jobs/postgres/mod.rs` is `jobs::postgres`.
 fn module_of(path: &str) -> Vec<String> {
     let mut module: Vec<String> = path
         .trim_end_matches(".rs")
@@ -33,7 +33,7 @@ impl<'a> Modules<'a> {
         Self { files }
     }
 
-    /// The path from the root of the crate, if it is one of the crate's own.
+    /// Returns the path from the crate root, if it belongs to the crate.
     pub(super) fn absolute(&self, from: &Source, path: &NamedPath) -> Option<Vec<String>> {
         let mut module = module_of(&from.path);
         let mut rest = path.segments.as_slice();
@@ -60,7 +60,7 @@ impl<'a> Modules<'a> {
         Some(module)
     }
 
-    /// The file that defines what an absolute path names, through the doors that pass it on.
+    /// Returns the file that defines the item at an absolute path, following re-exports.
     fn file(&self, path: &[String], depth: usize) -> Option<&'a Source> {
         let (length, source) = (1..=path.len())
             .rev()
@@ -81,7 +81,7 @@ impl<'a> Modules<'a> {
         Some(source)
     }
 
-    /// The files of the same room that each file names.
+    /// Returns, for each file, the imported files of the same room.
     pub(super) fn inside_rooms(&self) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
         let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for source in self.files.values() {

@@ -1,13 +1,13 @@
-//! A file is pure unless it is an adapter or a service that is listed here.
+//! A file is pure unless it is listed here as an adapter or a service.
 
 use std::collections::BTreeSet;
 
 use super::sources::{is_at, sources};
 
-/// Adapters and services, which may wait, do I/O and read a clock, each with its reason. Every other
-/// file is pure.
+/// Adapters and services may wait, do I/O and read a clock. Each entry has its reason. All other
+/// files are pure.
 ///
-/// A pattern that ends in `/` is a folder; one that begins with `**/` is met in every folder.
+/// A pattern that ends in `/` is a folder; one that begins with `**/` matches in every folder.
 const SERVICES: &[(&str, &str)] = &[
     ("cli/", "Opens what the command line names and prints."),
     ("app/", "Puts the parts of the program together."),

@@ -1,11 +1,11 @@
-//! Imports point down only: the rooms that each room may name.
+//! Imports point down only: the allowed imports of each room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::modules::Modules;
 use super::sources::{Source, sources};
 
-/// Rooms that each room may name. A room that is not here may name none.
+/// The rooms that each room may import. A room that is not listed may import none.
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("control", &[]),
     ("input", &[]),
@@ -155,7 +155,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The rooms that a file names.
+/// Returns the rooms imported by a file.
 fn rooms_named(source: &Source) -> BTreeSet<String> {
     let modules = Modules::of(std::slice::from_ref(source));
     source

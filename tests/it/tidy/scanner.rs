@@ -1,4 +1,4 @@
-//! Reader of sources: code without comments, texts and unit tests, and the paths that it names.
+//! A source scanner: code without comments, strings and unit tests, and the paths in it.
 
 /// A path such as `crate::jobs::State`.
 #[derive(Debug)]
@@ -6,11 +6,11 @@ pub(super) struct NamedPath {
     pub(super) segments: Vec<String>,
     pub(super) is_import: bool,
     pub(super) is_public: bool,
-    /// The name under which an import is known in its file.
+    /// The name of an import within its file.
     pub(super) alias: Option<String>,
 }
 
-/// The code without comments; literals of text keep their quotes only.
+/// Returns the code without comments; string literals are reduced to their quotes.
 pub(super) fn bare(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
@@ -82,7 +82,7 @@ pub(super) fn bare(text: &str) -> String {
     out
 }
 
-/// The code without each item that `#[cfg(test)]` marks; what follows such an item stays.
+/// Returns the code without the items marked `#[cfg(test)]`; code after such an item stays.
 pub(super) fn without_tests(code: &str) -> String {
     let mut out = String::new();
     let mut rest = code;
@@ -103,7 +103,7 @@ pub(super) fn without_tests(code: &str) -> String {
     out
 }
 
-/// The place behind the first group of these brackets.
+/// Returns the index after the first group of these brackets.
 fn balanced(code: &str, open: char, close: char) -> usize {
     let mut depth = 0;
     for (at, c) in code.char_indices() {
@@ -119,7 +119,7 @@ fn balanced(code: &str, open: char, close: char) -> usize {
     panic!("{open} has no {close}")
 }
 
-/// Words, `::` and single signs.
+/// Returns words, `::` and single characters.
 fn tokens(code: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = code.trim_start();
@@ -142,7 +142,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// All paths that the code names, groups opened.
+/// Returns all paths in the code, with groups expanded.
 pub(super) fn paths_of(code: &str) -> Vec<NamedPath> {
     let tokens = tokens(code);
     let mut found = Vec::new();
@@ -165,7 +165,7 @@ pub(super) fn paths_of(code: &str) -> Vec<NamedPath> {
     found
 }
 
-/// Reads one path, or one group of paths, that begins at `at`; answers with the place behind it.
+/// Reads one path or one group of paths at `at`; returns the index after it.
 fn tree(tokens: &[&str], mut at: usize, prefix: &[String], found: &mut Vec<NamedPath>) -> usize {
     let mut segments = prefix.to_vec();
     loop {

@@ -1,4 +1,4 @@
-//! Files whose order is kept: their paths, rooms and code.
+//! The checked source files: their paths, rooms and code.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,13 @@ use super::scanner::{NamedPath, bare, paths_of, without_tests};
 pub(super) struct Source {
     pub(super) path: String,
     pub(super) room: String,
-    /// The text without comments, without what is quoted and without its own unit tests.
+    /// The code without comments, string contents and unit tests.
     pub(super) code: String,
-    /// All paths that the code names, groups opened.
+    /// All paths in the code, with groups expanded.
     pub(super) paths: Vec<NamedPath>,
 }
 
-/// All files under `src/` but those of unit tests.
+/// Returns all files under `src/` except unit tests.
 pub(super) fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -59,7 +59,8 @@ fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// True if a pattern means this file: the file itself, a folder's begin, or any folder of that name.
+/// Returns true if a pattern matches this file: the file itself, a folder prefix, or any folder of
+/// that name.
 pub(super) fn is_at(path: &str, pattern: &str) -> bool {
     match pattern.strip_prefix("**/") {
         Some(part) => path.starts_with(part) || path.contains(&format!("/{part}")),
@@ -68,7 +69,7 @@ pub(super) fn is_at(path: &str, pattern: &str) -> bool {
     }
 }
 
-/// All Rust sources of the product and of the laboratory.
+/// Returns all Rust sources of the product and of `lab`.
 pub(super) fn all_files() -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {

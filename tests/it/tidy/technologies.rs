@@ -1,4 +1,4 @@
-//! A technology appears in its own files only: each dependency with the files that may name it.
+//! A technology appears only in its own files: each dependency with the files that may use it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::modules::Modules;
 use super::scanner::NamedPath;
 use super::sources::{is_at, sources};
 
-/// Libraries and the files and folders in which each may be named.
+/// Libraries, each with the files and folders that may use it.
 const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("arc_swap", &["api/", "providers/pool/", "throttle/redis/"]),
     ("aws_credential_types", &["providers/ses.rs"]),
@@ -172,7 +172,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("x509_parser", &["providers/events/"]),
 ];
 
-/// Vocabulary that every file may use.
+/// Libraries that every file may use.
 const EVERYWHERE: &[&str] = &[
     "anyhow",
     "bytes",

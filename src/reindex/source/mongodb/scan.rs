@@ -36,7 +36,7 @@ const MAX_TRIES: u32 = 7;
 /// First pause between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// A collection that is read over connections of its own.
+/// A collection read over its own connections.
 pub(super) struct CollectionScan {
     pub(super) collection: Collection<RawDocumentBuf>,
     client: Client,

@@ -81,7 +81,7 @@ impl MongoSource {
 
     async fn open_stream(&self, after: Option<&str>) -> Result<OpenStream, Error> {
         let mut session = self.scan.begin().await?;
-        // The stream keeps what names a document and nothing else, so that its size does not matter.
+        // The stream keeps only a document's identity, so that its size does not matter.
         let fields =
             doc! {"operationType": 1, "documentKey": 1, "clusterTime": 1, "ns": 1, "to": 1};
         let mut watch = self

@@ -16,7 +16,7 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
     let path = format!("/api/v1/notifications/{id}");
 
     let forged = api
-        .tell("mail/a1", "another key", event("e1", id, "delivered"))
+        .post_event("mail/a1", "another key", event("e1", id, "delivered"))
         .await;
     assert_eq!(forged.status(), StatusCode::UNAUTHORIZED);
     let forged = forged.text().await.unwrap();
@@ -26,7 +26,7 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
     );
     for unknown in ["mail/a9", "male/a1"] {
         let response = api
-            .tell(unknown, SIGNING_KEY, event("e1", id, "delivered"))
+            .post_event(unknown, SIGNING_KEY, event("e1", id, "delivered"))
             .await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{unknown}");
         assert_eq!(
@@ -38,7 +38,7 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
 
     for _ in 0..2 {
         assert_eq!(
-            api.tell("mail/a1", SIGNING_KEY, event("e1", id, "delivered"))
+            api.post_event("mail/a1", SIGNING_KEY, event("e1", id, "delivered"))
                 .await
                 .status(),
             StatusCode::NO_CONTENT
@@ -53,7 +53,7 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
     assert_eq!(delivered, 1);
 
     assert_eq!(
-        api.tell("mail/a1", SIGNING_KEY, event("e2", id, "complained"))
+        api.post_event("mail/a1", SIGNING_KEY, event("e2", id, "complained"))
             .await
             .status(),
         StatusCode::NO_CONTENT
@@ -72,7 +72,7 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
         (&json!("complained"), &json!("a1"))
     );
 
-    // Everything else needs the token still.
+    // All other routes still need the token.
     let open = api
         .client
         .get(format!("{}{path}", api.base))
@@ -101,7 +101,7 @@ async fn a_signature_of_mailgun_is_good_for_one_body_however_often_that_comes() 
     );
     for _ in 0..2 {
         let again = api
-            .tell_with("mail/a1", SIGNING_KEY, (at_s, "once"), delivered.clone())
+            .post_event_with("mail/a1", SIGNING_KEY, (at_s, "once"), delivered.clone())
             .await;
         assert_eq!(again.status(), StatusCode::NO_CONTENT);
     }
@@ -109,7 +109,7 @@ async fn a_signature_of_mailgun_is_good_for_one_body_however_often_that_comes() 
     forged["recipient"] = json!("ceo@bigcustomer.example");
 
     let refused = api
-        .tell_with("mail/a1", SIGNING_KEY, (at_s, "once"), forged.clone())
+        .post_event_with("mail/a1", SIGNING_KEY, (at_s, "once"), forged.clone())
         .await;
 
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
@@ -117,9 +117,9 @@ async fn a_signature_of_mailgun_is_good_for_one_body_however_often_that_comes() 
         .get("/api/v1/suppressions?channel=email&recipient=ceo@bigcustomer.example")
         .await;
     assert_eq!(listed["suppressions"], json!([]));
-    // Eight at once, as two processes would have it: one of them is believed.
+    // Eight at once, as from several processes: exactly one is accepted.
     let each = (0..8).map(|n| {
-        api.tell_with(
+        api.post_event_with(
             "mail/a1",
             SIGNING_KEY,
             (at_s, "race"),

@@ -1,4 +1,4 @@
-//! A server with a pool of accounts, and signed events of its provider.
+//! A server with a pool of accounts, and signed provider events.
 
 use flyball::throttle::RateLimit;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const TOKEN: &str = "a-token-of-sixteen-or-more";
 
 pub const SIGNING_KEY: &str = "key-of-mailgun";
 
-/// Stands for the handler: it wants a recipient and a body.
+/// A stand-in for the handler: it requires a recipient and a body.
 pub struct Wants;
 
 impl Handler for Wants {
@@ -136,7 +136,7 @@ impl Api {
             .await
     }
 
-    /// Sends a message and answers its id.
+    /// Sends a message and returns its id.
     pub async fn notified(&self, more: Value) -> i64 {
         let response = self.notify(more).await;
         assert_eq!(response.status(), StatusCode::ACCEPTED);
@@ -174,14 +174,14 @@ impl Api {
         self.deliveries().record(written).await.unwrap();
     }
 
-    /// Posts an event as Mailgun would, signed with a key.
-    pub async fn tell(&self, account: &str, key: &str, event: Value) -> Response {
+    /// Posts an event in Mailgun's format, signed with a key.
+    pub async fn post_event(&self, account: &str, key: &str, event: Value) -> Response {
         static TOKENS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let token = format!(
             "t0ken-{}",
             TOKENS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
         );
-        self.tell_with(
+        self.post_event_with(
             account,
             key,
             (flyball::api::clock::now().as_second(), &token),
@@ -190,8 +190,8 @@ impl Api {
         .await
     }
 
-    /// The same with a token that may have been used.
-    pub async fn tell_with(
+    /// Posts an event with a token that may have been used before.
+    pub async fn post_event_with(
         &self,
         account: &str,
         key: &str,

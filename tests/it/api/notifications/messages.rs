@@ -187,7 +187,7 @@ async fn messages_are_searched_by_state_channel_and_account_page_by_page() {
     }
     api.notified(json!({"channel": "sms", "to": "+15550100000"}))
         .await;
-    // Jobs of other kinds lie between.
+    // Jobs of other kinds lie between them.
     sqlx::query("select flyball.enqueue('http') from generate_series(1, 3000)")
         .execute(api.database.pool())
         .await

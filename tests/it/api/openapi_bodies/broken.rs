@@ -1,8 +1,8 @@
-//! Values that break one bound of a JSON schema.
+//! Values that violate one bound of a JSON schema.
 
 use serde_json::{Value, json};
 
-/// Values of a field that its schema forbids.
+/// Returns values of a field that its schema forbids.
 pub(super) fn broken(schema: &Value) -> Vec<Value> {
     let kinds: Vec<&str> = match &schema["type"] {
         Value::String(kind) => vec![kind],
@@ -41,7 +41,7 @@ pub(super) fn broken(schema: &Value) -> Vec<Value> {
         wrong.push(json!(least));
     }
     if let Some(apart) = schema["anyOf"].as_array() {
-        // Between the value with a meaning of its own and the range.
+        // Between the sentinel value and the range.
         let low = apart
             .iter()
             .find_map(|way| way["minimum"].as_f64())

@@ -1,4 +1,4 @@
-//! Values that a JSON schema allows, drawn at random but the same in each run.
+//! Random values that a JSON schema allows, the same in each run.
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::support::contract::Contract;
 
-/// Draws values as a schema allows them. What is drawn is the same in each run.
+/// A generator of values that a schema allows, deterministic across runs.
 pub(super) struct Draw<'a> {
     pub(super) contract: &'a Contract,
     runner: TestRunner,
@@ -14,7 +14,7 @@ pub(super) struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// A generator that begins anew.
+    /// Creates a generator in its initial state.
     pub(super) fn new(contract: &'a Contract) -> Self {
         Self {
             contract,
@@ -23,7 +23,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Below `most`.
+    /// Returns an integer below `most`.
     pub(super) fn pick(&mut self, most: usize) -> usize {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -31,7 +31,7 @@ impl<'a> Draw<'a> {
         usize::try_from(self.state >> 33).unwrap() % most
     }
 
-    /// From 0 to 1, both ends more often than chance would have it.
+    /// Returns a number from 0 to 1, with both ends overrepresented.
     fn share(&mut self) -> f64 {
         match self.pick(6) {
             0 => 0.0,
@@ -40,7 +40,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// The schema itself, where one is named by a reference.
+    /// Resolves a reference to its schema.
     pub(super) fn resolved(&self, schema: &Value) -> Value {
         let named = schema["$ref"]
             .as_str()
@@ -48,7 +48,7 @@ impl<'a> Draw<'a> {
         named.unwrap_or(schema).clone()
     }
 
-    /// A value that the schema allows.
+    /// Returns a value that the schema allows.
     pub(super) fn value(&mut self, schema: &Value) -> Value {
         let judge = self.contract.judge(schema);
         for _ in 0..400 {
@@ -60,7 +60,7 @@ impl<'a> Draw<'a> {
         panic!("nothing was found that is allowed: {schema}")
     }
 
-    /// A value of the right type, which may break what ties fields together.
+    /// Returns a value of the right type, which may violate dependencies between fields.
     fn candidate(&mut self, schema: &Value) -> Value {
         let schema = &self.resolved(schema);
         if let Some(ways) = schema["anyOf"]
@@ -111,7 +111,7 @@ impl<'a> Draw<'a> {
             .as_f64()
             .or(schema["exclusiveMinimum"].as_f64().map(|low| low + 1e-3))
             .unwrap();
-        // Most of a range of nine decades is in its last one.
+        // Most of a range of nine decades lies in the last one.
         let share = self.share().powi(3);
         json!(low + (schema["maximum"].as_f64().unwrap() - low) * share)
     }
@@ -129,7 +129,7 @@ impl<'a> Draw<'a> {
             );
         }
         let pattern = schema["pattern"].as_str().unwrap_or("^.*$");
-        // Look-aheads only exclude zero, and are not supported by the generator.
+        // Look-aheads are unsupported by the generator, and only exclude zero here.
         let plain = pattern
             .replace("(?!ff)", "")
             .replace("(?!0{32})", "")

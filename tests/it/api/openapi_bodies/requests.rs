@@ -1,4 +1,4 @@
-//! Requests that the document allows, with what this server has in place of what is only named.
+//! Requests that the document allows, with this server's own identifiers.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::draw::Draw;
 use crate::support::contract::{Ask, Operation};
 
 impl Draw<'_> {
-    /// A request that the document allows, with what this server has in place of what is only named.
+    /// A request that the document allows, with this server's own identifiers.
     pub(super) fn ask(&mut self, operation: &Operation) -> Ask {
         let mut ask = Ask::default();
         for parameter in operation.parameters("path") {
@@ -20,7 +20,7 @@ impl Draw<'_> {
                 {
                     of_throttle(&operation.id)
                 }
-                // Clients take dots for steps in the path, however they are written.
+                // Clients resolve dots as path segments, however they are encoded.
                 (_, Value::String(text)) if [".", ".."].contains(&text.as_str()) => {
                     "dots".to_owned()
                 }
@@ -40,7 +40,7 @@ impl Draw<'_> {
                 query.push(format!("{name}={}", encoded(&text)));
             }
         }
-        // A recipient is what its channel makes of it, and an end lies behind its beginning.
+        // A recipient has the form of its channel, and an end comes after its start.
         query.retain(|one| !one.starts_with("created_before="));
         if query.iter().any(|one| one.starts_with("recipient=")) {
             query.retain(|one| !one.starts_with("recipient=") && !one.starts_with("channel="));
@@ -63,7 +63,7 @@ impl Draw<'_> {
         ask
     }
 }
-/// Cursors, which only an answer can name.
+/// Returns cursors, which only a response can provide.
 const STATEFUL: [&str; 3] = ["start", "after", "cursor"];
 
 fn of_throttle(operation: &str) -> String {
@@ -75,13 +75,14 @@ fn of_throttle(operation: &str) -> String {
     .to_owned()
 }
 
-/// A text in percent-encoding.
+/// Percent-encodes a text.
 pub(super) fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// Puts what the document leaves to the server in place: kinds that it knows, recipients as their channel writes them, expressions of time,
-/// costs that its throttle takes, cursors of its own, and pairs of which one may not be above the other.
+/// Replaces the values that the document leaves open: known kinds, recipients in their channel's
+/// form, time expressions, costs that the throttle accepts, the server's own cursors, and ordered
+/// pairs.
 fn settle(body: &mut Value) {
     if let Value::Array(items) = body {
         items.iter_mut().for_each(settle);
@@ -110,11 +111,11 @@ fn settle(body: &mut Value) {
             {
                 body.insert("body".into(), json!("a text"));
             }
-            // What a template may say is the template's own affair.
+            // Valid template content is not part of the document.
             if has(body, "template") {
                 body.insert("template".into(), json!("Hello"));
             }
-            // Mails have subjects, and whatever only a provider understands is its own affair.
+            // Mails have subjects, and provider-specific fields are not checked here.
             body.remove("extra");
             let has_body = body
                 .get("body")
@@ -133,7 +134,7 @@ fn settle(body: &mut Value) {
     {
         body.insert("kind".into(), json!("anything"));
     }
-    // Texts within arguments cannot hold a NUL, however deep they are.
+    // Strings inside arguments cannot contain NUL, however deeply nested.
     if body.contains_key("args") {
         body.insert("args".into(), json!({"n": [1, "two"]}));
     }

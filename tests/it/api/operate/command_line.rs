@@ -19,7 +19,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         .await;
     assert_eq!(
         operator
-            .says(&["job", "cancel", "--throttle", "t", "--dry-run"])
+            .output(&["job", "cancel", "--throttle", "t", "--dry-run"])
             .await,
         "5 jobs would be cancelled\n"
     );
@@ -70,13 +70,13 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         .await;
     assert_eq!(
         operator
-            .says(&["job", "cancel", "--created-before", "1h", "--yes"])
+            .output(&["job", "cancel", "--created-before", "1h", "--yes"])
             .await,
         "0 jobs cancelled\n"
     );
     assert_eq!(
         operator
-            .says(&[
+            .output(&[
                 "job",
                 "cancel",
                 "--throttle",
@@ -92,7 +92,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
     );
     let output: Value = serde_json::from_str(
         &operator
-            .says(&["lane", "purge", "t", "a", "--yes", "--json"])
+            .output(&["lane", "purge", "t", "a", "--yes", "--json"])
             .await,
     )
     .unwrap();
@@ -129,7 +129,7 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
         .await;
     assert_eq!(
         operator
-            .says(&[
+            .output(&[
                 "dead",
                 "requeue",
                 "--error-like",
@@ -143,7 +143,7 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
     );
     let output: Value = serde_json::from_str(
         &operator
-            .says(&[
+            .output(&[
                 "dead",
                 "discard",
                 "--throttle",
@@ -165,7 +165,7 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
     let id = ids[0].to_string();
     assert!(
         operator
-            .says(&["job", "reschedule", &id, "--run-at", "2h"])
+            .output(&["job", "reschedule", &id, "--run-at", "2h"])
             .await
             .starts_with(&format!("job {id} is scheduled for 2"))
     );
@@ -191,11 +191,11 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
         )
         .await;
     operator
-        .says(&["job", "retry", &id, "--keep-attempts"])
+        .output(&["job", "retry", &id, "--keep-attempts"])
         .await;
     assert!(
         operator
-            .says(&["job", "list", "--state", "ended", "--created-after", "1h"])
+            .output(&["job", "list", "--state", "ended", "--created-after", "1h"])
             .await
             .contains("cancelled")
     );
@@ -210,23 +210,23 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
 
     assert!(
         operator
-            .says(&["status"])
+            .output(&["status"])
             .await
             .starts_with("running: no pause of everything\n0 live workers\n")
     );
     assert!(
         operator
-            .says(&["pause", "--why", "upgrade"])
+            .output(&["pause", "--why", "upgrade"])
             .await
             .ends_with("by tester: upgrade\n")
     );
     assert!(
         operator
-            .says(&["pause"])
+            .output(&["pause"])
             .await
             .starts_with("everything is already paused since")
     );
-    let status = operator.says(&["status"]).await;
+    let status = operator.output(&["status"]).await;
     let flows_at_five = status
         .lines()
         .any(|line| line.split_whitespace().take(2).eq(["t", "5"]));
@@ -234,7 +234,8 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         status.starts_with("everything is paused since") && flows_at_five,
         "{status}"
     );
-    let output: Value = serde_json::from_str(&operator.says(&["status", "--json"]).await).unwrap();
+    let output: Value =
+        serde_json::from_str(&operator.output(&["status", "--json"]).await).unwrap();
     assert_eq!(
         (
             &output["paused"]["why"],
@@ -242,14 +243,17 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         ),
         (&json!("upgrade"), &json!(5.0))
     );
-    assert_eq!(operator.says(&["resume"]).await, "everything is resumed\n");
     assert_eq!(
-        operator.says(&["resume"]).await,
+        operator.output(&["resume"]).await,
+        "everything is resumed\n"
+    );
+    assert_eq!(
+        operator.output(&["resume"]).await,
         "everything was running already\n"
     );
 
     assert_eq!(
-        operator.says(&["lane", "weight", "t", "a", "2.5"]).await,
+        operator.output(&["lane", "weight", "t", "a", "2.5"]).await,
         "lane \"a\" of t has the weight 2.5; before it was 1\n"
     );
     operator
@@ -268,13 +272,13 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         .await;
     assert!(
         operator
-            .says(&["lane", "list", "t", "--by-key"])
+            .output(&["lane", "list", "t", "--by-key"])
             .await
             .contains("2.5")
     );
     assert!(
         operator
-            .says(&["lane", "show", "t", "a"])
+            .output(&["lane", "show", "t", "a"])
             .await
             .contains("waiting    2")
     );

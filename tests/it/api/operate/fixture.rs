@@ -57,7 +57,7 @@ impl Operator {
         self.enqueue_many(job, count).await
     }
 
-    /// Lets everything that is ready die of this error.
+    /// Ends every ready job as dead with this error.
     pub async fn kill(&self, error: &str) {
         let kinds = vec!["http".into()];
         let worker = NewWorker {
@@ -103,7 +103,7 @@ impl Operator {
         entries
     }
 
-    /// A command with its exit code, what it printed and what it complained of.
+    /// A finished command: exit code, standard output and standard error.
     pub async fn run(&self, args: &[&str]) -> (i32, String, String) {
         let redis_url = stack().await.redis_url.clone();
         let output = Command::new(PROGRAM.as_path())
@@ -127,7 +127,7 @@ impl Operator {
         )
     }
 
-    pub async fn says(&self, args: &[&str]) -> String {
+    pub async fn output(&self, args: &[&str]) -> String {
         let (code, out, err) = self.run(args).await;
         assert_eq!(code, 0, "{args:?}: {out}{err}");
         out

@@ -233,7 +233,7 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
 }
 
 #[tokio::test]
-async fn jobs_without_a_key_and_those_whose_key_is_a_minus_are_told_apart_over_http() {
+async fn jobs_without_a_key_and_those_whose_key_is_a_minus_are_distinguished_over_http() {
     let operator = operator().await;
     let without = operator.enqueue(1, "t", "").await;
     let minus = operator.enqueue(2, "t", "-").await;

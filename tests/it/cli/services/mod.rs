@@ -1,4 +1,4 @@
-//! `flyball services`: the supervisor of the private servers, run as a program.
+//! `flyball services`: the supervisor of the private servers, as a program.
 
 mod servers;
 mod start;

@@ -1,4 +1,4 @@
-//! Private servers under `flyball services`: starting it, stopping it, and asking its servers.
+//! Private servers under `flyball services`: starting, stopping, and querying them.
 
 use std::fs;
 use std::io::Read;
@@ -52,7 +52,7 @@ pub fn start(dir: &Path) -> RunningStack {
     running
 }
 
-/// The command itself, all three standard streams piped.
+/// The command itself, with all three standard streams piped.
 pub fn services(dir: &Path) -> Command {
     let mut command = Command::new(&*PROGRAM);
     command
@@ -74,7 +74,7 @@ pub fn without_urls(command: &mut Command) {
     }
 }
 
-/// Reads byte by byte, so that nothing is taken that a later reader wants.
+/// Reads byte by byte, so that no input is lost for a later reader.
 pub fn first_line(child: &mut Child) -> String {
     let mut line = Vec::new();
     let stdout = child.stdout.as_mut().unwrap();
@@ -95,7 +95,7 @@ pub fn first_line(child: &mut Child) -> String {
     panic!("no line on standard output; standard error: {stderr}");
 }
 
-/// Closes its input and waits for its end.
+/// Closes its input and waits for its exit.
 pub fn finish(mut child: Child) -> Output {
     drop(child.stdin.take());
     child.wait_with_output().unwrap()
@@ -120,7 +120,7 @@ pub fn pids(dir: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Those that still run; a dead child that nobody has waited for does not.
+/// Returns those that still run, without dead children that have not been reaped.
 pub fn living(pids: &[u32]) -> Vec<u32> {
     pids.iter()
         .copied()
@@ -128,7 +128,7 @@ pub fn living(pids: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// One letter, as `ps` shows it; nothing if there is no such process.
+/// Returns one letter, as in `ps`; empty if there is no such process.
 fn state_of(pid: u32) -> String {
     // Slim containers have no `ps`, and macOS has no /proc.
     if Path::new("/proc/self/stat").exists() {

@@ -1,4 +1,4 @@
-//! Starting: what is printed, what is refused, what is passed on, and users.
+//! Starting: output, errors, passed-on options, and users.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -259,7 +259,7 @@ async fn it_works_as_an_ordinary_user_too() {
     }
     let dir = dir();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // The build directory may be below root's home, where nobody else can go.
+    // The build directory may be below root's home, which other users cannot enter.
     let program = dir.path().join("flyball");
     fs::copy(&*PROGRAM, &program).unwrap();
     let mut command = Command::new(&program);
@@ -280,7 +280,7 @@ async fn it_works_as_an_ordinary_user_too() {
 
     let urls: Urls = serde_json::from_str(&first_line(&mut child)).unwrap();
 
-    // Root may look into anybody's sockets.
+    // Root may open any user's sockets.
     assert_all_answer(&urls).await;
     assert!(finish(child).status.success());
 }

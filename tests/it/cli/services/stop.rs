@@ -1,4 +1,4 @@
-//! Stopping: by the end of its input, by signals, by a kill; and what is left for the next start.
+//! Stopping: by end of input, by signals, by a kill; and the remains for the next start.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +36,7 @@ async fn closing_its_input_stops_all_servers_and_removes_the_sockets() {
 #[tokio::test]
 async fn the_servers_end_with_a_parent_that_was_killed() {
     let dir = dir();
-    // The shell holds the only writing end of the supervisor's input, as a program that spawned it would.
+    // The shell holds the only write end of the supervisor's input, like a program that spawned it.
     let script = r#"cd "$1" && mkfifo pipe && { "$2" services --dir dir --fsync off <pipe >ready & } && exec 3>pipe && read forever"#;
     let mut parent = Command::new("sh");
     parent
@@ -84,32 +84,32 @@ async fn after_a_kill_of_the_supervisor_itself_the_next_start_finds_everything()
 async fn a_stale_pid_file_whose_id_is_a_strangers_does_not_stop_postgres() {
     let dir = dir();
     drop(start(dir.path()));
-    // A process of the same user, as Postgres would see it, that has nothing to do with it.
-    let mut stranger = Command::new("sleep");
-    stranger.arg("60");
+    // An unrelated process of the same user as Postgres.
+    let mut unrelated = Command::new("sleep");
+    unrelated.arg("60");
     let owner = fs::metadata(dir.path().join("postgres")).unwrap();
     if rustix::process::geteuid().is_root() {
-        stranger.uid(owner.uid()).gid(owner.gid());
+        unrelated.uid(owner.uid()).gid(owner.gid());
     }
-    let mut stranger = stranger.spawn().unwrap();
+    let mut unrelated = unrelated.spawn().unwrap();
     let data = dir.path().join("postgres/data");
     fs::write(
         data.join("postmaster.pid"),
-        format!("{}\n{}\n1763640000\n5432\n", stranger.id(), data.display()),
+        format!("{}\n{}\n1763640000\n5432\n", unrelated.id(), data.display()),
     )
     .unwrap();
 
     let running = start(dir.path());
 
     assert_all_answer(&running.urls).await;
-    assert_eq!(stranger.try_wait().unwrap(), None);
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    assert_eq!(unrelated.try_wait().unwrap(), None);
+    unrelated.kill().unwrap();
+    unrelated.wait().unwrap();
 }
 
 #[tokio::test]
 async fn data_survive_a_restart() {
-    // As root: the servers' user must be let into a private directory that holds nothing but ours.
+    // As root: the servers' user must get access to a private directory that holds only our files.
     let dir = dir_with_mode(0o700);
     let running = start(dir.path());
     execute(&running.urls, "create table kept as select 42 as answer").await;
@@ -142,7 +142,7 @@ async fn signals_stop_it_in_order() {
 
         signal(child.id(), with);
 
-        // Its input stays open: it is the signal that ends it.
+        // Its input stays open, so only the signal ends it.
         let status = eventually("the end", SOON, || {
             std::future::ready(child.try_wait().unwrap())
         })
@@ -162,7 +162,7 @@ async fn an_input_that_closes_while_they_start_stops_them() {
     assert!(output.status.success(), "{output:?}");
     assert!(output.stdout.is_empty());
     assert!(pids(dir.path()).is_empty());
-    // What was begun does not stand in the way of the next start.
+    // The remains of an aborted start do not block the next one.
     assert_all_answer(&start(dir.path()).urls).await;
 }
 

@@ -1,4 +1,4 @@
-//! A queue with jobs in every state, and their place after an operation.
+//! A queue with jobs in every state, and their state after an operation.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub async fn enqueue(queue: &Queue, job: NewJob) -> i64 {
     queue.enqueue(&[job]).await.unwrap()[0].id
 }
 
-/// The time by the clock that counts.
+/// Returns the time by Postgres' clock.
 pub async fn now(queue: &Queue) -> Timestamp {
     sqlx::query_scalar::<_, jiff_sqlx::Timestamp>("select now()")
         .fetch_one(&queue.pool)
@@ -68,7 +68,7 @@ pub async fn worker(queue: &Queue) -> i32 {
     queue.register(&worker).await.unwrap()
 }
 
-/// Claims everything that is ready.
+/// Claims every ready job.
 pub async fn claim(queue: &Queue, worker: i32) -> Vec<i64> {
     let lanes = queue.ready_lanes().await.unwrap();
     let claims: Vec<LaneClaim> = lanes
@@ -84,7 +84,7 @@ pub async fn claim(queue: &Queue, worker: i32) -> Vec<i64> {
         .collect()
 }
 
-/// Runs everything that is ready to this ending.
+/// Runs every ready job to this outcome.
 pub async fn end_all(queue: &Queue, worker: i32, ending: Ending) -> Vec<i64> {
     let ids = claim(queue, worker).await;
     let ends: Vec<Finish> = ids

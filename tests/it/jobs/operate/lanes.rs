@@ -1,4 +1,4 @@
-//! Operations on lanes and on everything, and the rights to operate.
+//! Operations on lanes and on the whole queue, and the permissions for them.
 
 use flyball::jobs::postgres::LaneClaim;
 use flyball::jobs::{Attribution, BulkCursor, CancelFilter, Count, LanesAfter, State, Via};
@@ -270,8 +270,8 @@ async fn a_lane_is_weighed_whether_or_not_a_worker_has_seen_it() {
 async fn everything_is_paused_once_and_resuming_wakes_workers() {
     let (database, queue) = queue().await;
     assert_eq!(queue.paused().await.unwrap(), None);
-    let mut bell = PgListener::connect(database.url()).await.unwrap();
-    bell.listen("flyball").await.unwrap();
+    let mut listener = PgListener::connect(database.url()).await.unwrap();
+    listener.listen("flyball").await.unwrap();
 
     assert!(queue.pause_all(&signed()).await.unwrap());
     assert!(
@@ -293,7 +293,7 @@ async fn everything_is_paused_once_and_resuming_wakes_workers() {
 
     assert!(queue.resume_all(&Attribution::default()).await.unwrap());
     assert!(!queue.resume_all(&Attribution::default()).await.unwrap());
-    tokio::time::timeout(SOON, bell.recv())
+    tokio::time::timeout(SOON, listener.recv())
         .await
         .expect("a notification arrives")
         .unwrap();

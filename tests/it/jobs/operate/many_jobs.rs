@@ -126,7 +126,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
             },
             "{filter:?}"
         );
-        // Each is carried out, looked at, and taken back.
+        // Each operation is carried out, checked, and rolled back.
         let mut connection = database.pool().acquire().await.unwrap();
         let mut open = connection.begin().await.unwrap();
         let output = sqlx::query(
@@ -186,7 +186,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
     assert_eq!(
         queue.pulse(worker, &[]).await.unwrap().cancel,
         [running],
-        "its worker is told"
+        "its worker is notified"
     );
 }
 
@@ -352,8 +352,8 @@ async fn dead_letters_are_requeued_by_filter_and_wake_workers() {
             "{filter:?}"
         );
     }
-    let mut bell = PgListener::connect(database.url()).await.unwrap();
-    bell.listen("flyball").await.unwrap();
+    let mut listener = PgListener::connect(database.url()).await.unwrap();
+    listener.listen("flyball").await.unwrap();
 
     let walked = queue
         .requeue_dead(&like("%timeout%"), false, &BulkCursor::of(10), &signed())
@@ -361,7 +361,7 @@ async fn dead_letters_are_requeued_by_filter_and_wake_workers() {
         .unwrap();
 
     assert_eq!((walked.jobs, walked.next), (2, None));
-    tokio::time::timeout(SOON, bell.recv())
+    tokio::time::timeout(SOON, listener.recv())
         .await
         .expect("a notification arrives")
         .unwrap();

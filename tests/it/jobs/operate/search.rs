@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Executor, Row};
 
 use super::fixture::{SOON, claim, end_all, enqueue, job, later, queue, worker};
 
-/// Everything that a search finds, page by page, with the number of pages.
+/// Returns all results of a search, page by page, with the number of pages.
 async fn pages(queue: &Queue, filter: &JobFilter) -> (Vec<i64>, usize) {
     let mut filter = filter.clone();
     let (mut found, mut pages) = (Vec::new(), 0);
@@ -154,7 +154,7 @@ async fn a_search_finds_every_job_that_it_names_once_newest_first() {
     }
 }
 
-/// Many finished jobs over some days and as many that wait, written straight into the tables.
+/// Inserts many finished jobs over some days and as many waiting ones, directly into the tables.
 const MANY: &str = "
 with days as (
     select d, flyball.day_of(now()) - d as day from generate_series(0, 3) d
@@ -186,7 +186,7 @@ async fn no_search_walks_over_more_than_a_bounded_number_of_rows_and_none_scans_
     sqlx::query(MANY).execute(database.pool()).await.unwrap();
     let mut connection = queue.pool.acquire().await.unwrap();
 
-    // What the queue itself sends for a page that will not fill, at its largest step.
+    // The statement that the queue sends for a partial page, at its largest step.
     let worst = [
         ("list", "null, null, null, 'nobody'"),
         ("list", "'{cancelled}', null, null, null"),

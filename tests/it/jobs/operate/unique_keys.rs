@@ -7,7 +7,7 @@ use flyball::jobs::{BulkCursor, DeadFilter, NewJob, Queue, RetryAnswer};
 
 use super::fixture::{FENCE, claim, count, die, end_all, enqueue, job, queue, signed, worker};
 
-/// Ends everything that is ready as done.
+/// Completes every ready job.
 async fn complete_all(queue: &Queue, worker: i32) -> Vec<i64> {
     end_all(queue, worker, Ending::Completed).await
 }

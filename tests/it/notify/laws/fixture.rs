@@ -1,4 +1,4 @@
-//! A program with one pool, and servers that answer as they are told.
+//! A program with one pool, and servers with scripted answers.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// `answers` is given the path, the body, and how often the path was asked before.
+    /// `answers` receives the path, the body, and the number of earlier requests to the path.
     pub async fn start(
         answers: impl Fn(&str, &str, usize) -> Reply + Send + Sync + 'static,
     ) -> Self {

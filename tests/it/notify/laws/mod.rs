@@ -1,4 +1,4 @@
-//! Laws of the attempt at a message, on real stores and with servers that answer by what they are asked.
+//! Properties of sending a message, with real stores and servers with scripted answers.
 
 mod fixture;
 mod one_message;

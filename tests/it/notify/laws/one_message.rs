@@ -1,4 +1,4 @@
-//! One message alone stops no other, whatever a driver answers.
+//! A single message blocks no other, whatever a driver answers.
 
 use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ async fn a_message_whose_sender_is_forbidden_ends_by_its_own_attempts_and_stops_
             .priority(0)
             .max_attempts(2)])
         .await;
-    // Alone, it has been there once before the others come.
+    // The first message has one attempt alone before the others start.
     eventually("its first attempt", SOON, || async {
         (!server.times("/v2/email/outbound-emails").is_empty()).then_some(())
     })
@@ -87,7 +87,7 @@ async fn a_message_whose_sender_is_forbidden_ends_by_its_own_attempts_and_stops_
     fixture.program.stop().await;
 }
 
-/// Does what the text of a message says, if it is one of the classes of the property.
+/// Answers as the text of a message demands, if it names one of the tested classes.
 struct Stub {
     provider: Provider,
     class: Class,
@@ -107,7 +107,7 @@ impl Driver for Stub {
         message: &'a Message,
         _: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
-        let (reason, delay) = ("as it was told".to_owned(), Some(Duration::from_secs(3600)));
+        let (reason, delay) = ("as requested".to_owned(), Some(Duration::from_secs(3600)));
         let sent = match self.class {
             _ if ![POISON_NUMBER, "poison"]
                 .iter()
@@ -146,10 +146,10 @@ impl Driver for Stub {
     }
 }
 
-/// A number that stands for poison.
+/// The number of the poisonous message.
 const POISON_NUMBER: &str = "+15550666";
 
-/// Every class that any row of the ten tables has, but for limits of the account, which the account's own server counts.
+/// Every class in any of the ten tables, except limits of the account, which its own server counts.
 fn classes() -> Vec<(Provider, Class)> {
     let tables = [
         (Provider::Twilio, twilio::CODES),
@@ -178,7 +178,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
     let redis = Arc::new(patient_store(&redis_prefix()).await);
     let (store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (redis.clone(), redis);
-    let (tell, mut changes) = mpsc::unbounded_channel();
+    let (sender, mut changes) = mpsc::unbounded_channel();
     let (mut pools, mut carriers, mut jobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for (nth, (provider, class)) in classes().into_iter().enumerate() {
         let name = format!("{}-{nth}", provider.as_str());
@@ -196,7 +196,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
             headroom: 1.0,
             breaker_failures: 1,
             breaker_window: Duration::from_secs(3600),
-            // Whoever was stopped would be for longer than this test takes.
+            // A blocked message would stay blocked for longer than this test takes.
             breaker_cooldown: Duration::from_secs(3600),
             alert_url: None,
             alert_secret: None,
@@ -206,7 +206,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
             timeout: Duration::from_secs(5),
         };
         let accounts =
-            AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone()).unwrap();
+            AccountPool::open(pool.clone(), store.clone(), notes.clone(), sender.clone()).unwrap();
         pool::seed(&accounts).await.unwrap();
         let drivers: Vec<Box<dyn Driver>> = vec![Box::new(Stub { provider, class })];
         carriers.insert(
@@ -260,7 +260,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     .unwrap();
 
     let (poison, good): (Vec<NewJob>, Vec<NewJob>) = jobs.into_iter().unzip();
-    // Twice, as a message that fails comes again.
+    // Twice, as a failed message is retried.
     let first = queue.enqueue(&poison).await.unwrap();
     let tried = || async {
         let many: i64 = sqlx::query_scalar("select count(*) from flyball.delivery where tries > 0")

@@ -1,4 +1,4 @@
-//! A recipient that cannot be reached is left alone, and a recorded message is not sent again.
+//! An unreachable recipient is left alone, and a recorded message is not sent again.
 
 use flyball_fakes::{Fake, FakeOptions, Fault, Speaks};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ async fn five_hundred_messages_for_a_broken_endpoint_cost_dozens_of_requests_and
         (server.times("/healthy").len() == 100).then_some(())
     })
     .await;
-    // Past the first rest of five seconds, after which one goes first.
+    // After the first rest of five seconds, a single message goes first.
     tokio::time::sleep(Duration::from_secs(15).saturating_sub(begun.elapsed())).await;
     eventually("one that went first", SOON, || async {
         let times = server.times("/broken");
@@ -134,7 +134,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
     std::fs::write(&file, twilio_at(&fake)(folder.path())).unwrap();
     let serve = || program.serve_with(&["--config", &file.display().to_string()], &[]);
     let mut doomed = serve();
-    doomed.works().await;
+    doomed.worker_started().await;
     let args = json!({"channel": "sms", "to": "+15550123", "body": "hello"});
     let made = program.enqueue_as(1, |_| job("sms", args.clone())).await;
     eventually("the request", SOON, || async {
@@ -142,7 +142,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
     })
     .await;
 
-    // Its end cannot be written, so that it dies between its record and its end.
+    // Its end cannot be written, so it dies between its record and its end.
     let mut connection = program.pool().acquire().await.unwrap();
     let mut held = connection.begin().await.unwrap();
     held.execute("lock table flyball.lease in share mode")
@@ -198,7 +198,7 @@ async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_th
     fixture.until(&doubtful, State::Dead).await;
     assert_eq!(fake.totals(SID).requests, 1);
 
-    // What was taken is done, whether it can be written down or not.
+    // An accepted message is done, even if it cannot be recorded.
     fake.heal(SID);
     let good = fixture.enqueue(&[sms("retry")]).await;
     fixture.until(&good, State::Completed).await;

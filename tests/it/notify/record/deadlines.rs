@@ -1,4 +1,4 @@
-//! Deadlines, dead messages, and the end of the record.
+//! Deadlines, dead messages, and the removal of old records.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
     grow_older(&database, "2 hours").await;
     let mut expired = 0;
     loop {
-        // One at a time, so that the walk must go on where it stopped.
+        // One at a time, so that the walk must resume.
         let swept = deliveries.expire("mail", HOUR, 1).await.unwrap();
         expired += swept.jobs;
         if !swept.more {
@@ -151,7 +151,7 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
         "its key was freed"
     );
 
-    // A death of another sort is none of our business.
+    // Other causes of death are not handled here.
     let broken = enqueue_one(&queue, message("x@b.c")).await;
     bury(&queue, broken).await;
     let swept = deliveries.requeue_unsent("mail", 2).await.unwrap();
@@ -178,7 +178,7 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
     );
 }
 
-/// Claims the job and lets it die.
+/// Claims the job and ends it as dead.
 async fn bury(queue: &Queue, id: i64) {
     let kinds = vec!["notification".to_owned()];
     let new = NewWorker {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flyball::jobs::{NewJob, Queue};
 use flyball::notify::{
-    Attempt, BeginRequest, Begun, Deliveries, DeliveryState, DeliveryUpdate, Notice,
+    Attempt, BeginRequest, BegunDelivery, Deliveries, DeliveryState, DeliveryUpdate, Notice,
 };
 use flyball::providers::{Channel, EventKind, ProviderEvent, Recipient};
 use jiff::Timestamp;
@@ -103,7 +103,7 @@ pub async fn record_events(deliveries: &Deliveries, events: Vec<ProviderEvent>) 
         .sum()
 }
 
-pub async fn begun(deliveries: &Deliveries, job_id: i64, to: &str) -> Begun {
+pub async fn begun(deliveries: &Deliveries, job_id: i64, to: &str) -> BegunDelivery {
     deliveries
         .begin(BeginRequest {
             job_id,
@@ -153,7 +153,7 @@ pub async fn run(database: &Database, sql: &str) {
         .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// Everything that was enqueued was enqueued `ago` earlier.
+/// Moves the enqueueing time of all messages back by `ago`.
 pub async fn grow_older(database: &Database, ago: &str) {
     run(
         database,

@@ -1,4 +1,4 @@
-//! Recipients: how they are read, suppressed, digested and left alone.
+//! Recipients: parsing, suppression, digests and rests.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Executor};
 use super::fixture::{HOUR, begun, enqueue_one, event, message, record_events, run, sent, store};
 use crate::support::{Database, database};
 
-/// The digest under which a recipient is kept, by its digest without the key.
+/// Returns the digest under which a recipient is stored, from its unkeyed digest.
 pub async fn keyed(database: &Database, known: Vec<u8>) -> Vec<u8> {
     sqlx::query_scalar("select flyball.keyed_digest($1)")
         .bind(known)
@@ -191,7 +191,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         );
     }
 
-    // Providers name people as they like.
+    // Providers write recipients in different forms.
     let id = enqueue_one(&queue, message("Victim <victim@example.com>")).await;
     deliveries
         .record(sent(id, "Victim <victim@example.com>"))
@@ -214,7 +214,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
             .as_deref(),
         Some("unsubscribed")
     );
-    // One that comes without a name concerns whom the message went to.
+    // An event without a recipient applies to the message's own.
     let id = enqueue_one(&queue, message("Other <other@example.com>")).await;
     deliveries
         .record(sent(id, "Other <other@example.com>"))
@@ -236,7 +236,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
 }
 
 #[tokio::test]
-async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
+async fn a_digest_reveals_nothing_without_the_key_that_only_postgres_has() {
     let (database, _, deliveries) = store().await;
     let number = Recipient::parse(Channel::Sms, "+15550100000").unwrap();
     deliveries
@@ -277,7 +277,7 @@ async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
         .collect();
     assert_eq!(listed, expected, "it is HMAC-SHA-256");
 
-    // A role that may read all tables reads no key, and computes no digest.
+    // A role that may read all tables can neither read the key nor compute a digest.
     let role = format!("reports_{}", std::process::id());
     let mut reports = database.superuser().begin().await.unwrap();
     let statement = format!(
@@ -301,7 +301,7 @@ async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
 }
 
 #[tokio::test]
-async fn whoever_is_suppressed_is_told_before_an_attempt() {
+async fn a_suppressed_recipient_is_reported_before_an_attempt() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
     let suppressed = DeliveryUpdate {
@@ -394,7 +394,7 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
         .map(|one| one.id)
         .collect();
     let well = enqueue_one(&queue, message("well@b.c")).await;
-    // Those that were under way together count once, and the longest rest holds.
+    // Concurrent failures count once, and the longest rest wins.
     met(&deliveries, ids[0], "ill@b.c", unable(1, HOUR)).await;
     met(
         &deliveries,
@@ -431,7 +431,7 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
         "one finds out, and whoever comes later waits for it"
     );
 
-    // It fails: all wait again, longer. Then it goes well, and all may go.
+    // It fails: all wait again, longer. Then it succeeds, and all may go.
     met(&deliveries, ids[0], "ill@b.c", unable(2, 3 * HOUR)).await;
     assert!(
         requested()

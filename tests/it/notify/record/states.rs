@@ -160,7 +160,7 @@ async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone(
     for (n, written) in join_all(all).await {
         assert_eq!(written.is_ok(), n != 77, "{n}: {written:?}");
     }
-    // Two words about one job at once cannot be in one statement.
+    // One statement may contain only one report per job.
     let twice = join_all((0..2).map(|_| deliveries.record(sent(ids[77], "u77@b.c")))).await;
     assert!(twice.iter().all(Result::is_ok), "{twice:?}");
 
@@ -255,7 +255,7 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
     deliveries.record(sent(id, "a@b.c")).await.unwrap();
     assert_eq!(state(&database, id).await, "delivered");
 
-    // Neither saw the other: both were under way at once.
+    // The two were concurrent, so neither saw the other.
     let other = enqueue_one(&queue, message("a@b.c")).await;
     deliveries
         .record(DeliveryUpdate {
@@ -330,7 +330,7 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
     assert_eq!(
         priority(enqueue_one(&queue, message("a@b.c")).await).await,
         2,
-        "normal where nothing is said"
+        "normal by default"
     );
     assert_eq!(
         priority(enqueue_one(&queue, NewJob::new("notification", of("low")).priority(0)).await)
@@ -341,7 +341,7 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
 }
 
 #[tokio::test]
-async fn how_long_a_message_has_waited_is_told_by_the_clock_of_postgres() {
+async fn how_long_a_message_has_waited_is_reported_by_the_clock_of_postgres() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
     grow_older(&database, "2 hours").await;

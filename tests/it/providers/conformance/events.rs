@@ -1,10 +1,10 @@
-//! The drivers read the events that the fakes post: the message, its fate, and the id of the event.
+//! The drivers read the events posted by the fakes: the message, its fate, and the event's id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flyball::providers::{
-    self, Account, AccountSecret, EventKind, Posted, ProviderEvent, RejectedWebhook, Sent,
+    self, Account, AccountSecret, EventKind, ProviderEvent, RejectedWebhook, Sent, WebhookRequest,
 };
 use flyball_fakes::{Events, FakeOptions, Fate, sns};
 
@@ -16,7 +16,7 @@ use crate::support::eventually;
 /// Mailgun's key for webhooks.
 const KEY: &str = "the-webhook-signing-key";
 
-/// The event for each fate: Twilio reports neither complaints nor numbers that are gone for good.
+/// The event for each fate; Twilio reports neither complaints nor permanently invalid numbers.
 fn heard(subject: &Subject, fate: Fate) -> EventKind {
     match (subject.name, fate) {
         (_, Fate::Delivered) => EventKind::Delivered,
@@ -27,7 +27,7 @@ fn heard(subject: &Subject, fate: Fate) -> EventKind {
     }
 }
 
-/// A driver whose fake posts one event of this fate for each message, twice, to this address.
+/// Returns a driver whose fake posts one event of this fate per message, twice, to this address.
 async fn start(subject: Subject, fate: Fate, callback: &str) -> Pair {
     let events = Events {
         callback: callback.to_owned(),
@@ -45,7 +45,7 @@ async fn start(subject: Subject, fate: Fate, callback: &str) -> Pair {
         .await
 }
 
-/// The account with what its events are checked with.
+/// Returns the account with the credentials that verify its events.
 fn account(pair: &Pair) -> Account {
     let mut account = (pair.subject.settings)(&pair.fake, false);
     let mut option = |name: &str, value: String| account.options.insert(name.to_owned(), value);
@@ -74,7 +74,7 @@ async fn read(
     providers::events::read(
         provider,
         account,
-        &Posted {
+        &WebhookRequest {
             url,
             headers: &headers,
             body,
@@ -86,7 +86,7 @@ async fn read(
 }
 
 #[tokio::test]
-async fn events_tell_what_became_of_the_message_and_are_known_again() {
+async fn events_report_what_became_of_the_message_and_are_known_again() {
     let fates = [
         Fate::Delivered,
         Fate::Bounced,

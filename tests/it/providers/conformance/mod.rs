@@ -1,5 +1,5 @@
-//! One suite that every driver passes, against a fake that speaks its provider's format. What differs between providers is a
-//! table: [`subjects`].
+//! One suite for all drivers, each against a fake that speaks its provider's format. [`subjects`]
+//! lists the differences between providers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ mod subjects;
 
 use subjects::{Id, Subject, subjects};
 
-/// Longest that anything here may take on a busy machine.
+/// The time limit for each step on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A secret that only the provider may see.
+/// A secret that must appear nowhere but at the provider.
 const BODY: &str = "\"the-body-is-nobodys-business\"";
 const OWN_HEADER: (&str, &str) = ("x-conformance", "the-own-header-is-a-secret");
 
-/// A driver and the fake that it speaks to.
+/// A driver with its fake.
 struct Pair {
     subject: Subject,
     fake: Fake,
@@ -57,7 +57,7 @@ impl Subject {
         }
     }
 
-    /// A driver with the right credentials or with wrong ones.
+    /// Creates a driver with valid or invalid credentials.
     fn driver(&self, fake: &Fake, is_wrong: bool) -> Box<dyn Driver> {
         let mut account = (self.settings)(fake, is_wrong);
         account.name = "main".to_owned();
@@ -95,7 +95,8 @@ impl Pair {
         self.fake.totals_of_all().requests
     }
 
-    /// Sends once. The driver asks at most once, and says nothing that is nobody's business.
+    /// Sends once; checks that the driver sends at most one request and that its answer leaks no
+    /// secret.
     async fn send_with(&self, driver: &dyn Driver, context: &SendContext) -> ProviderResponse {
         let (before, message) = (self.requests(), self.subject.message(&self.fake));
         assert_eq!(driver.check(&message), [], "{}", self.subject.name);
@@ -120,7 +121,7 @@ impl Pair {
             .await
     }
 
-    /// By a driver of its own, whose connections nothing was said of yet.
+    /// Sends with a new driver, which has no open connection.
     async fn send_fresh(&self) -> ProviderResponse {
         let driver = self.subject.driver(&self.fake, false);
         self.send_with(&*driver, &context(Duration::from_secs(30)))
@@ -154,7 +155,7 @@ impl Pair {
         }
     }
 
-    /// Every request of the account goes wrong in this way.
+    /// Makes every request of the account fail in this way.
     fn fail(&self, fault: Fault) {
         self.fake.fail(self.subject.account, fault);
     }
@@ -185,7 +186,7 @@ async fn pairs() -> Vec<Pair> {
 }
 
 #[tokio::test]
-async fn a_success_is_told_with_the_providers_id_and_the_accounts_own_headers_arrive() {
+async fn a_success_is_reported_with_the_providers_id_and_the_accounts_own_headers_arrive() {
     for pair in pairs().await {
         for nth in 0..2 {
             let answer = pair.send().await;
@@ -347,7 +348,7 @@ async fn a_reset_after_everything_was_written_is_ambiguous_and_the_message_is_th
             "{}",
             pair.subject.name
         );
-        // The same once more, over a connection that was good before.
+        // The same again, over a connection that has worked before.
         pair.fake.heal(pair.subject.account);
         assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
         pair.fail(Fault::ResetAfterWrite);

@@ -1,4 +1,4 @@
-//! Whatever is given as a recipient, the one address on the wire is the one that suppressions are looked up by.
+//! For any recipient, the only address on the wire is the one used for suppressions.
 
 use flyball::providers::{Channel, Message, Recipient};
 use flyball_fakes::{Fake, FakeOptions};
@@ -14,7 +14,7 @@ use super::subjects::{Subject, subjects};
 /// Texts for one driver.
 const CASES: usize = 120;
 
-/// The parts of generated texts: good recipients, and everything that separates, hides and comments.
+/// The parts of generated texts: valid recipients, and every separator, quote and comment.
 const PIECES: &[&str] = &[
     "victim@example.com",
     "bob@example.net",
@@ -60,7 +60,7 @@ const PIECES: &[&str] = &[
     "#",
 ];
 
-/// Recipients with names, capitals and blanks as people write them.
+/// Recipients with names, capitals and blanks, as people write them.
 fn usual(channel: Channel, own: &str) -> BoxedStrategy<String> {
     let own = own.to_owned();
     match channel {
@@ -98,14 +98,14 @@ fn usual(channel: Channel, own: &str) -> BoxedStrategy<String> {
     }
 }
 
-/// Any text.
+/// Arbitrary text.
 fn texts(channel: Channel, own: &str) -> BoxedStrategy<String> {
     let odd = proptest::collection::vec(proptest::sample::select(PIECES), 1..6)
         .prop_map(|pieces| pieces.concat());
     prop_oneof![2 => usual(channel, own), 1 => odd].boxed()
 }
 
-/// Every address in the request that came last, by a reader of its own.
+/// Returns every address in the last request, by an independent parser.
 fn on_the_wire(subject: &Subject, fake: &Fake) -> Vec<String> {
     let (path, headers, body) = fake.last().unwrap_or_default();
     let json = || serde_json::from_str::<Value>(&body).unwrap();
@@ -169,7 +169,7 @@ fn on_the_wire(subject: &Subject, fake: &Fake) -> Vec<String> {
     }
 }
 
-/// Sends a text as the recipient; `None` where the door refuses it.
+/// Sends to a text as the recipient; `None` if validation rejects it.
 async fn sent(pair: &Pair, text: &str) -> Option<(Recipient, Vec<String>)> {
     let name = pair.subject.name;
     let recipient = Recipient::parse(pair.subject.channel, text).ok()?;
@@ -188,7 +188,7 @@ async fn sent(pair: &Pair, text: &str) -> Option<(Recipient, Vec<String>)> {
             &super::context(std::time::Duration::from_secs(30)),
         )
         .await;
-    // These fakes know one path, and tokens of hexadecimal digits; the others have been asked for all the same.
+    // These fakes accept a single path and hexadecimal tokens; the requests were sent all the same.
     if !["webhook", "apns"].contains(&name) {
         assert_eq!(
             answer.sent.as_str(),
@@ -219,7 +219,7 @@ async fn sent(pair: &Pair, text: &str) -> Option<(Recipient, Vec<String>)> {
 async fn the_one_address_on_the_wire_is_the_one_that_suppressions_are_looked_up_by() {
     let mut names = std::collections::BTreeSet::new();
     for subject in subjects() {
-        // An incoming webhook of Slack belongs to one channel: no recipient is on the wire.
+        // A Slack webhook belongs to one channel, so no recipient is on the wire.
         if subject.name == "slack by webhook" {
             continue;
         }
@@ -231,7 +231,7 @@ async fn the_one_address_on_the_wire_is_the_one_that_suppressions_are_looked_up_
         let (mut accepted, mut refused) = (0, 0);
         for _ in 0..CASES {
             let text = texts.new_tree(&mut runner).unwrap().current();
-            // A stranger's host is not asked.
+            // No foreign host receives a request.
             if channel == Channel::Webhook
                 && Recipient::parse(channel, &text)
                     .is_ok_and(|to| !to.address().starts_with(&pair.fake.url()))

@@ -1,5 +1,5 @@
-//! Requests are valid by what their providers publish: the parts of those descriptions that concern what is sent here, written down by
-//! hand. Fields that a description does not have fail.
+//! Requests are valid by their providers' published schemas, of which the relevant parts are copied
+//! here by hand. Unknown fields fail.
 
 use flyball::providers::{Message, Recipient};
 use flyball_fakes::FakeOptions;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::subjects::subjects;
 
-/// Lists the faults of a value by a JSON schema of the few words that are used here.
+/// Lists the violations of a JSON schema in the subset of keywords used here.
 fn wrong(schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     let fits = match schema["type"].as_str() {
         Some("object") => value.is_object(),
@@ -74,7 +74,8 @@ fn list(items: &Value, least: u64, most: u64) -> Value {
     json!({ "type": "array", "items": items, "minItems": least, "maxItems": most })
 }
 
-/// SendGrid's `POST /v3/mail/send`: `custom_args` of the mail is a text there, that of a personalisation an object of texts.
+/// SendGrid's `POST /v3/mail/send`: `custom_args` of the mail is a string, that of a
+/// personalization an object of strings.
 fn sendgrid() -> Value {
     let text = json!({ "type": "string", "minLength": 1 });
     let texts =
@@ -183,7 +184,7 @@ fn apns() -> Value {
     json!({ "type": "object", "required": ["aps"], "properties": { "aps": aps }, "additionalProperties": {} })
 }
 
-/// The fields of a form, and how often each may come.
+/// The fields of a form, each with its allowed number of occurrences.
 fn form(name: &str) -> &'static [(&'static str, usize)] {
     match name {
         "twilio" => &[
@@ -220,7 +221,7 @@ fn form(name: &str) -> &'static [(&'static str, usize)] {
     }
 }
 
-/// Nearly everything that each driver's `extra` may hold.
+/// Returns a value for nearly every field of each driver's `extra`.
 fn extra(name: &str) -> Value {
     match name {
         "sendgrid" => {

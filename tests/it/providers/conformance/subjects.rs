@@ -1,31 +1,31 @@
-//! The drivers, how each is set up for its fake, and what differs between them.
+//! The drivers, their setup for their fakes, and the differences between them.
 
 use flyball::providers::{
     self, Account, AccountSecret, Channel, Driver, InvalidAccount, Scope, Tools,
 };
 use flyball_fakes::{Fake, Speaks, ThrottleScope};
 
-/// The origin of the id that comes with a success.
+/// The origin of the id in a successful answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Id {
     None,
     Theirs,
-    /// The message brought its own.
+    /// The id set in the message.
     Own,
 }
 
 /// Builds a driver.
 pub type Build = fn(&Account, &Tools) -> Result<Box<dyn Driver>, InvalidAccount>;
 
-/// A driver and what is expected of it.
+/// A driver with the expectations for it.
 pub struct Subject {
     pub name: &'static str,
     pub speaks: Speaks,
-    /// The account at the fake, and its secret there.
+    /// The account at the fake, and its secret.
     pub account: &'static str,
     pub secret: &'static str,
     pub build: Build,
-    /// The account's settings with its credentials, or with wrong ones.
+    /// Returns the account's settings with valid or invalid credentials.
     pub settings: fn(&Fake, bool) -> Account,
     pub channel: Channel,
     pub to: fn(&Fake) -> String,
@@ -34,25 +34,26 @@ pub struct Subject {
     pub gives_id: Id,
     /// The scope of each throttle, as far as the answer states it.
     pub scopes: &'static [(ThrottleScope, Scope)],
-    /// The provider has a place for how long to wait.
+    /// The provider's format has a place for the delay.
     pub tells_delay: bool,
-    /// The word for a status of 500, where it is another than for 503.
+    /// The word for status 500, if it differs from the one for 503.
     pub broken: Option<&'static str>,
-    /// The words for errors of the server, a refused connection, bad credentials, and a recipient that is gone.
+    /// The words for a server error, a refused connection, invalid credentials, and a recipient
+    /// that is gone.
     pub unavailable: &'static str,
     pub unreachable: &'static str,
     pub unauthorized: &'static str,
     pub gone: &'static str,
     pub suppresses: bool,
-    /// It asks once more with a new access token where one is not taken, which sends nothing twice.
+    /// The driver retries once with a new access token after a 401; nothing is sent twice.
     pub asks_again_when_unauthorized: bool,
-    /// The body of a good answer says nothing.
+    /// The body of a successful answer is empty.
     pub any_2xx_is_success: bool,
 }
 
 const FROM: &str = "Shop <shop@example.com>";
 
-/// An account with these settings and credentials.
+/// Returns an account with these settings and credentials.
 fn account(
     base_url: Option<String>,
     options: &[(&str, &str)],
@@ -72,7 +73,7 @@ fn account(
     }
 }
 
-/// The expectations that most providers share.
+/// Returns the expectations shared by most providers.
 const USUAL: Subject = Subject {
     name: "",
     speaks: Speaks::Webhook,
@@ -137,7 +138,7 @@ fn telegram() -> Subject {
         channel: Channel::Chat,
         to: |_| "471147114711".to_owned(),
         success: "delivered",
-        // Whose limit it is the answer does not tell.
+        // The answer does not state the scope of the limit.
         scopes: &[
             (ThrottleScope::Account, Scope::Recipient),
             (ThrottleScope::Recipient, Scope::Recipient),
@@ -200,7 +201,8 @@ fn slack_web() -> Subject {
             )
         },
         gives_id: Id::Theirs,
-        // With `internal_error` some of it may have happened, as Slack's documents say.
+        // After `internal_error` a part of it may have happened, according to Slack's
+        // documentation.
         broken: Some("ambiguous"),
         ..slack_webhook()
     }
@@ -226,7 +228,7 @@ fn webhook() -> Subject {
         to: |fake| format!("{}/hooks/of-ann", fake.url()),
         success: "delivered",
         gives_id: Id::None,
-        // Whatever is wrong with an endpoint concerns nobody else.
+        // A problem of one endpoint concerns no other.
         scopes: &[(ThrottleScope::Account, Scope::Recipient)],
         unavailable: "throttled",
         unreachable: "throttled",
@@ -270,7 +272,7 @@ fn smtp() -> Subject {
             (ThrottleScope::Connection, Scope::Account),
             (ThrottleScope::Recipient, Scope::Recipient),
         ],
-        // A server that takes nothing just now is given time, as one that is asked too much.
+        // A server that accepts nothing at the moment is treated like one that is rate limiting.
         unavailable: "throttled",
         ..USUAL
     }
@@ -374,7 +376,7 @@ pub fn mailgun() -> Subject {
 }
 
 fn fcm() -> Subject {
-    /// A key that is made for tests and known to everybody.
+    /// A public key for tests only.
     const KEY: &str = include_str!("../../../../lab/fakes/src/keys/test_only_sns_key.pem");
     Subject {
         name: "fcm",
@@ -406,7 +408,7 @@ fn fcm() -> Subject {
 }
 
 fn apns() -> Subject {
-    /// A key that is made for tests and known to everybody.
+    /// A public key for tests only.
     const KEY: &str = include_str!("../../support/apns_test_only.p8");
     Subject {
         name: "apns",

@@ -18,7 +18,7 @@ async fn ten_workers_share_the_rate_of_an_account() {
     let begun = Instant::now();
     let until = begun + Duration::from_secs(4);
     let tasks: Vec<_> = workers
-        .desks
+        .pools
         .iter()
         .flat_map(|account_pool| {
             [
@@ -49,7 +49,8 @@ async fn ten_workers_share_the_rate_of_an_account() {
         f64::from(granted.load(Ordering::Relaxed)),
         begun.elapsed().as_secs_f64(),
     );
-    // The bucket may hold 20 ms and what fits between; ten workers with a bucket each would be ten times as many.
+    // The bucket holds 20 ms of the rate, plus what fits in between; ten separate buckets would
+    // allow ten times as much.
     assert!(granted <= 50.0 * took + 4.0, "{granted} in {took} s");
     assert!(granted >= 50.0, "{granted} in {took} s");
 }
@@ -57,7 +58,7 @@ async fn ten_workers_share_the_rate_of_an_account() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_over() {
     let workers = workers(2, pool("blocked", 3, 1000.0, |_| {})).await;
-    let [one, other] = [&workers.desks[0], &workers.desks[1]];
+    let [one, other] = [&workers.pools[0], &workers.pools[1]];
     let mut first = None;
     for _ in 0..3 {
         if let Checkout::Held(held) = one.take(next(), &[], SOON).await
@@ -115,7 +116,7 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
     let workers = workers(1, pool("shed", 10, 100.0, |_| {})).await;
-    let account_pool = &workers.desks[0];
+    let account_pool = &workers.pools[0];
     eventually("the whole capacity", SOON, || async {
         (workers.capacity().await == Some(1000.0)).then_some(())
     })
@@ -155,9 +156,9 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() {
     let workers = workers(1, pool("learned", 1, -1.0, |_| {})).await;
-    let account_pool = &workers.desks[0];
+    let account_pool = &workers.pools[0];
     assert_eq!(workers.capacity().await.filter(|rps| *rps >= 0.0), None);
-    // The provider takes ten in each second.
+    // The provider accepts ten per second.
     let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
     let known = async {
         loop {
@@ -186,7 +187,7 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
         .await
         .expect("a capacity near what the provider takes");
 
-    // So the others wait in their lane, where they hold nobody up.
+    // So the others wait in their lane, where they block nothing.
     let ask = AcquireRequest {
         throttle: Name::new("learned").unwrap(),
         lanes: vec![LaneRequest {
@@ -202,7 +203,7 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is_back() {
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
-    let account_pool = &workers.desks[0];
+    let account_pool = &workers.pools[0];
     for delay in [40, 20] {
         let Checkout::Held(held) = account_pool.take(next(), &[], SOON).await else {
             panic!("an account is free")
@@ -234,7 +235,7 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
         "{view:?}"
     );
 
-    // What waits in the throttle's lanes is told as well: nothing flows, and why.
+    // The report also covers jobs waiting in the throttle's lanes: nothing flows, and the reason.
     let ask = AcquireRequest {
         throttle: Name::new("gone").unwrap(),
         lanes: vec![LaneRequest::default()],
@@ -247,10 +248,10 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
     let mut workers = workers(10, pool("breaker", 1, 1000.0, |_| {})).await;
-    // Refusals never open it.
+    // Rejections never open the breaker.
     for _ in 0..8 {
         let held = eventually("the account", SOON, || async {
-            match workers.desks[0]
+            match workers.pools[0]
                 .take(next(), &[], Duration::from_secs(1))
                 .await
             {
@@ -258,20 +259,20 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                 _ => None,
             }
         });
-        workers.desks[0]
+        workers.pools[0]
             .throttled(&held.await, Some(Duration::ZERO), "answered 429")
             .await;
     }
-    workers.desks[0].resume("account_1").await.unwrap();
+    workers.pools[0].resume("account_1").await.unwrap();
     assert!(
         workers.changes.try_recv().is_err(),
         "a 429 changed a breaker"
     );
 
-    // Failures of several workers add up; the fifth opens it.
+    // Failures of several workers add up; the fifth opens the breaker.
     for nth in 0..5 {
         let held = eventually("the account", SOON, || async {
-            match workers.desks[nth]
+            match workers.pools[nth]
                 .take(next(), &[], Duration::from_secs(1))
                 .await
             {
@@ -284,7 +285,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
             workers.changes.try_recv().is_err(),
             "open before the fifth failure"
         );
-        workers.desks[nth].failed(&held, "answered 503", None).await;
+        workers.pools[nth].failed(&held, "answered 503", None).await;
     }
     let opened = Instant::now();
     assert_eq!(
@@ -295,13 +296,13 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
     for round in 0..2 {
         let begun = if round == 0 { opened } else { Instant::now() };
         let racing: Vec<_> = workers
-            .desks
+            .pools
             .iter()
             .map(|account_pool| {
                 let account_pool = account_pool.clone();
                 tokio::spawn(async move {
                     let mut held = Vec::new();
-                    // For as long as the cooldown and a while longer.
+                    // For the cooldown and a while longer.
                     while begun.elapsed() < Duration::from_secs(6) {
                         match account_pool
                             .take(next(), &[], Duration::from_millis(100))
@@ -340,7 +341,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
             (BreakerState::Open, BreakerState::HalfOpen)
         );
         if round == 0 {
-            workers.desks[worker]
+            workers.pools[worker]
                 .failed(&held, "answered 503", None)
                 .await;
             assert_eq!(
@@ -348,14 +349,14 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                 (BreakerState::HalfOpen, BreakerState::Open)
             );
         } else {
-            workers.desks[worker].succeeded(&held, None).await;
+            workers.pools[worker].succeeded(&held, None).await;
             assert_eq!(
                 workers.changed().await,
                 (BreakerState::HalfOpen, BreakerState::Closed)
             );
         }
     }
-    for account_pool in &workers.desks {
+    for account_pool in &workers.pools {
         eventually("flowing", SOON, || async {
             match account_pool.take(next(), &[], Duration::from_secs(1)).await {
                 Checkout::Held(held) => {
@@ -372,18 +373,18 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_others_go_on() {
     let mut workers = workers(2, pool("refused", 2, 1000.0, |_| {})).await;
-    let Checkout::Held(held) = workers.desks[0].take(next(), &[], SOON).await else {
+    let Checkout::Held(held) = workers.pools[0].take(next(), &[], SOON).await else {
         panic!("an account is free")
     };
-    let Checkout::Held(again) = workers.desks[1].take(next(), &[1 - held.at], SOON).await else {
+    let Checkout::Held(again) = workers.pools[1].take(next(), &[1 - held.at], SOON).await else {
         panic!("it is free still")
     };
     assert!(
-        !workers.desks[0].account_failed(&held, "answered 401").await,
-        "one message cannot tell"
+        !workers.pools[0].account_failed(&held, "answered 401").await,
+        "one message proves nothing"
     );
     assert!(
-        workers.desks[1]
+        workers.pools[1]
             .account_failed(&again, "answered 401")
             .await,
         "two can"
@@ -393,11 +394,11 @@ async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_o
         (BreakerState::Closed, BreakerState::Open)
     );
     for _ in 0..20 {
-        let Checkout::Held(other) = workers.desks[1].take(next(), &[], SOON).await else {
+        let Checkout::Held(other) = workers.pools[1].take(next(), &[], SOON).await else {
             panic!("the other account is free")
         };
         assert_ne!(other.at, held.at);
-        workers.desks[1].succeeded(&other, None).await;
+        workers.pools[1].succeeded(&other, None).await;
     }
     eventually("the open breaker on the page", SOON, || async {
         (workers.flow(1, held.at + 1) == Flow::Open).then_some(())
@@ -408,7 +409,7 @@ async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whether_it_is_back() {
     let mut workers = workers(2, pool("left", 1, 1000.0, |_| {})).await;
-    let account_pool = workers.desks[0].clone();
+    let account_pool = workers.pools[0].clone();
     let known = [next(), next()];
     for message in known {
         let Checkout::Held(held) = account_pool.take(message, &[], SOON).await else {
@@ -421,7 +422,8 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
         (BreakerState::Closed, BreakerState::Open)
     );
     let begun = Instant::now();
-    // Those two ask all the time, from the end of the cooldown on; then one comes that has not been there.
+    // The two known messages ask all the time, from the end of the cooldown on; then a new one
+    // arrives.
     while begun.elapsed() < Duration::from_secs(5) {
         for message in known {
             let taken = account_pool
@@ -435,7 +437,7 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let other = workers.desks[1].clone();
+    let other = workers.pools[1].clone();
     let held = eventually("another message's turn", SOON, || async {
         match other.take(next(), &[], Duration::from_secs(1)).await {
             Checkout::Held(held) => Some(held),

@@ -17,7 +17,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 
 /// Several workers on one pool.
 pub struct Workers {
-    pub desks: Vec<AccountPool>,
+    pub pools: Vec<AccountPool>,
     pub store: Arc<RedisStore>,
     pub changes: mpsc::UnboundedReceiver<(String, Change)>,
     _stop: DropGuard,
@@ -56,13 +56,14 @@ pub async fn workers(many: usize, pool: Pool) -> Workers {
         .unwrap()
         .with_bound(Duration::from_secs(20));
     let store = Arc::new(store);
-    let (tell, changes) = mpsc::unbounded_channel();
+    let (sender, changes) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let metrics = PoolMetrics::register(&mut Registry::default());
-    let mut desks = Vec::new();
+    let mut pools = Vec::new();
     for _ in 0..many {
         let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
-        let account_pool = AccountPool::open(pool.clone(), as_store, notes, tell.clone()).unwrap();
+        let account_pool =
+            AccountPool::open(pool.clone(), as_store, notes, sender.clone()).unwrap();
         eventually("the throttles", SOON, || async {
             seed(&account_pool).await.ok()
         })
@@ -73,26 +74,26 @@ pub async fn workers(many: usize, pool: Pool) -> Workers {
             metrics.clone(),
             stop.clone(),
         ));
-        desks.push(account_pool);
+        pools.push(account_pool);
     }
     Workers {
-        desks,
+        pools,
         store,
         changes,
         _stop: stop.drop_guard(),
     }
 }
 
-/// The number of a message that nobody has seen before.
+/// Returns an unused message number.
 pub fn next() -> i64 {
     static LAST: AtomicI64 = AtomicI64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Workers {
-    /// The account as this worker saw it last.
+    /// Returns the account as last seen by this worker.
     pub fn flow(&self, worker: usize, account: usize) -> Flow {
-        self.desks[worker]
+        self.pools[worker]
             .view()
             .accounts
             .get(account - 1)
@@ -107,9 +108,9 @@ impl Workers {
         (change.from, change.to)
     }
 
-    /// The capacity that the pool's throttle has been told.
+    /// Returns the capacity reported to the pool's throttle.
     pub async fn capacity(&self) -> Option<f64> {
-        let name = Name::new(self.desks[0].pool().name.clone()).unwrap();
+        let name = Name::new(self.pools[0].pool().name.clone()).unwrap();
         let status = self.store.status(&name).await.unwrap().unwrap();
         status.raw.get("capacity").map(|text| text.parse().unwrap())
     }

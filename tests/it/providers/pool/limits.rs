@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::fixture::{SOON, next, pool, workers};
 use crate::support::eventually;
 
-/// A provider whose accounts really bear so much each second, by its own clock.
+/// A provider whose accounts accept this many requests per second of its own clock.
 struct Limits {
     counts: std::sync::Mutex<Vec<(u64, u32)>>,
     begun: Instant,
@@ -39,8 +39,8 @@ impl Limits {
     }
 }
 
-/// Sends as fast as the pool lets it for some seconds, after two of five accounts were blocked; answers refusals, what was sent, and
-/// how few accounts were left at one time.
+/// Sends at full speed for some seconds, with two of five accounts blocked; returns rejections,
+/// sent messages, and the lowest number of available accounts.
 async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
     const ACCOUNTS: usize = 5;
     let workers = workers(
@@ -48,7 +48,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
         pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding),
     )
     .await;
-    let account_pool = workers.desks[0].clone();
+    let account_pool = workers.pools[0].clone();
     let limits = Arc::new(Limits {
         counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]),
         begun: Instant::now(),
@@ -147,7 +147,7 @@ async fn without_shedding_blocked_accounts_take_the_others_with_them_and_with_it
 async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_refusal() {
     const AT_ONCE: usize = 64;
     let workers = workers(2, pool("free", 2, -1.0, |_| {})).await;
-    let [one, other] = [&workers.desks[0], &workers.desks[1]];
+    let [one, other] = [&workers.pools[0], &workers.pools[1]];
     let named = |name: &str| Name::new(name).unwrap();
     let of_pool = workers.store.status(&named("free")).await.unwrap().unwrap();
     assert_eq!(
@@ -186,7 +186,8 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
     })
     .await;
     assert_eq!(other.view().available, 1);
-    // It is felt out: one, then twice as many with each that goes well; and then as many as anybody wants are under way at once.
+    // Concurrency recovers gradually: one, then twice as many after each success, until it no
+    // longer limits.
     let all = eventually("as many at once as before", SOON, || async {
         let mut all = Vec::new();
         while all.len() < AT_ONCE {
@@ -211,7 +212,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         "nothing was learned that limits it"
     );
 
-    // A breaker opens for it as for any other.
+    // A breaker opens for this account as for any other.
     for _ in 0..5 {
         let Checkout::Held(held) = one.take(next(), &[1], SOON).await else {
             panic!("the first account is free")
@@ -224,7 +225,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
     .await;
 }
 
-/// A driver that only notes how many requests it may have under way.
+/// A driver that records its assigned concurrency.
 struct Narrow(Arc<AtomicU32>);
 
 impl Driver for Narrow {
@@ -265,7 +266,7 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
         CancellationToken::new(),
     );
     tokio::spawn(maintain(
-        workers.desks[0].clone(),
+        workers.pools[0].clone(),
         Arc::new(drivers),
         metrics,
         stop.child_token(),
@@ -296,7 +297,7 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
         workers.store.set(&throttle, &change).await.unwrap();
         let begun = Instant::now();
         output(each).await;
-        // Ten looks are ten seconds; a machine that is that slow tells nothing.
+        // Ten observations take ten seconds; on a slower machine the test proves nothing.
         println!("{knob}: after {:?}", begun.elapsed());
     }
 }

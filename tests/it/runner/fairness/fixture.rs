@@ -1,4 +1,4 @@
-//! Workers in this process, and notes of the order in which jobs began.
+//! Workers in this process, and records of the order in which jobs began.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ impl FairnessFixture {
         }
     }
 
-    /// Starts a worker with connections of its own, as another process has.
+    /// Starts a worker with its own connections, like a separate process.
     pub async fn worker(&self, config: Config) -> Worker {
         let queue = Queue::connect(self.database.url(), 6, SOON).await.unwrap();
         let store = Arc::new(patient_store(&self.prefix).await);
@@ -70,7 +70,7 @@ impl FairnessFixture {
         self.enqueue_many(job, count).await;
     }
 
-    /// Registers a kind whose jobs, once begun, wait for the gate; counts those that have begun.
+    /// Registers a kind whose jobs wait at the gate once begun, and counts the begun ones.
     pub fn gated(&mut self, kind: &str) -> (Arc<AtomicUsize>, watch::Sender<bool>) {
         let (runs, gate) = (Arc::new(AtomicUsize::new(0)), watch::Sender::new(false));
         let (counted, opened) = (runs.clone(), gate.clone());
@@ -85,7 +85,7 @@ impl FairnessFixture {
         (runs, gate)
     }
 
-    /// Registers a kind that notes each job as it begins: its key and its priority.
+    /// Registers a kind that records each job as it begins: its key and its priority.
     pub fn note(&mut self) -> Notes {
         let notes = Notes::default();
         let noted = notes.clone();

@@ -1,4 +1,4 @@
-//! Limits of concurrency, and a pause of everything.
+//! Concurrency limits, and a pause of the whole queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,7 +95,7 @@ async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_
         .turn("t", &[("rps", "-1"), ("concurrency", "1")])
         .await;
     fixture.enqueue("t", "", 1, 2).await;
-    // A holder that never speaks again, as a killed process does.
+    // A holder that never renews, like a killed process.
     let dead = flyball::throttle::Holder {
         id: "dead".into(),
         ttl: Duration::from_secs(3),
@@ -148,7 +148,7 @@ async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
         )
         .await;
     fixture.enqueue("t", "k", 1, 2).await;
-    // Its words would stand for longer than anybody waits here.
+    // Its reports would be valid for longer than this test waits.
     let first = fixture
         .worker(Config {
             ttl: Duration::from_secs(600),
@@ -215,7 +215,7 @@ async fn while_everything_is_paused_no_job_begins() {
         .execute(&fixture.queue.pool)
         .await
         .unwrap();
-    // The word travels with the heartbeat, which comes every second.
+    // The pause arrives with the heartbeat, every second.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     fixture.enqueue("t", "", 1, 5).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;

@@ -38,7 +38,7 @@ async fn workers_share_the_lanes_out_and_take_over_those_of_a_dead_one_within_fi
     }
     notes.reach(200).await;
 
-    // A third that is gone without a word keeps its part only as long as its word held.
+    // A third worker that disappears keeps its lanes only until its time to live ends.
     let gone = flyball::jobs::postgres::NewWorker {
         name: "gone".into(),
         host: "h".into(),
@@ -117,7 +117,8 @@ async fn the_last_worker_keeps_its_lanes_however_busy_it_is() {
     let worker = fixture.worker(config(2)).await;
     until_begun(&long, 2).await;
 
-    // Two seconds without a free permit are enough to let lanes go. What it renews after that, it keeps.
+    // Two seconds without a free permit are enough to release lanes. Those renewed after that are
+    // kept.
     let sql = "select clock_timestamp() + interval '2 s'";
     let unable_at: jiff_sqlx::Timestamp = sqlx::query_scalar(sql)
         .fetch_one(&fixture.queue.pool)

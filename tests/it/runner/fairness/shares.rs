@@ -26,7 +26,7 @@ async fn lanes_get_the_shares_of_their_weights() {
     notes.reach(2400).await;
     worker.stop().await;
 
-    // Not only on the whole: each stretch of a second and a half has the shares.
+    // Not only on average: each stretch of 1.5 s has these shares.
     for (stretch, keys) in notes.keys()[..2400].chunks(600).enumerate() {
         for (key, fair) in [("a", 0.125), ("b", 0.25), ("c", 0.625)] {
             let share = keys.iter().filter(|noted| *noted == key).count() as f64 / 600.0;
@@ -68,8 +68,8 @@ async fn throttles_get_the_shares_of_their_weights_of_a_workers_permits() {
     notes.reach(700).await;
     worker.stop().await;
 
-    // The first answers tell the weights. The middle one of three stretches: a throttle whose store did not answer in time for a
-    // moment gets less in that one.
+    // The first answers report the weights. The median of three stretches, because a throttle whose
+    // store answers late for a moment gets less in that stretch.
     let mut heavy: Vec<usize> = notes.keys()[100..700]
         .chunks(200)
         .map(|throttles| {
@@ -99,7 +99,7 @@ async fn a_newcomer_is_served_within_one_round_of_a_long_queue() {
     let worker = fixture.worker(config(64)).await;
     notes.reach(300).await;
 
-    // While nothing flows the newcomer is found; how long that takes is not the matter here.
+    // Discovery of the new lane takes a while without any flow; its duration is tested elsewhere.
     fixture.turn("t", &[("rps", "0")]).await;
     fixture.enqueue("t", "new", 1, 5).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -112,7 +112,7 @@ async fn a_newcomer_is_served_within_one_round_of_a_long_queue() {
     let first = notes.keys().iter().position(|key| key == "new").unwrap();
     worker.stop().await;
 
-    // A round of five lanes, and what may be claimed at once, which begins in the order of age.
+    // A round of five lanes, plus one batch of claims, which starts in order of age.
     assert!(
         first < before + 5 + 10,
         "{} jobs of others went before it",
@@ -140,7 +140,7 @@ async fn urgent_jobs_go_first_and_each_other_priority_has_its_turn_every_few_sec
 
     let noted = notes.0.lock().unwrap().clone();
     let priorities: Vec<i32> = noted.iter().map(|(_, _, priority)| *priority).collect();
-    // No other priority is due within two seconds, in which a calm machine begins 300.
+    // No other priority is due within two seconds, in which a calm machine begins 300 jobs.
     let first = noted
         .iter()
         .take(100)
@@ -154,7 +154,7 @@ async fn urgent_jobs_go_first_and_each_other_priority_has_its_turn_every_few_sec
         let turns: Vec<usize> = (0..1000)
             .filter(|place| priorities[*place] == passed_over)
             .collect();
-        // A turn is due after two seconds, and three go by at least while 450 jobs flow.
+        // A turn is due after two seconds, and at least three pass while 450 jobs flow.
         let waits = [0]
             .iter()
             .chain(&turns)

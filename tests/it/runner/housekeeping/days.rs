@@ -1,4 +1,4 @@
-//! Old days are emptied; jobs that live in them stay.
+//! Old days are emptied; their unfinished jobs stay.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn an_old_day_goes_and_its_living_jobs_stay_with_their_attempts() {
         "nothing that lives has lost its job or its history"
     );
 
-    // A day that could not be dropped is not emptied again with every round.
+    // A day that could not be dropped is not emptied again in every round.
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 0);
     run(
         pool,
@@ -64,9 +64,9 @@ async fn an_old_day_goes_and_its_living_jobs_stay_with_their_attempts() {
 async fn a_day_with_many_living_jobs_is_thinned_without_locking_it() {
     let (database, queue) = queue().await;
     let pool = database.pool();
-    // One in two lives: more than one prune copies under its lock.
+    // Half of the jobs live, more than one prune copies under its lock.
     let day = old_day(pool, 9, 60_000, 2).await;
-    // Somebody reads the day all the while; a lock of the whole table would have to wait for that.
+    // The day is being read all the while; a lock on the whole table would have to wait.
     let mut reader = PgConnection::connect(database.url()).await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(format!(
         "begin; select count(*) from flyball.job_{day}"
@@ -98,7 +98,7 @@ async fn a_day_with_many_living_jobs_is_thinned_without_locking_it() {
 async fn days_that_must_be_thinned_take_turns_and_do_not_keep_others_from_being_pruned() {
     let (database, queue) = queue().await;
     let pool = database.pool();
-    // Every job lives, so that a walk through them has many steps.
+    // Every job lives, so a walk takes many steps.
     for ago in [12, 11] {
         old_day(pool, ago, 30_000, 1).await;
     }
@@ -106,7 +106,7 @@ async fn days_that_must_be_thinned_take_turns_and_do_not_keep_others_from_being_
 
     let round = tokio::spawn(async move { queue.maintain(WEEK).await });
 
-    // The second moves while the first is under way.
+    // The second day makes progress while the first is in progress.
     let moved = "select count(*) from flyball.day where next > day << 38";
     eventually("both days are under way", SOON, async || {
         (number(pool, moved).await == 2).then_some(())
@@ -139,7 +139,7 @@ async fn thinning_goes_on_where_the_round_before_ended() {
         1,
         "it is through"
     );
-    // It is tried again a day later, from the beginning.
+    // It is retried a day later, from the beginning.
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 0);
     run(
         pool,
@@ -156,7 +156,8 @@ async fn a_job_that_waited_long_keeps_its_result_for_the_retention_after_its_end
     let pool = database.pool();
     let pruned = old_day(pool, 20, 100, 1_000_000).await;
     let thinned = old_day(pool, 19, 20_010, 1_000_000).await;
-    // Two jobs of each day ran lately; in the second so many more live that it must be thinned.
+    // Two jobs of each day ran recently; in the second day too many jobs live, so it must be
+    // thinned first.
     for day in [pruned, thinned] {
         run(pool, &format!("update flyball.attempt set finished_at = now() - interval '6 days' where job_id - ({day}::bigint << 38) in (7, 8)")).await;
     }
@@ -222,7 +223,7 @@ async fn a_job_that_is_replaced_while_its_day_is_emptied_stays_replaced() {
         let queue = queue.clone();
         tokio::spawn(async move { queue.maintain(WEEK).await })
     };
-    // It has copied what lives, and waits for the reader.
+    // It has copied the living jobs, and waits for the reader.
     let waits = format!(
         "select count(*) from pg_locks where relation = 'flyball.job_{day}'::regclass and not granted and mode = 'AccessExclusiveLock'"
     );
@@ -244,13 +245,14 @@ async fn a_job_that_is_replaced_while_its_day_is_emptied_stays_replaced() {
     );
 }
 
-/// Empties a day of twenty living jobs while a transaction of that day enqueues two jobs that are ready and one for later.
-/// Returns the ids of the three and the number of jobs that the day kept.
+/// Empties a day of twenty living jobs while a transaction of that day enqueues two ready jobs and
+/// a later one. Returns the ids of the three and the number of jobs kept in the day.
 async fn late_jobs_of_an_old_day(database: &Database, queue: &Queue) -> (Vec<i64>, Option<i64>) {
     let pool = database.pool();
     let day = old_day(pool, 9, 200, 10).await;
     run(pool, "select setval('flyball.job_seq', 1000)").await;
-    // A transaction of that day: the front door as it is, at a clock that stands nine days back for this connection alone.
+    // A transaction of that day: the real function, with the clock set back nine days for this
+    // connection alone.
     let clock = |back: i64| {
         format!(
             "create or replace function flyball.day_of(at timestamptz) returns bigint language sql immutable parallel safe return floor(extract(epoch from at) / 86400)::bigint - 18262 - {back}"
@@ -386,7 +388,8 @@ async fn a_prune_that_meets_a_reader_lets_claims_pass() {
         tokio::spawn(async move { queue.maintain(WEEK).await })
     };
 
-    // Claims read every day; while the prune waits for the reader, they go on, at worst behind its short patience.
+    // Claims read every day. While the prune waits for the reader they continue, at worst delayed
+    // by its short lock timeout.
     let mut claims = 0;
     while !pruning.is_finished() && claims < 40 {
         let one = [LaneClaim::first(lane, 1)];
@@ -402,7 +405,7 @@ async fn a_prune_that_meets_a_reader_lets_claims_pass() {
     assert!(claims >= 10, "only {claims} claims while the prune tried");
 
     sqlx::raw_sql("commit").execute(&mut reader).await.unwrap();
-    // It either got its turn now, or gave up for this round.
+    // It either got the lock now, or gave up for this round.
     let first = pruning.await.unwrap();
     if first.is_err() {
         queue.maintain(WEEK).await.unwrap();

@@ -15,7 +15,8 @@ pub const WEEK: Retention = Retention {
     dead_days: 0,
 };
 
-/// A day of long ago with `jobs` jobs, of which every `each`-th still lives: ready, leased, scheduled and dead in turn.
+/// Creates an old day with `jobs` jobs, of which every `each`-th still lives: ready, leased,
+/// scheduled and dead in turn.
 const OLD_DAY: &str = "
 select flyball.ensure_day($day);
 insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args, created_at)
@@ -50,7 +51,7 @@ pub async fn number(pool: &PgPool, sql: &str) -> i64 {
         .unwrap_or_else(|error| panic!("{error}: {sql}"))
 }
 
-/// Makes a day `ago` days before today; its number.
+/// Creates the partition of the day `ago` days before today; returns its number.
 pub async fn old_day(pool: &PgPool, ago: i64, jobs: i64, each: i64) -> i64 {
     let day = number(pool, "select flyball.day_of(now())").await - ago;
     let sql = OLD_DAY

@@ -1,4 +1,4 @@
-//! Housekeeping stays flat: days come and go, hot tables do not grow, and no claim waits for it.
+//! Housekeeping: days come and go, hot tables do not grow, and no claim waits for it.
 
 mod days;
 mod fixture;

@@ -1,4 +1,4 @@
-//! Remains: leases without a job, dead letters, idle lanes, dead rows.
+//! Leftovers: leases without a job, dead letters, idle lanes, dead rows.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_job_is_gone_is_told_of_when_its_worker_is_dead() {
+async fn a_lease_whose_job_is_gone_is_reported_when_its_worker_is_dead() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let kinds = vec!["http".to_owned()];
@@ -309,13 +309,14 @@ async fn a_lane_is_forgotten_when_no_walk_has_seen_it_for_the_retention() {
     assert_eq!(keys().await, ["ready", "scheduled", "weighed"]);
 }
 
-/// Jobs of one round of coming and going.
+/// The number of jobs per round.
 const CHURNED: i64 = 10_000;
 
-/// Bytes that a job leaves in one hot table and its indexes at most, while a reader keeps anything from being cleared away.
+/// The most bytes that a job leaves in one hot table and its indexes while a reader prevents
+/// cleanup.
 const LEFT_BY_A_JOB: i64 = 300;
 
-/// Ten thousand jobs come and go.
+/// Enqueues and completes ten thousand jobs.
 async fn churn(queue: &Queue, pool: &PgPool, worker: i32) {
     run(
         pool,
@@ -340,7 +341,7 @@ async fn churn(queue: &Queue, pool: &PgPool, worker: i32) {
         if claimed.is_empty() {
             return;
         }
-        // Some of them come back later, so that the table of scheduled jobs turns over as well.
+        // Some are snoozed, so that the table of scheduled jobs turns over as well.
         let ends: Vec<Finish> = claimed
             .iter()
             .map(|one| Finish {
@@ -362,8 +363,8 @@ async fn churn(queue: &Queue, pool: &PgPool, worker: i32) {
 
 #[tokio::test]
 async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone() {
-    // On a server of its own: an empty page of an index is free for use only when nobody of the whole server, in any database, has a
-    // transaction that is older.
+    // A private server, because an empty index page is reusable only when no database of the server
+    // has an older transaction.
     let dir = tempfile::tempdir().unwrap();
     let elsewhere = |url: &str| Some(format!("{url}://127.0.0.1:9"));
     let options = SpawnOptions {
@@ -408,7 +409,7 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
     };
     let (mut sizes, mut before) = (Vec::new(), measure().await);
     for _ in 0..5 {
-        // Nothing that dies while this reads can be cleared away.
+        // While this transaction reads, dead rows cannot be removed.
         let mut reader = PgConnection::connect(url).await.unwrap();
         sqlx::raw_sql("begin isolation level repeatable read; select count(*) from flyball.ready")
             .execute(&mut reader)
@@ -419,7 +420,7 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
             .execute(pool)
             .await
             .unwrap();
-        // Meanwhile the tables grow, by what the jobs of this time leave behind and no more.
+        // Meanwhile the tables grow by the leftovers of these jobs and no more.
         for ((table, held), before) in tables.iter().zip(measure().await).zip(&before) {
             assert!(
                 held - before <= CHURNED * LEFT_BY_A_JOB,
@@ -428,7 +429,7 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
         }
         sqlx::raw_sql("commit").execute(&mut reader).await.unwrap();
         reader.close().await.unwrap();
-        // An autovacuum that analyses something has a snapshot as well; while it lasts, what died stays.
+        // An autovacuum that analyses also has a snapshot, which keeps dead rows.
         let dead = "select sum(pg_stat_get_dead_tuples(oid))::bigint from pg_class where relnamespace = 'flyball'::regnamespace and relname in ('ready', 'lease', 'scheduled')";
         eventually("a vacuum that leaves nothing dead", SOON, async || {
             sqlx::raw_sql("vacuum flyball.ready, flyball.lease, flyball.scheduled")
@@ -443,8 +444,9 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
     }
 
     for (place, table) in tables.iter().enumerate() {
-        // The first rounds find the space (a page of an index is free for use two vacuums after it became empty), the others live in it.
-        // A table that kept what died would grow by a first round's worth in each.
+        // The first rounds allocate the space (an empty index page is reusable after two vacuums),
+        // later ones reuse it. A table that kept its dead rows would grow by a first round's worth
+        // each time.
         let (first, third, fifth) = (sizes[0][place], sizes[2][place], sizes[4][place]);
         assert!(
             fifth <= third + first / 2,

@@ -1,4 +1,4 @@
-//! A throttle on a Redis Cluster, and a load on it that is recorded.
+//! A throttle on a Redis Cluster under a recorded load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio::task::JoinSet;
 use crate::support::redis_cluster::{PATIENCE, RedisCluster};
 use crate::support::timeline::{Control, Habit, Timeline};
 
-/// Longer than any hitch of the machine: nobody is taken for dead who is not.
+/// Longer than any pause of the machine, so no live server is declared dead.
 pub const CALM: Duration = Duration::from_secs(30);
 
-/// Short, for a fail-over within seconds.
+/// Short, for a failover within seconds.
 pub const HASTY: Duration = Duration::from_secs(2);
 
-/// The store's longest wait for an answer.
+/// The store's timeout.
 pub const BOUND: Duration = Duration::from_millis(250);
 
 /// A throttle of 200 per second that holds at most 50.
@@ -71,7 +71,7 @@ pub fn store(cluster: &RedisCluster, bound: Duration) -> Arc<RedisStore> {
     )
 }
 
-/// Sleeps and asks until it is so.
+/// Polls until the condition holds.
 pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so().await {
@@ -88,7 +88,7 @@ pub async fn set(store: &RedisStore, throttle: &str, fields: &[(&str, &str)]) {
     .await;
 }
 
-/// The throttle as an operator sees it; a server that is slow for a moment is asked again.
+/// Returns the throttle's status, with retries in case a server is slow for a moment.
 pub async fn look(store: &RedisStore, throttle: &str) -> Status {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -100,7 +100,7 @@ pub async fn look(store: &RedisStore, throttle: &str) -> Status {
     }
 }
 
-/// Clients of one throttle and what they got.
+/// Clients of one throttle and their grants.
 pub struct Load {
     pub timeline: Timeline,
     pub stop: Arc<AtomicBool>,

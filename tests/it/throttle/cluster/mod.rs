@@ -1,4 +1,5 @@
-//! Throttles on a Redis Cluster of a test's own, with slots that move and primaries that die and hang under load.
+//! Throttles on a private Redis Cluster, with slots that move and primaries that die and hang under
+//! load.
 
 mod fixture;
 mod primaries;

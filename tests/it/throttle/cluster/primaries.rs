@@ -40,7 +40,8 @@ pub async fn a_primary_is_killed(program: &str) {
             .all(|timeline| granted(timeline, begun, load.now(), true) > 100)
     })
     .await;
-    // Whatever came before has reached the replica: what is lost is lost in the moment of the kill.
+    // All earlier writes have reached the replica, so only those at the moment of the kill are
+    // lost.
     wait("the replica", || {
         cluster.ask::<i64>(0, &["WAIT", "1", "1000"]) == 1
     });
@@ -82,7 +83,8 @@ pub async fn a_primary_is_killed(program: &str) {
             timeline.longest()
         );
     }
-    // What the dead primary granted last and did not pass on is granted again: at most what a bucket holds.
+    // The last grants of the dead primary that were not replicated are granted again: at most one
+    // bucket.
     let through = died.beyond(RPS, begun, ended);
     assert!(
         through <= 2.0 * (DEPTH + 2.0),

@@ -1,4 +1,4 @@
-//! Throttles work wherever they lie, and move with their slots.
+//! Throttles work in any slot, and move with their slots.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn throttles_work_wherever_they_lie() {
         set(&store, &throttle, &knobs).await;
         let mail = name(&throttle);
 
-        // Rate-limit keys whose braces are none of the throttle's business.
+        // Keys whose braces must not affect the throttle's slot.
         let lanes: Vec<LaneRequest> = ["{x}", "}{", "a{b}c", ""].map(|key| lane(key, 1)).into();
         let holder = Some(Holder {
             id: "w".into(),
@@ -108,7 +108,7 @@ async fn throttles_work_wherever_they_lie() {
         names.push(mail);
     }
 
-    // A tree under one tag, and a hash that a person wrote.
+    // A tree under one hash tag, and a hash written by hand.
     set(&store, "{notify}", &[("rps", "0.001"), ("burst", "0")]).await;
     set(
         &store,
@@ -145,7 +145,7 @@ async fn throttles_work_wherever_they_lie() {
     })
     .await;
 
-    // Every primary is told the text again.
+    // Every primary gets the script again.
     (0..PRIMARIES).for_each(|primary| cluster.ask(primary, &["SCRIPT", "FLUSH"]));
     for throttle in &names {
         assert!(
@@ -258,7 +258,7 @@ async fn valkey_is_the_same() {
 async fn a_slot_moves(program: &str) {
     let cluster = RedisCluster::start(program, false, CALM);
     let stores: Vec<_> = (0..3).map(|_| store(&cluster, BOUND)).collect();
-    // The other lies at the server that the slot is taken from.
+    // The other half is on the server that gives up the slot.
     let (moving, staying) = (cluster.name_at(0, "moving"), cluster.name_at(0, "staying"));
     for throttle in [&moving, &staying] {
         set(&stores[0], throttle, &FLOW).await;
@@ -287,7 +287,8 @@ async fn a_slot_moves(program: &str) {
         };
         let port = cluster.port(2).to_string();
         cluster.ask::<()>(0, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
-        // Half here and half there, and at last all there though the slot is still said to be here.
+        // Half here and half there, and finally all here although the slot is still assigned to the
+        // other server.
         tokio::time::sleep(Duration::from_millis(150)).await;
     };
     assert_eq!(

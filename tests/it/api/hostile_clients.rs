@@ -1,4 +1,4 @@
-//! Strangers at the doors: who has shown no token, or has one and means no good.
+//! Unauthenticated and hostile clients of the API.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::process::{Gate, Process, ProcessFixture};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A process that may have so few files open, and no right to more.
+/// A process with this limit of open files.
 fn serve_with_files(fixture: &ProcessFixture, files: u32, settings: &[(&str, &str)]) -> Process {
     let usual = fixture.command();
     let mut command = Command::new("sh");
@@ -41,7 +41,7 @@ async fn a_thousand_connections_that_say_nothing_keep_neither_health_nor_jobs_fr
     let fixture = ProcessFixture::new("rps = -1").await;
     let process = serve_with_files(&fixture, 256, &[]);
     let url = process.url().await;
-    process.works().await;
+    process.worker_started().await;
     let address = url.trim_start_matches("http://").to_owned();
 
     let half_open = async |n: usize| {
@@ -55,7 +55,7 @@ async fn a_thousand_connections_that_say_nothing_keep_neither_health_nor_jobs_fr
     let mut kept = Vec::new();
     for tens in 0..20 {
         kept.extend(join_all((0..50).map(|n| half_open(tens * 50 + n))).await);
-        // They keep coming while health is asked for, on a connection of its own each time.
+        // They keep connecting while health is requested, each time on a new connection.
         let client = Client::builder()
             .timeout(Duration::from_secs(20))
             .build()
@@ -132,9 +132,9 @@ async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
             ("FLYBALL_WORKER_TTL_S", "30"),
         ],
     );
-    process.works().await;
+    process.worker_started().await;
     let jobs = fixture.enqueue("job", 100).await;
-    process.says("too many files open", SOON).await;
+    process.logged("too many files open", SOON).await;
 
     fixture.target.gate(Gate::Open);
 
