@@ -52,6 +52,8 @@ create table flyball.job (
     kind         text        not null,
     throttle     text        not null,
     key          text        not null,
+    -- The tenant that owns the job; '' for the operators' own.
+    tenant       text        not null default '',
     unique_key   bytea,
     args         jsonb       not null,
     -- The caller's trace context, passed to the handler.
@@ -64,6 +66,9 @@ create table flyball.job (
     unique_until timestamptz,
     primary key (id)
 ) partition by range (id);
+-- A tenant's own jobs, newest or oldest first, whatever the others have. The operators' jobs are
+-- left out, so an installation without tenants pays nothing.
+create index job_tenant on flyball.job (tenant, id) where tenant <> '';
 
 -- Jobs that may run now. The index is the queue: one probe per lane, oldest first within a
 -- priority.

@@ -1,10 +1,11 @@
--- Chapter 2: enqueueing: permissions, owners of unique keys, validation of a job, and the functions
--- that enqueue.
+-- Chapter 2: enqueueing: permissions, tenants, owners of unique keys, validation of a job, and the
+-- functions that enqueue.
 --
 -- Four laws. A kind that is not public is enqueued only by operators and by roles in
 -- `flyball.producer`. A unique key belongs to its owner: the same key of another owner is a
 -- different key, so nobody replaces or delays the jobs of others. Keys that begin with `cron:`
--- belong to schedules. A throttle of the HTTP API accepts jobs from operators only.
+-- belong to schedules. A throttle of the HTTP API accepts jobs from operators only, and one that
+-- belongs to a tenant from that tenant and operators.
 --
 -- The entry points run one plain statement for a valid and simple job. A job that looks invalid, or
 -- needs more than an insert (a unique key, a later time, a lane with a limit), goes through the one
@@ -31,11 +32,14 @@ return has_table_privilege(flyball.caller(), 'flyball.job'::regclass, 'INSERT');
 create table flyball.producer (
     role   text   primary key check (octet_length(role) between 1 and 63),
     kinds  text[] not null default '{}',
-    tenant text   check (octet_length(tenant) between 1 and 64)
+    tenant text   check (tenant ~ '^[A-Za-z0-9._/:{}-]{1,64}$'),
+    module text   check (octet_length(module) between 1 and 64),
+    check (module is null or tenant is not null)
 );
-comment on table flyball.producer is 'Roles that may enqueue kinds that are not public, and the tenant that owns their unique keys.';
+comment on table flyball.producer is 'Roles that may enqueue kinds that are not public, and the tenant and module of their jobs.';
 comment on column flyball.producer.kinds is 'Kinds that members of the role may enqueue in addition to the public ones.';
-comment on column flyball.producer.tenant is 'Tenant that owns the unique keys of its jobs, shared with the API''s tokens of that tenant. Null: the role itself.';
+comment on column flyball.producer.tenant is 'Tenant that owns its jobs and their unique keys, shared with the API''s tokens of that tenant. Null: no tenant; its unique keys are the role''s own.';
+comment on column flyball.producer.module is 'Module of the tenant. Null: what the role gives to flyball.as_tenant, else its own name.';
 
 -- Whether the caller may enqueue a kind.
 create function flyball.may_enqueue(kind text) returns boolean
@@ -54,23 +58,101 @@ begin
     return (select coalesce(string_agg(k.name, ', ' order by k.name), 'none') from flyball.kind k where flyball.may_enqueue(k.name));
 end $$;
 
--- The owner of the caller's unique keys; '' for operators.
-create function flyball.unique_owner() returns text
+-- === Tenants =========================================================================================================
+
+-- The tenant and module that `flyball.producer` gives the calling role, itself or as a member of
+-- another; nulls if it gives none. A row of the role itself goes first.
+create function flyball.role_tenant(out tenant text, out module text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     asks constant name := flyball.caller();
 begin
-    if flyball.is_operator() then
-        return '';
-    end if;
-    return coalesce((
-        select 'tenant:' || p.tenant
-        from flyball.producer p
-        join pg_catalog.pg_roles r on r.rolname = p.role
-        where p.tenant is not null and pg_has_role(asks, r.oid, 'USAGE')
-        order by p.role <> asks, p.role
-        limit 1), 'role:' || asks);
+    select p.tenant, p.module into role_tenant.tenant, role_tenant.module
+    from flyball.producer p
+    join pg_catalog.pg_roles r on r.rolname = p.role
+    where p.tenant is not null and pg_has_role(asks, r.oid, 'USAGE')
+    order by p.role <> asks, p.role
+    limit 1;
 end $$;
+
+-- The tenant of the caller's jobs; '' for the operators' own. The setting counts for operators
+-- alone: every role can write a setting, and a role with a tenant has that tenant.
+create function flyball.caller_tenant() returns text
+language sql stable
+return case when flyball.is_operator() then coalesce(current_setting('flyball.tenant', true), '')
+    else coalesce((flyball.role_tenant()).tenant, '') end;
+
+-- The module of the caller within its tenant; '' for none.
+create function flyball.caller_module() returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    named constant text := coalesce(current_setting('flyball.module', true), '');
+    mine  record;
+begin
+    if flyball.is_operator() then
+        return named;
+    end if;
+    select * into mine from flyball.role_tenant();
+    return case when mine.tenant is null then '' else coalesce(mine.module, nullif(named, ''), flyball.caller()::text) end;
+end $$;
+
+-- Acts for a tenant and one of its modules until the end of the transaction: the jobs that it
+-- enqueues belong to them. For operators; a role with a tenant may name only its own. '' ends it.
+create function flyball.as_tenant(tenant text, module text default '') returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    mine    record;
+    field   text := 'tenant';
+    problem text;
+    code    text := '22023';
+begin
+    if as_tenant.tenant is null or as_tenant.tenant !~ '^[A-Za-z0-9._/:{}-]{0,64}$' then
+        problem := format('%s is not a tenant; use 1 to 64 letters, digits or any of . _ - / : { }, or '''' for none',
+            coalesce(to_json(left(as_tenant.tenant, 80))::text, 'null'));
+    elsif as_tenant.module is null or octet_length(as_tenant.module) > 64 or as_tenant.module ~ '[[:cntrl:]]' then
+        field := 'module';
+        problem := 'must be a name of at most 64 bytes without control characters, or '''' for none';
+    elsif not flyball.is_operator() then
+        code := '42501';
+        select * into mine from flyball.role_tenant();
+        if mine.tenant is null then
+            problem := format('role %s has no tenant; an operator gives it one in flyball.producer', to_json(flyball.caller()));
+        elsif as_tenant.tenant not in ('', mine.tenant) then
+            problem := format('%s is not the tenant of role %s; it acts for %s', to_json(as_tenant.tenant), to_json(flyball.caller()),
+                to_json(mine.tenant));
+        elsif as_tenant.module not in ('', mine.module) then
+            field := 'module';
+            problem := format('%s is not the module of role %s; it acts for %s', to_json(as_tenant.module), to_json(flyball.caller()),
+                to_json(mine.module));
+        end if;
+    end if;
+    if problem is not null then
+        raise exception using errcode = code, column = field, message = format('as_tenant: %s: %s', field, problem),
+            hint = 'Nothing was changed.';
+    end if;
+    perform set_config('flyball.tenant', as_tenant.tenant, true), set_config('flyball.module', as_tenant.module, true);
+end $$;
+
+-- The owner of the caller's unique keys: a tenant, '' for operators, or the role itself.
+create function flyball.unique_owner() returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    mine constant text := flyball.caller_tenant();
+begin
+    return case when mine <> '' then 'tenant:' || mine when flyball.is_operator() then '' else 'role:' || flyball.caller() end;
+end $$;
+
+-- The tenant that owns a throttle, by its name: `notify:<tenant>` or `tenant:<tenant>/<name>`; null for
+-- a shared one. The same as `throttle::tenant::tenant_of`.
+create function flyball.throttle_tenant(throttle text) returns text
+language sql immutable parallel safe
+return case when starts_with(throttle, 'notify:') then nullif(substr(throttle, 8), '')
+    else substring(throttle from '^tenant:([^/]+)/') end;
+
+-- The tenant of jobs whose unique keys belong to this owner, so the two cannot disagree.
+create function flyball.tenant_of(owner text) returns text
+language sql immutable parallel safe
+return case when starts_with(owner, 'tenant:') then substr(owner, 8) else '' end;
 
 -- The digest of a unique key. No text holds a zero byte, so no key of one owner equals a key of
 -- another.
@@ -196,6 +278,10 @@ begin
     elsif not trusted and throttle like 'api:%' then
         code := '42501';
         message := format('%s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own', to_json(throttle));
+        return;
+    elsif not trusted and flyball.throttle_tenant(throttle) <> flyball.caller_tenant() then
+        code := '42501';
+        message := format('%s belongs to another tenant; name one of your own, or one that no tenant owns', to_json(throttle));
         return;
     end if;
 
@@ -473,10 +559,10 @@ begin
             backlog := flyball.check_backlog(door, throttle, key, lane, 1);
         end if;
         insert into flyball.job
-            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, unique_key, unique_until, args, traceparent,
-             timeout_s)
-        values (job_id, lane, priority, max_attempts, cost, due, kind, throttle, key, digest, until, args, traceparent,
-            extract(epoch from timeout));
+            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, unique_key, unique_until, args,
+             traceparent, timeout_s)
+        values (job_id, lane, priority, max_attempts, cost, due, kind, throttle, key, flyball.tenant_of(owner), digest, until, args,
+            traceparent, extract(epoch from timeout));
     end if;
 
     if due is null or due <= now() then
@@ -560,13 +646,14 @@ begin
         -- as much as 1.5, and a value from a table may be compressed.
         with kept as (
             insert into flyball.job
-                (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args, traceparent, timeout_s)
-            select flyball.next_id(), flyball.lane_of(throttle, key), priority, max_attempts, cost, kind, throttle, key, args,
-                traceparent, extract(epoch from timeout)
+                (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args, traceparent, timeout_s)
+            select flyball.next_id(), flyball.lane_of(throttle, key), priority, max_attempts, cost, kind, throttle, key,
+                flyball.caller_tenant(), args, traceparent, extract(epoch from timeout)
             from flyball.kind k
             where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
                 and octet_length(args::text) <= 262144
                 and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
+                and left(throttle, 7) not in ('notify:', 'tenant:')
                 and octet_length(key) <= 512
                 and priority between 0 and 3
                 and max_attempts between 1 and 1000
@@ -600,12 +687,12 @@ begin
     end if;
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace, case when unique_key is null then '' else flyball.unique_owner() end) a;
+        traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner()) a;
 end $$;
 
--- Enqueues validated jobs for an owner of unique keys: the functions below determine the caller;
--- the HTTP API knows its tokens. It runs with the rights of its caller, so calling it directly
--- gains nothing.
+-- Enqueues validated jobs for an owner of unique keys, which names the tenant of the jobs as well:
+-- the functions below determine the caller; the HTTP API knows its tokens. It runs with the rights
+-- of its caller, so calling it directly gains nothing.
 create function flyball.enqueue_rows_as(
     owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
@@ -621,6 +708,7 @@ declare
     plain    constant boolean := unique_keys is not null and array_remove(unique_keys, null) = '{}';
     untraced constant boolean := array_remove(traceparents, null) = '{}';
     untimed  constant boolean := array_remove(timeouts, null) = '{}';
+    whose    constant text := flyball.tenant_of(owner);
     one      record;
     got      record;
     over     jsonb;
@@ -662,8 +750,9 @@ begin
         and array_position(args, null) is null
         and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
         and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
-                      and (trusted or left(throttles[1], 4) <> 'api:')
-                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and (trusted or left(t, 4) <> 'api:')
+                      and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 7) not in ('notify:', 'tenant:'))
+                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128
+                                      and (trusted or left(t, 4) <> 'api:' and left(t, 7) not in ('notify:', 'tenant:'))
                                   from (select distinct unnest(throttles) as t) as t) end
         and 512 >= all (select octet_length(k) from unnest(keys) as k)
         and 0 <= all (priorities) and 3 >= all (priorities)
@@ -727,15 +816,16 @@ begin
         else array(select flyball.lane_of(g.throttle, g.key) from (select unnest(throttles) as throttle, unnest(keys) as key) as g) end;
 
     if plain and at_once and untraced and untimed then
-        insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args)
+        insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args)
         select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
-            unnest(keys), unnest(args);
+            unnest(keys), whose, unnest(args);
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
         select unnest(lanes), unnest(priorities), unnest(ids), unnest(costs), false;
     else
         insert into flyball.job
-            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, args, traceparent, timeout_s)
-        select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, g.args, g.traceparent, g.timeout
+            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, args, traceparent, timeout_s)
+        select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, whose, g.args,
+            g.traceparent, g.timeout
         from (
             select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
                 unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
@@ -949,6 +1039,7 @@ begin
         c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces);
 end $$;
 
+comment on function flyball.as_tenant is 'Acts for a tenant and one of its modules until the end of the transaction.';
 comment on function flyball.may_enqueue is 'Whether the caller may enqueue jobs of a kind.';
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
 comment on function flyball.enqueue_many is 'Enqueues up to 10,000 jobs, all or none; elements have the same field names as flyball.enqueue.';

@@ -77,6 +77,7 @@ begin
         from jsonb_each(write_audit.after) n
     )
     where a.id = write_audit.operation and a.action = write_audit.action and a.actor = signer and a.token is not distinct from shown
+        and a.tenant is not distinct from whose
     returning a.id into noted;
     if noted is null then
         insert into flyball.audit (actor, action, subject, before, after, why, token, tenant)
@@ -102,6 +103,13 @@ end $$;
 
 -- === One job =========================================================================================================
 
+-- An operation for a tenant reaches the jobs of that tenant; those of others are not found, as if
+-- they did not exist. Without a tenant it reaches all jobs.
+create function flyball.is_of_tenant(job_id bigint, tenant text) returns boolean
+language sql stable
+return is_of_tenant.tenant is null
+    or exists (select from flyball.job j where j.id = is_of_tenant.job_id and j.tenant = is_of_tenant.tenant);
+
 -- The state of a job; null if there is no such job (any more). A job is in one table at a time, and
 -- in none once it has ended.
 create function flyball.job_state(job_id bigint) returns text
@@ -121,13 +129,16 @@ $$;
 
 -- Cancels a waiting job at once and asks a running one to stop. Returns 'cancelled', 'requested',
 -- 'already completed' (or cancelled, or dead), or 'not found'.
-create function flyball.cancel(job_id bigint, by text default null, why text default '') returns text
+create function flyball.cancel(job_id bigint, by text default null, why text default '', tenant text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     seen  record;
     state text;
 begin
+    if not flyball.is_of_tenant(cancel.job_id, cancel.tenant) then
+        return 'not found';
+    end if;
     -- A job may be claimed or come back between two looks, so look again before reporting that it
     -- ended.
     for i in 1..20 loop
@@ -221,7 +232,7 @@ end $$;
 -- unless they are kept, and takes its unique key again; if another job holds the key, it becomes
 -- ready without it. Returns 'ready', 'already ready' (or completed, or cancelled), 'still running',
 -- or 'not found'.
-create function flyball.retry(job_id bigint, keep_attempts boolean default false, by text default null, why text default '')
+create function flyball.retry(job_id bigint, keep_attempts boolean default false, by text default null, why text default '', tenant text default null)
 returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -229,6 +240,9 @@ declare
     lane  bigint;
     state text;
 begin
+    if not flyball.is_of_tenant(retry.job_id, retry.tenant) then
+        return 'not found';
+    end if;
     for i in 1..20 loop
         with was_dead as (
             delete from flyball.dead d where d.job_id = retry.job_id
@@ -267,7 +281,7 @@ end $$;
 
 -- Moves a waiting job to a time. Returns 'scheduled', 'still running', 'already completed' (or
 -- cancelled, or dead), or 'not found'.
-create function flyball.reschedule(job_id bigint, run_at timestamptz, by text default null, why text default '') returns text
+create function flyball.reschedule(job_id bigint, run_at timestamptz, by text default null, why text default '', tenant text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -277,6 +291,9 @@ begin
     if reschedule.run_at is null or reschedule.run_at < timestamptz '1970-01-01 00:00:00Z' or reschedule.run_at > now() + interval '3660 days' then
         perform flyball.refuse('reschedule', 'run_at',
             format('is %s; allowed are times from 1970 (at once) to ten years from now', coalesce(reschedule.run_at::text, 'null')));
+    end if;
+    if not flyball.is_of_tenant(reschedule.job_id, reschedule.tenant) then
+        return 'not found';
     end if;
     for i in 1..20 loop
         with named as (
@@ -319,13 +336,16 @@ end $$;
 
 -- Discards a dead job: it ends as cancelled. Returns 'cancelled', 'already completed' (or
 -- cancelled), 'still running' (or ready, scheduled, retryable), or 'not found'.
-create function flyball.discard(job_id bigint, by text default null, why text default '') returns text
+create function flyball.discard(job_id bigint, by text default null, why text default '', tenant text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     gone  boolean;
     state text;
 begin
+    if not flyball.is_of_tenant(discard.job_id, discard.tenant) then
+        return 'not found';
+    end if;
     for i in 1..20 loop
         with was_dead as (
             delete from flyball.dead d where d.job_id = discard.job_id
@@ -379,14 +399,15 @@ end $$;
 -- and its last row is where the next call continues.
 create function flyball.cancel_walk(
     what text, action text, subject text, kind text, throttle text, key text, states text[],
-    created_after timestamptz, created_before timestamptz, max_jobs int, dry_run boolean, start text, by text, why text,
+    created_after timestamptz, created_before timestamptz, max_jobs int, dry_run boolean, start text, by text, why text, tenant text,
     out cancelled bigint, out requested bigint, out next text)
 language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     -- Rows read per call, so that a call ends within a fraction of a second with any filter.
     walk_rows constant bigint := 10000;
-    shape     constant text := '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$';
+    shape     constant text := case when cancel_walk.tenant is not null then '^(jobs/[0-9]{1,18})(#[0-9]{1,18})?$' else
+        '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$' end;
     lane_low  bigint := -9223372036854775808;
     lane_high bigint := 9223372036854775807;
     id_low    bigint := 0;
@@ -423,7 +444,7 @@ begin
         part := string_to_array(split_part(start, '#', 1), '/');
         phase := part[1];
         at_id := part[array_length(part, 1)]::bigint;
-        if phase <> 'running' then
+        if phase in ('ready', 'scheduled') then
             at_lane := part[2]::bigint;
         end if;
         if phase = 'ready' then
@@ -438,9 +459,80 @@ begin
         end if;
     end if;
 
+    if cancel_walk.tenant is not null then
+        phase := 'jobs';
+    end if;
+
     loop
         exit when phase is null or rows_left <= 0 or jobs_left <= 0;
-        if phase = 'ready' and 'ready' = any(states) then
+        if phase = 'jobs' then
+            -- A tenant's jobs in any state by their ids: the position tells nothing about the jobs
+            -- of others.
+            with walk as materialized (
+                select j.id, j.lane_id, j.priority, j.kind, j.throttle, j.key, j.created_at
+                from flyball.job j
+                where j.tenant = cancel_walk.tenant and j.tenant <> '' and j.id > at_id and j.id >= id_low and j.id < id_high
+                order by j.id
+                limit rows_left
+            ),
+            matched as materialized (
+                select w.id, r.tid as ready_at, s.job_id as scheduled, l.job_id as running
+                from walk w
+                left join lateral (
+                    select q.ctid as tid from flyball.ready q
+                    where q.lane_id = w.lane_id and q.priority = w.priority and q.job_id = w.id limit 1
+                ) r on true
+                left join lateral (select h.job_id, h.retry from flyball.scheduled h where h.job_id = w.id limit 1) s on true
+                left join lateral (select h.job_id from flyball.lease h where h.job_id = w.id limit 1) l on true
+                where (r.tid is not null and 'ready' = any(states)
+                        or s.job_id is not null and case when s.retry then 'retryable' else 'scheduled' end = any(states)
+                        or l.job_id is not null and 'running' = any(states))
+                    and w.lane_id between lane_low and lane_high
+                    and (cancel_walk.kind is null or w.kind = cancel_walk.kind)
+                    and (cancel_walk.throttle is null or w.throttle = cancel_walk.throttle)
+                    and (cancel_walk.key is null or w.key = cancel_walk.key)
+                    and (created_after is null or w.created_at >= created_after)
+                    and (created_before is null or w.created_at < created_before)
+                limit jobs_left
+            ),
+            was_ready as (
+                delete from flyball.ready r
+                where not dry_run and r.ctid = any(array(select m.ready_at from matched m where m.ready_at is not null))
+                returning r.job_id, r.attempt, r.holds_unique
+            ),
+            was_scheduled as (
+                delete from flyball.scheduled s
+                where not dry_run and s.job_id = any(array(select m.scheduled from matched m))
+                returning s.job_id, s.attempt, s.holds_unique
+            ),
+            taken as (
+                select * from was_ready union all select * from was_scheduled
+            ),
+            history as (
+                insert into flyball.attempt (job_id, attempt, outcome)
+                select t.job_id, t.attempt, 'cancelled' from taken t
+            ),
+            freed as (
+                delete from flyball.unique_holder
+                where digest = any(array(
+                    select u.digest from flyball.unique_holder u
+                    where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
+                    for update skip locked
+                ))
+            ),
+            marked as (
+                insert into flyball.cancel (job_id)
+                select m.running from matched m where not dry_run and m.running is not null
+                on conflict on constraint cancel_pkey do nothing
+            )
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
+                (select count(*) from matched m where m.running is not null) as asked,
+                case when (select count(*) from matched) = jobs_left then (select max(m.id) from matched m)
+                    else (select max(w.id) from walk w) end as job_id
+            into seen;
+            cancelled := cancelled + case when dry_run then seen.matched - seen.asked else seen.taken end;
+            requested := requested + seen.asked;
+        elsif phase = 'ready' and 'ready' = any(states) then
             with walk as materialized (
                 select r.ctid as tid, r.lane_id, r.priority, r.job_id, row_number() over () as place
                 from (
@@ -607,7 +699,8 @@ begin
     next := case phase
         when 'ready' then format('ready/%s/%s/%s', at_lane, at_priority, at_id)
         when 'scheduled' then format('scheduled/%s/%s', at_lane, at_id)
-        when 'running' then format('running/%s', at_id) end || coalesce('#' || operation, '');
+        when 'running' then format('running/%s', at_id)
+        when 'jobs' then format('jobs/%s', at_id) end || coalesce('#' || operation, '');
 end $$;
 
 -- Cancels up to max_jobs jobs that match the filter: waiting ones at once, running ones are asked
@@ -617,6 +710,7 @@ create function flyball.cancel_jobs(
     kind text default null, throttle text default null, key text default null, state text default null,
     created_after timestamptz default null, created_before timestamptz default null,
     max_jobs int default 1000, dry_run boolean default false, start text default null, by text default null, why text default '',
+    tenant text default null,
     out cancelled bigint, out requested bigint, out next text)
 language plpgsql volatile as $$
 declare
@@ -632,27 +726,28 @@ begin
     select w.cancelled, w.requested, w.next into cancel_jobs.cancelled, cancel_jobs.requested, cancel_jobs.next
     from flyball.cancel_walk('cancel_jobs', 'jobs.cancel', coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'jobs'), kind, throttle, key,
         case when state is null then known else array[state] end, created_after, created_before, max_jobs, coalesce(dry_run, false),
-        start, by, why) w;
+        start, by, why, cancel_jobs.tenant) w;
 end $$;
 
 -- Cancels up to max_jobs waiting jobs of one lane, the oldest first; running ones continue. While
 -- `next` is not null there may be more.
 create function flyball.purge_lane(
     throttle text, key text, max_jobs int default 10000, dry_run boolean default false, start text default null,
-    by text default null, why text default '',
+    by text default null, why text default '', tenant text default null,
     out cancelled bigint, out next text)
 language plpgsql volatile as $$
 begin
     perform flyball.check_lane('purge_lane', throttle, key);
     select w.cancelled, w.next into purge_lane.cancelled, purge_lane.next
     from flyball.cancel_walk('purge_lane', 'lane.purge', throttle || coalesce('/' || nullif(key, ''), ''), null, throttle, key,
-        array['ready', 'scheduled', 'retryable'], null, null, max_jobs, coalesce(dry_run, false), start, by, why) w;
+        array['ready', 'scheduled', 'retryable'], null, null, max_jobs, coalesce(dry_run, false), start, by, why, purge_lane.tenant) w;
 end $$;
 
 -- The walk of requeue_dead and discard_dead, the oldest job first.
 create function flyball.dead_walk(
     what text, action text, discard boolean, kind text, throttle text, key text, error_like text,
     died_after timestamptz, died_before timestamptz, keep_attempts boolean, max_jobs int, dry_run boolean, start text, by text, why text,
+    tenant text,
     out jobs bigint, out next text)
 language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -682,12 +777,23 @@ begin
         at_id := split_part(split_part(start, '#', 1), '/', 2)::bigint;
     end if;
 
+    -- All dead jobs, or those of a tenant among its jobs: the position tells nothing about the jobs
+    -- of others.
     with walk as materialized (
-        select d.job_id, d.lane_id, d.died_at, d.error
-        from flyball.dead d
-        where d.job_id > at_id
-        order by d.job_id
-        limit walk_rows
+        (select d.job_id, d.lane_id, d.died_at, d.error
+         from flyball.dead d
+         where dead_walk.tenant is null and d.job_id > at_id
+         order by d.job_id
+         limit walk_rows)
+        union all
+        (select j.id, d.lane_id, d.died_at, d.error
+         from (
+             select o.id from flyball.job o
+             where o.tenant = dead_walk.tenant and o.tenant <> '' and o.id > at_id
+             order by o.id
+             limit walk_rows
+         ) j
+         left join lateral (select h.lane_id, h.died_at, h.error from flyball.dead h where h.job_id = j.id limit 1) d on true)
     ),
     matched as materialized (
         select w.job_id
@@ -695,7 +801,7 @@ begin
         left join lateral (
             select j.kind, j.throttle, j.key from flyball.job j where by_job and j.id = w.job_id limit 1
         ) j on true
-        where (lane is null or w.lane_id = lane)
+        where w.lane_id is not null and (lane is null or w.lane_id = lane)
             and (died_after is null or w.died_at >= died_after) and (died_before is null or w.died_at < died_before)
             and (error_like is null or coalesce(w.error, '') like error_like)
             and (not by_job or ((dead_walk.kind is null or j.kind = dead_walk.kind)
@@ -750,24 +856,24 @@ create function flyball.requeue_dead(
     kind text default null, throttle text default null, key text default null, error_like text default null,
     max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
     keep_attempts boolean default false, dry_run boolean default false, start text default null,
-    by text default null, why text default '',
+    by text default null, why text default '', tenant text default null,
     out jobs bigint, out next text)
 language sql volatile as $$
     select w.jobs, w.next
     from flyball.dead_walk('requeue_dead', 'dead.requeue', false, kind, throttle, key, error_like, died_after, died_before,
-        coalesce(keep_attempts, false), max_jobs, coalesce(dry_run, false), start, by, why) w
+        coalesce(keep_attempts, false), max_jobs, coalesce(dry_run, false), start, by, why, tenant) w
 $$;
 
 -- Discards up to max_jobs dead jobs; they end as cancelled.
 create function flyball.discard_dead(
     kind text default null, throttle text default null, key text default null, error_like text default null,
     max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
-    dry_run boolean default false, start text default null, by text default null, why text default '',
+    dry_run boolean default false, start text default null, by text default null, why text default '', tenant text default null,
     out jobs bigint, out next text)
 language sql volatile as $$
     select w.jobs, w.next
     from flyball.dead_walk('discard_dead', 'dead.discard', true, kind, throttle, key, error_like, died_after, died_before,
-        false, max_jobs, coalesce(dry_run, false), start, by, why) w
+        false, max_jobs, coalesce(dry_run, false), start, by, why, tenant) w
 $$;
 
 -- === Pause of everything =============================================================================================
@@ -861,6 +967,7 @@ end $$;
 -- === Permissions =====================================================================================================
 
 revoke execute on function flyball.signed, flyball.refuse, flyball.write_audit, flyball.check_lane, flyball.check_walk, flyball.job_state,
+    flyball.is_of_tenant,
     flyball.cancel, flyball.lock_unique_keys, flyball.retry, flyball.reschedule, flyball.discard, flyball.cancel_walk, flyball.cancel_jobs,
     flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all, flyball.resume_all,
     flyball.set_weight, flyball.id_at

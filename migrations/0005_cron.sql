@@ -251,6 +251,10 @@ begin
         raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
             message = format('schedule: throttle: %s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own',
                 to_json(new.throttle));
+    elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s belongs to another tenant; name one of your own, or one that no tenant owns',
+                to_json(new.throttle));
     end if;
     return new;
 end $$;

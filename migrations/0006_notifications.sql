@@ -152,6 +152,8 @@ create table flyball.delivery (
     job_id           bigint      primary key,
     channel          text        not null,
     pool             text        not null,
+    -- The tenant that owns the message, from its job; '' for the operators' own.
+    tenant           text        not null default '',
     provider         text        not null default '',
     account          text,
     state            text        not null check (state in ('queued', 'sent', 'delivered', 'failed', 'bounced', 'suppressed')),
@@ -175,6 +177,8 @@ create table flyball.delivery (
 ) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 create index delivery_provider_id on flyball.delivery (pool, provider_id) where provider_id is not null;
 create index delivery_unsent on flyball.delivery (pool, job_id) where unsent;
+-- A tenant's own messages, also those whose jobs are gone.
+create index delivery_tenant on flyball.delivery (tenant, job_id) where tenant <> '';
 
 -- Order of the states. A late report of an earlier state changes nothing.
 create function flyball.delivery_rank(state text) returns int
@@ -382,8 +386,8 @@ begin
         select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any(holders) for update skip locked
     ));
     insert into flyball.delivery as d
-        (job_id, channel, pool, state, recipient_digest, recipient, category, attempts, tries, last_outcome, reason, unsent)
-    select j.id, coalesce(j.args ->> 'channel', ''), dead_letter_unsent.pool, 'failed',
+        (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, tries, last_outcome, reason, unsent)
+    select j.id, coalesce(j.args ->> 'channel', ''), dead_letter_unsent.pool, j.tenant, 'failed',
         flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
         coalesce(flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), ''), coalesce(j.args ->> 'category', ''),
         jsonb_build_array(jsonb_build_object('at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'account', null,
@@ -601,8 +605,8 @@ end $$;
 create function flyball.record_requeued() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    insert into flyball.delivery as d (job_id, channel, pool, state, recipient_digest, recipient, category, requeued_at)
-    select j.id, coalesce(j.args ->> 'channel', ''), j.throttle, 'queued', flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
+    insert into flyball.delivery as d (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, requeued_at)
+    select j.id, coalesce(j.args ->> 'channel', ''), j.throttle, j.tenant, 'queued', flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
         coalesce(flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), ''), coalesce(j.args ->> 'category', ''), now()
     from (select * from gone order by gone.job_id) g
     cross join lateral (select * from flyball.job where job.id = g.job_id limit 1) j
@@ -621,7 +625,7 @@ referencing old table as gone for each statement execute function flyball.record
 
 -- Every message with its state: the recorded one, else that of its job.
 create view flyball.notification as
-select j.id as job_id, coalesce(d.channel, j.args ->> 'channel') as channel, coalesce(d.pool, j.throttle) as pool,
+select j.id as job_id, j.tenant, coalesce(d.channel, j.args ->> 'channel') as channel, coalesce(d.pool, j.throttle) as pool,
     coalesce(d.provider, '') as provider, d.account,
     case when coalesce(d.state, 'queued') <> 'queued' then d.state
         when l.held or w.waits then 'queued'
@@ -657,7 +661,7 @@ left join lateral (
 ) a on true
 where j.kind = 'notification'
 union all
-select d.job_id, d.channel, d.pool, d.provider, d.account, d.state, d.provider_id, d.recipient, d.category, d.attempts, d.tries, d.reason,
+select d.job_id, d.tenant, d.channel, d.pool, d.provider, d.account, d.state, d.provider_id, d.recipient, d.category, d.attempts, d.tries, d.reason,
     d.complained, d.requeued_at, d.created_at, d.updated_at
 from flyball.delivery d
 where not exists (select from flyball.job j where j.id = d.job_id);

@@ -1,6 +1,8 @@
 //! The composition root: the only place that assembles the rooms into a process.
 
 #[cfg(feature = "api")]
+mod api_tokens;
+#[cfg(feature = "api")]
 mod clock;
 #[cfg(feature = "api")]
 mod decisions;

@@ -2,6 +2,7 @@
 //! order.
 
 mod api_limits;
+mod jwt;
 mod origin;
 #[cfg(feature = "notifications")]
 pub mod pools;
@@ -24,6 +25,7 @@ use crate::throttle::ApiLimit;
 
 pub use crate::input::{FileError, FileProblem};
 pub use api_limits::API_LIMIT_KEYS;
+pub use jwt::{JWT_ALGORITHMS, JWT_KEYS, JwtSettings};
 pub use origin::SettingsOrigin;
 #[cfg(feature = "notifications")]
 pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
@@ -222,6 +224,28 @@ impl Settings {
             }
         }
         self.valid(tokens, issues)
+    }
+
+    /// Reads the secret of `[jwt]` from the variable that the settings name; `None` without HS256.
+    pub fn jwt_secret(&self) -> Result<Option<String>, Error> {
+        let variable = self.jwt.as_ref().and_then(|jwt| jwt.secret_env.as_ref());
+        let Some(variable) = variable else {
+            return Ok(None);
+        };
+        let refused = |message: String| {
+            self.valid(
+                None,
+                vec![Issue::new("/jwt/secret_env".to_owned(), message)],
+            )
+        };
+        match std::env::var(variable) {
+            Ok(secret) if secret.len() >= jwt::SECRET_BYTES_MIN => Ok(Some(secret)),
+            Ok(_) => refused(format!(
+                "must lead to a secret of at least {} bytes",
+                jwt::SECRET_BYTES_MIN
+            )),
+            Err(_) => refused("must name an environment variable that is set".to_owned()),
+        }
     }
 
     /// Returns the limits of requests, of this API and of others.

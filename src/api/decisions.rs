@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Query as Pairs, State};
+use axum::{Extension, Json};
 use serde::Serialize;
 
+use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
@@ -55,6 +56,7 @@ pub async fn list(
     responses((status = 200, body = Failures)))]
 pub async fn failures(
     State(queue): State<Queue>,
+    Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Failures>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
@@ -62,6 +64,10 @@ pub async fn failures(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let failures = with_timeout(LIST_TIMEOUT, queue.failures(limit)).await?;
+    let failures = with_timeout(
+        LIST_TIMEOUT,
+        queue.failures(caller.tenant.as_deref(), limit),
+    )
+    .await?;
     Ok(Json(Failures { failures }))
 }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::http::auth::{AuthToken, Authenticator};
 use super::http::gate::Gate;
+use super::http::jwt::authenticate::JwtAuth;
 use super::http::metrics::HttpMetrics;
 use super::http::token_metrics::TokenMetrics;
 use super::jobs::state::JobsState;
@@ -58,6 +59,8 @@ pub struct Deps {
     pub live: Live,
     /// The accepted tokens; without any, only loopback is served.
     pub tokens: Arc<[AuthToken]>,
+    /// The check of JSON Web Tokens, which are accepted beside those.
+    pub jwt: Option<Arc<JwtAuth>>,
     /// The metrics of other rooms, e.g. the runner's; the API adds its own.
     pub registry: Arc<Registry>,
     /// The token that is cancelled when the process stops: streams end and the listener closes.
@@ -123,6 +126,7 @@ impl ApiState {
             }),
             auth: Arc::new(Authenticator::new(
                 deps.tokens,
+                deps.jwt,
                 deps.public_url,
                 deps.queue.pool.clone(),
             )),

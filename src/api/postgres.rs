@@ -49,10 +49,12 @@ const WRITE_AUDIT: &str = "
     insert into flyball.audit (actor, action, subject, before, after, why, token, tenant)
     values ($1, $2, $3, $4, $5, $6, $7, $8)";
 
-/// Reads the audit log, newest first by the primary key.
+/// Reads the audit log, of a tenant or all of it, newest first by the primary
+/// key.
 const READ_AUDIT: &str = "
     select id, at, actor, token, tenant, action, subject, before, after, why
     from flyball.audit
+    where $2::text is null or tenant = $2
     order by id desc
     limit $1";
 
@@ -135,10 +137,16 @@ pub async fn write_audit(pool: &Db, entry: &AuditEntry) -> Result<(), ReadError>
         .map_err(read_error)
 }
 
-/// Returns the last entries of the audit log, newest first.
-pub async fn read_audit(pool: &Db, limit: i64) -> Result<Vec<AuditEntry>, ReadError> {
+/// Returns the last entries of the audit log, newest first; with a tenant those that its tokens
+/// made.
+pub async fn read_audit(
+    pool: &Db,
+    tenant: Option<&str>,
+    limit: i64,
+) -> Result<Vec<AuditEntry>, ReadError> {
     let rows = sqlx::query(READ_AUDIT)
         .bind(limit)
+        .bind(tenant)
         .fetch_all(pool)
         .await
         .map_err(read_error)?;

@@ -92,7 +92,8 @@ fn pages() -> Router<ApiState> {
 /// outermost).
 pub fn router(deps: Deps) -> Router {
     let (routes, declared) = api().split_for_parts();
-    let document = document::document(declared, !deps.tokens.is_empty()).to_string();
+    let document =
+        document::document(declared, !deps.tokens.is_empty() || deps.jwt.is_some()).to_string();
     layered(routes.merge(pages()), ApiState::new(deps, document))
 }
 

@@ -82,9 +82,10 @@ async fn door(token: Option<&str>) -> RouterFixture {
         decisions: Arc::new(NoDecisions),
         live: live.clone(),
         tokens: token
-            .map(|token| AuthToken::new("default", TokenSecret::new(token)))
+            .map(|token| AuthToken::new(TokenSecret::new(token)))
             .into_iter()
             .collect(),
+        jwt: None,
         registry: Arc::default(),
         cancel: cancel.clone(),
     };

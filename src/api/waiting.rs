@@ -78,8 +78,15 @@ pub fn for_its_handler(job: &Detail) -> Option<WaitReason> {
     })
 }
 
-/// Explains the wait of a ready job while everything is paused.
-pub fn for_everything(pause: &Pause) -> WaitReason {
+/// Explains the wait of a ready job while everything is paused; without the pause, the author and
+/// the reason are left out.
+pub fn for_everything(pause: Option<&Pause>) -> WaitReason {
+    let Some(pause) = pause else {
+        return WaitReason {
+            reason: "everything is paused".to_owned(),
+            until: None,
+        };
+    };
     let why = if pause.why.is_empty() {
         String::new()
     } else {
@@ -129,6 +136,16 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_handled: bool) -> 
     WaitReason {
         reason,
         until: None,
+    }
+}
+
+/// Removes the texts that people and receivers left at a throttle, which may tell about other
+/// tenants.
+pub fn without_texts(answer: &mut AcquireResponse) {
+    for grant in &mut answer.lanes {
+        if let Some(Limit::Paused { why, .. } | Limit::Stopped { why, .. }) = &mut grant.limit {
+            why.clear();
+        }
     }
 }
 
@@ -257,6 +274,7 @@ mod tests {
             kind: "http".into(),
             throttle: "reindex".into(),
             key: "acme".into(),
+            tenant: String::new(),
             state,
             priority: 1,
             attempt: 2,
@@ -357,11 +375,11 @@ mod tests {
             why: "the disk is full".into(),
         };
         assert_eq!(
-            for_everything(&pause).reason,
+            for_everything(Some(&pause)).reason,
             "everything has been paused since 1970-01-01T00:00:00Z by alice: the disk is full"
         );
         pause.why = String::new();
-        assert!(for_everything(&pause).reason.ends_with("by alice"));
+        assert!(for_everything(Some(&pause)).reason.ends_with("by alice"));
     }
 
     #[test]

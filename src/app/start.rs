@@ -1,7 +1,5 @@
 //! Assembles the rooms into a process.
 
-#[cfg(feature = "api")]
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +11,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "api")]
+use super::api_tokens;
 #[cfg(feature = "api")]
 use super::decisions::JournalReader;
 #[cfg(feature = "governor")]
@@ -27,8 +27,6 @@ use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles};
 #[cfg(feature = "api")]
 use crate::api;
-#[cfg(feature = "api")]
-use crate::config::{DEFAULT_SCOPES, TokenFound};
 use crate::config::{KindSettings, Settings};
 use crate::cron::{self, Schedules};
 use crate::jobs::postgres::{Retention, Schema};
@@ -123,17 +121,18 @@ impl App {
         descriptors::raise_limit();
         #[cfg(feature = "api")]
         let tokens = settings.tokens()?;
+        let has_tokens = !tokens.is_empty() || settings.jwt.is_some();
         #[cfg(feature = "notifications")]
         let built = pools::build(settings, guard(settings)?)?;
         #[cfg(feature = "api")]
         let listener = match roles.api {
-            true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
+            true => Some(api::bind(&settings.listen, has_tokens).await?),
             false => None,
         };
         #[cfg(feature = "api")]
         let metrics_listener = match settings.metrics_listen.as_str() {
             "" => None,
-            address => Some(api::bind(address, !tokens.is_empty()).await?),
+            address => Some(api::bind(address, has_tokens).await?),
         };
         reach(&settings.database(), STARTUP_TIMEOUT, true)
             .await
@@ -161,7 +160,7 @@ impl App {
         let throttles: Arc<dyn Store> = leased.clone();
         #[cfg(feature = "api")]
         let tenants = match roles.api {
-            true => tenants(&tokens),
+            true => api_tokens::tenants(&tokens),
             false => Vec::new(),
         };
 
@@ -281,6 +280,7 @@ impl App {
         let mut address = None;
         #[cfg(feature = "api")]
         if listener.is_some() || metrics_listener.is_some() {
+            let jwt = api_tokens::jwt(settings, &tools)?;
             let deps = api::Deps {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
@@ -297,7 +297,8 @@ impl App {
                 public_url: settings.public_url.clone(),
                 decisions,
                 live: api::Live::default(),
-                tokens: tokens.iter().map(token).collect(),
+                jwt,
+                tokens: tokens.iter().map(api_tokens::token).collect(),
                 registry: Arc::new(registry),
                 cancel: cancel.child_token(),
             };
@@ -422,43 +423,6 @@ pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
 
 pub(super) fn died(name: &str) -> anyhow::Error {
     anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; see the log above")
-}
-
-/// Returns the tenants of the tokens, and the one of callers without a tenant.
-#[cfg(feature = "api")]
-fn tenants(tokens: &[TokenFound<'_>]) -> Vec<String> {
-    let tenants: BTreeSet<&str> = tokens
-        .iter()
-        .filter_map(|token| token.settings?.tenant.as_deref())
-        .chain([api::DEFAULT_TENANT])
-        .collect();
-    tenants.into_iter().map(str::to_owned).collect()
-}
-
-/// Builds the API's form of a token.
-#[cfg(feature = "api")]
-fn token(found: &TokenFound<'_>) -> api::AuthToken {
-    let secret = api::TokenSecret::new(found.secret.clone());
-    let Some(set) = found.settings else {
-        return api::AuthToken::new(api::DEFAULT_TENANT, secret);
-    };
-    let scopes = set
-        .scopes
-        .clone()
-        .unwrap_or_else(|| DEFAULT_SCOPES.map(str::to_owned).to_vec());
-    let leave = api::Permissions {
-        // The settings have been validated, so every scope is known.
-        scopes: scopes
-            .iter()
-            .filter_map(|word| api::TokenScope::of(word))
-            .collect(),
-        kinds: set
-            .kinds
-            .as_ref()
-            .map(|kinds| kinds.iter().cloned().collect()),
-        throttles: set.throttles.clone(),
-    };
-    api::AuthToken::of(found.name, set.tenant.as_deref(), leave, secret)
 }
 
 fn tuning(set: &KindSettings) -> Tuning {

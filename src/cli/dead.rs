@@ -70,14 +70,15 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                         .await
                 })
             };
-            bulk.run("requeued", queue.count_dead(filter), step).await?;
+            bulk.run("requeued", queue.count_dead(filter, signed), step)
+                .await?;
         }
         Command::Discard { filter, bulk } => {
             let (filter, signed) = (&filter.read(), &bulk.signed.signature());
             let step = |walk| -> BoxFuture<'_, _> {
                 Box::pin(async move { queue.discard_dead(filter, &walk, signed).await })
             };
-            bulk.run("discarded", queue.count_dead(filter), step)
+            bulk.run("discarded", queue.count_dead(filter, signed), step)
                 .await?;
         }
     }

@@ -207,7 +207,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let step = |walk| -> BoxFuture<'_, _> {
                 Box::pin(async move { queue.cancel_jobs(filter, &walk, signed).await })
             };
-            bulk.run("cancelled", queue.count_cancel_jobs(filter), step)
+            bulk.run("cancelled", queue.count_cancel_jobs(filter, signed), step)
                 .await?;
         }
         Command::Retry {
@@ -263,6 +263,7 @@ async fn search(queue: &Queue, list: ListArgs) -> anyhow::Result<()> {
         kind: list.kind,
         throttle: list.throttle,
         key: list.key,
+        tenant: None,
         created_after: list.created_after,
         created_before: list.created_before,
         before: list.before,

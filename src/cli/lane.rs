@@ -12,7 +12,7 @@ use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::api::lanes::list::LaneHold;
 use crate::config::Settings;
-use crate::jobs::{LaneDepth, LanesAfter};
+use crate::jobs::{Attribution, LaneDepth, LanesAfter};
 use crate::throttle::{KeyState, Name};
 
 #[derive(clap::Subcommand)]
@@ -131,7 +131,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         } => {
             let throttle = Name::new(throttle)?;
             let lane = queue.lane_of(throttle.as_str(), &key).await?;
-            let waiting = queue.count_lane(throttle.as_str(), &key).await?;
+            let waiting = queue
+                .count_lane(throttle.as_str(), &key, &Attribution::default())
+                .await?;
             let weight = lane.as_ref().map_or(1.0, |lane| lane.weight);
             let oldest_at = lane.as_ref().and_then(|lane| lane.oldest_at);
             let first_seen = lane.as_ref().map(|lane| lane.first_seen);
@@ -193,8 +195,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                         .await
                 })
             };
-            bulk.run("cancelled", queue.count_lane(throttle.as_str(), key), step)
-                .await?;
+            bulk.run(
+                "cancelled",
+                queue.count_lane(throttle.as_str(), key, signed),
+                step,
+            )
+            .await?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -80,7 +80,7 @@ async fn job(queue: &Queue, throttles: &dyn Store, id: i64, json: bool) -> anyho
     let Some(detail) = queue.get(id).await? else {
         bail!(CliError::NotFound(format!("there is no job {id}")));
     };
-    let waiting = crate::api::why_job_waits(queue, throttles, &detail).await;
+    let waiting = crate::api::why_job_waits(queue, throttles, &detail, true).await;
     if json {
         return output::json(
             &serde_json::json!({ "id": id, "state": detail.summary.state, "waiting": waiting }),

@@ -16,7 +16,7 @@ const REDIS_SCHEMES: &[&str] = &[
     "rediss+cluster://",
 ];
 
-/// The longest name of a token, in bytes.
+/// The longest name of a token, and of a module, in bytes.
 const TOKEN_NAME_BYTES_MAX: usize = 64;
 
 /// The longest name of a tenant, in characters.
@@ -79,6 +79,9 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
         "must be a URL that begins with http:// or https://",
     );
     tokens(settings, &mut issues);
+    if let Some(jwt) = &settings.jwt {
+        jwt.check(&mut issues);
+    }
     tables(settings, &mut issues);
     issues.extend(
         super::api_limits::read(&settings.api_limits)
@@ -148,7 +151,12 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
 }
 
 fn tokens(settings: &Settings, issues: &mut Vec<Issue>) {
-    let is_tenant = |tenant: &str| tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok();
+    let is_tenant = |tenant: &str| {
+        tenant == "*" || tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok()
+    };
+    let is_module = |module: &str| {
+        (1..=TOKEN_NAME_BYTES_MAX).contains(&module.len()) && !module.contains(char::is_control)
+    };
     let is_throttle = |pattern: &str| {
         pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
     };
@@ -161,8 +169,12 @@ fn tokens(settings: &Settings, issues: &mut Vec<Issue>) {
             ));
         };
         if let Some(tenant) = token.tenant.as_ref().filter(|tenant| !is_tenant(tenant)) {
-            let allowed = "1 to 64 letters, digits or any of . _ - / : { }";
+            let allowed = "1 to 64 letters, digits or any of . _ - / : { }, or * for all tenants";
             refuse("tenant", allowed, tenant);
+        }
+        if let Some(module) = token.module.as_ref().filter(|module| !is_module(module)) {
+            let allowed = "1 to 64 bytes without control characters";
+            refuse("module", allowed, module);
         }
         let scopes = token.scopes.iter().flatten();
         for scope in scopes.filter(|scope| !SCOPES.contains(&scope.as_str())) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::jwt::JwtSettings;
 use super::origin::SettingsOrigin;
 use super::reindex::ReindexSettings;
 use super::servers::{DatabaseServer, PrometheusServer};
@@ -78,6 +79,7 @@ pub struct Settings {
     pub kinds: BTreeMap<String, KindSettings>,
     #[serde(default)]
     pub api_tokens: BTreeMap<String, ApiToken>,
+    pub jwt: Option<JwtSettings>,
     #[serde(default)]
     pub api_limits: Vec<toml::Table>,
     #[serde(default)]
@@ -126,8 +128,11 @@ pub struct KindSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiToken {
-    /// The tenant that owns it; tokens of one tenant share the tenant's limits.
+    /// The tenant to which it is bound; tokens of one tenant share the tenant's limits. Absent or
+    /// `*` for a token of operators, which sees all tenants.
     pub tenant: Option<String>,
+    /// The module of the tenant in whose name it acts; the token's name if absent.
+    pub module: Option<String>,
     /// The environment variable that holds the token.
     pub secret_env: Option<String>,
     /// The file that holds the token.
@@ -142,8 +147,9 @@ pub struct ApiToken {
 }
 
 /// Keys of `[api_tokens.<name>]`.
-pub const API_TOKEN_KEYS: [&str; 6] = [
+pub const API_TOKEN_KEYS: [&str; 7] = [
     "tenant",
+    "module",
     "secret_env",
     "secret_file",
     "scopes",
@@ -152,9 +158,12 @@ pub const API_TOKEN_KEYS: [&str; 6] = [
 ];
 
 /// The scopes of tokens.
-pub const SCOPES: [&str; 7] = [
+pub const SCOPES: [&str; 10] = [
     "jobs:enqueue",
     "jobs:read",
+    "notify:send",
+    "notify:critical",
+    "notify:read",
     "throttles:acquire",
     "metrics:read",
     "ops:read",

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::jwt::{self, JWT_KEYS};
 use super::reindex::{SINK_KEYS, SOURCE_KEYS};
 use super::servers::{POSTGRES_KEYS, PROMETHEUS_KEYS};
 use super::settings::{API_TOKEN_KEYS, KEYS, KIND_KEYS};
@@ -9,9 +10,10 @@ use crate::input::wording::any_of;
 use crate::input::{Reader, pointer};
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 8] = [
     "kinds",
     "api_tokens",
+    "jwt",
     "api_limits",
     "prometheus",
     "postgres",
@@ -139,6 +141,16 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
             _ => SettingType::Text,
         },
     );
+    if fields.get("jwt").is_some()
+        && let Some(mut table) = fields.part("jwt", &JWT_KEYS)
+    {
+        check(&mut table, &JWT_KEYS, of_jwt);
+        for key in jwt::REQUIRED {
+            if table.get(key).is_none() {
+                table.missing(key, &of_jwt(key).description());
+            }
+        }
+    }
     each(
         fields,
         "prometheus",
@@ -185,6 +197,15 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
         .collect();
     for pool in no_tables {
         fields.wrong_at(&pool, "must be a table: [pools.<name>]");
+    }
+}
+
+fn of_jwt(key: &str) -> SettingType {
+    match key {
+        "audience" | "algorithms" | "kinds" | "throttles" => SettingType::Texts,
+        "all_tenants" => SettingType::Flag,
+        "leeway_s" => SettingType::Number(0.0, 300.0),
+        _ => SettingType::Text,
     }
 }
 

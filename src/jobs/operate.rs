@@ -18,7 +18,8 @@ pub struct Attribution {
     pub by: String,
     /// The reason given for the operation.
     pub why: String,
-    /// The API token that authenticated the author.
+    /// The API token that authenticated the author. With a tenant, the operation reaches the jobs
+    /// of that tenant only, and those of others are not found.
     pub via: Via,
 }
 
@@ -27,7 +28,7 @@ pub struct Attribution {
 pub struct Via {
     /// The name of the token in the settings.
     pub token: Option<String>,
-    /// The tenant that owns the token.
+    /// The tenant to which the token is bound; `None` for operators.
     pub tenant: Option<String>,
 }
 

@@ -43,6 +43,8 @@ pub struct Summary {
     pub throttle: String,
     /// The rate-limit key; empty for none.
     pub key: String,
+    /// The tenant that owns the job; empty for the operators' own.
+    pub tenant: String,
     /// The current state of the job.
     pub state: State,
     /// The priority: 0 runs first, 3 last.
@@ -143,6 +145,8 @@ pub struct JobFilter {
     pub throttle: Option<String>,
     /// Only jobs with this key.
     pub key: Option<String>,
+    /// Only jobs of this tenant; all jobs if absent.
+    pub tenant: Option<String>,
     /// Only jobs enqueued at this time or later.
     pub created_after: Option<Timestamp>,
     /// Only jobs enqueued before this time.
@@ -242,6 +246,8 @@ pub struct FailedAttempt {
     pub throttle: String,
     /// The rate-limit key; empty for none, or if the job no longer exists.
     pub key: String,
+    /// The tenant that owns the job; empty for the operators' own, or if the job no longer exists.
+    pub tenant: String,
     /// The number of the attempt, from 1.
     pub attempt: i32,
     /// The outcome, as in [`Attempt::outcome`].

@@ -12,6 +12,8 @@ use crate::providers::Channel;
 pub struct Notification {
     /// The number of its job.
     pub id: i64,
+    /// The tenant that owns it; empty for the operators' own.
+    pub tenant: String,
     /// The state of the delivery.
     pub state: DeliveryState,
     /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
@@ -75,6 +77,8 @@ pub struct NotificationFilter {
     pub pool: Option<String>,
     /// Only messages that this account sent or tried last.
     pub account: Option<String>,
+    /// Only messages of this tenant; all messages if absent.
+    pub tenant: Option<String>,
     /// The cursor: only messages with a smaller id.
     pub before: Option<i64>,
     /// Most messages on the page, 1 to 1000.

@@ -42,6 +42,7 @@ pub mod serve;
 pub mod status;
 pub mod store;
 pub mod take;
+pub mod tenant;
 pub mod tree;
 
 pub use self::redis::{LUA_TEXT, RedisStore, reason_meaning};

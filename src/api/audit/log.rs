@@ -1,10 +1,11 @@
 //! The audit log: the author, the time, the content and the reason of each change.
 
-use axum::Json;
 use axum::extract::{Query as Pairs, State};
+use axum::{Extension, Json};
 use serde::Serialize;
 
 use super::entry::AuditEntry;
+use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
@@ -40,6 +41,7 @@ pub async fn note(queue: &Queue, entry: &AuditEntry) -> Option<String> {
     responses((status = 200, body = Audit)))]
 pub async fn list(
     State(queue): State<Queue>,
+    Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Audit>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
@@ -47,6 +49,10 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let entries = with_timeout(ROW_TIMEOUT, postgres::read_audit(&queue.pool, limit)).await?;
+    let entries = with_timeout(
+        ROW_TIMEOUT,
+        postgres::read_audit(&queue.pool, caller.tenant.as_deref(), limit),
+    )
+    .await?;
     Ok(Json(Audit { entries }))
 }

@@ -1,16 +1,16 @@
 //! Authentication: tokens, and the sessions of browsers that have sent one.
 
-use std::fmt;
 use std::sync::Arc;
 
-use aws_lc_rs::{constant_time, digest};
 use axum::http::HeaderMap;
 use jiff::Timestamp;
 
 use super::caller::{AuthMethod, Caller, digest_of};
-use super::limits::DEFAULT_TENANT;
+use super::jwt::authenticate::JwtAuth;
+use super::jwt::error::JwtError;
 use super::sessions::{Sessions, SignedOut};
-use super::token_scope::Permissions;
+use super::token_scope::{ALL_TENANTS, Permissions};
+use super::token_secret::TokenSecret;
 use crate::postgres::Db;
 
 /// The name of the unrestricted token, in messages and in the audit log.
@@ -19,42 +19,11 @@ pub const ADMIN: &str = "admin";
 /// The name of the session cookie.
 pub const COOKIE: &str = "flyball_session";
 
-/// A text that is never printed.
-#[derive(Clone)]
-pub struct TokenSecret(String);
-
-impl TokenSecret {
-    /// Wraps `text` as a secret.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// Returns true if `offered` equals the secret; an empty secret matches nothing. Compares
-    /// digests in constant time, so that the time reveals neither the length nor the first
-    /// difference.
-    pub fn is(&self, offered: &str) -> bool {
-        let hash = |text: &str| digest::digest(&digest::SHA256, text.as_bytes());
-        constant_time::verify_slices_are_equal(hash(&self.0).as_ref(), hash(offered).as_ref())
-            .is_ok()
-            && !self.0.is_empty()
-    }
-
-    /// Returns the secret text.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for TokenSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-/// An API token with its tenant, its scopes, and the sessions of browsers that have sent it.
+/// An API token with its tenant, its module, its scopes, and the sessions of browsers that have sent it.
 pub struct AuthToken {
     name: Arc<str>,
-    tenant: Arc<str>,
+    tenant: Option<Arc<str>>,
+    module: Arc<str>,
     owner: Arc<str>,
     leave: Arc<Permissions>,
     key: Arc<str>,
@@ -63,17 +32,20 @@ pub struct AuthToken {
 }
 
 impl AuthToken {
-    /// Creates an unrestricted token with the rates of a tenant.
-    pub fn new(tenant: &str, secret: TokenSecret) -> Self {
-        Self {
-            tenant: tenant.into(),
-            ..Self::of(ADMIN, None, Permissions::admin(), secret)
-        }
+    /// Creates the unrestricted token of the operators.
+    pub fn new(secret: TokenSecret) -> Self {
+        Self::of(ADMIN, None, Permissions::admin(), secret)
     }
 
-    /// Creates a token with a name from the settings. Its unique keys belong to its tenant, if it
-    /// has one; to the operators, if the token is unrestricted; otherwise to the token itself.
+    /// Creates a token with a name from the settings, bound to a tenant unless it is `None` or
+    /// [`ALL_TENANTS`]. Its unique keys belong to its tenant, if it has one; to the operators, if
+    /// the token is unrestricted; otherwise to the token itself.
     pub fn of(name: &str, tenant: Option<&str>, leave: Permissions, secret: TokenSecret) -> Self {
+        let tenant = tenant.filter(|tenant| *tenant != ALL_TENANTS);
+        let leave = match tenant {
+            Some(_) => leave.within_tenant(),
+            None => leave,
+        };
         let owner = match tenant {
             Some(tenant) => format!("tenant:{tenant}"),
             None if leave.is_admin() => String::new(),
@@ -81,7 +53,8 @@ impl AuthToken {
         };
         Self {
             name: name.into(),
-            tenant: tenant.unwrap_or(DEFAULT_TENANT).into(),
+            tenant: tenant.map(Into::into),
+            module: name.into(),
             owner: owner.into(),
             leave: Arc::new(leave),
             key: digest_of(secret.expose().as_bytes()).into(),
@@ -90,11 +63,21 @@ impl AuthToken {
         }
     }
 
+    /// Returns the token with a module other than its name.
+    #[must_use]
+    pub fn with_module(self, module: &str) -> Self {
+        Self {
+            module: module.into(),
+            ..self
+        }
+    }
+
     fn caller(&self, proof: AuthMethod) -> Caller {
         Caller {
             proof,
             token: Some(self.name.clone()),
             tenant: self.tenant.clone(),
+            module: self.module.clone(),
             owner: self.owner.clone(),
             leave: self.leave.clone(),
             key: self.key.clone(),
@@ -106,6 +89,8 @@ impl AuthToken {
 pub struct Authenticator {
     /// The accepted tokens; without any, only loopback is served.
     pub tokens: Arc<[AuthToken]>,
+    /// The check of JSON Web Tokens, which are accepted beside those.
+    jwt: Option<Arc<JwtAuth>>,
     /// The base URL by which clients outside reach us; empty if it is not set.
     pub(super) public_url: String,
     /// The sessions that were ended before their expiry.
@@ -114,30 +99,56 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(tokens: Arc<[AuthToken]>, public_url: String, pool: Db) -> Self {
+    pub fn new(
+        tokens: Arc<[AuthToken]>,
+        jwt: Option<Arc<JwtAuth>>,
+        public_url: String,
+        pool: Db,
+    ) -> Self {
         Self {
             tokens,
+            jwt,
             public_url,
             revoked_session: SignedOut::default(),
             pool,
         }
     }
 
-    /// Identifies the caller; `None` without a valid token or session.
-    pub async fn caller(&self, headers: &HeaderMap, now: Timestamp) -> Option<Caller> {
+    /// Returns true if requests need no token, because none is set.
+    pub fn is_without_tokens(&self) -> bool {
+        self.tokens.is_empty() && self.jwt.is_none()
+    }
+
+    /// Identifies the caller.
+    ///
+    /// # Errors
+    ///
+    /// Fails without a valid token or session; with the reason, if a JSON Web Token was sent.
+    pub async fn caller(
+        &self,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<Caller, Option<JwtError>> {
         let tokens = &self.tokens;
-        if tokens.is_empty() {
-            return Some(Caller {
+        if self.is_without_tokens() {
+            return Ok(Caller {
                 proof: AuthMethod::Loopback,
                 token: None,
-                tenant: DEFAULT_TENANT.into(),
+                tenant: None,
+                module: "".into(),
                 owner: "".into(),
                 leave: Arc::new(Permissions::admin()),
                 key: "local".into(),
             });
         }
-        if let Some(token) = bearer(headers).and_then(|offered| find(tokens, offered)) {
-            return Some(token.caller(AuthMethod::Token));
+        let offered = bearer(headers);
+        if let Some(token) = offered.and_then(|offered| find(tokens, offered)) {
+            return Ok(token.caller(AuthMethod::Token));
+        }
+        if let (Some(jwt), Some(offered)) = (&self.jwt, offered)
+            && JwtAuth::has_shape(offered)
+        {
+            return jwt.caller(offered, now).await.map_err(Some);
         }
         for value in cookies(headers, COOKIE) {
             if let Some(token) = tokens
@@ -145,10 +156,10 @@ impl Authenticator {
                 .find(|token| token.sessions.holds(value, now.as_second()))
                 && !self.revoked_session.holds(&self.pool, value, now).await
             {
-                return Some(token.caller(AuthMethod::Session));
+                return Ok(token.caller(AuthMethod::Session));
             }
         }
-        None
+        Err(None)
     }
 
     /// Ends a session of this server before its expiry.
@@ -192,24 +203,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_never_printed_and_nothing_is_an_empty_one() {
-        assert_eq!(format!("{:?}", TokenSecret::new("hunter2")), "Secret(…)");
-        assert!(!TokenSecret::new("").is(""));
-    }
-
-    #[test]
-    fn only_the_whole_secret_is_the_secret() {
-        let secret = TokenSecret::new("hunter2");
-        assert!(secret.is("hunter2"));
-        for other in ["", "hunter", "hunter22", "Hunter2"] {
-            assert!(!secret.is(other));
-        }
-    }
-
-    #[test]
     fn each_token_has_a_key_of_its_own_that_does_not_reveal_it() {
         let tokens = ["0123456789abcdef", "0123456789abcdeg"]
-            .map(|secret| AuthToken::new("acme", TokenSecret::new(secret)));
+            .map(|secret| AuthToken::new(TokenSecret::new(secret)));
         assert_ne!(tokens[0].key, tokens[1].key);
         assert_eq!(tokens[0].key.len(), 16);
         assert_eq!(

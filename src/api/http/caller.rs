@@ -4,23 +4,29 @@ use std::sync::Arc;
 
 use aws_lc_rs::hmac;
 
+use super::limits::DEFAULT_TENANT;
 use super::token_scope::Permissions;
+use crate::input::patterns::allows;
 use crate::jobs::Via;
+use crate::throttle::tenant::tenant_of;
 
 /// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The proof of the caller's identity.
     pub proof: AuthMethod,
-    /// The name of the token in the settings; `None` where no token is set.
+    /// The name of the token in the settings, or the subject and issuer of a JSON Web Token; `None`
+    /// where no token is set.
     pub token: Option<Arc<str>>,
-    /// The tenant of the token, by which the throttles of the API tell clients apart.
-    pub tenant: Arc<str>,
-    /// The owner of the unique keys that the caller takes; empty for operators.
+    /// The tenant whose data the caller sees and changes; `None` for operators, who see all.
+    pub tenant: Option<Arc<str>>,
+    /// The module in whose name the caller acts: that of its credential, else the token's name.
+    pub module: Arc<str>,
+    /// The owner of the unique keys that the caller takes, and of its jobs; empty for operators.
     pub owner: Arc<str>,
     /// The scopes of the caller.
     pub leave: Arc<Permissions>,
-    /// A digest of the token; `local` where no token is set.
+    /// A digest of the token, or of the bearer of a JSON Web Token; `local` where no token is set.
     pub key: Arc<str>,
 }
 
@@ -29,6 +35,8 @@ pub struct Caller {
 pub enum AuthMethod {
     /// The token in the header: a program.
     Token,
+    /// A token in the header that an identity provider has signed: a program.
+    Jwt,
     /// The session cookie of a browser that has logged in.
     Session,
     /// No proof: no token is set, and only loopback is served.
@@ -39,7 +47,7 @@ impl Caller {
     /// Returns the name for the audit log where the request does not name its author.
     pub fn who(&self) -> &'static str {
         match self.proof {
-            AuthMethod::Token => "token",
+            AuthMethod::Token | AuthMethod::Jwt => "token",
             AuthMethod::Session => "dashboard",
             AuthMethod::Loopback => "http",
         }
@@ -50,13 +58,56 @@ impl Caller {
         self.token.as_deref().unwrap_or("none")
     }
 
+    /// Returns true if the caller may give a throttle work: one that its token may use, unless it
+    /// belongs to another tenant.
+    pub fn may_enqueue_to(&self, throttle: &str) -> bool {
+        self.leave.may_use(throttle) && (self.tenant.is_none() || !self.is_foreign(throttle))
+    }
+
+    /// Returns true if the caller may take tokens from a throttle. Bound to a tenant, it may use the
+    /// throttles of the tenant, and of the shared ones only those that the settings of its token
+    /// name, because what it takes there is missing to others.
+    pub fn may_take_from(&self, throttle: &str) -> bool {
+        if self.tenant.is_none() {
+            return self.leave.may_use(throttle);
+        }
+        let is_named = || {
+            self.leave
+                .throttles
+                .as_ref()
+                .is_some_and(|patterns| allows(patterns, throttle))
+        };
+        self.owns(throttle)
+            || !self.is_foreign(throttle) && self.leave.may_use(throttle) && is_named()
+    }
+
+    /// Returns true if a throttle belongs to the caller's tenant.
+    pub fn owns(&self, throttle: &str) -> bool {
+        self.tenant.is_some() && tenant_of(throttle) == self.tenant.as_deref()
+    }
+
+    /// Returns true if a throttle belongs to another tenant than the caller's.
+    fn is_foreign(&self, throttle: &str) -> bool {
+        tenant_of(throttle).is_some() && !self.owns(throttle)
+    }
+
+    /// Returns true if the caller sees everything about a throttle: operators do, and the tenant
+    /// that owns it.
+    pub fn sees(&self, throttle: &str) -> bool {
+        self.tenant.is_none() || self.owns(throttle)
+    }
+
+    /// Returns the tenant whose throttles of the API limit the caller.
+    pub fn limits_tenant(&self) -> &str {
+        self.tenant.as_deref().unwrap_or(DEFAULT_TENANT)
+    }
+
     /// Returns the token and the tenant that the audit log stores beside the author's name from the
     /// request.
     pub fn via(&self) -> Via {
-        let tenant = self.token.as_ref().map(|_| self.tenant.to_string());
         Via {
             token: self.token.as_deref().map(str::to_owned),
-            tenant,
+            tenant: self.tenant.as_deref().map(str::to_owned),
         }
     }
 }

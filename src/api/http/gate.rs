@@ -1,6 +1,6 @@
 //! The gate behind the guard: the API asks its own throttles before it serves a request.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::caller::{AuthMethod, Caller, digest_of};
 use super::denied::{DenialCache, origin};
-use super::limits::{DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api, own_throttle};
+use super::limits::{
+    DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api, own_throttle, seed, seed_api_limits,
+};
 use super::problem::{Code, Problem};
 use super::remaining::remaining;
 use super::scopes;
@@ -34,6 +36,9 @@ const MOMENT: Duration = Duration::from_millis(50);
 /// The shortest pause before a request asks again for its token.
 const NAP_MIN: Duration = Duration::from_millis(5);
 
+/// The most tenants whose throttles one process makes.
+const WELCOMED_MAX: usize = 10_000;
+
 /// The route that checks requests of other APIs.
 const CHECK: &str = "/api/v1/check";
 
@@ -53,6 +58,8 @@ pub struct Gate {
     known: Mutex<HashMap<Name, CachedPromise>>,
     /// The times at which missing throttles were looked up.
     absent: Mutex<HashMap<Name, Instant>>,
+    /// The tenants whose throttles were made because a token named them.
+    welcomed: Mutex<HashSet<Arc<str>>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -71,6 +78,7 @@ impl Gate {
             denied: DenialCache::default(),
             known: Mutex::default(),
             absent: Mutex::default(),
+            welcomed: Mutex::default(),
         }
     }
 
@@ -80,6 +88,25 @@ impl Gate {
 
     fn absent(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
         self.absent.lock()
+    }
+
+    /// Makes the throttles of a tenant that only its tokens name, once per process, as the start does
+    /// for the tenants of the settings. Without Redis nothing is limited anyway.
+    pub async fn welcome(&self, tenant: &Arc<str>) {
+        let is_new = {
+            let mut welcomed = self.welcomed.lock();
+            welcomed.len() < WELCOMED_MAX && welcomed.insert(tenant.clone())
+        };
+        if !is_new {
+            return;
+        }
+        let made = async {
+            seed(&*self.throttles, &[tenant]).await?;
+            seed_api_limits(&*self.throttles, &[tenant], &self.limits).await
+        };
+        if made.await.is_err() {
+            self.welcomed.lock().remove(tenant);
+        }
     }
 
     /// Returns the refusal that replaces the answer "no valid token", or `None` if that answer may
@@ -260,7 +287,7 @@ impl RateLimited {
                 format!(
                     "the tokens of tenant {} are at their shared request limit (rps of throttle \
                      {name})",
-                    client.tenant
+                    client.limits_tenant()
                 )
             }
             // Waiting does not help here, and the way to resume differs from that of other
@@ -301,9 +328,9 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
     // A limit of the settings replaces the group that the request has by itself.
     let own = group.and_then(|_| limit_of(&gate.limits, OWN_API, request.method().as_str(), path));
     let name = match own {
-        Some(limit) => own_throttle(limit, &client.tenant),
+        Some(limit) => own_throttle(limit, client.limits_tenant()),
         None => match group {
-            Some(group) => group.throttle(&client.tenant),
+            Some(group) => group.throttle(client.limits_tenant()),
             None => return next.run(request).await,
         },
     };

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use super::auth::Authenticator;
 use super::caller::AuthMethod;
 use super::gate::{Gate, address as address_of};
+use super::jwt::error::JwtError;
 use super::problem::{Code, Problem};
 use super::query;
 use super::scopes;
@@ -37,7 +38,7 @@ pub async fn guard(
         return next.run(request).await;
     }
     let headers = request.headers();
-    if auth.tokens.is_empty()
+    if auth.is_without_tokens()
         && let Err(problem) = host_is_loopback(headers, request.uri().authority())
     {
         return problem.into_response();
@@ -53,13 +54,22 @@ pub async fn guard(
     // A program that sends the token itself cannot be a page of another site that uses a browser's
     // session.
     if changes
-        && caller
-            .as_ref()
-            .is_none_or(|caller| caller.proof != AuthMethod::Token)
+        && caller.as_ref().map_or(true, |caller| {
+            !matches!(caller.proof, AuthMethod::Token | AuthMethod::Jwt)
+        })
         && let Err(problem) = origin_is_ours(headers)
     {
         return problem.into_response();
     }
+    let caller = match caller {
+        Ok(caller) => Some(caller),
+        Err(_) if is_open(path) => None,
+        Err(reason) => {
+            let address = address_of(request.extensions());
+            let has_shown = headers.contains_key("authorization");
+            return refuse(&gate, address, wants_page(&request), has_shown, reason).await;
+        }
+    };
     if let Some(caller) = caller {
         let template = request
             .extensions()
@@ -68,11 +78,10 @@ pub async fn guard(
         if let Err(problem) = scopes::check(&caller, request.method(), template, path) {
             return problem.into_response();
         }
+        if let (AuthMethod::Jwt, Some(tenant)) = (caller.proof, &caller.tenant) {
+            gate.welcome(tenant).await;
+        }
         request.extensions_mut().insert(caller);
-    } else if !is_open(path) {
-        let address = address_of(request.extensions());
-        let (wants_page, has_shown) = (wants_page(&request), headers.contains_key("authorization"));
-        return refuse(&gate, address, wants_page, has_shown).await;
     }
     next.run(request).await
 }
@@ -83,17 +92,27 @@ async fn refuse(
     address: Option<IpAddr>,
     wants_page: bool,
     has_shown: bool,
+    reason: Option<JwtError>,
 ) -> Response {
+    // That is no fault of the client.
+    if reason == Some(JwtError::NoKeys) {
+        let detail = "the token cannot be checked, because the keys of its issuer cannot be read; send it again";
+        return Problem::new(Code::Overloaded, detail)
+            .retry_after(5)
+            .into_response();
+    }
     if let Some(problem) = gate.deny(address).await {
         return problem.into_response();
     }
     if wants_page {
         return dashboard::login(axum::http::StatusCode::UNAUTHORIZED, "");
     }
-    let detail = if has_shown {
-        "the token in the Authorization header is not valid for this server"
-    } else {
-        "send the token of FLYBALL_API_TOKEN as: Authorization: Bearer <token>"
+    let detail = match reason {
+        Some(reason) => format!("the token in the Authorization header is not accepted: {reason}"),
+        None if has_shown => {
+            "the token in the Authorization header is not valid for this server".to_owned()
+        }
+        None => "send the token of FLYBALL_API_TOKEN as: Authorization: Bearer <token>".to_owned(),
     };
     Problem::new(Code::Unauthorized, detail).into_response()
 }

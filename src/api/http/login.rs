@@ -37,7 +37,7 @@ pub async fn login(
     form: Form<Login>,
 ) -> Response {
     let home = [(LOCATION, "/".to_owned())];
-    if auth.tokens.is_empty() {
+    if auth.is_without_tokens() {
         return (StatusCode::SEE_OTHER, home).into_response();
     }
     let Some(token) = find(&auth.tokens, form.token.trim()) else {
@@ -68,7 +68,7 @@ pub async fn logout(State(auth): State<Arc<Authenticator>>, headers: HeaderMap) 
         auth.end_session(value, now).await;
     }
     // Without tokens there is no login.
-    let next = if auth.tokens.is_empty() {
+    let next = if auth.is_without_tokens() {
         "/"
     } else {
         "/login"

@@ -18,7 +18,7 @@ use crate::{jobs, throttle};
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
 /// The time after which a sender should retry a full lane, in seconds.
-const LANE_FULL_RETRY_S: u64 = 5;
+pub const LANE_FULL_RETRY_S: u64 = 5;
 
 /// An error answer.
 #[derive(Debug)]

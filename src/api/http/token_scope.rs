@@ -4,15 +4,27 @@ use std::collections::BTreeSet;
 
 use super::limits;
 use crate::input::patterns::allows;
-use TokenScope::{JobsEnqueue, JobsRead, MetricsRead, OpsRead, OpsWrite, ThrottlesAcquire};
+use TokenScope::{
+    JobsEnqueue, JobsRead, MetricsRead, NotifyCritical, NotifyRead, NotifySend, OpsRead, OpsWrite,
+    ThrottlesAcquire,
+};
+
+/// The tenant of a token that is bound to none: it sees and changes what all tenants have.
+pub const ALL_TENANTS: &str = "*";
 
 /// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TokenScope {
-    /// Permission to enqueue jobs and messages.
+    /// Permission to enqueue jobs other than messages.
     JobsEnqueue,
-    /// Permission to read the jobs and messages of all clients, with their arguments.
+    /// Permission to read the jobs of the token's tenant, or of all, with their arguments.
     JobsRead,
+    /// Permission to send messages.
+    NotifySend,
+    /// Permission to send messages that are critical, in addition to the one to send.
+    NotifyCritical,
+    /// Permission to read messages of the token's tenant, or of all.
+    NotifyRead,
     /// Permission to take tokens of throttles.
     ThrottlesAcquire,
     /// Permission to read `/metrics`.
@@ -22,15 +34,18 @@ pub enum TokenScope {
     OpsRead,
     /// Permission to make the changes of operators, except to the throttles of the API itself.
     OpsWrite,
-    /// Permission to do everything.
+    /// Permission to do everything; for a token bound to a tenant, everything within it.
     Admin,
 }
 
 impl TokenScope {
     /// All scopes with their names.
-    pub const WORDS: [(&str, Self); 7] = [
+    pub const WORDS: [(&str, Self); 10] = [
         ("jobs:enqueue", JobsEnqueue),
         ("jobs:read", JobsRead),
+        ("notify:send", NotifySend),
+        ("notify:critical", NotifyCritical),
+        ("notify:read", NotifyRead),
         ("throttles:acquire", ThrottlesAcquire),
         ("metrics:read", MetricsRead),
         ("ops:read", OpsRead),
@@ -75,6 +90,18 @@ impl Permissions {
         }
     }
 
+    /// Returns the permissions within one tenant: `admin` becomes every other scope, because
+    /// nothing of other tenants, of the installation or of the API itself belongs to it.
+    #[must_use]
+    pub fn within_tenant(mut self) -> Self {
+        if self.scopes.remove(&TokenScope::Admin) {
+            let all = TokenScope::WORDS.iter().map(|(_, scope)| *scope);
+            self.scopes
+                .extend(all.filter(|scope| *scope != TokenScope::Admin));
+        }
+        self
+    }
+
     /// Returns true if everything is allowed.
     pub fn is_admin(&self) -> bool {
         self.scopes.contains(&TokenScope::Admin)
@@ -104,7 +131,8 @@ impl Permissions {
         }
     }
 
-    pub(super) fn scopes_reported(&self) -> String {
+    /// Returns the scopes, for messages.
+    pub fn scopes_reported(&self) -> String {
         let words: Vec<&str> = self.scopes.iter().map(|scope| scope.as_str()).collect();
         if words.is_empty() {
             "no scope".to_owned()
@@ -117,6 +145,17 @@ impl Permissions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_administrator_of_a_tenant_has_every_scope_but_that_one() {
+        let bound = Permissions::admin().within_tenant();
+        assert!(!bound.is_admin());
+        for (word, scope) in TokenScope::WORDS {
+            assert_eq!(bound.has(scope), word != "admin", "{word}");
+        }
+        let plain = Permissions::default().within_tenant();
+        assert_eq!(plain, Permissions::default());
+    }
 
     #[test]
     fn patterns_name_throttles_and_never_those_of_the_api() {

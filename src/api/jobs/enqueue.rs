@@ -18,7 +18,7 @@ use super::state::JobsState;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::metrics::BacklogAnswer;
-use crate::api::http::problem::{Code, Problem};
+use crate::api::http::problem::{Code, LANE_FULL_RETRY_S, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::{clock, postgres};
@@ -89,9 +89,10 @@ pub async fn enqueue(
         input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     job.traceparent = job.traceparent.or(trace);
     permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
-    let warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
+    let mut warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
 
-    let ticket = enqueue_one(&state, &caller, &job).await?;
+    let mut ticket = enqueue_one(&state, &caller, &job).await?;
+    warnings.extend(hide_backlog(&caller, &job.throttle, &mut ticket));
     let status = if ticket.duplicate {
         StatusCode::OK
     } else {
@@ -99,11 +100,10 @@ pub async fn enqueue(
     };
     let location = format!("/api/v1/jobs/{}", ticket.id);
     // The job is stored, even if this read fails.
-    let found = with_timeout(ROW_TIMEOUT, state.queue.get(ticket.id))
-        .await
-        .ok()
-        .flatten();
-    let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
+    let read = state.queue.get_of(ticket.id, caller.tenant.as_deref());
+    let found = with_timeout(ROW_TIMEOUT, read).await.ok().flatten();
+    let tenant = caller.tenant.as_deref().unwrap_or_default();
+    let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id, tenant));
     mask_args(&job.summary.kind, &mut job.args);
     if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
         // The existing job may belong to another client of the same tenant.
@@ -151,9 +151,9 @@ pub async fn enqueue_batch(
         job.traceparent.clone_from(&trace);
     }
     permissions::check(&state, &caller, &jobs, true).await?;
-    let warnings = warnings(&state, jobs.iter().map(|job| job.throttle.as_str())).await;
+    let mut warnings = warnings(&state, jobs.iter().map(|job| job.throttle.as_str())).await;
 
-    let enqueued = if jobs.is_empty() {
+    let mut enqueued = if jobs.is_empty() {
         Vec::new()
     } else {
         let enqueue = async {
@@ -161,11 +161,17 @@ pub async fn enqueue_batch(
                 .queue
                 .enqueue_for(&caller.owner, &jobs)
                 .await
-                .map_err(|error| refused(&state, error, true))
+                .map_err(|error| refused(&state, &caller, error, true))
         };
         with_timeout(LIST_TIMEOUT, enqueue).await?
     };
     note_backlogs(&state, &enqueued);
+    let hidden: BTreeSet<String> = jobs
+        .iter()
+        .zip(&mut enqueued)
+        .filter_map(|(job, ticket)| hide_backlog(&caller, &job.throttle, ticket))
+        .collect();
+    warnings.extend(hidden);
 
     let status = if enqueued.iter().all(|ticket| ticket.duplicate) {
         StatusCode::OK
@@ -198,7 +204,7 @@ pub(in crate::api) async fn enqueue_one(
             .queue
             .enqueue_for(&caller.owner, std::slice::from_ref(job))
             .await;
-        enqueued.map_err(|error| refused(state, error, false))
+        enqueued.map_err(|error| refused(state, caller, error, false))
     };
     let enqueued = with_timeout(ROW_TIMEOUT, work).await?;
     note_backlogs(state, &enqueued);
@@ -216,11 +222,29 @@ pub(in crate::api) fn traceparent(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Converts a refusal of the queue to a problem, and counts full lanes.
-fn refused(state: &JobsState, error: crate::jobs::Error, batch: bool) -> Problem {
-    if let crate::jobs::Error::Full { .. } = &error {
-        state.metrics.note_backlog(BacklogAnswer::Rejected, 1);
+fn refused(state: &JobsState, caller: &Caller, error: crate::jobs::Error, batch: bool) -> Problem {
+    let crate::jobs::Error::Full { throttle, key, .. } = &error else {
+        return Problem::from_queue(error, batch);
+    };
+    state.metrics.note_backlog(BacklogAnswer::Rejected, 1);
+    if caller.sees(throttle) {
+        return Problem::from_queue(error, batch);
     }
-    Problem::from_queue(error, batch)
+    let detail = format!(
+        "throttle {throttle:?}, key {key:?}: its lane is full; nothing was enqueued: try again when \
+         some of its jobs have run"
+    );
+    Problem::new(Code::LaneFull, detail).retry_after(LANE_FULL_RETRY_S)
+}
+
+/// Replaces the depth of a lane by a warning, if the lane may hold jobs of other tenants.
+fn hide_backlog(caller: &Caller, throttle: &str, ticket: &mut Enqueued) -> Option<String> {
+    if caller.sees(throttle) {
+        return None;
+    }
+    ticket.backlog.take().map(|_| {
+        format!("a lane of throttle {throttle} holds more jobs than its knob max_backlog allows; send less")
+    })
 }
 
 /// Counts the jobs that were accepted although their lane was above its limit.
@@ -273,7 +297,7 @@ pub(in crate::api) async fn warnings<'a>(
 
 /// Returns the job as its sender described it, for a job that was stored and could not be read
 /// back.
-fn as_sent(job: NewJob, id: i64) -> Detail {
+fn as_sent(job: NewJob, id: i64, tenant: &str) -> Detail {
     let now = clock::now();
     let due_at = job.run_at.filter(|at| *at > now);
     Detail {
@@ -282,6 +306,7 @@ fn as_sent(job: NewJob, id: i64) -> Detail {
             kind: job.kind,
             throttle: job.throttle,
             key: job.key,
+            tenant: tenant.to_owned(),
             state: if due_at.is_some() {
                 JobState::Scheduled
             } else {

@@ -139,7 +139,7 @@ pub async fn cancel(
 
     operate::count_or_change(
         walk.dry_run,
-        queue.count_cancel_jobs(&filter),
+        queue.count_cancel_jobs(&filter, &signed),
         queue.cancel_jobs(&filter, &walk, &signed),
     )
     .await
@@ -165,7 +165,7 @@ pub async fn requeue(
 
     operate::count_or_change(
         walk.dry_run,
-        queue.count_dead(&filter),
+        queue.count_dead(&filter, &signed),
         queue.requeue_dead(&filter, keep, &walk, &signed),
     )
     .await
@@ -190,7 +190,7 @@ pub async fn discard(
 
     operate::count_or_change(
         walk.dry_run,
-        queue.count_dead(&filter),
+        queue.count_dead(&filter, &signed),
         queue.discard_dead(&filter, &walk, &signed),
     )
     .await

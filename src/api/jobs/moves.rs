@@ -79,7 +79,7 @@ pub async fn cancel(
         }
         CancelAnswer::NotFound => return Err(Problem::job_not_found(id)),
     };
-    Ok((status, Json(view(&state, found(&state, id).await?).await)))
+    Ok((status, Json(shown(&state, &caller, id).await?)))
 }
 
 /// Makes a dead, retryable or scheduled job ready now.
@@ -99,7 +99,7 @@ pub async fn retry(
     };
     let (keep, signed) = signed(request, &caller, &["keep_attempts"], read).await?;
     match with_timeout(ROW_TIMEOUT, state.queue.retry_signed(id, keep, &signed)).await? {
-        RetryAnswer::Ready => Ok(Json(view(&state, found(&state, id).await?).await)),
+        RetryAnswer::Ready => Ok(Json(shown(&state, &caller, id).await?)),
         RetryAnswer::Refused(state) => {
             let detail = format!(
                 "job {id} is {}; only dead, retryable and scheduled jobs can be retried",
@@ -145,7 +145,7 @@ pub async fn reschedule(
     };
     let answer = with_timeout(ROW_TIMEOUT, state.queue.reschedule(id, run_at, &signed)).await?;
     let rule = "only scheduled, ready and retryable jobs can be rescheduled";
-    after_move(&state, id, answer, rule).await
+    after_move(&state, &caller, id, answer, rule).await
 }
 
 /// Discards a dead job: it ends as cancelled.
@@ -162,23 +162,36 @@ pub async fn discard(
     let id = id_of(&id)?;
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let answer = with_timeout(ROW_TIMEOUT, state.queue.discard(id, &signed)).await?;
-    after_move(&state, id, answer, "only dead jobs can be discarded").await
+    after_move(
+        &state,
+        &caller,
+        id,
+        answer,
+        "only dead jobs can be discarded",
+    )
+    .await
 }
 
 /// Shows the job after a move, or refuses one that its state does not allow; `rule` names the
 /// states that do.
 async fn after_move(
     state: &JobsState,
+    caller: &Caller,
     id: i64,
     answer: MoveAnswer,
     rule: &str,
 ) -> Result<Json<JobView>, Problem> {
     match answer {
-        MoveAnswer::Moved => Ok(Json(view(state, found(state, id).await?).await)),
+        MoveAnswer::Moved => Ok(Json(shown(state, caller, id).await?)),
         MoveAnswer::Refused(current) => Err(Problem::new(
             Code::WrongState,
             format!("job {id} is {}; {rule}", current.as_str()),
         )),
         MoveAnswer::NotFound => Err(Problem::job_not_found(id)),
     }
+}
+
+/// Returns the job as it is after a change.
+async fn shown(state: &JobsState, caller: &Caller, id: i64) -> Result<JobView, Problem> {
+    Ok(view(state, caller, found(state, caller, id).await?).await)
 }

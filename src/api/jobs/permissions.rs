@@ -7,8 +7,11 @@ use crate::api::http::caller::Caller;
 use crate::api::http::fields::Errors;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::http::token_scope::TokenScope;
 use crate::api::postgres;
 use crate::jobs::NewJob;
+use crate::notify::args::PRIORITIES;
+use crate::notify::recipient::KIND as NOTIFICATION;
 
 /// Accepts the jobs, or lists each that the token may not enqueue; with `is_batch` the pointers
 /// hold the index of the job.
@@ -34,7 +37,17 @@ pub async fn check(
         } else {
             String::new()
         };
-        if !may(&job.kind) {
+        if job.kind == NOTIFICATION {
+            if let Some((field, scope)) = missing_scope(caller, job) {
+                let message = format!(
+                    "token {} may not send this message without the scope {}; it has {}",
+                    caller.token_name(),
+                    scope.as_str(),
+                    leave.scopes_reported()
+                );
+                errors.body(format!("{at}/{field}"), message);
+            }
+        } else if !may(&job.kind) {
             let allowed = match &leave.kinds {
                 Some(kinds) => kinds
                     .iter()
@@ -50,7 +63,7 @@ pub async fn check(
             );
             errors.body(format!("{at}/kind"), message);
         }
-        if !leave.may_use(&job.throttle) {
+        if !caller.may_enqueue_to(&job.throttle) {
             let (token, throttle, allowed) = (
                 caller.token_name(),
                 &job.throttle,
@@ -69,6 +82,23 @@ pub async fn check(
     } else {
         Err(Problem::fields(Code::NotAllowed, errors))
     }
+}
+
+/// Returns the scope that the token lacks for a message, whatever route the message came by, and the
+/// field that needs the scope.
+fn missing_scope(caller: &Caller, job: &NewJob) -> Option<(&'static str, TokenScope)> {
+    let critical = PRIORITIES.first();
+    let is_critical = critical.is_some_and(|(word, number)| {
+        job.args.get("priority").and_then(|given| given.as_str()) == Some(*word)
+            || job.priority == *number
+    });
+    [
+        (true, "kind", TokenScope::NotifySend),
+        (is_critical, "priority", TokenScope::NotifyCritical),
+    ]
+    .into_iter()
+    .find(|(is_needed, _, scope)| *is_needed && !caller.leave.has(*scope))
+    .map(|(_, field, scope)| (field, scope))
 }
 
 /// Returns those kinds of the jobs that are public, as the handlers of this process and, for other

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, Query as Pairs, State};
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use serde::Serialize;
 
 use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::redact::mask_args;
 use super::state::JobsState;
+use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
@@ -88,6 +89,7 @@ pub struct Attempts {
     responses((status = 200, body = JobList, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
     State(state): State<Arc<JobsState>>,
+    Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
     let allowed = [
@@ -113,6 +115,7 @@ pub async fn list(
         key: query.text_or_empty("key", KEY_BYTES_MAX),
         created_after: query.time("created_after"),
         created_before: query.time("created_before"),
+        tenant: caller.tenant.as_deref().map(str::to_owned),
         before: query.whole("before", 1..=i64::MAX),
         limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
     };
@@ -144,10 +147,12 @@ pub async fn list(
     responses((status = 200, body = JobView)))]
 pub async fn show(
     State(state): State<Arc<JobsState>>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
-    Ok(Json(view(&state, found(&state, id).await?).await))
+    let found = found(&state, &caller, id).await?;
+    Ok(Json(view(&state, &caller, found).await))
 }
 
 /// Lists the finished attempts of a job, newest first.
@@ -159,6 +164,7 @@ pub async fn show(
     responses((status = 200, body = Attempts)))]
 pub async fn attempts(
     State(state): State<Arc<JobsState>>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Attempts>, Problem> {
@@ -169,9 +175,11 @@ pub async fn attempts(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let attempts = with_timeout(ROW_TIMEOUT, state.queue.attempts(id, before, limit)).await?;
+    let tenant = caller.tenant.as_deref();
+    let read = state.queue.attempts(id, tenant, before, limit);
+    let attempts = with_timeout(ROW_TIMEOUT, read).await?;
     if attempts.is_empty() {
-        found(&state, id).await?;
+        found(&state, &caller, id).await?;
     }
     let is_full = i64::try_from(attempts.len()).is_ok_and(|found| found >= limit);
     let next = attempts.last().filter(|_| is_full).map(|last| {
@@ -183,9 +191,10 @@ pub async fn attempts(
     Ok(Json(Attempts { attempts, next }))
 }
 
-/// Returns a job, or the problem that it does not exist.
-pub async fn found(state: &JobsState, id: i64) -> Result<Detail, Problem> {
-    let mut detail = with_timeout(ROW_TIMEOUT, state.queue.get(id))
+/// Returns a job that the caller may see, or the problem that it does not exist.
+pub async fn found(state: &JobsState, caller: &Caller, id: i64) -> Result<Detail, Problem> {
+    let read = state.queue.get_of(id, caller.tenant.as_deref());
+    let mut detail = with_timeout(ROW_TIMEOUT, read)
         .await?
         .ok_or_else(|| Problem::job_not_found(id))?;
     mask_args(&detail.summary.kind, &mut detail.args);
@@ -193,17 +202,20 @@ pub async fn found(state: &JobsState, id: i64) -> Result<Detail, Problem> {
 }
 
 /// Returns the job as the API shows it.
-pub async fn view(state: &JobsState, detail: Detail) -> JobView {
-    let waiting = why_job_waits(&state.queue, &*state.throttles, &detail).await;
+pub async fn view(state: &JobsState, caller: &Caller, detail: Detail) -> JobView {
+    let sees_all = caller.sees(&detail.summary.throttle);
+    let waiting = why_job_waits(&state.queue, &*state.throttles, &detail, sees_all).await;
     JobView { detail, waiting }
 }
 
 /// Returns the reason for which the job does not run now, or does not stop; `None` if it runs or
-/// has ended.
+/// has ended. Without `sees_all`, texts that operators and the answers of receivers left at the
+/// throttle stay out, because they may tell about other tenants.
 pub async fn why_job_waits(
     queue: &Queue,
     throttles: &dyn Store,
     detail: &Detail,
+    sees_all: bool,
 ) -> Option<WaitReason> {
     let job = &detail.summary;
     if let Some(need) = waiting::need(detail) {
@@ -217,7 +229,7 @@ pub async fn why_job_waits(
         return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
     }
     if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
-        return Some(waiting::for_everything(&pause));
+        return Some(waiting::for_everything(sees_all.then_some(&pause)));
     }
     let throttle = Name::new(job.throttle.as_str()).ok()?;
     let lane = LaneRequest {
@@ -225,13 +237,16 @@ pub async fn why_job_waits(
         cost: job.cost,
         ..LaneRequest::default()
     };
-    let answer = throttles
+    let mut answer = throttles
         .peek(&AcquireRequest {
             throttle,
             lanes: vec![lane],
             holder: Some(waiting::anonymous_holder()),
         })
         .await;
+    if !sees_all {
+        waiting::without_texts(&mut answer);
+    }
     // If the workers cannot be read, the kind is assumed to be handled.
     let is_handled = with_timeout(ROW_TIMEOUT, postgres::read_live_kinds(&queue.pool))
         .await

@@ -21,7 +21,7 @@ use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::throttles::knobs::name_of;
 use crate::api::throttles::state::ThrottlesState;
 use crate::api::throttles::view::since_s;
-use crate::jobs::Count;
+use crate::jobs::{Attribution, Count};
 use crate::throttle::Name;
 
 /// The highest weight of a lane.
@@ -152,7 +152,7 @@ pub async fn purge(
     let queue = &state.queue;
     count_or_change(
         walk.dry_run,
-        queue.count_lane(name.as_str(), &key),
+        queue.count_lane(name.as_str(), &key, &signed),
         queue.purge_lane(name.as_str(), &key, &walk, &signed),
     )
     .await
@@ -161,7 +161,11 @@ pub async fn purge(
 async fn lane(state: &ThrottlesState, name: &Name, key: &str) -> Result<LaneNow, Problem> {
     let queue = &state.queue;
     let found = with_timeout(ROW_TIMEOUT, queue.lane_of(name.as_str(), key)).await?;
-    let waiting = with_timeout(ROW_TIMEOUT, queue.count_lane(name.as_str(), key)).await?;
+    let waiting = with_timeout(
+        ROW_TIMEOUT,
+        queue.count_lane(name.as_str(), key, &Attribution::default()),
+    )
+    .await?;
     let hold = list::holds(state, name, vec![key.to_owned()])
         .await
         .remove(0);

@@ -139,6 +139,7 @@ pub async fn send(
     responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
     State(deliveries): State<Deliveries>,
+    Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
     let mut query = Query::open(
@@ -150,6 +151,7 @@ pub async fn list(
         channel: query.choice("channel", &Channel::WORDS),
         pool: query.text("pool", crate::throttle::name::MAX_BYTES),
         account: query.text("account", KEY_BYTES_MAX),
+        tenant: caller.tenant.as_deref().map(str::to_owned),
         before: query.whole("cursor", 1..=i64::MAX),
         limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
     };
@@ -174,10 +176,11 @@ pub async fn list(
     responses((status = 200, body = Notification)))]
 pub async fn show(
     State(deliveries): State<Deliveries>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Notification>, Problem> {
     let id = id_of(&id)?;
-    let found = with_timeout(ROW_TIMEOUT, deliveries.find(id)).await?;
+    let found = with_timeout(ROW_TIMEOUT, deliveries.find(id, caller.tenant.as_deref())).await?;
     found.map(Json).ok_or_else(|| {
         Problem::new(
             Code::NotificationNotFound,

@@ -120,7 +120,7 @@ fn answer(operation: &str) -> Option<Value> {
             json!({ "jobs": 42, "requested": 0, "dry_run": false, "more": false, "next": null })
         }
         "list_failures" => json!({ "failures": [{
-            "job_id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "attempt": 1, "outcome": "failed",
+            "job_id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "tenant": "shop", "attempt": 1, "outcome": "failed",
             "error": "answered 500", "at": AT,
         }] }),
         "show_pause" => json!({ "paused": null, "changed": false }),
@@ -199,7 +199,7 @@ fn new_job() -> Value {
 
 fn summary() -> Value {
     json!({
-        "id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "state": "ready", "priority": 1, "attempt": 0,
+        "id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "tenant": "shop", "state": "ready", "priority": 1, "attempt": 0,
         "max_attempts": 5, "cost": 1.0, "created_at": AT, "due_at": null, "last_error": null,
     })
 }

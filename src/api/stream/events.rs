@@ -7,13 +7,16 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{self, KeepAlive, Sse};
+use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::live::{Live, STREAMS_MAX, StreamEvent};
+use super::live::{Live, STREAMS_MAX, StreamEvent, StreamPermit};
+use super::of_tenant::{TenantListener, within};
 use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
+use crate::jobs::Queue;
 
 /// The time without an event after which a comment is sent, so that proxies keep the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -21,6 +24,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Streams live events: `history` once, then `tick` each second, `decision`, `failure` and `audit`.
+/// A tenant gets the ticks of its own throttles, the failures of its own jobs and the changes by its
+/// own tokens.
 ///
 /// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server
 /// stops and when a listener is too slow; clients reconnect with the id of the last tick that they
@@ -31,6 +36,7 @@ const RETRY: Duration = Duration::from_secs(1);
         description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
 pub async fn stream(
     State(live): State<Live>,
+    State(queue): State<Queue>,
     State(cancel): State<CancellationToken>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
@@ -46,6 +52,33 @@ pub async fn stream(
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.trim().parse().ok());
     let (history, receiver) = live.join(after);
+    let (history, events) = match caller.tenant {
+        None => (history, all(receiver, place)),
+        Some(tenant) => {
+            let history = within(&history, &tenant);
+            let listener = TenantListener {
+                tenant,
+                queue,
+                receiver,
+                place,
+            };
+            (history, listener.events().boxed())
+        }
+    };
+    // A stream that outlived the cancel token would keep the server from ending.
+    let ends = cancel.cancelled_owned();
+    let events = stream::once(async { history })
+        .chain(events)
+        .map(|event| Ok(sent(&event)))
+        .take_until(ends);
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+/// Returns the events of all tenants.
+fn all(
+    receiver: broadcast::Receiver<StreamEvent>,
+    place: StreamPermit,
+) -> BoxStream<'static, StreamEvent> {
     let events = stream::unfold((receiver, place), |(mut receiver, place)| async move {
         match receiver.recv().await {
             Ok(event) => Some((event, (receiver, place))),
@@ -56,13 +89,7 @@ pub async fn stream(
             }
         }
     });
-    // A stream that outlived the cancel token would keep the server from ending.
-    let ends = cancel.cancelled_owned();
-    let all = stream::once(async { history })
-        .chain(events)
-        .map(|event| Ok(sent(&event)))
-        .take_until(ends);
-    Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+    events.boxed()
 }
 
 fn sent(event: &StreamEvent) -> sse::Event {

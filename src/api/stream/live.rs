@@ -102,6 +102,18 @@ pub struct StreamEvent {
     pub data: Arc<str>,
 }
 
+impl StreamEvent {
+    /// Returns an event without an id; `None` for data that JSON cannot express.
+    pub fn of(name: &'static str, data: &impl Serialize) -> Option<Self> {
+        let text = serde_json::to_string(data).ok()?;
+        Some(Self {
+            name,
+            id: None,
+            data: text.into(),
+        })
+    }
+}
+
 /// The ring of ticks and the broadcast. A clone is another handle to the same state.
 #[derive(Clone)]
 pub struct Live(Arc<LiveInner>);
@@ -166,12 +178,8 @@ impl Live {
 
     /// Sends an event that is not stored.
     pub fn publish(&self, name: &'static str, data: &impl Serialize) {
-        if let Ok(text) = serde_json::to_string(data) {
-            let _ = self.0.sender.send(StreamEvent {
-                name,
-                id: None,
-                data: text.into(),
-            });
+        if let Some(event) = StreamEvent::of(name, data) {
+            let _ = self.0.sender.send(event);
         }
     }
 

@@ -3,4 +3,6 @@
 pub mod events;
 pub mod live;
 pub mod live_sample;
+pub mod of_tenant;
 pub mod sample;
+pub mod seen;

@@ -4,7 +4,7 @@
 //! themselves, the counting of jobs, the search for keys that hold jobs back, and the following of
 //! the journals for listeners.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::live::{Tick, TickSignal, TickThrottle};
 use super::live_sample::LiveSample;
+use super::seen::{FIRST_LOOK, FOLLOWED_MAX, SeenIds};
 use crate::api::clock;
 use crate::api::deps::Deps;
 use crate::api::postgres;
@@ -43,12 +44,6 @@ const KEYS_THROTTLES_MAX: usize = 100;
 const KEY_CONCURRENCY: usize = 2;
 /// The longest wait of a tick for the journal; after it the previous state is used.
 const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
-/// The age up to which the first read for a new listener reports events; a listener that has one
-/// already recognizes its number.
-const FIRST_LOOK: Duration = Duration::from_secs(3);
-/// The most events of one kind that are read at a time.
-const FOLLOWED_MAX: i64 = 50;
-
 /// The keys that hold jobs back, by throttle.
 type HeldByThrottle = BTreeMap<String, HeldKeys>;
 
@@ -330,8 +325,8 @@ async fn follow_for_listeners(deps: &Deps) {
         }
         let (decisions, failures, audit) = tokio::join!(
             deps.decisions.recent(None, FOLLOWED_MAX),
-            deps.queue.failures(FOLLOWED_MAX),
-            postgres::read_audit(&deps.queue.pool, FOLLOWED_MAX),
+            deps.queue.failures(None, FOLLOWED_MAX),
+            postgres::read_audit(&deps.queue.pool, None, FOLLOWED_MAX),
         );
         // A client that joined a moment ago has read the journals itself and missed the events
         // between its read and this one.
@@ -339,26 +334,19 @@ async fn follow_for_listeners(deps: &Deps) {
         // A journal that cannot be read now is read again in a second; its new entries are still
         // new then.
         for decision in decisions
-            .map(|items| fresh(&mut seen.decisions, items, |it| it.id, |it| it.at >= lately))
+            .map(|items| seen.new_decisions(items, lately))
             .unwrap_or_default()
         {
             deps.live.publish("decision", &decision);
         }
         for failure in failures
-            .map(|items| {
-                fresh(
-                    &mut seen.failures,
-                    items,
-                    |it| (it.job_id, it.attempt, it.at),
-                    |it| it.at >= lately,
-                )
-            })
+            .map(|items| seen.new_failures(items, lately))
             .unwrap_or_default()
         {
             deps.live.publish("failure", &failure);
         }
         for entry in audit
-            .map(|items| fresh(&mut seen.audit, items, |it| it.id, |it| it.at >= lately))
+            .map(|items| seen.new_entries(items, lately))
             .unwrap_or_default()
         {
             deps.live.publish("audit", &entry);
@@ -366,53 +354,9 @@ async fn follow_for_listeners(deps: &Deps) {
     }
 }
 
-#[derive(Default)]
-struct SeenIds {
-    decisions: Option<BTreeSet<i64>>,
-    failures: Option<BTreeSet<(i64, i32, Timestamp)>>,
-    audit: Option<BTreeSet<i64>>,
-}
-
-/// Returns the items (given newest first) that the last read did not have, oldest first; at the
-/// first read, the recent ones.
-fn fresh<T, K: Ord + Copy>(
-    seen: &mut Option<BTreeSet<K>>,
-    items: Vec<T>,
-    key: impl Fn(&T) -> K,
-    is_recent: impl Fn(&T) -> bool,
-) -> Vec<T> {
-    let keys: BTreeSet<K> = items.iter().map(&key).collect();
-    let before = seen.replace(keys);
-    let is_new = |item: &T| {
-        before
-            .as_ref()
-            .map_or_else(|| is_recent(item), |before| !before.contains(&key(item)))
-    };
-    items.into_iter().filter(is_new).rev().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_listener_gets_what_is_new_once_and_oldest_first() {
-        let mut seen = None;
-        assert_eq!(fresh(&mut seen, vec![3, 2, 1], |n| *n, |n| *n > 2), [3]);
-        assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true), [4, 5]);
-        assert_eq!(
-            fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true),
-            Vec::<i32>::new()
-        );
-        assert_eq!(fresh(&mut seen, vec![6, 5, 4], |n| *n, |_| true), [6]);
-    }
-
-    #[test]
-    fn the_first_entry_of_an_empty_journal_is_new() {
-        let mut seen = None;
-        assert!(fresh(&mut seen, Vec::<i32>::new(), |n| *n, |_| true).is_empty());
-        assert_eq!(fresh(&mut seen, vec![1], |n| *n, |_| true), [1]);
-    }
 
     #[test]
     fn a_tick_holds_a_bounded_number_of_throttles_governed_and_busy_ones_first() {

@@ -1,29 +1,28 @@
 //! Tokens for programs in any language: the runner's requests to the throttle store, over HTTP.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, Request, State};
+use axum::{Extension, Json};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::caller_knobs::knobs_of;
 use super::knobs::name_of;
 use super::state::ThrottlesState;
 use crate::api::http::body;
+use crate::api::http::caller::Caller;
 use crate::api::http::fields::{Errors, ObjectReader};
-use crate::api::http::limits::is_of_the_api;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::remaining::remaining;
 use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX};
 use crate::api::waiting;
 use crate::throttle::on_demand::KnobTexts;
 use crate::throttle::{
-    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, Knobs, LaneRequest, Limit, Name,
-    RateLimit, check_cost,
+    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, RateLimit,
+    check_cost,
 };
 
 /// The most units of one request.
@@ -167,10 +166,11 @@ pub struct Returned {
     responses((status = 200, body = Granted)))]
 pub async fn acquire(
     State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
-    let (ask, wait, knobs) = read(&state, name, request, true).await?;
+    let (ask, wait, knobs) = read(&state, &caller, name, request, true).await?;
     declare(&state, &ask, knobs.as_ref()).await?;
     let take = async || {
         if wait.is_zero() {
@@ -192,7 +192,9 @@ pub async fn acquire(
                 .note(ask.throttle.as_str(), &lane.key, is_allowed);
         }
     }
-    granted(&state, &ask, answer, false).await.map(Json)
+    granted(&state, &caller, &ask, answer, false)
+        .await
+        .map(Json)
 }
 
 /// Returns the answer that acquire would give, and takes nothing.
@@ -202,16 +204,17 @@ pub async fn acquire(
     responses((status = 200, body = Granted)))]
 pub async fn peek(
     State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
-    let (ask, _, knobs) = read(&state, name, request, false).await?;
+    let (ask, _, knobs) = read(&state, &caller, name, request, false).await?;
     declare(&state, &ask, knobs.as_ref()).await?;
     let mut answer = state.throttles.peek(&ask).await;
     if declare_again(&state, &ask, knobs.as_ref(), &answer).await? {
         answer = state.throttles.peek(&ask).await;
     }
-    granted(&state, &ask, answer, true).await.map(Json)
+    granted(&state, &caller, &ask, answer, true).await.map(Json)
 }
 
 /// Makes the throttle of the knobs that the caller brings, if there is none.
@@ -311,6 +314,7 @@ pub async fn give_back(
 /// Reads the tokens wanted and the time for which the server may wait for them.
 async fn read(
     state: &ThrottlesState,
+    caller: &Caller,
     name: String,
     request: Request,
     may_wait: bool,
@@ -385,7 +389,7 @@ async fn read(
                 .unwrap_or(0)
         };
         let (all, of_key) = (held("held"), held("key_held"));
-        knobs = knobs_of(&mut fields, &throttle);
+        knobs = knobs_of(&mut fields, caller, &throttle);
         lane.held = of_key;
         let ttl = Duration::from_secs_f64(
             fields
@@ -395,7 +399,11 @@ async fn read(
         holder = fields
             .text("holder", 1..=HOLDER_BYTES_MAX)
             .map(|id| Holder {
-                id: format!("{GUEST}{id}"),
+                // Holders of one tenant never count as those of another.
+                id: match &caller.tenant {
+                    Some(tenant) => format!("{GUEST}{tenant}/{id}"),
+                    None => format!("{GUEST}{id}"),
+                },
                 ttl,
                 held: all,
             });
@@ -422,54 +430,6 @@ async fn read(
         wait,
         knobs,
     ))
-}
-
-/// The knobs that a caller may bring.
-const CALLER_KNOBS: [&str; 7] = [
-    "rps",
-    "burst",
-    "window",
-    "key_rps",
-    "key_burst",
-    "windows",
-    "key_windows",
-];
-
-/// Reads the knobs for creating the throttle if it does not exist.
-fn knobs_of(fields: &mut ObjectReader<'_>, throttle: &Name) -> Option<KnobTexts> {
-    let given: BTreeMap<String, Value> = CALLER_KNOBS
-        .into_iter()
-        .filter_map(|knob| Some((knob.to_owned(), fields.take(knob)?)))
-        .collect();
-    let first = given.keys().next()?.clone();
-    if !given.contains_key("rps") {
-        let message = "makes a throttle only together with rps, which is missing";
-        fields.wrong(&first, message.to_owned());
-        return None;
-    }
-    if is_of_the_api(throttle.as_str()) {
-        fields.wrong(
-            "rps",
-            "must be left out: throttles of the API itself are not made on first use".to_owned(),
-        );
-        return None;
-    }
-    match Knobs::check(&given) {
-        Ok(texts) => {
-            let texts = texts.into_iter();
-            Some(
-                texts
-                    .filter_map(|(knob, text)| Some((knob, text?)))
-                    .collect(),
-            )
-        }
-        Err(problems) => {
-            for problem in problems {
-                fields.wrong(&problem.field, problem.message);
-            }
-            None
-        }
-    }
 }
 
 /// Takes tokens, and waits for them up to `wait`.
@@ -515,10 +475,14 @@ fn retry_wait(ask: &AcquireRequest, grant: &Grant) -> Option<Duration> {
 /// Builds the answer for one lane. A peek does not subtract its grant from the remaining tokens.
 async fn granted(
     state: &ThrottlesState,
+    caller: &Caller,
     ask: &AcquireRequest,
-    answer: AcquireResponse,
+    mut answer: AcquireResponse,
     is_peek: bool,
 ) -> Result<Granted, Problem> {
+    if !caller.sees(ask.throttle.as_str()) {
+        waiting::without_texts(&mut answer);
+    }
     let Some(grant) = answer.lanes.into_iter().next() else {
         return Err(Problem::new(
             Code::Internal,

@@ -16,7 +16,7 @@ use crate::api::http::limits;
 use crate::api::http::operate::signed_query;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
-use crate::jobs::{self, CancelFilter, Count, Queue, State as JobState};
+use crate::jobs::{self, Attribution, CancelFilter, Count, Queue, State as JobState};
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, Name, Status, Store};
 
@@ -168,7 +168,9 @@ async fn waiting(queue: &Queue, name: &Name) -> Result<Count, jobs::Error> {
             state: Some(state),
             ..CancelFilter::default()
         };
-        let Count { jobs, more } = queue.count_cancel_jobs(&filter).await?;
+        let Count { jobs, more } = queue
+            .count_cancel_jobs(&filter, &Attribution::default())
+            .await?;
         all = Count {
             jobs: all.jobs + jobs,
             more: all.more || more,

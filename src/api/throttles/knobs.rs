@@ -131,10 +131,14 @@ pub struct Edit {
     why: Option<String>,
 }
 
-/// Lists all throttles, and the names that only jobs use.
+/// Lists all throttles, and the names that only jobs use; for a tenant its own.
 #[utoipa::path(get, path = "/api/v1/throttles", operation_id = "list_throttles", tag = "throttles", responses((status = 200, body = Throttles)))]
-pub async fn list(State(state): State<Arc<ThrottlesState>>) -> Result<Json<Throttles>, Problem> {
-    let names = state.throttles.names().await?;
+pub async fn list(
+    State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Throttles>, Problem> {
+    let mut names = state.throttles.names().await?;
+    names.retain(|name| caller.sees(name.as_str()));
     let statuses: Vec<_> = stream::iter(names)
         .map(|name| {
             let state = state.clone();
@@ -159,6 +163,7 @@ pub async fn list(State(state): State<Arc<ThrottlesState>>) -> Result<Json<Throt
             .throttles
             .iter()
             .filter(|(_, measured)| measured.status.is_none() && !sample.is_store_lost)
+            .filter(|(name, _)| caller.sees(name))
         {
             views
                 .entry(name.clone())

@@ -1,6 +1,7 @@
 //! Throttles: their state, their knobs and their tokens.
 
 pub mod acquire;
+pub mod caller_knobs;
 pub mod check;
 pub mod delete;
 pub mod held;

@@ -10,11 +10,11 @@ use super::states::{last_word, moment};
 use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, COUNT_MAX, CancelFilter, Count};
 use crate::jobs::{CancelAnswer, Error, State};
 
-pub(super) const CANCEL: &str = "select flyball.cancel($1, $2, $3)";
+pub(super) const CANCEL: &str = "select flyball.cancel($1, $2, $3, $4)";
 
 pub(super) const CANCEL_JOBS: &str = "
 select cancelled, requested, next
-from flyball.cancel_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+from flyball.cancel_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 // A job that was asked to stop and waits again, because its attempt ended at the same moment, ends
 // here.
@@ -89,6 +89,7 @@ impl Queue {
             .bind(id)
             .bind(signed.line())
             .bind(&signed.why)
+            .bind(&signed.via.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(match answer.as_str() {
@@ -127,6 +128,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
+            .bind(&signed.via.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {
@@ -137,14 +139,12 @@ impl Queue {
     }
 
     /// Returns the number of jobs that [`Queue::cancel_jobs`] would cancel or ask to stop.
-    pub async fn count_cancel_jobs(&self, filter: &CancelFilter) -> Result<Count, Error> {
-        count(|walk| {
-            Box::pin(async move {
-                self.cancel_jobs(filter, &walk, &Attribution::default())
-                    .await
-            })
-        })
-        .await
+    pub async fn count_cancel_jobs(
+        &self,
+        filter: &CancelFilter,
+        signed: &Attribution,
+    ) -> Result<Count, Error> {
+        count(|walk| Box::pin(async move { self.cancel_jobs(filter, &walk, signed).await })).await
     }
 }
 

@@ -24,6 +24,9 @@ pub(super) const ENQUEUE_AS: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue_rows_as($16, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
+/// The beginning of an owner that is a tenant.
+pub(crate) const TENANT: &str = "tenant:";
+
 impl Queue {
     /// Enqueues all jobs or none; returns one entry per job, in order.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
@@ -31,9 +34,11 @@ impl Queue {
     }
 
     /// Enqueues jobs like [`Queue::enqueue`], for a caller with unique keys of its own, named by
-    /// `owner`; operators have an empty `owner`.
+    /// `owner`; operators have an empty `owner`. The jobs of the owner `tenant:<tenant>` belong to
+    /// that tenant.
     pub async fn enqueue_for(&self, owner: &str, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
-        if owner.is_empty() || jobs.iter().all(|job| job.unique_key.is_none()) {
+        let is_plain = || jobs.iter().all(|job| job.unique_key.is_none());
+        if owner.is_empty() || !owner.starts_with(TENANT) && is_plain() {
             return self.enqueue(jobs).await;
         }
         refuse_nul(jobs)?;

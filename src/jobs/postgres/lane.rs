@@ -10,7 +10,7 @@ use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, Count};
 pub(super) const SET_WEIGHT: &str = "select flyball.set_weight($1, $2, $3, $4, $5)";
 
 pub(super) const PURGE_LANE: &str =
-    "select cancelled, next from flyball.purge_lane($1, $2, $3, $4, $5, $6, $7)";
+    "select cancelled, next from flyball.purge_lane($1, $2, $3, $4, $5, $6, $7, $8)";
 
 impl Queue {
     /// Sets the share of a lane relative to the other lanes of its throttle, 0.001 to 1000; returns
@@ -47,6 +47,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
+            .bind(&signed.via.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {
@@ -57,13 +58,13 @@ impl Queue {
     }
 
     /// Returns the number of waiting jobs of a lane.
-    pub async fn count_lane(&self, throttle: &str, key: &str) -> Result<Count, Error> {
-        count(|walk| {
-            Box::pin(async move {
-                self.purge_lane(throttle, key, &walk, &Attribution::default())
-                    .await
-            })
-        })
-        .await
+    pub async fn count_lane(
+        &self,
+        throttle: &str,
+        key: &str,
+        signed: &Attribution,
+    ) -> Result<Count, Error> {
+        count(|walk| Box::pin(async move { self.purge_lane(throttle, key, &walk, signed).await }))
+            .await
     }
 }

@@ -28,7 +28,7 @@ const WALK_TIME_LIMIT: Duration = Duration::from_millis(25);
 // page is full; the planner can neither hash a whole table for them nor sort.
 //
 // Parameters: $1 states, $2 kind, $3 throttle, $4 key, $5 and $6 the range of ids, $7 and $8 the
-// range of times, $9 rows, $10 probes, $11 jobs of the page.
+// range of times, $9 rows, $10 probes, $11 jobs of the page, $12 tenant.
 macro_rules! walk {
     ($rows:expr) => {
         concat!(
@@ -42,6 +42,7 @@ matching as materialized (
     from walk w
     where ($2::text is null or w.kind = $2) and ($3::text is null or w.throttle = $3) and ($4::text is null or w.key = $4)
         and ($7::timestamptz is null or w.created_at >= $7) and ($8::timestamptz is null or w.created_at < $8)
+        and ($12::text is null or w.tenant = $12)
     limit $10
 ),
 page as (
@@ -95,7 +96,8 @@ macro_rules! walk_table {
             "
     ) h
     cross join lateral (
-        select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key from flyball.job where id = h.job_id limit 1
+        select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key, tenant from flyball.job where id = h.job_id
+        limit 1
     ) j"
         ))
     };
@@ -103,9 +105,19 @@ macro_rules! walk_table {
 
 pub(super) const LIST: &str = walk!(
     "
-    select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key
+    select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
     from flyball.job
     where id < $5 and id >= $6
+    order by id desc
+    limit $9"
+);
+
+// The positions of this walk are jobs of the tenant, so they tell nothing about those of others.
+pub(super) const LIST_OF_TENANT: &str = walk!(
+    "
+    select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+    from flyball.job
+    where tenant = $12 and tenant <> '' and id < $5 and id >= $6
     order by id desc
     limit $9"
 );
@@ -178,6 +190,7 @@ impl Queue {
         let begun = Instant::now();
         let limit = filter.limit.clamp(1, 1000);
         let (statement, rows_max) = match filter.state {
+            _ if filter.tenant.is_some() => (LIST_OF_TENANT, ROWS_MAX),
             Some(State::Ready) if filter.throttle.is_some() && filter.key.is_some() => {
                 (LIST_READY_OF_LANE, PROBES_MAX)
             }
@@ -209,6 +222,7 @@ impl Queue {
                 .bind(rows)
                 .bind(PROBES_MAX)
                 .bind(wanted)
+                .bind(&filter.tenant)
                 .fetch_all(&self.pool)
                 .await?;
             for row in &found {

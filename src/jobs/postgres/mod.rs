@@ -130,6 +130,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("get", read::GET),
     ("attempts", read::ATTEMPTS),
     ("list", list::LIST),
+    ("list of tenant", list::LIST_OF_TENANT),
     ("list ready of lane", list::LIST_READY_OF_LANE),
     ("list running", list::LIST_RUNNING),
     ("list scheduled", list::LIST_SCHEDULED),

@@ -11,7 +11,7 @@ use crate::postgres::json_or_text;
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
 // primary key.
 pub(super) const GET: &str = "
-select j.id, j.kind, j.throttle, j.key, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
+select j.id, j.kind, j.throttle, j.key, j.tenant, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
     coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt, coalesce(d.error, a.error) as last_error,
     case when l.job_id is not null then 'running'
          when r.job_id is not null then 'ready'
@@ -33,24 +33,28 @@ left join flyball.checkpoint c on c.job_id = j.id
 left join lateral (
     select t.attempt, t.outcome, t.error from flyball.attempt t where t.job_id = j.id order by t.finished_at desc limit 1
 ) a on true
-where j.id = $1";
+where j.id = $1 and ($2::text is null or j.tenant = $2)";
 
 pub(super) const ATTEMPTS: &str = "
 select a.attempt, a.outcome::text as outcome, w.name as worker, a.started_at, a.finished_at, a.error
 from flyball.attempt a
 left join flyball.worker w on w.id = a.worker_id
 where a.job_id = $1 and ($2::timestamptz is null or a.finished_at < $2)
+    and ($4::text is null or exists (select from flyball.job j where j.id = $1 and j.tenant = $4))
 order by a.finished_at desc
 limit $3";
 
 // One probe for each failure: a plain join may be planned as a walk over the whole history. Of a
-// job that does not exist any more only the id is known, and people must see that it is gone.
+// job that does not exist any more only the id is known, and operators must see that it is gone. The
+// table is small, so the few of a tenant are searched among all.
 pub(super) const FAILURES: &str = "
 select f.job_id, f.attempt, f.outcome::text as outcome, f.at, f.error, coalesce(j.kind, '') as kind,
-    coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key
-from (select * from flyball.failure order by id desc limit $1) f
+    coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key, coalesce(j.tenant, '') as tenant
+from (select * from flyball.failure order by id desc limit case when $2::text is null then $1 else 10000 end) f
 left join lateral (select * from flyball.job where id = f.job_id limit 1) j on true
-order by f.id desc";
+where $2::text is null or j.tenant = $2
+order by f.id desc
+limit $1";
 
 pub(super) const WAS_LOST: &str = "
 select outcome = 'lost' from flyball.attempt where job_id = $1 order by finished_at desc limit 1";
@@ -67,26 +71,34 @@ impl Queue {
 
     /// Returns one job with its details, which include the last 100 attempts, oldest first.
     pub async fn get(&self, id: i64) -> Result<Option<Detail>, Error> {
-        let Some(row) = sqlx::query(GET).bind(id).fetch_optional(&self.pool).await? else {
+        self.get_of(id, None).await
+    }
+
+    /// Returns one job like [`Queue::get`]; with a tenant, only if the job belongs to it.
+    pub async fn get_of(&self, id: i64, tenant: Option<&str>) -> Result<Option<Detail>, Error> {
+        let statement = sqlx::query(GET).bind(id).bind(tenant);
+        let Some(row) = statement.fetch_optional(&self.pool).await? else {
             return Ok(None);
         };
-        let mut attempts = self.attempts(id, None, 100).await?;
+        let mut attempts = self.attempts(id, tenant, None, 100).await?;
         attempts.reverse();
         Ok(Some(detail(&row, attempts)?))
     }
 
-    /// Returns the finished attempts of a job that ended before a time, newest first; `limit` is 1
-    /// to 1000.
+    /// Returns the finished attempts of a job that ended before a time, newest first; none for a
+    /// job of another tenant than `tenant`. `limit` is 1 to 1000.
     pub async fn attempts(
         &self,
         id: i64,
+        tenant: Option<&str>,
         before: Option<jiff::Timestamp>,
         limit: i64,
     ) -> Result<Vec<Attempt>, Error> {
         let statement = sqlx::query(ATTEMPTS)
             .bind(id)
             .bind(before.map(states::moment))
-            .bind(limit.clamp(1, 1000));
+            .bind(limit.clamp(1, 1000))
+            .bind(tenant);
         Ok(statement
             .fetch_all(&self.pool)
             .await?
@@ -95,10 +107,16 @@ impl Queue {
             .collect::<Result<_, _>>()?)
     }
 
-    /// Returns the last failed attempts, newest first; `limit` is 1 to 1000.
-    pub async fn failures(&self, limit: i64) -> Result<Vec<FailedAttempt>, Error> {
+    /// Returns the last failed attempts, newest first, at jobs of a tenant or of all; `limit` is 1
+    /// to 1000.
+    pub async fn failures(
+        &self,
+        tenant: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<FailedAttempt>, Error> {
         let rows = sqlx::query(FAILURES)
             .bind(limit.clamp(1, 1000))
+            .bind(tenant)
             .fetch_all(&self.pool)
             .await?;
         Ok(rows.iter().map(failure).collect::<Result<_, _>>()?)
@@ -145,6 +163,7 @@ pub(super) fn summary(row: &PgRow) -> Result<Summary, sqlx::Error> {
         kind: row.try_get("kind")?,
         throttle: row.try_get("throttle")?,
         key: row.try_get("key")?,
+        tenant: row.try_get("tenant")?,
         state: states::state(row.try_get("state")?)?,
         priority: row.try_get::<i16, _>("priority")?.into(),
         attempt: row.try_get::<i16, _>("attempt")?.into(),
@@ -173,6 +192,7 @@ fn failure(row: &PgRow) -> Result<FailedAttempt, sqlx::Error> {
         kind: row.try_get("kind")?,
         throttle: row.try_get("throttle")?,
         key: row.try_get("key")?,
+        tenant: row.try_get("tenant")?,
         attempt: row.try_get::<i16, _>("attempt")?.into(),
         outcome: row.try_get("outcome")?,
         error: row.try_get("error")?,

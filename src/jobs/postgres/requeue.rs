@@ -8,19 +8,19 @@ use super::states::{last_word, moment};
 use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, Count, DeadFilter, MoveAnswer};
 use crate::jobs::{Error, RetryAnswer};
 
-pub(super) const RETRY: &str = "select flyball.retry($1, $2, $3, $4)";
+pub(super) const RETRY: &str = "select flyball.retry($1, $2, $3, $4, $5)";
 
-pub(super) const DISCARD: &str = "select flyball.discard($1, $2, $3)";
+pub(super) const DISCARD: &str = "select flyball.discard($1, $2, $3, $4)";
 
-pub(super) const RESCHEDULE: &str = "select flyball.reschedule($1, $2, $3, $4)";
+pub(super) const RESCHEDULE: &str = "select flyball.reschedule($1, $2, $3, $4, $5)";
 
 pub(super) const REQUEUE_DEAD: &str = "
 select jobs, next
-from flyball.requeue_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+from flyball.requeue_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 pub(super) const DISCARD_DEAD: &str = "
 select jobs, next
-from flyball.discard_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+from flyball.discard_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 impl Queue {
     /// Makes a dead, retryable or scheduled job ready now; a dead one starts over with all its
@@ -43,7 +43,8 @@ impl Queue {
             .bind(id)
             .bind(keep_attempts)
             .bind(signed.line())
-            .bind(&signed.why);
+            .bind(&signed.why)
+            .bind(&signed.via.tenant);
         let answer: String = statement.fetch_one(&self.pool).await?;
         Ok(match answer.as_str() {
             "ready" | "already ready" => RetryAnswer::Ready,
@@ -63,7 +64,8 @@ impl Queue {
             .bind(id)
             .bind(moment(run_at))
             .bind(signed.line())
-            .bind(&signed.why);
+            .bind(&signed.why)
+            .bind(&signed.via.tenant);
         let answer: String = statement.fetch_one(&self.pool).await?;
         moved(&answer, "scheduled")
     }
@@ -73,7 +75,8 @@ impl Queue {
         let statement = sqlx::query_scalar(DISCARD)
             .bind(id)
             .bind(signed.line())
-            .bind(&signed.why);
+            .bind(&signed.why)
+            .bind(&signed.via.tenant);
         let answer: String = statement.fetch_one(&self.pool).await?;
         moved(&answer, "cancelled")
     }
@@ -99,6 +102,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
+            .bind(&signed.via.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {
@@ -127,6 +131,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
+            .bind(&signed.via.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {
@@ -137,14 +142,12 @@ impl Queue {
     }
 
     /// Returns the number of dead jobs that match the filter.
-    pub async fn count_dead(&self, filter: &DeadFilter) -> Result<Count, Error> {
-        count(|walk| {
-            Box::pin(async move {
-                self.discard_dead(filter, &walk, &Attribution::default())
-                    .await
-            })
-        })
-        .await
+    pub async fn count_dead(
+        &self,
+        filter: &DeadFilter,
+        signed: &Attribution,
+    ) -> Result<Count, Error> {
+        count(|walk| Box::pin(async move { self.discard_dead(filter, &walk, signed).await })).await
     }
 }
 

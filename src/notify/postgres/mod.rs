@@ -28,6 +28,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("requeue unsent messages", deadline::REQUEUE_UNSENT),
     ("find message", read::FIND),
     ("list messages", read::LIST),
+    ("list messages of tenant", read::LIST_OF_TENANT),
     ("find suppression", suppression::FIND),
     ("list suppressions", suppression::LIST),
     ("suppress", suppression::SUPPRESS),

@@ -18,20 +18,23 @@ const ROWS: i64 = 2_000;
 const SEARCH_TIME_LIMIT: Duration = Duration::from_millis(25);
 
 pub(super) const FIND: &str = "
-select job_id, channel, pool, provider, account, state, provider_id, recipient, category, attempts, tries, reason, complained, requeued_at,
+select job_id, tenant, channel, pool, provider, account, state, provider_id, recipient, category, attempts, tries, reason, complained, requeued_at,
     created_at, updated_at
 from flyball.notification
-where job_id = $1";
+where job_id = $1 and ($2::text is null or tenant = $2)";
 
 // Messages are searched among the jobs and among the deliveries, whose jobs may be gone, from the
 // newest to the oldest. The number of rows that a step examines does not depend on the filter.
-pub(super) const LIST: &str = "
+macro_rules! search {
+    ($owned:literal) => {
+        concat!(
+            "
 with walk as materialized (
     select u.id, bool_or(u.is_message) as is_message
     from (
-        (select j.id, j.kind = 'notification' as is_message from flyball.job j where j.id < $1 order by j.id desc limit $2)
+        (select j.id, j.kind = 'notification' as is_message from flyball.job j where ", $owned, " j.id < $1 order by j.id desc limit $2)
         union all
-        (select d.job_id, true from flyball.delivery d where d.job_id < $1 order by d.job_id desc limit $2)
+        (select d.job_id, true from flyball.delivery d where ", $owned, " d.job_id < $1 order by d.job_id desc limit $2)
     ) u
     group by u.id
     order by u.id desc
@@ -42,18 +45,28 @@ page as (
     from (select id from walk where is_message order by id desc) w
     cross join lateral (select * from flyball.notification v where v.job_id = w.id limit 1) n
     where ($3::text is null or n.state = $3) and ($4::text is null or n.channel = $4) and ($5::text is null or n.pool = $5)
-        and ($6::text is null or n.account = $6)
+        and ($6::text is null or n.account = $6) and ($8::text is null or n.tenant = $8)
     limit $7
 )
 select b.walked, b.walked_to, p.*
 from (select count(*) as walked, min(id) as walked_to from walk) b
 left join page p on true
-order by p.job_id desc";
+order by p.job_id desc"
+        )
+    };
+}
+
+pub(super) const LIST: &str = search!("");
+
+// The positions of this walk are messages of the tenant, so they tell nothing about those of
+// others.
+pub(super) const LIST_OF_TENANT: &str = search!("tenant = $8 and tenant <> '' and");
 
 impl Deliveries {
-    /// Returns one message with its record.
-    pub async fn find(&self, id: i64) -> Result<Option<Notification>, Error> {
-        let row = sqlx::query(FIND).bind(id).fetch_optional(&self.db).await?;
+    /// Returns one message with its record; with a tenant, only if the message belongs to it.
+    pub async fn find(&self, id: i64, tenant: Option<&str>) -> Result<Option<Notification>, Error> {
+        let statement = sqlx::query(FIND).bind(id).bind(tenant);
+        let row = statement.fetch_optional(&self.db).await?;
         Ok(row.as_ref().map(notification).transpose()?)
     }
 
@@ -66,8 +79,12 @@ impl Deliveries {
         let limit = filter.limit.clamp(1, 1000);
         let mut page = NotificationPage::default();
         let mut before = filter.before.unwrap_or(i64::MAX);
+        let statement = match filter.tenant {
+            Some(_) => LIST_OF_TENANT,
+            None => LIST,
+        };
         loop {
-            let rows = sqlx::query(LIST)
+            let rows = sqlx::query(statement)
                 .bind(before)
                 .bind(ROWS)
                 .bind(filter.state.map(DeliveryState::as_str))
@@ -75,6 +92,7 @@ impl Deliveries {
                 .bind(&filter.pool)
                 .bind(&filter.account)
                 .bind(limit - page.notifications.len() as i64)
+                .bind(&filter.tenant)
                 .fetch_all(&self.db)
                 .await?;
             let (mut walked, mut walked_to) = (0, None);
@@ -109,6 +127,7 @@ fn notification(row: &PgRow) -> Result<Notification, sqlx::Error> {
     };
     Ok(Notification {
         id: row.try_get("job_id")?,
+        tenant: row.try_get("tenant")?,
         state: DeliveryState::of(row.try_get("state")?).unwrap_or(DeliveryState::Queued),
         channel: row
             .try_get::<Option<String>, _>("channel")?

@@ -16,7 +16,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
             TokenScope::ThrottlesAcquire,
         ])
     };
-    let server = token_server(vec![("ops", Some("acme"), ops())], "").await;
+    let server = token_server(vec![("ops", None, ops())], "").await;
     for (method, path, body) in [
         (
             Method::PATCH,

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::api::{self, AuthToken, DEFAULT_TENANT, TokenSecret};
+use flyball::api::{self, AuthToken, DEFAULT_TENANT, Permissions, TokenSecret};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
@@ -51,7 +51,11 @@ async fn limited_server(tokens: &[(&str, &str)], bound: Option<Duration>) -> Lim
     let server = ApiServer::start(Fixture::on(store).await, |deps| {
         deps.tokens = tokens
             .iter()
-            .map(|(tenant, secret)| AuthToken::new(tenant, TokenSecret::new(*secret)))
+            .map(|(tenant, secret)| {
+                let bound = Some(*tenant).filter(|tenant| *tenant != DEFAULT_TENANT);
+                let secret = TokenSecret::new(*secret);
+                AuthToken::of(tenant, bound, Permissions::admin(), secret)
+            })
             .collect();
     });
     LimitedServer {

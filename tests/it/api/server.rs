@@ -52,7 +52,7 @@ pub async fn spawn_api_on(token: Option<&str>, fixture: Fixture) -> Api {
     let server = ApiServer::start(fixture, |deps| {
         deps.kinds.register("mail", Mail);
         deps.tokens = token
-            .map(|token| AuthToken::new("default", TokenSecret::new(token)))
+            .map(|token| AuthToken::new(TokenSecret::new(token)))
             .into_iter()
             .collect();
     })

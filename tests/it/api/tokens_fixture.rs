@@ -75,7 +75,7 @@ pub async fn token_server(given: Vec<Given<'_>>, public_url: &str) -> TokenServe
         deps.kinds
             .register_fn("http", |_: Job, _| async { Outcome::Done });
         deps.kinds.register("reindex", Private);
-        let admin = AuthToken::new(DEFAULT_TENANT, TokenSecret::new(ADMIN));
+        let admin = AuthToken::new(TokenSecret::new(ADMIN));
         let others = given.into_iter().map(|(name, tenant, leave)| {
             AuthToken::of(name, tenant, leave, TokenSecret::new(secret(name)))
         });

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flyball::app;
 use flyball::config::{
-    API_LIMIT_KEYS, API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, POSTGRES_KEYS, PROMETHEUS_KEYS,
-    SINK_KEYS, SOURCE_KEYS, Settings,
+    API_LIMIT_KEYS, API_TOKEN_KEYS, DEFAULT_FILE, JWT_KEYS, KEYS, KIND_KEYS, POSTGRES_KEYS,
+    PROMETHEUS_KEYS, SINK_KEYS, SOURCE_KEYS, Settings,
 };
 use flyball::jobs::{Kinds, NewJob};
 use serde_json::{Value, json};
@@ -97,6 +97,22 @@ fn the_page_of_settings_has_every_key_of_a_token() {
     assert_eq!(documented, API_TOKEN_KEYS);
     assert!(
         API_TOKEN_KEYS
+            .iter()
+            .all(|key| DEFAULT_FILE.contains(&format!("# {key} = ")))
+    );
+}
+
+#[test]
+fn the_page_of_settings_has_every_key_of_json_web_tokens() {
+    let page = read("docs/reference/config.md");
+    let documented: Vec<String> = rows(section(&page, "## Tokens of an identity provider"))
+        .iter()
+        .map(|row| code(&row[0]).to_owned())
+        .collect();
+
+    assert_eq!(documented, JWT_KEYS);
+    assert!(
+        JWT_KEYS
             .iter()
             .all(|key| DEFAULT_FILE.contains(&format!("# {key} = ")))
     );

@@ -347,7 +347,7 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
         analyze").await;
     let mut connection = queue.pool.acquire().await.unwrap();
 
-    const LIST: &str = "(text[], text, text, text, bigint, bigint, timestamptz, timestamptz, bigint, bigint, bigint)";
+    const LIST: &str = "(text[], text, text, text, bigint, bigint, timestamptz, timestamptz, bigint, bigint, bigint, text)";
     // Name, parameter types, arguments, the row limit of one node, the limit of buffers.
     let cases = [
         (
@@ -395,60 +395,60 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
             3_000,
         ),
         ("one lane", "(text, text)", "('a', '3')", 4, 60),
-        ("failures", "(bigint)", "(50)", 50, 700),
+        ("failures", "(bigint, text)", "(50, null)", 50, 700),
         (
             "list",
             LIST,
-            "(null, null, null, null, 9223372036854775807, 0, null, null, 100, 1000, 100)",
+            "(null, null, null, null, 9223372036854775807, 0, null, null, 100, 1000, 100, null)",
             400,
             4500,
         ),
         (
             "list",
             LIST,
-            "(null, null, 'nobody', null, 9223372036854775807, 0, null, null, 10000, 1000, 100)",
+            "(null, null, 'nobody', null, 9223372036854775807, 0, null, null, 10000, 1000, 100, null)",
             10000,
             1500,
         ),
         (
             "list",
             LIST,
-            "('{completed}', null, 'a', null, 9223372036854775807, 0, null, null, 10000, 1000, 100)",
+            "('{completed}', null, 'a', null, 9223372036854775807, 0, null, null, 10000, 1000, 100, null)",
             10000,
             30000,
         ),
         (
             "list",
             LIST,
-            "('{ready}', 'mail', null, null, 200, 0, null, null, 10000, 1000, 100)",
+            "('{ready}', 'mail', null, null, 200, 0, null, null, 10000, 1000, 100, null)",
             10000,
             1500,
         ),
         (
             "list ready of lane",
             LIST,
-            "('{ready}', null, 'a', '3', 9223372036854775807, 0, null, null, 1000, 1000, 100)",
+            "('{ready}', null, 'a', '3', 9223372036854775807, 0, null, null, 1000, 1000, 100, null)",
             100,
             600,
         ),
         (
             "list running",
             LIST,
-            "('{running}', null, null, null, 9223372036854775807, 0, null, null, 1000, 1000, 100)",
+            "('{running}', null, null, null, 9223372036854775807, 0, null, null, 1000, 1000, 100, null)",
             1000,
             20000,
         ),
         (
             "list scheduled",
             LIST,
-            "('{scheduled}', null, null, null, 9223372036854775807, 0, null, null, 1000, 1000, 100)",
+            "('{scheduled}', null, null, null, 9223372036854775807, 0, null, null, 1000, 1000, 100, null)",
             1000,
             20000,
         ),
         (
             "list dead",
             LIST,
-            "('{dead}', null, 'b', null, 9223372036854775807, 0, null, null, 1000, 1000, 100)",
+            "('{dead}', null, 'b', null, 9223372036854775807, 0, null, null, 1000, 1000, 100, null)",
             1000,
             20000,
         ),
@@ -457,7 +457,7 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
         ("read live kinds", "", "", 1, 10),
         ("read kinds", "", "", 10, 10),
         ("mean costs", "", "", 10, 10),
-        ("read audit", "(bigint)", "(50)", 50, 100),
+        ("read audit", "(bigint, text)", "(50, null)", 50, 100),
     ];
     let mut faults = String::new();
     for (name, types, arguments, rows_max, buffers_max) in cases {

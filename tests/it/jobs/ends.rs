@@ -86,7 +86,7 @@ async fn each_ending_puts_the_job_where_it_belongs() {
     let dead = queue.get(ids[4]).await.unwrap().unwrap();
     assert_eq!(dead.summary.last_error.as_deref(), Some("never"));
     assert_eq!(
-        queue.failures(10).await.unwrap().len(),
+        queue.failures(None, 10).await.unwrap().len(),
         3,
         "failed, throttled and dead are shown as failures"
     );

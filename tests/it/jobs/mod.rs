@@ -15,3 +15,4 @@ mod replace;
 mod replace_races;
 mod sql;
 mod store;
+mod tenants;

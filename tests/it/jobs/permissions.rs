@@ -12,16 +12,16 @@ use crate::support::{Database, database, unique};
 
 /// A database with its own roles. Roles are global to the server, so their names are unique to the
 /// test.
-struct RolesFixture {
+pub(super) struct RolesFixture {
     database: Database,
     tag: String,
 }
 
 /// The error of a statement run by a role: its SQLSTATE and message, or nothing.
-type Refusal = Option<(String, String)>;
+pub(super) type Refusal = Option<(String, String)>;
 
 impl RolesFixture {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let fixture = Self {
             database: database().await,
             tag: unique()[..8].to_owned(),
@@ -49,16 +49,16 @@ impl RolesFixture {
         fixture
     }
 
-    fn pool(&self) -> &PgPool {
+    pub(super) fn pool(&self) -> &PgPool {
         self.database.pool()
     }
 
-    fn role(&self, name: &str) -> String {
+    pub(super) fn role(&self, name: &str) -> String {
         format!("leave_{name}_{}", self.tag)
     }
 
     /// As the superuser, who alone may create roles and grant membership in the schema's owner.
-    async fn owner(&self, sql: &str) {
+    pub(super) async fn owner(&self, sql: &str) {
         self.database
             .superuser()
             .execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
@@ -67,7 +67,7 @@ impl RolesFixture {
     }
 
     /// Runs a statement as a role and commits it, or returns the error.
-    async fn as_role(&self, role: &str, sql: &str) -> Refusal {
+    pub(super) async fn as_role(&self, role: &str, sql: &str) -> Refusal {
         let mut transaction = self.pool().begin().await.unwrap();
         if role != "owner" {
             let set = format!("set local role {}", self.role(role));
@@ -94,7 +94,7 @@ impl RolesFixture {
         }
     }
 
-    async fn text(&self, sql: &str) -> String {
+    pub(super) async fn text(&self, sql: &str) -> String {
         sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
             .fetch_one(self.pool())
             .await
@@ -103,7 +103,7 @@ impl RolesFixture {
 }
 
 /// Every SQL statement that creates a job, or a row that creates jobs later.
-const DOORS: [(&str, &str); 8] = [
+pub(super) const DOORS: [(&str, &str); 8] = [
     ("enqueue", "select flyball.enqueue('KIND')"),
     ("later", "select flyball.enqueue('KIND', run_at => now() + interval '1 hour', timeout => interval '1 minute')"),
     ("replace", "select flyball.enqueue('KIND', unique_key => 'k', replace => true, run_at => now() + interval '1 hour')"),

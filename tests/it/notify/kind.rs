@@ -237,7 +237,7 @@ async fn a_message_that_nobody_serves_waits_and_says_what_is_missing() {
         })
         .await;
         assert_eq!(waiting.summary.attempt, 0);
-        let why = why_job_waits(&app.queue, &*app.throttles, &waiting)
+        let why = why_job_waits(&app.queue, &*app.throttles, &waiting, true)
             .await
             .unwrap();
         assert!(why.reason.starts_with(missing), "{}", why.reason);

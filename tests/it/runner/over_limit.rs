@@ -461,7 +461,7 @@ async fn an_ambiguous_end_is_distinguished_from_a_failure_and_ends_the_job_where
         );
     }
 
-    let failures = fixture.queue.failures(10).await.unwrap();
+    let failures = fixture.queue.failures(None, 10).await.unwrap();
     assert!(
         failures.len() == 3 && failures.iter().all(|one| one.outcome == "ambiguous"),
         "{failures:?}"

@@ -59,6 +59,7 @@ impl ApiServer {
             decisions: Arc::new(NoDecisions),
             live: Live::default(),
             tokens: Arc::default(),
+            jwt: None,
             registry: Arc::default(),
             cancel: cancel.clone(),
         };

@@ -91,7 +91,7 @@ pub async fn contract(has_tokens: bool) -> Contract {
         fixture.register(kind).await;
     }
     let tokens = [
-        AuthToken::new("default", TokenSecret::new(ADMIN)),
+        AuthToken::new(TokenSecret::new(ADMIN)),
         AuthToken::of(
             "nobody",
             None,

@@ -61,7 +61,11 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ),
     (
         "jsonwebtoken",
-        &["providers/apns/token.rs", "providers/oauth.rs"],
+        &[
+            "api/http/jwt/",
+            "providers/apns/token.rs",
+            "providers/oauth.rs",
+        ],
     ),
     ("lettre", &["providers/smtp/"]),
     ("mime_guess", &["api/"]),

@@ -100,7 +100,7 @@ pub async fn spawn() -> Api {
             pool("texts", Provider::Twilio, &["t1"]),
         ])));
         deps.public_url = "https://jobs.example.com".into();
-        deps.tokens = [AuthToken::new("default", TokenSecret::new(TOKEN))]
+        deps.tokens = [AuthToken::new(TokenSecret::new(TOKEN))]
             .into_iter()
             .collect();
     });

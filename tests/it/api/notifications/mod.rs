@@ -1,5 +1,5 @@
 //! Notifications over HTTP, on a real Postgres, with the signatures of a real provider.
 
 mod events;
-mod fixture;
+pub mod fixture;
 mod messages;

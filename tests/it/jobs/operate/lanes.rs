@@ -28,7 +28,7 @@ async fn purging_a_lane_cancels_what_waits_in_it_and_nothing_else() {
     );
     let other_later = later(&queue, "t", "b").await;
     assert_eq!(
-        queue.count_lane("t", "a").await.unwrap(),
+        queue.count_lane("t", "a", &signed()).await.unwrap(),
         Count {
             jobs: 42,
             more: false

@@ -117,7 +117,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
         ),
     ];
     for (filter, wanted) in cases {
-        let found = queue.count_cancel_jobs(&filter).await.unwrap();
+        let found = queue.count_cancel_jobs(&filter, &signed()).await.unwrap();
         assert_eq!(
             found,
             Count {
@@ -245,7 +245,7 @@ async fn a_count_stops_at_ten_thousand() {
     let (_database, queue) = queue().await;
     let batch: Vec<NewJob> = (0..BATCH_JOBS_MAX).map(|_| job("t", "k")).collect();
     queue.enqueue(&batch).await.unwrap();
-    let lane = async || queue.count_lane("t", "k").await.unwrap();
+    let lane = async || queue.count_lane("t", "k", &signed()).await.unwrap();
     assert_eq!(
         lane().await,
         Count {
@@ -262,7 +262,11 @@ async fn a_count_stops_at_ten_thousand() {
         ..CancelFilter::default()
     };
     assert_eq!(
-        queue.count_cancel_jobs(&all).await.unwrap().to_string(),
+        queue
+            .count_cancel_jobs(&all, &signed())
+            .await
+            .unwrap()
+            .to_string(),
         "10000+"
     );
 }
@@ -340,7 +344,7 @@ async fn dead_letters_are_requeued_by_filter_and_wake_workers() {
     ];
     for (filter, wanted) in cases {
         assert_eq!(
-            queue.count_dead(&filter).await.unwrap(),
+            queue.count_dead(&filter, &signed()).await.unwrap(),
             Count {
                 jobs: wanted.len() as i64,
                 more: false

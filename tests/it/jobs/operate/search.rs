@@ -195,6 +195,8 @@ async fn no_search_walks_over_more_than_a_bounded_number_of_rows_and_none_scans_
         ("list running", "'{running}', null, null, null"),
         ("list scheduled", "'{retryable}', null, null, null"),
         ("list dead", "'{dead}', null, null, null"),
+        ("list of tenant", "'{dead}', null, null, null"),
+        ("list of tenant", "'{ready}', 'nothing', 't1', 'k1'"),
     ];
     for statistics in ["stale", "fresh"] {
         if statistics == "fresh" {
@@ -205,11 +207,15 @@ async fn no_search_walks_over_more_than_a_bounded_number_of_rows_and_none_scans_
         }
         for (name, filter) in worst {
             let (_, sql) = STATEMENTS.iter().find(|(known, _)| *known == name).unwrap();
-            let types = "text[], text, text, text, bigint, bigint, timestamptz, timestamptz, bigint, bigint, bigint";
+            let types = "text[], text, text, text, bigint, bigint, timestamptz, timestamptz, bigint, bigint, bigint, text";
             let prepared = format!("prepare walk ({types}) as {sql}");
             connection.execute(AssertSqlSafe(prepared)).await.unwrap();
+            let tenant = match name {
+                "list of tenant" => "'shop'",
+                _ => "null",
+            };
             let explain = format!(
-                "explain (analyze, buffers, format json) execute walk({filter}, 9223372036854775807, 0, null, null, 10000, 1000, 100)"
+                "explain (analyze, buffers, format json) execute walk({filter}, 9223372036854775807, 0, null, null, 10000, 1000, 100, {tenant})"
             );
             let plan: Value = sqlx::raw_sql(AssertSqlSafe(explain))
                 .fetch_one(&mut *connection)
@@ -308,9 +314,9 @@ async fn the_attempts_of_a_job_are_listed_newest_first_page_by_page() {
         .await;
     }
 
-    let first = queue.attempts(id, None, 3).await.unwrap();
+    let first = queue.attempts(id, None, None, 3).await.unwrap();
     let rest = queue
-        .attempts(id, Some(first[2].finished_at), 3)
+        .attempts(id, None, Some(first[2].finished_at), 3)
         .await
         .unwrap();
 

@@ -69,7 +69,7 @@ async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
         0,
         "its unique key is free again"
     );
-    let answer = queue.failures(10).await.unwrap();
+    let answer = queue.failures(None, 10).await.unwrap();
     assert_eq!(answer.len(), 1);
     assert_eq!(answer[0].job_id, ids[1]);
 }

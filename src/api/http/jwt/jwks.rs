@@ -1,0 +1,183 @@
+//! The keys of the issuer, read from a file or a URL, and read again when a token names an unknown
+//! one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::keys::{KeySet, KeySetError};
+use crate::providers::Http;
+use crate::providers::http::Call;
+
+/// The shortest time between two readings, so that invented key ids cost the issuer nothing.
+const READ_AGAIN: Duration = Duration::from_secs(30);
+
+/// The age at which the keys are read again in any case, so that a key that the issuer has
+/// withdrawn ends here as well.
+const KEYS_AGE_MAX: Duration = Duration::from_secs(600);
+
+/// The longest wait for the issuer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The place of the keys.
+#[derive(Clone)]
+pub enum JwksSource {
+    /// No public keys: tokens are signed with a secret.
+    None,
+    /// A file, which may be replaced at any time.
+    File(PathBuf),
+    /// A URL, reached by the guarded client for outbound requests.
+    Url(String, Arc<Http>),
+}
+
+/// The keys in force.
+pub struct Jwks {
+    source: JwksSource,
+    keys: ArcSwap<KeySet>,
+    /// The time of the last reading, which one request at a time does.
+    read_at: Mutex<Option<Instant>>,
+}
+
+/// The reason why keys could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum JwksError {
+    /// The file cannot be read.
+    #[error("{path} cannot be read: {reason}")]
+    File { path: String, reason: String },
+    /// The URL does not answer, or with an error.
+    #[error("{url}: {reason}")]
+    Url { url: String, reason: String },
+    /// The document holds no keys.
+    #[error("{place} {error}")]
+    Keys { place: String, error: KeySetError },
+}
+
+impl Jwks {
+    /// Creates the keys of a source, none of which is read yet.
+    pub fn new(source: JwksSource) -> Self {
+        Self {
+            source,
+            keys: ArcSwap::default(),
+            read_at: Mutex::default(),
+        }
+    }
+
+    /// Returns the keys as they were read last.
+    pub fn keys(&self) -> Arc<KeySet> {
+        self.keys.load_full()
+    }
+
+    /// Returns true if there is a source whose keys have never been read.
+    pub fn is_unread(&self) -> bool {
+        !matches!(self.source, JwksSource::None) && self.keys.load().is_empty()
+    }
+
+    /// Reads the keys again, at most once in half a minute; returns true if they were read since the
+    /// caller looked. Keys that cannot be read leave the old ones in force.
+    pub async fn read_again(&self, looked_at: Instant) -> bool {
+        if matches!(self.source, JwksSource::None) {
+            return false;
+        }
+        let mut read_at = self.read_at.lock().await;
+        if read_at.is_some_and(|at| at > looked_at) {
+            return true;
+        }
+        if !is_due(*read_at, Instant::now(), READ_AGAIN) {
+            return false;
+        }
+        *read_at = Some(Instant::now());
+        self.read().await
+    }
+
+    /// Reads the keys again if they are old. A request that finds another one reading goes on with
+    /// the keys that are there.
+    pub async fn refresh(&self) {
+        if matches!(self.source, JwksSource::None) {
+            return;
+        }
+        if let Ok(mut read_at) = self.read_at.try_lock()
+            && read_at.is_some()
+            && is_due(*read_at, Instant::now(), KEYS_AGE_MAX)
+        {
+            *read_at = Some(Instant::now());
+            self.read().await;
+        }
+    }
+
+    async fn read(&self) -> bool {
+        match fetch(&self.source).await {
+            Ok(keys) => {
+                self.keys.store(Arc::new(keys));
+                true
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                tracing::warn!(
+                    reason,
+                    "the keys for JWTs cannot be read; the old ones stay"
+                );
+                false
+            }
+        }
+    }
+}
+
+/// Returns true if the last reading is at least `interval` old, or there was none.
+fn is_due(read_at: Option<Instant>, now: Instant, interval: Duration) -> bool {
+    read_at.is_none_or(|at| now.saturating_duration_since(at) >= interval)
+}
+
+/// Reads the keys of a source once.
+async fn fetch(source: &JwksSource) -> Result<KeySet, JwksError> {
+    let (place, text) = match source {
+        JwksSource::None => return Ok(KeySet::default()),
+        JwksSource::File(path) => {
+            let place = path.display().to_string();
+            let read = tokio::fs::read(path).await;
+            let text = read.map_err(|error| JwksError::File {
+                path: place.clone(),
+                reason: error.to_string(),
+            })?;
+            (place, text)
+        }
+        JwksSource::Url(url, http) => {
+            let refused = |reason: String| JwksError::Url {
+                url: url.clone(),
+                reason,
+            };
+            let call = Call {
+                method: "GET",
+                url: url.clone(),
+                headers: vec![("accept".to_owned(), "application/json".to_owned())],
+                body: String::new(),
+                timeout: TIMEOUT,
+            };
+            let answer = http.send(call, &CancellationToken::new()).await;
+            let answer = answer.map_err(|error| refused(error.to_string()))?;
+            if answer.status != 200 {
+                return Err(refused(format!("answered {}", answer.status)));
+            }
+            (url.clone(), answer.body)
+        }
+    };
+    KeySet::parse(&text).map_err(|error| JwksError::Keys { place, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_again_when_the_interval_is_over() {
+        let now = Instant::now();
+        let earlier = |s: u64| now.checked_sub(Duration::from_secs(s));
+        assert!(is_due(None, now, READ_AGAIN));
+        assert!(!is_due(earlier(29), now, READ_AGAIN));
+        assert!(is_due(earlier(30), now, READ_AGAIN));
+        assert!(!is_due(Some(now + Duration::from_secs(5)), now, READ_AGAIN));
+    }
+}

@@ -1,0 +1,12 @@
+//! Tokens that an identity provider signs (JSON Web Tokens): who sent a request, and for which tenant.
+//!
+//! [`verify`], [`keys`] and [`claims`] are pure; [`jwks`] reads the keys from a file or a URL, and
+//! [`authenticate`] puts them together.
+
+pub mod algorithm;
+pub mod authenticate;
+pub mod claims;
+pub mod error;
+pub mod jwks;
+pub mod keys;
+pub mod verify;

@@ -1,0 +1,455 @@
+//! No tenant reaches another: every route of the document, with every role, and with the ids of
+//! another tenant.
+
+use flyball::api::TokenScope;
+use flyball::api::http::scopes::{self, Need};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::tenants_fixture::{TwoTenants, jwt_of_acme, secret, two_tenants};
+
+/// What a caller bound to acme gets that has the scope of the route.
+#[derive(Clone, Debug)]
+pub enum Expect {
+    /// The route needs no token.
+    Open,
+    /// It is for operators.
+    Operators,
+    /// Exactly the answer that something unknown gets, here by the twin of the aimed path.
+    Missing(String),
+    /// An answer within acme.
+    Within,
+    /// This status and code.
+    Refused(u16, &'static str),
+}
+
+/// A request at something of zeta's.
+#[derive(Clone, Debug)]
+pub struct Aim {
+    pub path: String,
+    pub body: Option<Value>,
+    pub expect: Expect,
+}
+
+pub fn aim(path: impl Into<String>, body: Option<Value>, expect: Expect) -> Aim {
+    Aim {
+        path: path.into(),
+        body,
+        expect,
+    }
+}
+
+/// The row of the matrix for a route: the requests at zeta's things. `None` for a route that nobody
+/// has thought about.
+fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
+    let zeta = &world.zeta;
+    let operators = |path: &str, body: Option<Value>| vec![aim(path, body, Expect::Operators)];
+    let open = |path: &str| vec![aim(path, None, Expect::Open)];
+    let within = |paths: &[&str]| -> Vec<Aim> {
+        paths
+            .iter()
+            .map(|path| aim(*path, None, Expect::Within))
+            .collect()
+    };
+    let changes = |bodies: &[Value]| -> Vec<Aim> {
+        bodies
+            .iter()
+            .map(|body| aim(template, Some(body.clone()), Expect::Within))
+            .collect()
+    };
+    // Of jobs: each of zeta's, beside a job that nobody has.
+    let each_job = |body: Option<Value>| -> Vec<Aim> {
+        let with = |id: i64| template.replace("{id}", &id.to_string());
+        let ids = zeta.ids();
+        ids.into_iter()
+            .map(|id| aim(with(id), body.clone(), Expect::Missing(with(7))))
+            .collect()
+    };
+    // Of throttles: zeta's two and the shared one, beside one that nobody has.
+    let each_throttle = |body: Option<Value>| -> Vec<Aim> {
+        let with = |name: &str| {
+            template
+                .replace("{name}", name)
+                .replace("{key}", "zeta-key")
+        };
+        ["notify:zeta", "tenant:zeta%2Fout", "mail"]
+            .iter()
+            .map(|name| aim(with(name), body.clone(), Expect::Missing(with("nothing"))))
+            .collect()
+    };
+    let own = Some(json!({}));
+    let job = |more: Value| {
+        let mut job = json!({"kind": "http", "args": {"url": "https://acme.example/"}});
+        job.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        job
+    };
+    let foreign = job(json!({"throttle": "notify:zeta"}));
+    let same_key = job(json!({"throttle": "mail", "unique_key": "order-7", "replace": true}));
+    let claims = job(json!({"tenant": "zeta"}));
+    let message = json!({"channel": "email", "to": "a@acme.example", "body": "x"});
+    let schedule = job(json!({"expression": "@daily"}));
+    let person = json!({"channel": "email", "recipient": "x@zeta.example"});
+    Some(match (method, template) {
+        ("GET", "/healthz" | "/readyz") => open(template),
+        ("POST", "/api/v1/provider-events/{pool}/{account}") => {
+            open("/api/v1/provider-events/mail/zeta")
+        }
+        ("GET", "/openapi.json") => within(&[template]),
+        ("GET", "/metrics") => operators(template, None),
+        ("GET", "/api/v1/jobs") => within(&[
+            template,
+            "/api/v1/jobs?limit=1",
+            "/api/v1/jobs?state=running",
+            "/api/v1/jobs?state=dead&limit=1",
+            "/api/v1/jobs?state=scheduled",
+            "/api/v1/jobs?state=ended",
+            "/api/v1/jobs?state=ready&throttle=mail&key=zeta-key",
+            "/api/v1/jobs?throttle=notify:zeta",
+            "/api/v1/jobs?kind=notification",
+        ]),
+        ("POST", "/api/v1/jobs") => vec![
+            aim(template, Some(foreign), Expect::Refused(403, "not_allowed")),
+            aim(
+                template,
+                Some(claims),
+                Expect::Refused(422, "invalid_fields"),
+            ),
+            aim(template, Some(same_key), Expect::Within),
+        ],
+        ("POST", "/api/v1/jobs/batch") => vec![
+            aim(
+                template,
+                Some(json!([foreign])),
+                Expect::Refused(403, "not_allowed"),
+            ),
+            aim(
+                template,
+                Some(json!([claims])),
+                Expect::Refused(422, "invalid_fields"),
+            ),
+            aim(template, Some(json!([same_key])), Expect::Within),
+        ],
+        ("POST", "/api/v1/jobs/cancel") => changes(&[
+            json!({"throttle": "mail", "key": "zeta-key"}),
+            json!({"throttle": "notify:zeta", "dry_run": true}),
+            json!({"kind": "notification"}),
+        ]),
+        ("POST", "/api/v1/dead/requeue" | "/api/v1/dead/discard") => changes(&[
+            json!({"key": "zeta-key"}),
+            json!({"error_like": "zeta%", "dry_run": true}),
+        ]),
+        ("GET" | "DELETE", "/api/v1/jobs/{id}") | ("GET", "/api/v1/jobs/{id}/attempts") => {
+            each_job(None)
+        }
+        ("POST", "/api/v1/jobs/{id}/retry" | "/api/v1/jobs/{id}/discard") => each_job(own),
+        ("POST", "/api/v1/jobs/{id}/reschedule") => {
+            each_job(Some(json!({"run_at": "2026-12-31T00:00:00Z"})))
+        }
+        ("GET", "/api/v1/pause") => operators(template, None),
+        ("POST", "/api/v1/pause" | "/api/v1/resume") => operators(template, own),
+        ("GET", "/api/v1/throttles") => within(&[template]),
+        (
+            "GET",
+            "/api/v1/throttles/{name}"
+            | "/api/v1/throttles/{name}/why"
+            | "/api/v1/throttles/{name}/history"
+            | "/api/v1/throttles/{name}/lanes"
+            | "/api/v1/throttles/{name}/keys/{key}",
+        ) => each_throttle(None),
+        ("PATCH", "/api/v1/throttles/{name}") => {
+            let body = Some(json!({"rps": 1}));
+            [
+                operators("/api/v1/throttles/notify:zeta", body.clone()),
+                operators("/api/v1/throttles/notify:acme", body),
+            ]
+            .concat()
+        }
+        ("DELETE", "/api/v1/throttles/{name}") => operators("/api/v1/throttles/notify:zeta", None),
+        ("POST", "/api/v1/throttles/{name}/pause" | "/api/v1/throttles/{name}/resume") => {
+            each_throttle(own)
+        }
+        ("POST", "/api/v1/throttles/{name}/acquire" | "/api/v1/throttles/{name}/peek") => {
+            each_throttle(Some(json!({"key": "zeta-key"})))
+        }
+        ("POST", "/api/v1/throttles/{name}/return") => {
+            each_throttle(Some(json!({"key": "zeta-key", "tokens": 1})))
+        }
+        ("POST", "/api/v1/check") => operators(
+            template,
+            Some(json!({"method": "GET", "path": "/", "key": "zeta-key"})),
+        ),
+        ("PATCH", "/api/v1/throttles/{name}/keys/{key}") => {
+            each_throttle(Some(json!({"weight": 2})))
+        }
+        ("DELETE", "/api/v1/throttles/{name}/keys/{key}/jobs") => each_throttle(None),
+        ("POST", "/api/v1/throttles/{name}/keys/{key}/pause") => {
+            each_throttle(Some(json!({"seconds": 5})))
+        }
+        ("POST", "/api/v1/throttles/{name}/keys/{key}/resume") => each_throttle(own),
+        (
+            "GET",
+            "/api/v1/pools"
+            | "/api/v1/crons"
+            | "/api/v1/suppressions"
+            | "/api/v1/decisions"
+            | "/api/v1/workers",
+        ) => operators(template, None),
+        ("GET", "/api/v1/pools/{name}") => operators("/api/v1/pools/mail", None),
+        ("POST", "/api/v1/pools/{name}/accounts/{account}/resume") => {
+            operators("/api/v1/pools/mail/accounts/a1/resume", own)
+        }
+        ("GET" | "DELETE", "/api/v1/crons/{name}") => operators("/api/v1/crons/zeta", None),
+        ("PUT", "/api/v1/crons/{name}") => operators("/api/v1/crons/zeta", Some(schedule)),
+        (
+            "POST",
+            "/api/v1/crons/{name}/run"
+            | "/api/v1/crons/{name}/pause"
+            | "/api/v1/crons/{name}/resume",
+        ) => operators(&template.replace("{name}", "zeta"), own),
+        ("POST", "/api/v1/suppressions") => operators(template, Some(person)),
+        ("DELETE", "/api/v1/suppressions") => operators(
+            "/api/v1/suppressions?channel=email&recipient=x@zeta.example",
+            None,
+        ),
+        ("GET", "/api/v1/notifications") => within(&[
+            template,
+            "/api/v1/notifications?limit=1",
+            "/api/v1/notifications?pool=mail&state=failed",
+        ]),
+        ("POST", "/api/v1/notifications") => vec![
+            aim(template, Some(message), Expect::Within),
+            aim(
+                template,
+                Some(json!({"tenant": "zeta"})),
+                Expect::Refused(422, "invalid_fields"),
+            ),
+        ],
+        ("GET", "/api/v1/notifications/{id}") => each_job(None),
+        ("GET", "/api/v1/failures" | "/api/v1/audit") => within(&[template]),
+        ("GET", "/api/v1/stream") => within(&[template]),
+        _ => return None,
+    })
+}
+
+/// Every operation of the document.
+async fn operations(world: &TwoTenants) -> Vec<(String, String)> {
+    let root = secret("root");
+    let document = world
+        .ask(Method::GET, "/openapi.json", Some(&root), None)
+        .await;
+    let document: Value = document.json().await.unwrap();
+    let mut all = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in ["get", "post", "put", "patch", "delete"] {
+            if item.get(method).is_some() {
+                all.push((method.to_uppercase(), path.clone()));
+            }
+        }
+    }
+    all
+}
+
+/// The answer to a request: its status, and the text of its headers and its body. A stream is read
+/// for two ticks.
+pub async fn answer(
+    world: &TwoTenants,
+    method: &str,
+    bearer: Option<&str>,
+    aim: &Aim,
+) -> (u16, String) {
+    let method: Method = method.parse().unwrap();
+    let mut response = world
+        .ask(method, &aim.path, bearer, aim.body.as_ref())
+        .await;
+    let status = response.status().as_u16();
+    let link = response
+        .headers()
+        .get("link")
+        .map(|link| link.to_str().unwrap().to_owned());
+    let location = response
+        .headers()
+        .get("location")
+        .map(|at| at.to_str().unwrap().to_owned());
+    let is_stream = response
+        .headers()
+        .get("content-type")
+        .is_some_and(|kind| kind.to_str().unwrap().starts_with("text/event-stream"));
+    let mut text = String::new();
+    if is_stream {
+        while text.matches("event: tick").count() < 2 {
+            let chunk = response.chunk().await.unwrap().unwrap();
+            text.push_str(&String::from_utf8_lossy(&chunk));
+        }
+    } else {
+        text = response.text().await.unwrap();
+    }
+    let headers = [link, location].into_iter().flatten().collect::<Vec<_>>();
+    (status, format!("{}\n{text}", headers.join("\n")))
+}
+
+/// Returns the first trace of zeta in an answer, apart from what the request itself said.
+fn trace_of_zeta(world: &TwoTenants, aim: &Aim, text: &str) -> Option<String> {
+    let body = aim.body.as_ref().map(Value::to_string).unwrap_or_default();
+    let said = format!("{} {body}", aim.path.replace("%2F", "/"));
+    let mut text = text.to_owned();
+    for echo in [
+        "zeta-key",
+        "notify:zeta",
+        "tenant:zeta/out",
+        "tenant:zeta%2Fout",
+        "x@zeta.example",
+    ] {
+        if said.contains(echo) {
+            text = text.replace(echo, "");
+        }
+    }
+    let ids = world
+        .zeta
+        .ids()
+        .into_iter()
+        .filter(|id| *id > 1000)
+        .map(|id| id.to_string());
+    ids.filter(|id| !said.contains(id.as_str()))
+        .chain(["zeta".to_owned()])
+        .find(|mark| text.to_lowercase().contains(mark.as_str()))
+        .map(|mark| format!("{mark} in {text}"))
+}
+
+fn code(text: &str) -> String {
+    let body = text.split_once('\n').map_or("", |(_, body)| body).trim();
+    let value: Value = serde_json::from_str(body).unwrap_or_default();
+    value["code"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Judges the answer that a caller bound to acme got, whose scopes suffice.
+async fn judge(world: &TwoTenants, method: &str, bearer: &str, aim: &Aim, who: &str) {
+    let (status, text) = answer(world, method, Some(bearer), aim).await;
+    let what = format!(
+        "{who}: {method} {} {:?} -> {status} {text}",
+        aim.path, aim.body
+    );
+    match &aim.expect {
+        Expect::Open => {}
+        Expect::Operators => assert_eq!(
+            (status, code(&text).as_str()),
+            (403, "not_allowed"),
+            "{what}"
+        ),
+        Expect::Refused(wanted, slug) => {
+            assert_eq!((status, code(&text).as_str()), (*wanted, *slug), "{what}")
+        }
+        Expect::Within => assert!((200..300).contains(&status), "{what}"),
+        Expect::Missing(twin) => {
+            assert_eq!(status, 404, "{what}");
+            let unknown = Aim {
+                path: twin.clone(),
+                ..aim.clone()
+            };
+            let (as_unknown, other) = answer(world, method, Some(bearer), &unknown).await;
+            let plain = |text: &str| {
+                let mut text = text.to_owned();
+                for id in world.zeta.ids().into_iter().rev().chain([7]) {
+                    text = text
+                        .replace(&format!("job {id};"), "job ?;")
+                        .replace(&format!("notification {id};"), "notification ?;");
+                }
+                for name in ["notify:zeta", "tenant:zeta/out", "mail", "nothing"] {
+                    text = text.replace(name, "?");
+                }
+                text
+            };
+            assert_eq!(
+                (status, plain(&text)),
+                (as_unknown, plain(&other)),
+                "{what}"
+            );
+        }
+    }
+    if !matches!(aim.expect, Expect::Open) {
+        assert_eq!(trace_of_zeta(world, aim, &text), None, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn no_route_with_any_role_reaches_another_tenant() {
+    let world = two_tenants().await;
+    let operations = operations(&world).await;
+    assert!(operations.len() > 50, "{}", operations.len());
+    let before = world.standing_of_zeta().await;
+    // Every scope that a token of a tenant can have.
+    let jwt = jwt_of_acme("admin");
+
+    for (method, template) in &operations {
+        let Some(aims) = row(&world, method, template) else {
+            panic!(
+                "{method} {template} has no row in this matrix: say what a tenant may reach there"
+            );
+        };
+        let need = scopes::need(&method.parse().unwrap(), template);
+        for aim in &aims {
+            judge(&world, method, &jwt, aim, "jwt").await;
+            if need != Need::Open {
+                let (status, text) = answer(&world, method, None, aim).await;
+                assert_eq!(status, 401, "nobody: {method} {}: {text}", aim.path);
+                assert_eq!(trace_of_zeta(&world, aim, &text), None);
+            }
+            for (word, scope) in TokenScope::WORDS {
+                let may = match need {
+                    Need::Open | Need::Token => true,
+                    Need::Scope(needed) => needed == scope || scope == TokenScope::Admin,
+                };
+                if may {
+                    judge(&world, method, &secret(word), aim, word).await;
+                } else {
+                    let (status, text) = answer(&world, method, Some(&secret(word)), aim).await;
+                    let answer = (status, code(&text));
+                    assert_eq!(
+                        answer,
+                        (403, "scope_missing".to_owned()),
+                        "{word}: {method} {}: {text}",
+                        aim.path
+                    );
+                    assert_eq!(trace_of_zeta(&world, aim, &text), None);
+                }
+            }
+        }
+    }
+    assert_eq!(world.standing_of_zeta().await, before);
+
+    // The same requests show zeta to those who see all tenants, so that the matrix can fail.
+    for who in ["operator", "root"] {
+        for template in [
+            "/api/v1/jobs",
+            "/api/v1/notifications",
+            "/api/v1/throttles",
+            "/api/v1/failures",
+            "/api/v1/audit",
+            "/api/v1/stream",
+        ] {
+            let aims = row(&world, "GET", template).unwrap();
+            let (status, text) = answer(&world, "GET", Some(&secret(who)), &aims[0]).await;
+            assert_eq!(status, 200, "{who} {template}");
+            assert!(
+                trace_of_zeta(&world, &aims[0], &text).is_some(),
+                "{who} {template}: {text}"
+            );
+        }
+        for id in world.zeta.ids() {
+            let path = if id == world.zeta.old_message {
+                format!("/api/v1/notifications/{id}")
+            } else {
+                format!("/api/v1/jobs/{id}")
+            };
+            let (status, text) = answer(
+                &world,
+                "GET",
+                Some(&secret(who)),
+                &aim(path, None, Expect::Open),
+            )
+            .await;
+            assert_eq!(status, 200, "{who} {id}: {text}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Tenants of jobs by SQL: the tenant that each statement gives a job, and the roles that may choose one.
+
+use flyball::jobs::{NewJob, Queue};
+use serde_json::json;
+
+use super::permissions::{DOORS, RolesFixture};
+
+/// The tenants of all jobs, sorted, without those of earlier steps.
+async fn tenants_of(fixture: &RolesFixture) -> String {
+    fixture
+        .text("select coalesce(string_agg(distinct tenant, ',' order by tenant), 'none') from flyball.job")
+        .await
+}
+
+async fn forget(fixture: &RolesFixture) {
+    fixture.owner("truncate flyball.job; truncate flyball.ready; truncate flyball.scheduled; truncate flyball.unique_holder").await;
+}
+
+#[tokio::test]
+async fn every_statement_that_makes_a_job_gives_it_the_callers_tenant() {
+    let fixture = RolesFixture::new().await;
+    let mapping = format!(
+        "insert into flyball.producer (role, tenant, module) values ('{}', 'shop', null), ('{}', 'bank', 'loans')",
+        fixture.role("web"),
+        fixture.role("team")
+    );
+    fixture.owner(&mapping).await;
+    let as_acme = "select flyball.as_tenant('acme', 'orders');";
+    for (role, before, tenant) in [
+        ("web", "", "shop"),
+        ("member", "", "bank"),
+        ("bank", "", ""),
+        ("owner", "", ""),
+        ("owner", as_acme, "acme"),
+        (
+            "owner",
+            "select flyball.as_tenant('acme'); select flyball.as_tenant('');",
+            "",
+        ),
+        // Every role may write a setting, and nothing follows from it.
+        ("web", "set local flyball.tenant = 'bank';", "shop"),
+        ("bank", "set local flyball.tenant = 'bank';", ""),
+    ] {
+        for (door, sql) in DOORS
+            .iter()
+            .filter(|(_, sql)| !sql.contains("cron") && !sql.contains("schedule"))
+        {
+            let sql = sql.replace("KIND", "http");
+            let refused = fixture.as_role(role, &format!("{before} {sql}")).await;
+            assert_eq!(refused, None, "{role} {door}");
+            assert_eq!(tenants_of(&fixture).await, tenant, "{role} {before} {door}");
+            forget(&fixture).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_role_acts_for_its_own_tenant_and_an_operator_for_each() {
+    let fixture = RolesFixture::new().await;
+    let (web, team) = (fixture.role("web"), fixture.role("team"));
+    fixture
+        .owner(&format!("insert into flyball.producer (role, tenant, module) values ('{web}', 'shop', null), ('{team}', 'bank', 'loans')"))
+        .await;
+    let whose = "do $$ begin raise exception '%/%', flyball.caller_tenant(), flyball.caller_module(); end $$";
+    for (role, act, answer) in [
+        ("owner", "'acme', 'orders'", "acme/orders".to_owned()),
+        ("owner", "'acme'", "acme/".to_owned()),
+        ("owner", "''", "/".to_owned()),
+        ("web", "'shop', 'carts'", "shop/carts".to_owned()),
+        ("web", "'shop'", format!("shop/{web}")),
+        ("member", "'bank'", "bank/loans".to_owned()),
+        ("web", "'bank'", format!("as_tenant: tenant: \"bank\" is not the tenant of role \"{web}\"; it acts for \"shop\"")),
+        (
+            "team",
+            "'bank', 'cards'",
+            format!("as_tenant: module: \"cards\" is not the module of role \"{team}\"; it acts for \"loans\""),
+        ),
+        (
+            "bank",
+            "'bank'",
+            format!("as_tenant: tenant: role \"{}\" has no tenant; an operator gives it one in flyball.producer", fixture.role("bank")),
+        ),
+        (
+            "owner",
+            "'two words'",
+            "as_tenant: tenant: \"two words\" is not a tenant; use 1 to 64 letters, digits or any of . _ - / : { }, or '' for none".to_owned(),
+        ),
+        (
+            "owner",
+            "'acme', E'a\\nb'",
+            "as_tenant: module: must be a name of at most 64 bytes without control characters, or '' for none".to_owned(),
+        ),
+    ] {
+        let (_, said) = fixture
+            .as_role(role, &format!("select flyball.as_tenant({act}); {whose}"))
+            .await
+            .unwrap();
+        assert_eq!(said, answer, "{role} {act}");
+    }
+    // It ends with the transaction, so nothing stays on a pooled connection.
+    assert_eq!(
+        fixture
+            .as_role("owner", "select flyball.as_tenant('acme')")
+            .await,
+        None
+    );
+    assert_eq!(fixture.text("select flyball.caller_tenant()").await, "");
+}
+
+#[tokio::test]
+async fn the_program_names_the_tenant_by_the_owner_of_its_keys() {
+    let fixture = RolesFixture::new().await;
+    let queue = Queue::new(fixture.pool().clone());
+    let plain = NewJob::new("http", json!({}));
+    let unique = NewJob {
+        unique_key: Some("k".into()),
+        ..plain.clone()
+    };
+    for (owner, tenant) in [("tenant:shop", "shop"), ("token:shop", ""), ("", "")] {
+        for jobs in [
+            vec![plain.clone()],
+            vec![unique.clone()],
+            vec![plain.clone(), unique.clone()],
+        ] {
+            queue.enqueue_for(owner, &jobs).await.unwrap();
+            assert_eq!(tenants_of(&fixture).await, tenant, "{owner}");
+            forget(&fixture).await;
+        }
+    }
+}
