@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 const WORST_PLANTS: usize = 10;
 
 fn random(args: &Args, plants: u64) -> anyhow::Result<ExitCode> {
-    let scores = random_table::scores(&args.controllers, args.seed, plants)?;
+    let scores = random_table::scores(&args.controllers, law(args)?.as_ref(), args.seed, plants)?;
     let rows = random_table::rows(&args.controllers, &scores);
     if args.json {
         output::json(&serde_json::json!({ "seed": args.seed, "rows": rows, "plants": scores }))?;

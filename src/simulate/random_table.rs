@@ -5,6 +5,7 @@ use super::contender::Contender;
 use super::random_plant;
 use super::scenario::{InvalidScenario, Scenario};
 use super::score::Score;
+use crate::governor::ControllerTuning;
 
 /// Reversals per hour above which a knob that also swings counts as unstable.
 const UNSTABLE_REVERSALS: f64 = 30.0;
@@ -46,14 +47,21 @@ pub struct RandomRow {
     pub unstable: usize,
 }
 
-/// Runs every contender on the plants `0..plants` of the series `seed`.
+/// Runs every contender on the plants `0..plants` of the series `seed`, under `law` if one is given.
 pub fn scores(
     contenders: &[Contender],
+    law: Option<&ControllerTuning>,
     seed: u64,
     plants: u64,
 ) -> Result<Vec<PlantScores>, InvalidScenario> {
     let scenarios: Vec<Scenario> = (0..plants)
-        .map(|n| random_plant::draw(seed, n))
+        .map(|n| {
+            let plant = random_plant::draw(seed, n)?;
+            Ok(match law {
+                Some(law) => plant.under(law.clone()),
+                None => plant,
+            })
+        })
         .collect::<Result<_, _>>()?;
     let rows = compare(&scenarios, contenders, seed, 1);
     Ok(scenarios
@@ -178,7 +186,7 @@ mod tests {
     #[test]
     fn the_oracle_uses_most_of_what_is_possible_on_random_plants() {
         let contenders = [Contender::Oracle, Contender::Fixed];
-        let plants = scores(&contenders, 3, 20).unwrap();
+        let plants = scores(&contenders, None, 3, 20).unwrap();
         let rows = rows(&contenders, &plants);
         assert!(
             rows[0].used > 0.8 && rows[0].used > rows[1].used,

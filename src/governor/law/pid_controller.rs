@@ -34,6 +34,10 @@ pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 
 /// The time in which the rate follows a model upwards, in times of the way down.
 const RISE: f64 = 2.0;
+/// The gain at which the rate follows a model in `integral_min_s`.
+const GAIN: f64 = 1.6;
+/// The mean error that refutes a model which would make it greater, in setpoints.
+const REFUTED: f64 = 0.15;
 /// The largest distance from the model's rate that counts, in nats.
 const STEP_MAX: f64 = 1.5;
 
@@ -119,7 +123,10 @@ impl PidController {
         let (u, terms) = self.pid.next(gains, y, applied, dt);
         self.terms = terms;
         let u = match self.model.room() {
-            Some(room) if law.model => toward_room(applied, room, law, dt),
+            // An error that lasts is the judge: a model that would go the other way is wrong.
+            Some(room) if law.model && !self.is_refuted(room - applied) => {
+                toward_room(applied, room, law, dt)
+            }
             _ => u,
         };
         Ask { u, e }
@@ -178,6 +185,12 @@ impl PidController {
         if let Some(lag_s) = self.model.lag_s() {
             front.adopt_lag(lag_s, sample.before, sample.dt_s);
         }
+    }
+
+    /// Returns true if the mean error of the last minutes contradicts a model that wants to move the
+    /// log rate by `step`.
+    fn is_refuted(&self, step: f64) -> bool {
+        self.ebar.abs() > REFUTED && self.ebar * step < 0.0
     }
 
     /// Returns the work rate that the model has room for after a stop, when the newest sample holds
@@ -274,7 +287,7 @@ impl PidController {
 /// upwards and half of that downwards, because overload costs more than lost room.
 fn toward_room(applied: f64, room: f64, law: &ControllerTuning, dt: f64) -> f64 {
     let step = clamp_finite(room - applied, -STEP_MAX, STEP_MAX);
-    let over_s = law.integral_min_s * if step > 0.0 { RISE } else { 1.0 };
+    let over_s = law.integral_min_s * GAIN / law.gain * if step > 0.0 { RISE } else { 1.0 };
     ewma::smooth(applied, applied + step, dt, over_s)
 }
 
@@ -285,8 +298,9 @@ impl StatePart for PidController {
 
     fn is_sound(&self) -> bool {
         let own = [self.ebar, self.kc, self.ti_s, self.memory.0];
+        let terms = [self.pid.integral, self.terms.p, self.terms.i, self.terms.d];
         let maybe = [self.xp, self.pid.previous].into_iter().flatten();
-        all_finite(own.into_iter().chain([self.pid.integral]).chain(maybe))
+        all_finite(own.into_iter().chain(terms).chain(maybe))
             && self.observer.is_sound()
             && self.model.is_sound()
     }
