@@ -466,9 +466,11 @@ pub const KEYS: &[Key] = &[
     ),
     flag(
         "model",
-        true,
-        "The rate of a load follows a model that learns its lag, its noise, the background and the \
-         cost of our work; off, it follows the PID alone. Needs `observer`.",
+        false,
+        "Experimental: the rate of a load follows a model that learns its lag, its noise, the \
+         background and the cost of our work. It uses more of the room where `lag_s` is wrong or \
+         the load is noisy, but it may raise the rate although a load is above its setpoint. Off, \
+         the rate follows the PID. Needs `observer`.",
     ),
     flag(
         "feed_forward",
@@ -552,8 +554,9 @@ pub fn reference() -> String {
         (
             PolicyTable::Governor,
             "[governor]",
-            "Overrides of the controller's defaults. None is required: the defaults fit every \
-             tested system.",
+            "Overrides of the controller's defaults. None is required. The defaults were tested on\n\
+             [simulated plants](../governor.md#in-numbers); on some [random ones](../governor.md#on-random-plants)\n\
+             they use less of the room than a tuned controller would.",
         ),
     ] {
         text += &format!(
