@@ -64,6 +64,11 @@ create table flyball.job (
     -- its key until it ends. Kept after the key itself has expired: a dead job that is requeued
     -- then does not take the key again.
     unique_until timestamptz,
+    -- The module of the tenant that sent the job; '' for none.
+    module       text        not null default '',
+    -- The lane in which a message of a tenant waits until its limits admit it to the lane above;
+    -- null if it was admitted at once.
+    admission_lane bigint,
     primary key (id)
 ) partition by range (id);
 -- A tenant's own jobs, newest or oldest first, whatever the others have. The operators' jobs are

@@ -34,11 +34,13 @@ create table flyball.producer (
     kinds  text[] not null default '{}',
     tenant text   check (tenant ~ '^[A-Za-z0-9._/:{}-]{1,64}$'),
     module text   check (octet_length(module) between 1 and 64),
+    critical boolean not null default false,
     check (module is null or tenant is not null)
 );
 comment on table flyball.producer is 'Roles that may enqueue kinds that are not public, and the tenant and module of their jobs.';
 comment on column flyball.producer.kinds is 'Kinds that members of the role may enqueue in addition to the public ones.';
 comment on column flyball.producer.tenant is 'Tenant that owns its jobs and their unique keys, shared with the API''s tokens of that tenant. Null: no tenant; its unique keys are the role''s own.';
+comment on column flyball.producer.critical is 'Whether it may send critical messages, which do not wait for the limits of the tenant.';
 comment on column flyball.producer.module is 'Module of the tenant. Null: what the role gives to flyball.as_tenant, else its own name.';
 
 -- Whether the caller may enqueue a kind.
@@ -49,6 +51,16 @@ begin
         select from flyball.producer p
         join pg_catalog.pg_roles r on r.rolname = p.role
         where may_enqueue.kind = any(p.kinds) and pg_has_role(flyball.caller(), r.oid, 'USAGE'));
+end $$;
+
+-- Whether the caller may send critical messages of its tenant.
+create function flyball.may_send_critical() returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return flyball.is_operator() or exists (
+        select from flyball.producer p
+        join pg_catalog.pg_roles r on r.rolname = p.role
+        where p.critical and pg_has_role(flyball.caller(), r.oid, 'USAGE'));
 end $$;
 
 -- The kinds that the caller may enqueue, for error messages.
@@ -226,6 +238,11 @@ return case jsonb_typeof(span) when 'null' then null when 'number' then span::fl
             when 'string' then extract(epoch from (span #>> '{}')::interval)::float8
             else extract(epoch from jsonb_typeof(span)::interval)::float8 end;
 
+-- Whether a throttle belongs to the admission of messages, so that no job goes into it.
+create function flyball.is_of_admission(throttle text) returns boolean
+language sql immutable parallel safe
+return starts_with(throttle, 'notify:') or starts_with(throttle, 'notify-critical:');
+
 -- Returns what is wrong with a job and its error code, or nothing. The same rules for SQL, HTTP and
 -- CLI.
 create function flyball.check_job(
@@ -275,6 +292,9 @@ begin
         message := format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
             coalesce(to_json(left(throttle, 64))::text, 'null'));
         return;
+    elsif flyball.is_of_admission(throttle) then
+        message := format('%s admits the messages of a tenant and takes no jobs; name the pool that sends the message', to_json(throttle));
+        return;
     elsif not trusted and throttle like 'api:%' then
         code := '42501';
         message := format('%s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own', to_json(throttle));
@@ -295,6 +315,13 @@ begin
     field := 'priority';
     if priority is null or priority not between 0 and 3 then
         message := format('is %s; allowed are 0 (runs first), 1, 2 and 3 (runs last)', coalesce(priority::text, 'null'));
+        return;
+    elsif kind = 'notification' and priority = 0 and not trusted
+        and flyball.tenant_of(coalesce(owner, flyball.unique_owner())) <> '' and not flyball.may_send_critical()
+    then
+        code := '42501';
+        message := format('is 0 (critical), and role %s has no leave to send critical messages; an operator gives it in flyball.producer',
+            to_json(flyball.caller()));
         return;
     end if;
 
@@ -453,7 +480,7 @@ create function flyball.admit_unchecked(
     door text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
-    debounce interval, debounce_max interval, replace boolean, owner text,
+    debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
     out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -463,6 +490,11 @@ declare
     tried    boolean;
     stood_in bigint;
     lane     bigint := flyball.lane_of(throttle, key);
+    whose    constant text := flyball.tenant_of(owner);
+    -- The lane in which a message of a tenant waits, unless the entry point took its slot.
+    waits_in constant bigint := case when kind = 'notification' and whose <> '' and not admitted
+        then flyball.lane_of(flyball.admission_throttle(whose), module) end;
+    stand    constant bigint := coalesce(waits_in, lane);
     due      timestamptz := coalesce(now() + debounce, run_at);
     digest   bytea;
     until    constant timestamptz := now() + unique_for;
@@ -498,8 +530,9 @@ begin
                 delete from flyball.scheduled s where s.job_id = held.job_id returning null::bigint, s.attempt > 0 into stood_in, tried;
                 if not found then
                     delete from flyball.ready r
-                    where (r.lane_id, r.priority) = (select j.lane_id, j.priority from flyball.job j where j.id = held.job_id)
-                        and r.job_id = held.job_id
+                    where r.lane_id in ((select j.lane_id from flyball.job j where j.id = held.job_id),
+                            (select j.admission_lane from flyball.job j where j.id = held.job_id))
+                        and r.priority = (select j.priority from flyball.job j where j.id = held.job_id) and r.job_id = held.job_id
                     returning r.lane_id, r.attempt > 0 into stood_in, tried;
                 end if;
                 replaced := found;
@@ -513,8 +546,9 @@ begin
             select exists (select from flyball.scheduled s where s.job_id = held.job_id)
                     or exists (
                         select from flyball.ready r
-                        where (r.lane_id, r.priority) = (select j.lane_id, j.priority from flyball.job j where j.id = held.job_id)
-                            and r.job_id = held.job_id
+                        where r.lane_id in ((select j.lane_id from flyball.job j where j.id = held.job_id),
+                                (select j.admission_lane from flyball.job j where j.id = held.job_id))
+                            and r.priority = (select j.priority from flyball.job j where j.id = held.job_id) and r.job_id = held.job_id
                     ) as waits,
                 exists (select from flyball.lease l where l.job_id = held.job_id) as runs
             into now_it;
@@ -548,7 +582,8 @@ begin
         due := least(due, begun + coalesce(debounce_max, debounce * 10));
         update flyball.job as j
         set lane_id = lane, priority = priority, max_attempts = max_attempts, cost = cost, run_at = due, throttle = throttle,
-            key = key, args = args, traceparent = traceparent, timeout_s = extract(epoch from timeout)
+            key = key, args = args, traceparent = traceparent, timeout_s = extract(epoch from timeout),
+            module = module, admission_lane = waits_in
         where j.id = job_id;
         delete from flyball.checkpoint c where c.job_id = job_id;
     else
@@ -558,24 +593,27 @@ begin
         if due is null or due <= now() then
             backlog := flyball.check_backlog(door, throttle, key, lane, 1);
         end if;
+        if kind = 'notification' and whose <> '' then
+            perform flyball.note_pending(door, whose, array[job_id], priority = 0);
+        end if;
         insert into flyball.job
             (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, unique_key, unique_until, args,
-             traceparent, timeout_s)
-        values (job_id, lane, priority, max_attempts, cost, due, kind, throttle, key, flyball.tenant_of(owner), digest, until, args,
-            traceparent, extract(epoch from timeout));
+             traceparent, timeout_s, module, admission_lane)
+        values (job_id, lane, priority, max_attempts, cost, due, kind, throttle, key, whose, digest, until, args,
+            traceparent, extract(epoch from timeout), module, waits_in);
     end if;
 
     if due is null or due <= now() then
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
-        values (lane, priority, job_id, cost, unique_key is not null and unique_for is null);
+        values (stand, priority, job_id, cost, unique_key is not null and unique_for is null);
         -- Producers notify only while a dispatcher sleeps: an active one sees new jobs by their
         -- ids. A job with an old id that just came to this lane would be found late.
-        if replaced and stood_in is distinct from lane or coalesce((select d.asleep from flyball.wakeup d), true) then
-            perform pg_notify('flyball', lane::text);
+        if replaced and stood_in is distinct from stand or coalesce((select d.asleep from flyball.wakeup d), true) then
+            perform pg_notify('flyball', stand::text);
         end if;
     else
         insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
-        values (job_id, due, lane, priority, cost, false, unique_key is not null and unique_for is null);
+        values (job_id, due, stand, priority, cost, false, unique_key is not null and unique_for is null);
     end if;
 end $$;
 
@@ -587,7 +625,7 @@ create function flyball.admit(
     door text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
-    debounce interval, debounce_max interval, replace boolean, owner text,
+    debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
     out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -597,7 +635,7 @@ declare
 begin
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit_unchecked(door, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace or merges, owner) a;
+        traceparent, timeout, debounce, debounce_max, replace or merges, owner, module, admitted) a;
     if merges and replaced then
         insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
     end if;
@@ -653,7 +691,8 @@ begin
             where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
                 and octet_length(args::text) <= 262144
                 and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
-                and left(throttle, 7) not in ('notify:', 'tenant:')
+                and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = '')
+                and not flyball.is_of_admission(throttle)
                 and octet_length(key) <= 512
                 and priority between 0 and 3
                 and max_attempts between 1 and 1000
@@ -687,7 +726,7 @@ begin
     end if;
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner()) a;
+        traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner(), flyball.caller_module()) a;
 end $$;
 
 -- Enqueues validated jobs for an owner of unique keys, which names the tenant of the jobs as well:
@@ -697,7 +736,7 @@ create function flyball.enqueue_rows_as(
     owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
-    debounces float8[], debounce_maxes float8[], replaces boolean[])
+    debounces float8[], debounce_maxes float8[], replaces boolean[], module text default '', admitted boolean default false)
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -709,12 +748,19 @@ declare
     untraced constant boolean := array_remove(traceparents, null) = '{}';
     untimed  constant boolean := array_remove(timeouts, null) = '{}';
     whose    constant text := flyball.tenant_of(owner);
+    sent_by  constant text := module;
+    messages constant boolean := whose <> '' and 'notification' = any (kinds);
+    -- The lane in which messages of a tenant wait, unless the entry point took their slots.
+    waits_in constant bigint := case when messages and not admitted
+        then flyball.lane_of(flyball.admission_throttle(whose), module) end;
     one      record;
     got      record;
     over     jsonb;
     place    bigint;
     ids      bigint[];
     lanes    bigint[];
+    -- The lanes in which the jobs stand first.
+    stands   bigint[];
     twins    boolean[];
     swaps    boolean[];
     backlogs jsonb[];
@@ -750,12 +796,14 @@ begin
         and array_position(args, null) is null
         and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
         and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
+                      and not flyball.is_of_admission(throttles[1])
                       and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 7) not in ('notify:', 'tenant:'))
-                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128
+                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and not flyball.is_of_admission(t)
                                       and (trusted or left(t, 4) <> 'api:' and left(t, 7) not in ('notify:', 'tenant:'))
                                   from (select distinct unnest(throttles) as t) as t) end
         and 512 >= all (select octet_length(k) from unnest(keys) as k)
         and 0 <= all (priorities) and 3 >= all (priorities)
+        and (trusted or whose = '' or 0 <> all (priorities) or 'notification' <> all (kinds))
         and 1 <= all (max_attempts) and 1000 >= all (max_attempts)
         and 0 < all (costs) and 1 >= all (costs)
         and not exists (select from flyball.knobs b where b.throttle = any(array(select distinct unnest(throttles))) and b.fields ? 'max_cost')
@@ -815,7 +863,20 @@ begin
         then array_fill(flyball.lane_of(throttles[1], keys[1]), array[size])
         else array(select flyball.lane_of(g.throttle, g.key) from (select unnest(throttles) as throttle, unnest(keys) as key) as g) end;
 
-    if plain and at_once and untraced and untimed then
+    stands := case when waits_in is null then lanes
+        else array(select case when g.kind = 'notification' then waits_in else g.lane end
+                   from unnest(kinds, lanes) with ordinality as g(kind, lane, n) order by g.n) end;
+    if messages then
+        perform flyball.note_pending('enqueue_many', whose, m.ids, m.urgent)
+        from (
+            select array_agg(g.id) as ids, bool_and(g.priority = 0) as urgent
+            from unnest(ids, kinds, priorities, unique_keys) as g(id, kind, priority, unique_key)
+            where g.kind = 'notification' and g.unique_key is null
+        ) m
+        where m.ids is not null;
+    end if;
+
+    if plain and at_once and untraced and untimed and not messages then
         insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args)
         select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
             unnest(keys), whose, unnest(args);
@@ -823,9 +884,10 @@ begin
         select unnest(lanes), unnest(priorities), unnest(ids), unnest(costs), false;
     else
         insert into flyball.job
-            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, args, traceparent, timeout_s)
+            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, args, traceparent, timeout_s,
+             module, admission_lane)
         select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, whose, g.args,
-            g.traceparent, g.timeout
+            g.traceparent, g.timeout, sent_by, case when g.kind = 'notification' then waits_in end
         from (
             select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
                 unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
@@ -836,7 +898,7 @@ begin
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
         select g.lane, g.priority, g.id, g.cost, false
         from (
-            select unnest(lanes) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
+            select unnest(stands) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
                 unnest(run_ats) as run_at, unnest(unique_keys) as unique_key
         ) as g
         where g.unique_key is null and (g.run_at is null or g.run_at <= now());
@@ -845,14 +907,14 @@ begin
     if not at_once then
         insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
         select g.id, g.run_at, g.lane, g.priority, g.cost, false, false
-        from unnest(ids, run_ats, lanes, priorities, costs, unique_keys) as g(id, run_at, lane, priority, cost, unique_key)
+        from unnest(ids, run_ats, stands, priorities, costs, unique_keys) as g(id, run_at, lane, priority, cost, unique_key)
         where g.unique_key is null and g.run_at > now();
     end if;
 
     if coalesce((select d.asleep from flyball.wakeup d), true) then
         -- No lane is named if several got jobs.
         perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
-        from unnest(lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)
+        from unnest(stands, run_ats, unique_keys) as g(lane, run_at, unique_key)
         where g.unique_key is null and (g.run_at is null or g.run_at <= now())
         having count(*) > 0;
     end if;
@@ -878,7 +940,8 @@ begin
     loop
         got := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
             one.max_attempts, one.unique_key, flyball.span(one.unique_for), one.cost, one.traceparent, flyball.span(one.timeout),
-            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner);
+            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner, sent_by,
+            admitted);
         ids[one.n] := got.job_id;
         twins[one.n] := got.duplicate;
         swaps[one.n] := got.replaced;
@@ -898,7 +961,8 @@ returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
     return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
-        run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces);
+        run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
+        flyball.caller_module());
 end $$;
 
 -- Enqueues many jobs, all or none, in the caller's own transaction; returns one row per job, in

@@ -116,7 +116,7 @@ create function flyball.job_state(job_id bigint) returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
     select case
         when exists (select from flyball.lease l where l.job_id = j.id) then 'running'
-        when exists (select from flyball.ready r where r.lane_id = j.lane_id and r.priority = j.priority and r.job_id = j.id) then 'ready'
+        when exists (select from flyball.ready r where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id) then 'ready'
         when exists (select from flyball.scheduled s where s.job_id = j.id and s.retry) then 'retryable'
         when exists (select from flyball.scheduled s where s.job_id = j.id) then 'scheduled'
         when exists (select from flyball.dead d where d.job_id = j.id) then 'dead'
@@ -143,13 +143,14 @@ begin
     -- ended.
     for i in 1..20 loop
         with named as (
-            select j.id, j.lane_id, j.priority from flyball.job j where j.id = cancel.job_id
+            select j.id, j.lane_id, j.admission_lane, j.priority from flyball.job j where j.id = cancel.job_id
         ),
         was_ready as (
             -- By values and not by a join, which the planner may reverse if it believes that
             -- nothing waits.
             delete from flyball.ready r
-            where r.lane_id = (select n.lane_id from named n) and r.priority = (select n.priority from named n)
+            where r.lane_id in ((select n.lane_id from named n), (select n.admission_lane from named n))
+                and r.priority = (select n.priority from named n)
                 and r.job_id = cancel.job_id
             returning r.job_id, r.attempt
         ),
@@ -297,11 +298,12 @@ begin
     end if;
     for i in 1..20 loop
         with named as (
-            select j.id, j.lane_id, j.priority from flyball.job j where j.id = reschedule.job_id
+            select j.id, j.lane_id, j.admission_lane, j.priority from flyball.job j where j.id = reschedule.job_id
         ),
         was_ready as (
             delete from flyball.ready r
-            where r.lane_id = (select n.lane_id from named n) and r.priority = (select n.priority from named n)
+            where r.lane_id in ((select n.lane_id from named n), (select n.admission_lane from named n))
+                and r.priority = (select n.priority from named n)
                 and r.job_id = reschedule.job_id
             returning r.job_id, r.lane_id, r.priority, r.attempt, r.cost, r.holds_unique
         ),
@@ -469,7 +471,7 @@ begin
             -- A tenant's jobs in any state by their ids: the position tells nothing about the jobs
             -- of others.
             with walk as materialized (
-                select j.id, j.lane_id, j.priority, j.kind, j.throttle, j.key, j.created_at
+                select j.id, j.lane_id, j.admission_lane, j.priority, j.kind, j.throttle, j.key, j.created_at
                 from flyball.job j
                 where j.tenant = cancel_walk.tenant and j.tenant <> '' and j.id > at_id and j.id >= id_low and j.id < id_high
                 order by j.id
@@ -480,17 +482,18 @@ begin
                 from walk w
                 left join lateral (
                     select q.ctid as tid from flyball.ready q
-                    where q.lane_id = w.lane_id and q.priority = w.priority and q.job_id = w.id limit 1
+                    where q.lane_id in (w.lane_id, w.admission_lane) and q.priority = w.priority and q.job_id = w.id limit 1
                 ) r on true
                 left join lateral (select h.job_id, h.retry from flyball.scheduled h where h.job_id = w.id limit 1) s on true
                 left join lateral (select h.job_id from flyball.lease h where h.job_id = w.id limit 1) l on true
                 where (r.tid is not null and 'ready' = any(states)
                         or s.job_id is not null and case when s.retry then 'retryable' else 'scheduled' end = any(states)
                         or l.job_id is not null and 'running' = any(states))
-                    and w.lane_id between lane_low and lane_high
                     and (cancel_walk.kind is null or w.kind = cancel_walk.kind)
-                    and (cancel_walk.throttle is null or w.throttle = cancel_walk.throttle)
-                    and (cancel_walk.key is null or w.key = cancel_walk.key)
+                    and (w.lane_id between lane_low and lane_high
+                            and (cancel_walk.throttle is null or w.throttle = cancel_walk.throttle)
+                            and (cancel_walk.key is null or w.key = cancel_walk.key)
+                        or w.admission_lane = flyball.lane_of(cancel_walk.throttle, cancel_walk.key))
                     and (created_after is null or w.created_at >= created_after)
                     and (created_before is null or w.created_at < created_before)
                 limit jobs_left

@@ -645,7 +645,7 @@ left join lateral (
 ) l on true
 left join lateral (
     (select true as waits from flyball.ready h
-     where coalesce(d.state, 'queued') = 'queued' and h.lane_id = j.lane_id and h.priority = j.priority and h.job_id = j.id limit 1)
+     where coalesce(d.state, 'queued') = 'queued' and h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id limit 1)
     union all
     (select true from flyball.scheduled h where coalesce(d.state, 'queued') = 'queued' and h.job_id = j.id limit 1)
     limit 1

@@ -186,11 +186,12 @@ begin
     -- One probe per job and table: as a join, the planner might read all waiting jobs in each step.
     execute format('
         with page as materialized (
-            select id, lane_id, priority from flyball.job_%1$s where id > $1 order by id limit $2
+            select id, lane_id, admission_lane, priority from flyball.job_%1$s where id > $1 order by id limit $2
         ),
         gone as materialized (
             select p.id from page p
-            where (select 1 from flyball.ready r where r.lane_id = p.lane_id and r.priority = p.priority and r.job_id = p.id limit 1) is null
+            where (select 1 from flyball.ready r
+                    where r.lane_id in (p.lane_id, p.admission_lane) and r.priority = p.priority and r.job_id = p.id limit 1) is null
                 and (select 1 from flyball.lease l where l.job_id = p.id limit 1) is null
                 and (select 1 from flyball.scheduled s where s.job_id = p.id limit 1) is null
                 and (select 1 from flyball.dead d where d.job_id = p.id limit 1) is null

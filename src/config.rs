@@ -22,6 +22,7 @@ use crate::postgres::{Access, Pooler};
 use crate::providers::Pools;
 use crate::reindex::Catalogue;
 use crate::throttle::ApiLimit;
+use crate::throttle::admission::TenantLimits;
 
 pub use crate::input::{FileError, FileProblem};
 pub use api_limits::API_LIMIT_KEYS;
@@ -32,8 +33,8 @@ pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use reindex::{ReindexSettings, SINK_KEYS, SOURCE_KEYS, SinkSettings, SourceSettings};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 pub use settings::{
-    ADMIN, API_TOKEN_KEYS, ApiToken, DEFAULT_SCOPES, DatabasePooler, KEYS, KIND_KEYS, KindSettings,
-    LogFormat, SCOPES, Settings,
+    ADMIN, API_TOKEN_KEYS, ApiToken, DEFAULT_SCOPES, DatabasePooler, ImplicitIdempotency, KEYS,
+    KIND_KEYS, KindSettings, LogFormat, SCOPES, Settings,
 };
 
 /// The reference of all settings: every key with its default, its unit, its range and its
@@ -224,6 +225,15 @@ impl Settings {
             }
         }
         self.valid(tokens, issues)
+    }
+
+    /// Returns the limits of each tenant's messages.
+    pub fn tenant_limits(&self) -> TenantLimits {
+        TenantLimits {
+            per_tenant: self.tenant_messages_per_minute,
+            per_module: self.module_messages_per_minute,
+            critical_per_minute: self.critical_messages_per_minute,
+        }
     }
 
     /// Reads the secret of `[jwt]` from the variable that the settings name; `None` without HS256.

@@ -35,6 +35,9 @@ pub mod throttle;
 
 // The rooms behind it, open to the tests, the benchmarks and the binary of this package alone.
 
+#[cfg(feature = "notifications")]
+#[doc(hidden)]
+pub mod admission;
 #[cfg(feature = "api")]
 #[doc(hidden)]
 pub mod api;

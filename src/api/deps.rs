@@ -14,16 +14,19 @@ use super::http::metrics::HttpMetrics;
 use super::http::token_metrics::TokenMetrics;
 use super::jobs::state::JobsState;
 use super::journal::Decisions;
+use super::notifications::accept::AdmissionState;
 use super::notifications::events::WebhookState;
 use super::openapi::document::ApiDocument;
 use super::stream::live::Live;
 use super::throttles::state::{CheckKnobs, ThrottlesState};
 use super::throttles::wait_queue::WaitQueues;
+use crate::admission::{Admission, Batches};
 use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{Pools, Tools};
 use crate::signals::Prometheus;
+use crate::throttle::admission::TenantLimits;
 use crate::throttle::{ApiLimit, CallerKnobs, Store};
 
 /// The dependencies of the API, set by the composition root.
@@ -33,6 +36,12 @@ pub struct Deps {
     pub throttles: Arc<dyn Store>,
     /// The number of throttles beyond which none is made on first use.
     pub throttles_made_max: usize,
+    /// The limits of tenants' messages in the settings, told while Redis is away.
+    pub tenant_limits: TenantLimits,
+    /// True if a message without an idempotency key that repeats a waiting one is that one.
+    pub implicit_idempotency: bool,
+    /// The beginning of the types of the problems of admission.
+    pub problem_types: String,
     /// The throttles whose keys have metrics of their own.
     pub key_metrics: Arc<[String]>,
     /// The Prometheus that has the metrics of the throttles.
@@ -75,6 +84,7 @@ struct ApiParts {
     jobs: Arc<JobsState>,
     throttles: Arc<ThrottlesState>,
     webhooks: Arc<WebhookState>,
+    admission: Arc<AdmissionState>,
     auth: Arc<Authenticator>,
     gate: Arc<Gate>,
     queue: Queue,
@@ -124,6 +134,17 @@ impl ApiState {
                 tools: deps.tools,
                 public_url: deps.public_url.clone(),
             }),
+            admission: Arc::new(AdmissionState {
+                admission: Admission::new(
+                    deps.throttles.clone(),
+                    deps.queue.clone(),
+                    deps.tenant_limits,
+                ),
+                implicit_idempotency: deps.implicit_idempotency,
+                problem_types: deps.problem_types,
+                batches: Batches::new(deps.queue.clone()),
+                deliveries: deps.deliveries.clone(),
+            }),
             auth: Arc::new(Authenticator::new(
                 deps.tokens,
                 deps.jwt,
@@ -164,6 +185,7 @@ parts! {
     Arc<JobsState> = jobs,
     Arc<ThrottlesState> = throttles,
     Arc<WebhookState> = webhooks,
+    Arc<AdmissionState> = admission,
     Arc<Authenticator> = auth,
     Arc<Gate> = gate,
     Queue = queue,

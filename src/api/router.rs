@@ -14,7 +14,7 @@ use super::http::problem::{self, Code, Problem};
 use super::http::{budget, fields, gate, guard, login, metrics as request_metrics};
 use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
-use super::notifications::{events, messages, suppressions};
+use super::notifications::{batches, events, headers, messages, suppressions};
 use super::openapi::document;
 use super::throttles::{acquire, check, knobs};
 use super::{
@@ -62,6 +62,11 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(crons::resume))
         .routes(routes!(messages::list, messages::send))
         .routes(routes!(messages::show))
+        .routes(routes!(batches::send_batch))
+        .routes(routes!(batches::show_batch))
+        .routes(routes!(batches::pause_batch))
+        .routes(routes!(batches::resume_batch))
+        .routes(routes!(batches::cancel_batch))
         .routes(routes!(
             suppressions::list,
             suppressions::add,
@@ -111,6 +116,7 @@ fn layered(routes: Router<ApiState>, app: ApiState) -> Router {
         .fallback(no_route)
         .layer(from_fn_with_state(app.clone(), gate::gate))
         .layer(from_fn_with_state(app.clone(), guard::guard))
+        .layer(from_fn_with_state(app.clone(), headers::tell_limits))
         .layer(from_fn(budget::measure))
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn(problem::dress))

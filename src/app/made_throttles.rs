@@ -10,8 +10,10 @@ use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::service::{LoopOptions, periodic};
+use crate::throttle::admission::TenantLimits;
 use crate::throttle::on_demand::{self, CALLER, MADE_FROM};
 use crate::throttle::postgres::KnobRecord;
+use crate::throttle::seed::seed_patterns;
 use crate::throttle::{self, Name, Status, Store};
 
 /// The longest time until a change of a pattern reaches the throttles that were made from it.
@@ -23,7 +25,12 @@ const ROUNDS_WITHOUT_PATTERN: u64 = 60;
 /// Throttles that are read concurrently.
 const READ_CONCURRENCY: usize = 32;
 
-pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: CancellationToken) {
+pub(super) async fn run(
+    store: Arc<dyn Store>,
+    record: KnobRecord,
+    limits: TenantLimits,
+    cancel: CancellationToken,
+) {
     let options = LoopOptions {
         name: "made throttles",
         every: SWEEP_INTERVAL,
@@ -34,6 +41,8 @@ pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: Cance
         let (store, record) = (store.clone(), record.clone());
         let round = rounds.fetch_add(1, Ordering::Relaxed);
         async move {
+            // Without its pattern a tenant's messages would wait for ever.
+            seed_patterns(&*store, &limits).await?;
             let names = store.names().await?;
             let is_due = round.is_multiple_of(ROUNDS_WITHOUT_PATTERN);
             if is_due || names.iter().any(Name::is_pattern) {
@@ -62,7 +71,7 @@ async fn sweep(store: &dyn Store, record: &KnobRecord, names: Vec<Name>) -> anyh
         let Some(from) = status.raw.get(MADE_FROM) else {
             continue;
         };
-        if on_demand::is_unused(status) {
+        if on_demand::is_unused(status) && !status.name.is_pattern() {
             delete(store, record, &status.name).await?;
             continue;
         }

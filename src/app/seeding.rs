@@ -19,7 +19,9 @@ use crate::api;
 use crate::notify::ALERTS;
 #[cfg(feature = "notifications")]
 use crate::providers::pool::{self, AccountPool};
+use crate::throttle::admission::TenantLimits;
 use crate::throttle::postgres::KnobRecord;
+use crate::throttle::seed::seed_patterns;
 use crate::throttle::{self, KnobsFile, Store, seed};
 #[cfg(feature = "notifications")]
 use crate::throttle::{Change, Name};
@@ -39,6 +41,7 @@ pub(super) struct Seeding {
     pub(super) store: Arc<dyn Store>,
     pub(super) record: KnobRecord,
     pub(super) files: Vec<KnobsFile>,
+    pub(super) tenant_limits: TenantLimits,
     #[cfg(feature = "api")]
     pub(super) tenants: Vec<String>,
     #[cfg(feature = "api")]
@@ -109,6 +112,7 @@ impl Seeding {
         let odd = knob_backup::tick(store, &self.record, &mut BTreeMap::new()).await?;
         odd.iter().for_each(knob_backup::log_failure);
         let seeded = seed(store, &self.files).await?;
+        seed_patterns(store, &self.tenant_limits).await?;
         #[cfg(feature = "api")]
         {
             let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();

@@ -25,6 +25,8 @@ use super::logging::start_logging;
 use super::pools;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles};
+#[cfg(feature = "notifications")]
+use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
 use crate::api;
 use crate::config::{KindSettings, Settings};
@@ -146,6 +148,10 @@ impl App {
         .context(NO_POSTGRES)?;
         queue.refuse_hidden_pooler().await?;
         migrate(&queue).await?;
+        queue
+            .set_tenant_queue_max(settings.tenant_queue_max)
+            .await
+            .context("writing the limit of the tenants' queues")?;
         let redis = Arc::new(RedisStore::connect(
             &settings.redis_url,
             &settings.redis_prefix,
@@ -176,6 +182,8 @@ impl App {
             NOTIFICATION,
             NotificationHandler::new(open.pools.clone(), Some(open.means.clone())),
         );
+        #[cfg(feature = "notifications")]
+        kinds.register(BATCH, ExpandBatch::new(Some(Batches::new(queue.clone()))));
         kinds.extend(more);
         for (kind, set) in &settings.kinds {
             if !kinds.tune(kind, &tuning(set)) {
@@ -210,6 +218,7 @@ impl App {
             store: throttles.clone(),
             record,
             files,
+            tenant_limits: settings.tenant_limits(),
             #[cfg(feature = "api")]
             tenants,
             #[cfg(feature = "api")]
@@ -228,6 +237,7 @@ impl App {
         let made = made_throttles::run(
             throttles.clone(),
             KnobRecord::new(queue.pool.clone()),
+            settings.tenant_limits(),
             cancel.child_token(),
         );
         let mut tasks = vec![
@@ -285,6 +295,10 @@ impl App {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
                 throttles_made_max: settings.throttles_made_max,
+                tenant_limits: settings.tenant_limits(),
+                implicit_idempotency: settings.implicit_idempotency
+                    == crate::config::ImplicitIdempotency::Queued,
+                problem_types: settings.problem_types.clone(),
                 key_metrics: settings.key_metrics.clone().into(),
                 prometheus: Arc::new(crate::signals::Prometheus::new(&settings.prometheus_url)?),
                 api_limits: settings.api_limits().into(),

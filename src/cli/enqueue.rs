@@ -222,7 +222,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
 
 /// Checks the arguments of built-in kinds before anything is enqueued; those of other kinds are
 /// checked by their workers.
-fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
+pub(super) fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
     let kinds = app::built_in_kinds(settings, None)?;
     let mut wrong = Vec::new();
     for (at, job) in jobs.iter().enumerate() {

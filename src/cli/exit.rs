@@ -6,8 +6,8 @@ use crate::{config, cron, jobs, signals, throttle};
 
 /// The text of `--help` about exit codes.
 pub(super) const HELP: &str = "\
-Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job, throttle or schedule; 4 the input was refused and
-nothing was changed; 69 a required service cannot be reached, is not installed or lacks the schema; 71 the listen port cannot be opened; 75 a lane is full, try again later; 78 a setting or a knobs file is wrong.";
+Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job, throttle, schedule or batch; 4 the input was refused and
+nothing was changed; 69 a required service cannot be reached, is not installed or lacks the schema; 71 the listen port cannot be opened; 75 a lane, or the queue of a tenant, is full, try again later; 78 a setting or a knobs file is wrong.";
 
 /// Failures that are not errors of a room.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<jobs::Error>() {
         return Some(match error {
             jobs::Error::Refused { .. } => 4,
-            jobs::Error::Full { .. } => 75,
+            jobs::Error::Full { .. } | jobs::Error::QueueFull { .. } => 75,
             jobs::Error::Lost(_) => 69,
             error if error.is_of_settings() => 78,
             jobs::Error::Store(_) => 1,

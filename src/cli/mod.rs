@@ -2,6 +2,7 @@
 //!
 //! Commands talk to Postgres and Redis directly, so they work while no server runs.
 
+mod batch;
 mod bulk;
 mod calibrate;
 mod connect;
@@ -13,6 +14,7 @@ mod governor;
 mod job;
 mod lane;
 mod migrate;
+mod notify;
 mod output;
 mod pause;
 mod replay;
@@ -52,6 +54,11 @@ enum Command {
     Migrate(migrate::Args),
     /// Enqueue one job, or many from a file
     Enqueue(enqueue::Args),
+    /// Send one message, in the name of a tenant if given
+    Notify(notify::Args),
+    /// Show, pause, resume and cancel batches of messages
+    #[command(subcommand)]
+    Batch(batch::Command),
     /// Show, cancel, retry and reschedule jobs
     #[command(subcommand)]
     Job(job::Command),
@@ -139,6 +146,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Serve(args) => serve::run(args, settings).await,
             Command::Migrate(args) => migrate::run(args, settings).await,
             Command::Enqueue(args) => enqueue::run(args, settings).await,
+            Command::Notify(args) => notify::run(args, settings).await,
+            Command::Batch(command) => batch::run(command, settings).await,
             Command::Job(command) => job::run(command, settings).await,
             Command::Dead(command) => dead::run(command, settings).await,
             Command::Lane(command) => lane::run(command, settings).await,

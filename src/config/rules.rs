@@ -54,6 +54,12 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
         "public_url",
         "must be a URL that begins with http:// or https://, without a query, or empty for none",
     );
+    let types = &settings.problem_types;
+    require(
+        is_http(types) && types.ends_with('/') && !types.contains(['?', '#', ' ']),
+        "problem_types",
+        "must be a URL that begins with http:// or https:// and ends with /",
+    );
     let is_postgres =
         |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
     require(
@@ -110,6 +116,19 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
         ("http_connections", settings.http_connections as f64),
         ("token_lease_ms", f64::from(settings.token_lease_ms)),
         ("throttles_made_max", settings.throttles_made_max as f64),
+        (
+            "tenant_messages_per_minute",
+            f64::from(settings.tenant_messages_per_minute),
+        ),
+        (
+            "module_messages_per_minute",
+            f64::from(settings.module_messages_per_minute),
+        ),
+        (
+            "critical_messages_per_minute",
+            f64::from(settings.critical_messages_per_minute),
+        ),
+        ("tenant_queue_max", f64::from(settings.tenant_queue_max)),
         ("worker_ttl_s", settings.worker_ttl_s),
         ("grace_s", settings.grace_s),
         ("retention_days", f64::from(settings.retention_days)),

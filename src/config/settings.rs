@@ -19,6 +19,15 @@ pub const KEYS: &[(&str, &str)] = &[
     ("redis_prefix", "FLYBALL_REDIS_PREFIX"),
     ("token_lease_ms", "FLYBALL_TOKEN_LEASE_MS"),
     ("throttles_made_max", "FLYBALL_THROTTLES_MADE_MAX"),
+    ("tenant_messages_per_minute", "NOTIFY_RATE_LIMIT_PER_TENANT"),
+    ("module_messages_per_minute", "NOTIFY_RATE_LIMIT_PER_MODULE"),
+    (
+        "critical_messages_per_minute",
+        "FLYBALL_CRITICAL_MESSAGES_PER_MINUTE",
+    ),
+    ("tenant_queue_max", "NOTIFY_RABBITMQ_MAX_QUEUE_LENGTH"),
+    ("implicit_idempotency", "FLYBALL_IMPLICIT_IDEMPOTENCY"),
+    ("problem_types", "FLYBALL_PROBLEM_TYPES"),
     ("prometheus_url", "PROMETHEUS_URL"),
     ("listen", "FLYBALL_LISTEN"),
     ("metrics_listen", "FLYBALL_METRICS_LISTEN"),
@@ -56,6 +65,12 @@ pub struct Settings {
     pub redis_prefix: String,
     pub token_lease_ms: u32,
     pub throttles_made_max: usize,
+    pub tenant_messages_per_minute: u32,
+    pub module_messages_per_minute: u32,
+    pub critical_messages_per_minute: u32,
+    pub tenant_queue_max: u32,
+    pub implicit_idempotency: ImplicitIdempotency,
+    pub problem_types: String,
     pub prometheus_url: String,
     pub listen: String,
     pub metrics_listen: String,
@@ -103,6 +118,17 @@ pub enum DatabasePooler {
     None,
     /// A pooler in transaction mode.
     Transaction,
+}
+
+/// The treatment of a message that repeats a waiting one without an idempotency key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImplicitIdempotency {
+    /// While a message waits for its tenant's limits, the same body of the same module is that
+    /// message.
+    Queued,
+    /// Every request without a key is a message of its own.
+    Off,
 }
 
 /// The settings of one kind, as `[kinds.<name>]` of the settings file; an absent key leaves the

@@ -109,6 +109,11 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "database_pooler" => SettingType::Word(&["none", "transaction"]),
         "token_lease_ms" => SettingType::Whole(0, 250),
         "throttles_made_max" => SettingType::Whole(0, 100_000),
+        "tenant_messages_per_minute"
+        | "module_messages_per_minute"
+        | "critical_messages_per_minute" => SettingType::Whole(1, 1_000_000),
+        "tenant_queue_max" => SettingType::Whole(1, 10_000_000),
+        "implicit_idempotency" => SettingType::Word(&["queued", "off"]),
         "http_connections" => SettingType::Whole(16, 100_000),
         "concurrency" => SettingType::Whole(1, 10_000),
         "worker_ttl_s" => SettingType::Number(3.0, 3600.0),

@@ -33,7 +33,7 @@ pub use job::{Job, NewJob, State};
 pub use kinds::{Kinds, Tuning};
 pub use operate::*;
 pub use outcome::{OnAmbiguous, Outcome};
-pub use postgres::{Client, Queue};
+pub use postgres::{Client, NewMessage, Queue, SentMessage};
 pub use ready_lane::{ReadyLane, ReadyPriorities};
 pub use record::*;
 pub use serving::Serving;

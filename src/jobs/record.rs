@@ -319,6 +319,18 @@ pub enum Error {
         /// The depth of the lane, and its cap.
         backlog: Backlog,
     },
+    /// The tenant has as many pending messages as it may have; nothing was enqueued.
+    #[error("tenant {tenant:?}: {pending} messages are pending; the limit is {max}")]
+    QueueFull {
+        /// The tenant.
+        tenant: String,
+        /// The number of its pending messages.
+        pending: i64,
+        /// The most that it may have.
+        max: i64,
+        /// The time after which there will be room at the present pace, in seconds.
+        retry_after_s: u64,
+    },
     /// Postgres is unreachable or starting up.
     #[error("the queue store did not answer: {0}")]
     Lost(String),

@@ -24,7 +24,8 @@ pub use notification::{
 };
 pub use postgres::Deliveries;
 pub use record::{
-    Attempt, BeginRequest, BegunDelivery, DeliveryUpdate, Notice, RecipientResult, Swept,
+    Attempt, BatchStanding, BeginRequest, BegunDelivery, DeliveryUpdate, Notice, RecipientResult,
+    Swept,
 };
 pub use state::DeliveryState;
 pub use watch::{publish_changes, watch};

@@ -29,6 +29,18 @@ impl fmt::Debug for BeginRequest {
     }
 }
 
+/// The standing of a message's batch before an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BatchStanding {
+    /// It runs, or the message is in none.
+    #[default]
+    Runs,
+    /// It is paused, so the message waits.
+    Paused,
+    /// It is cancelled, so the message is not sent.
+    Cancelled,
+}
+
 /// The record of a message before an attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BegunDelivery {
@@ -49,6 +61,8 @@ pub struct BegunDelivery {
     pub waited: Duration,
     /// The recorded state; `None` if nothing was recorded.
     pub state: Option<DeliveryState>,
+    /// The standing of its batch.
+    pub batch: BatchStanding,
     /// Failures in a row of the recipient, over all its messages.
     pub failures: u32,
     /// The remaining rest of the recipient; `None` if it may be tried now.

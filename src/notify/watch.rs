@@ -68,7 +68,9 @@ pub async fn publish_changes(
         while let Err(error) = alarms.record_change(carrier.accounts.pool(), &change).await {
             if matches!(
                 error,
-                crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }
+                crate::jobs::Error::Refused { .. }
+                    | crate::jobs::Error::Full { .. }
+                    | crate::jobs::Error::QueueFull { .. }
             ) {
                 // It would be refused again and would block the changes behind it.
                 tracing::error!(pool, account, %error, "alerting about a breaker change failed");

@@ -9,6 +9,7 @@ use super::lane_scheduler::LaneScheduler;
 use super::notifier::PendingWakeups;
 use super::shared::{WorkerContext, bounded};
 use crate::jobs::{Error, ReadyPriorities, SHARDS, lanes_of};
+use crate::throttle::is_admission;
 
 /// Longest interval between looks for new jobs while producers are not asked to ring.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(100);
@@ -120,6 +121,7 @@ impl Discovery {
         if owned != self.owned {
             self.owned = owned;
             scheduler.own(owned);
+            shared.admissions.lock().own(owned);
             // Lanes that other workers looked after until now are swept at once.
             (self.sweep, self.next_sweep) = (None, Instant::now());
         }
@@ -146,6 +148,7 @@ impl Discovery {
                 .into_iter()
                 .collect();
             scheduler.weigh(&weights);
+            shared.admissions.lock().weigh(&weights);
             self.next_weights = now + WEIGHTS_EVERY;
         }
         if now >= self.next_writing {
@@ -249,6 +252,7 @@ impl Discovery {
         self.next_sweep = begun + begun.elapsed() * duty;
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.ranges.is_empty()) {
             scheduler.swept();
+            shared.admissions.lock().swept();
             self.is_first = false;
             if !self.hurry {
                 self.next_sweep = self
@@ -285,14 +289,25 @@ impl Discovery {
         seen: &[ReadyPriorities],
     ) -> Result<(), Error> {
         let unknown = scheduler.seen(seen, Instant::now());
+        let not_known = unknown.len();
+        let unknown = shared.admissions.lock().seen(&unknown, Instant::now());
+        let mut has_admissions = unknown.len() < not_known;
         for part in unknown.chunks(MAX_LANES_PER_STATEMENT) {
             let seen: HashMap<i64, ReadyPriorities> =
                 part.iter().map(|seen| (seen.lane_id, *seen)).collect();
             let ids: Vec<i64> = part.iter().map(|seen| seen.lane_id).collect();
             for named in bounded(shared, shared.queue.name_lanes(&ids)).await? {
                 let seen = seen[&named.lane_id];
-                scheduler.adopt(named, seen, Instant::now());
+                if is_admission(&named.throttle) {
+                    shared.admissions.lock().adopt(named, seen, Instant::now());
+                    has_admissions = true;
+                } else {
+                    scheduler.adopt(named, seen, Instant::now());
+                }
             }
+        }
+        if has_admissions {
+            shared.admission_work.notify_one();
         }
         Ok(())
     }

@@ -152,6 +152,10 @@ async fn turn(
     report_holds(shared, &mut dispatcher.scheduler).await;
     let permits = permits(shared, dispatcher);
     if permits == 0 || dispatcher.claims.len() >= CLAIMS {
+        // Messages are admitted without a permit, so their lanes are looked for all the same.
+        if permits == 0 && !shared.is_halted() {
+            look(shared, dispatcher).await?;
+        }
         tokio::select! {
             () = cancel.cancelled() => {}
             Some(done) = dispatcher.claims.join_next() => settle(shared, dispatcher, done).await?,
@@ -173,7 +177,7 @@ async fn turn(
 
 /// Returns the number of jobs that may be claimed now.
 fn permits(shared: &WorkerContext, dispatcher: &DispatcherState) -> usize {
-    if shared.paused.load(Ordering::Relaxed) || shared.fenced.load(Ordering::SeqCst) {
+    if shared.is_halted() {
         return 0;
     }
     let most = shared.config.concurrency;

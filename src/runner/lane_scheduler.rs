@@ -234,7 +234,32 @@ impl LaneScheduler {
         }
     }
 
-    /// Returns true if no claim of the lane is in progress, so that its ready jobs have no tokens.
+    /// Returns the claim of a granted lane whose jobs only move to other lanes: always from its head,
+    /// so that the most urgent goes first.
+    pub fn release(&mut self, lane_id: i64, jobs: u32) -> LaneClaim {
+        if let Some(lane) = self.lanes.get_mut(&lane_id) {
+            lane.claims += 1;
+        }
+        LaneClaim::first(lane_id, jobs as i32)
+    }
+
+    /// Returns the lanes that have work, each with its throttle and key.
+    pub fn busy(&self) -> Vec<(i64, Name, String)> {
+        let busy = self
+            .lanes
+            .iter()
+            .filter(|(_, lane)| lane.standing != LaneStatus::Idle);
+        busy.map(|(id, lane)| {
+            (
+                *id,
+                self.rings[lane.ring].name.clone(),
+                lane.key.to_string(),
+            )
+        })
+        .collect()
+    }
+
+    /// Returns true if no claim of the lane is under way, so that its ready jobs have no tokens.
     pub fn is_unclaimed(&self, lane_id: i64) -> bool {
         self.lanes
             .get(&lane_id)

@@ -99,6 +99,7 @@ pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: Cancellat
         let shared = shared.clone();
         async move {
             log_rescued(&shared, &shared.queue.rescue_orphans().await?);
+            shared.queue.sweep_pending().await?;
             give_back_forgotten(&shared).await
         }
     })

@@ -43,6 +43,8 @@ pub struct WorkerMetrics {
     pub differences: Gauge,
     /// Jobs claimed.
     pub claimed: Counter,
+    /// Messages that waited for a tenant's limits and were admitted.
+    pub admitted: Counter,
     /// Answers that came after the lease was lost and were refused.
     pub fenced: Counter,
     /// Jobs given back to their lanes because their worker died.
@@ -70,6 +72,7 @@ impl WorkerMetrics {
             not_served: Family::default(),
             differences: Gauge::default(),
             claimed: Counter::default(),
+            admitted: Counter::default(),
             fenced: Counter::default(),
             rescued: Counter::default(),
             workers_lost: Counter::default(),
@@ -107,6 +110,11 @@ impl WorkerMetrics {
             "flyball_jobs_claimed",
             "Jobs claimed by this process",
             metrics.claimed.clone(),
+        );
+        registry.register(
+            "flyball_messages_admitted",
+            "Messages that waited for the limits of a tenant and that this process admitted",
+            metrics.admitted.clone(),
         );
         registry.register(
             "flyball_jobs_fenced",

@@ -17,6 +17,7 @@ mod lane_scheduler;
 mod maintenance;
 mod metrics;
 mod notifier;
+mod release;
 mod report_completions;
 mod running;
 mod runs;

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
 use super::WorkerMetrics;
 use super::completions::Completions;
+use super::lane_scheduler::LaneScheduler;
 use super::notifier::Notifier;
 use super::running::RunningJobs;
 use super::runs::Runs;
@@ -98,6 +99,10 @@ pub(super) struct WorkerContext {
     pub(super) notifier: Arc<Notifier>,
     /// Answers of receivers that are not reported to the throttles yet.
     pub(super) answers: Completions,
+    /// The lanes in which messages wait for admission.
+    pub(super) admissions: Mutex<LaneScheduler>,
+    /// Rings when messages may wait for admission.
+    pub(super) admission_work: Notify,
     /// Counts of ended jobs by throttle, for the governor.
     pub(super) tallies: Tallies,
     pub(super) ends: mpsc::Sender<FinishedRun>,
@@ -124,6 +129,12 @@ impl WorkerContext {
         self.worker_id.store(id, Ordering::Release);
         self.tallies.begin_again();
         Ok(())
+    }
+
+    /// Returns true while this worker must begin nothing, because a person has paused everything or
+    /// because others may take it for dead.
+    pub(super) fn is_halted(&self) -> bool {
+        self.paused.load(Ordering::Relaxed) || self.fenced.load(Ordering::SeqCst)
     }
 
     /// Records that this worker can serve lanes.

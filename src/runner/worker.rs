@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::completions::Completions;
 use super::dispatch::Stopping;
+use super::lane_scheduler::LaneScheduler;
 use super::notifier::Notifier;
 use super::report_completions;
 use super::running::{RunningJobs, StopReason};
@@ -20,7 +21,7 @@ use super::shared::{Backlog, Config, WorkerContext};
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
 use super::unknown_kinds::UnknownKinds;
-use super::{WorkerMetrics, depth, dispatch, finisher, heartbeat, maintenance, settle};
+use super::{WorkerMetrics, depth, dispatch, finisher, heartbeat, maintenance, release, settle};
 use crate::jobs::postgres::PgCheckpoints;
 use crate::jobs::{Error, Kinds, Queue};
 use crate::service::TaskSupervisor;
@@ -56,6 +57,7 @@ impl Worker {
         let (ends, receiver) = mpsc::channel(ENDS_IN_HAND);
         let (differences, to_settle) = mpsc::channel(settle::IN_HAND);
         metrics.permits.set(config.concurrency as i64);
+        let ttl = config.ttl;
         let shared = Arc::new(WorkerContext {
             checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
             config,
@@ -76,6 +78,8 @@ impl Worker {
             unwritten: Arc::default(),
             notifier: Arc::default(),
             answers: Completions::default(),
+            admissions: Mutex::new(LaneScheduler::new(String::new(), ttl)),
+            admission_work: Notify::new(),
             tallies: Tallies::default(),
             ends,
             differences,
@@ -104,6 +108,11 @@ impl Worker {
                 "listen",
                 requested(),
                 listen(shared.queue.clone(), shared.notifier.clone(), requested()),
+            ),
+            vital.spawn(
+                "release",
+                requested(),
+                release::release(shared.clone(), requested()),
             ),
             vital.spawn(
                 "promote",

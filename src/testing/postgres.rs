@@ -42,7 +42,7 @@ select j.kind, j.args, j.throttle, j.key, j.priority, j.run_at, j.max_attempts, 
          else 'sha256:' || encode(j.unique_key, 'hex') end as unique_key
 from flyball.job j
 where j.kind = $1
-    and (exists (select from flyball.ready r where r.lane_id = j.lane_id and r.priority = j.priority and r.job_id = j.id)
+    and (exists (select from flyball.ready r where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id)
         or exists (select from flyball.scheduled s where s.job_id = j.id))
 order by j.id";
 // Time moves by moving the times of the waiting jobs.

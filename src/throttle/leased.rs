@@ -18,6 +18,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::lease::{Holding, LeaseRemainder, MAX_HORIZON, PendingLease};
+use super::rolling_window::WindowUsage;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, LaneRequest,
     Name, RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
@@ -395,6 +396,14 @@ impl Store for LeasedStore {
         keys: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
         self.cache.store.look(throttle, keys)
+    }
+
+    fn window_usage<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<WindowUsage>, Error>> {
+        self.cache.store.window_usage(throttle, key)
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {

@@ -12,7 +12,7 @@ use super::bucket::{Bucket, UsageCounters};
 use super::holds::Holds;
 use super::knobs::MAX_COST;
 use super::learned::{Learned, ThrottleRefusal};
-use super::rolling_window::WindowGrants;
+use super::rolling_window::{OpenWindow, WindowGrants, WindowUsage};
 use super::store::capacity_text;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Knobs, Name,
@@ -339,6 +339,27 @@ impl Store for MemoryStore {
         let state =
             |key: &String| known.map_or_else(KeyState::default, |known| known.look(key, now));
         ready(Ok(keys.iter().map(state).collect())).boxed()
+    }
+
+    fn window_usage<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<WindowUsage>, Error>> {
+        let (throttles, now) = (self.locked(), self.now());
+        let usage = throttles
+            .get(throttle)
+            .filter(|known| !known.raw.is_empty())
+            .map(|known| {
+                let knobs = Knobs::read(&known.raw).0;
+                let of_key = known.key_grants.get(key).map_or(&[][..], Vec::as_slice);
+                WindowUsage {
+                    at_us: now,
+                    throttle: OpenWindow::open_all(&knobs.windows, &known.grants, now as f64),
+                    key: OpenWindow::open_all(&knobs.key_windows, of_key, now as f64),
+                }
+            });
+        ready(Ok(usage)).boxed()
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {

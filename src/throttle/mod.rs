@@ -7,6 +7,7 @@
 //! and the level that limits.
 
 pub mod acquire;
+pub mod admission;
 pub mod api_limit;
 pub mod bucket;
 pub mod caller_knobs;
@@ -50,6 +51,7 @@ pub use acquire::{
     AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, MAX_KEY_BYTES,
     MAX_LANES_PER_ASK, check_key,
 };
+pub use admission::{is_admission, is_of_admission};
 pub use api_limit::{ApiLimit, OWN_API};
 pub use caller_knobs::CallerKnobs;
 pub use cost::check_cost;

@@ -7,8 +7,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
+use super::admission::is_of_admission;
 use super::caller_knobs::make_in;
 use super::on_demand::{best_pattern, inherited};
+use super::rolling_window::WindowUsage;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
     RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
@@ -61,7 +63,11 @@ impl PatternStore {
             return Ok(false);
         };
         let knobs = inherited(&status.raw);
-        make_in(&*self.store, name, pattern.as_str(), &knobs, self.made_max).await?;
+        let made_max = match is_of_admission(name.as_str()) {
+            true => usize::MAX,
+            false => self.made_max,
+        };
+        make_in(&*self.store, name, pattern.as_str(), &knobs, made_max).await?;
         Ok(true)
     }
 
@@ -197,6 +203,14 @@ impl Store for PatternStore {
         keys: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
         self.store.look(throttle, keys)
+    }
+
+    fn window_usage<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<WindowUsage>, Error>> {
+        self.store.window_usage(throttle, key)
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {

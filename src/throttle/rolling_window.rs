@@ -121,8 +121,19 @@ impl OpenWindow {
         limits.iter().map(open).collect()
     }
 
-    /// Returns true if a grant of the future counts as one of now. It must be stored like this, or
-    /// it would move along with the clock.
+    /// Returns a window whose grants all count at the present time.
+    pub(super) fn of(limit: WindowLimit, grants: Vec<(f64, f64)>) -> Self {
+        let used = grants.iter().map(|(_, tokens)| tokens).sum();
+        Self {
+            limit,
+            grants,
+            used,
+            is_clamped: false,
+        }
+    }
+
+    /// Returns true if a grant of the future counts as one of now. It must be stored like this, or it
+    /// would move along with the clock.
     pub fn is_clamped(&self) -> bool {
         self.is_clamped
     }
@@ -154,6 +165,40 @@ impl OpenWindow {
         0.0
     }
 
+    /// Returns the limit.
+    pub fn limit(&self) -> WindowLimit {
+        self.limit
+    }
+
+    /// Returns the tokens that may still be granted now, at least 0.
+    pub fn left(&self) -> f64 {
+        (self.limit.tokens - self.used).max(0.0)
+    }
+
+    /// Returns the microseconds until the oldest grant is a span old; 0 if none counts.
+    pub fn frees_us(&self, now: f64) -> f64 {
+        self.grants
+            .first()
+            .map_or(0.0, |(at, _)| at + self.limit.span_us() - now)
+    }
+
+    /// Returns the microseconds until the `place`-th further token may be granted, from 1, if each is
+    /// taken as soon as it is there and nothing else takes any.
+    pub fn place_us(&self, place: f64, now: f64) -> f64 {
+        // After those that count now, every span grants as many as the limit.
+        let spans = ((place / self.limit.tokens).ceil() - 1.0).max(0.0);
+        let needed = self.used + place - (spans + 1.0) * self.limit.tokens;
+        let mut freed = 0.0;
+        let first = self.grants.iter().find(|(_, tokens)| {
+            freed += tokens;
+            freed >= needed - SLACK_TOKENS
+        });
+        let frees_us = first
+            .filter(|_| needed > SLACK_TOKENS)
+            .map_or(0.0, |(at, _)| at + self.limit.span_us() - now);
+        frees_us + spans * self.limit.span_us()
+    }
+
     /// Records a grant at `now`.
     pub fn take(&mut self, tokens: f64, now: f64) {
         self.used += tokens;
@@ -176,6 +221,17 @@ impl OpenWindow {
             grants: self.grants,
         }
     }
+}
+
+/// The windows of a throttle and of one of its keys at one instant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowUsage {
+    /// The store's clock, unix microseconds.
+    pub at_us: i64,
+    /// The windows of the throttle.
+    pub throttle: Vec<OpenWindow>,
+    /// The windows of the key.
+    pub key: Vec<OpenWindow>,
 }
 
 /// Charges tokens after the fact, or gives them back if negative, in every window.
@@ -293,6 +349,25 @@ mod tests {
         let open = OpenWindow::open_all(&limits, &known, 42e6);
         assert_eq!(open[0].wait_us(1.0, 42e6), 18e6);
         assert_eq!(grant(&limits, &mut known, 1, 60.0), 1);
+    }
+
+    /// Fifty at once, ten of them given back; the places follow at second 42.
+    #[test]
+    fn every_place_in_a_queue_has_its_time() {
+        let (limits, mut known) = (limits("50/60"), Vec::new());
+        grant(&limits, &mut known, 50, 0.0);
+        let open = OpenWindow::open_all(&limits, &known, 42e6);
+        let waits = [1.0, 50.0, 51.0, 100.0, 101.0].map(|place| open[0].place_us(place, 42e6));
+        assert_eq!(waits, [18e6, 18e6, 78e6, 78e6, 138e6]);
+        assert_eq!((open[0].left(), open[0].frees_us(42e6)), (0.0, 18e6));
+
+        known[0].give_back(10.0);
+        let open = OpenWindow::open_all(&limits, &known, 42e6);
+        let waits = [1.0, 10.0, 11.0, 50.0, 51.0].map(|place| open[0].place_us(place, 42e6));
+        assert_eq!(waits, [0.0, 0.0, 18e6, 18e6, 60e6]);
+        assert_eq!((open[0].left(), open[0].frees_us(42e6)), (10.0, 18e6));
+        let idle = OpenWindow::open_all(&limits, &[], 42e6);
+        assert_eq!((idle[0].left(), idle[0].frees_us(42e6)), (50.0, 0.0));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::admission::{SETTINGS, TenantLimits};
+use super::on_demand::{MADE_FROM, follow, make};
 use super::{Change, Error, KnobsFile, Name, Store};
 
 /// Seeds every file and returns the throttles that were created.
@@ -34,4 +36,31 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
         }
     }
     Ok(created)
+}
+
+/// Makes the patterns if they do not exist, and brings the knobs that nobody has set since to the
+/// present settings.
+pub async fn seed_patterns(store: &dyn Store, limits: &TenantLimits) -> Result<(), Error> {
+    for (name, knobs) in limits.patterns() {
+        let change = match store.status(&name).await? {
+            None => Some(make(SETTINGS, &knobs)),
+            Some(status)
+                if status
+                    .raw
+                    .get(MADE_FROM)
+                    .is_some_and(|from| from == SETTINGS) =>
+            {
+                follow(&status.raw, &knobs)
+            }
+            Some(_) => None,
+        };
+        if let Some(change) = change {
+            match store.set(&name, &change).await {
+                // Another process was faster.
+                Ok(_) | Err(Error::Conflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }

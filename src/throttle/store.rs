@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::rolling_window::WindowUsage;
 use super::rules::KnobProblem;
 use super::{
     AcquireRequest, AcquireResponse, Grant, Holder, KeyOutcomes, KeyState, Name, RateLimit,
@@ -225,6 +226,14 @@ pub trait Store: Send + Sync + 'static {
         throttle: &'a Name,
         keys: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>>;
+
+    /// Returns the grants that count now in the windows of a throttle and of one of its keys;
+    /// `None` if there is no such throttle. The throttles above it are not read.
+    fn window_usage<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<WindowUsage>, Error>>;
 
     /// Deletes a throttle with its bucket; its jobs are parked from then on. Returns true if there
     /// was one.

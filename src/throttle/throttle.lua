@@ -1601,6 +1601,27 @@ local function look()
   return reply
 end
 
+-- usage: KEYS knobs, bucket, bucket of the key; ARGV verb, now. Returns the time and then, for the
+-- windows of the throttle and for those of the key, their number and for each its limit, its span,
+-- the number of grants that count, and their times and tokens in turn, oldest first.
+local function usage()
+  local k = knobs(KEYS[1])
+  if not k then return { 'unknown' } end
+  local _, _, of_key = parse_key(redis.call('GET', KEYS[3]))
+  local reply = { 'ok', text(now) }
+  for _, open in ipairs({ open_windows(k.windows, bucket(KEYS[2]).grants), open_windows(k.key_windows, of_key) }) do
+    reply[#reply + 1] = #open
+    for i = 1, #open do
+      local w = open[i]
+      reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = text(w.limit), text(w.span), w.grants
+      for j = 1, w.grants do
+        reply[#reply + 1], reply[#reply + 2] = text(w.at[j]), text(w.tokens[j])
+      end
+    end
+  end
+  return reply
+end
+
 if verb == 'hold' then return hold() end
 if verb == 'refund' then return refund() end
 if verb == 'settle' then return settle() end
@@ -1612,4 +1633,5 @@ if verb == 'resume' then return resume() end
 if verb == 'set' then return set() end
 if verb == 'capacity' then return set_capacity() end
 if verb == 'look' then return look() end
+if verb == 'usage' then return usage() end
 return redis.error_reply('unknown verb ' .. tostring(verb))

@@ -37,6 +37,8 @@ codes! {
     InvalidHeader = ("invalid_header", 400, "A header is not valid"),
     /// The request as a whole cannot be understood.
     BadRequest = ("bad_request", 400, "The request is not valid"),
+    /// A batch has more recipients than are allowed.
+    BatchLimitExceeded = ("BATCH_LIMIT_EXCEEDED", 400, "The batch has too many recipients"),
     /// The token is missing or wrong.
     Unauthorized = ("unauthorized", 401, "A valid token is required"),
     /// The Host header is not a name of this machine's loopback.
@@ -53,6 +55,8 @@ codes! {
     JobNotFound = ("job_not_found", 404, "Job not found"),
     /// The message does not exist.
     NotificationNotFound = ("notification_not_found", 404, "Notification not found"),
+    /// The batch does not exist.
+    BatchNotFound = ("batch_not_found", 404, "Batch not found"),
     /// The pool has no such account.
     AccountNotFound = ("account_not_found", 404, "Account not found"),
     /// The throttle does not exist.
@@ -67,6 +71,8 @@ codes! {
     RequestTimeout = ("request_timeout", 408, "The body did not arrive in time"),
     /// The state of the job forbids the change.
     WrongState = ("wrong_state", 409, "The state of the job does not allow this"),
+    /// Another request with the same idempotency key is being handled.
+    RequestRunning = ("request_running", 409, "The same request is being handled"),
     /// Another client changed the knobs meanwhile.
     Conflict = ("conflict", 409, "The knobs have changed"),
     /// The object cannot be deleted because something else needs it.
@@ -77,8 +83,12 @@ codes! {
     UnsupportedMediaType = ("unsupported_media_type", 415, "The body must be sent as JSON"),
     /// Fields of the body cannot be accepted.
     InvalidFields = ("invalid_fields", 422, "The body has invalid fields"),
+    /// The idempotency key was used for another request.
+    IdempotencyKeyReused = ("idempotency_key_reused", 422, "The idempotency key was used for another request"),
     /// The throttles of the API admit no more requests of this client now.
     TooManyRequests = ("too_many_requests", 429, "Too many requests"),
+    /// The message was accepted, and waits because its tenant or module is at its limit.
+    RateLimitExceeded = ("RATE_LIMIT_EXCEEDED", 429, "The message waits for the limits of its tenant"),
     /// A bug in Flyball.
     Internal = ("internal", 500, "Flyball failed"),
     /// Postgres does not answer.
@@ -93,6 +103,8 @@ codes! {
     Overloaded = ("overloaded", 503, "Flyball is overloaded"),
     /// The lane has more waiting jobs than its throttle allows.
     LaneFull = ("lane_full", 503, "The lane is full"),
+    /// The tenant has as many pending messages as it may have.
+    QueueFull = ("QUEUE_FULL", 503, "The queue of the tenant is full"),
 }
 
 impl Code {

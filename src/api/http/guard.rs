@@ -76,12 +76,18 @@ pub async fn guard(
             .get::<MatchedPath>()
             .map_or("", MatchedPath::as_str);
         if let Err(problem) = scopes::check(&caller, request.method(), template, path) {
-            return problem.into_response();
+            let mut response = problem.into_response();
+            response.extensions_mut().insert(caller);
+            return response;
         }
         if let (AuthMethod::Jwt, Some(tenant)) = (caller.proof, &caller.tenant) {
             gate.welcome(tenant).await;
         }
-        request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(caller.clone());
+        // Layers outside tell the limits of the caller.
+        let mut response = next.run(request).await;
+        response.extensions_mut().insert(caller);
+        return response;
     }
     next.run(request).await
 }

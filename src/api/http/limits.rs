@@ -73,6 +73,7 @@ impl Group {
                     "/api/v1/jobs",
                     "/api/v1/jobs/batch",
                     "/api/v1/notifications",
+                    "/api/v1/notifications/batch",
                 ]
                 .contains(&path) =>
             {

@@ -32,13 +32,25 @@ pub struct Problem {
     pub retry_after_s: Option<u64>,
     /// The ready jobs and the limit of the full lane.
     pub backlog: Option<jobs::Backlog>,
+    /// The part that only problems of admission have.
+    pub admission: Option<Box<AdmissionProblem>>,
+}
+
+/// The part of a problem that only admission has. Apart, so that all others stay small.
+#[derive(Debug, Default)]
+pub struct AdmissionProblem {
+    /// The type in place of the usual one.
+    pub kind: String,
+    /// The message that was accepted all the same.
+    pub notification_id: Option<i64>,
 }
 
 /// A problem as it is sent.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemBody {
-    /// The name of this kind of problem: `urn:flyball:problem:` and the code.
+    /// The name of this kind of problem: `urn:flyball:problem:` and the code, or a URL for those of
+    /// the setting `problem_types`.
     #[serde(rename = "type")]
     kind: String,
     /// One line, the same for every problem of this kind.
@@ -60,6 +72,9 @@ pub struct ProblemBody {
     /// With `lane_full`: the throttle's knob `max_backlog`.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_backlog: Option<i64>,
+    /// With `RATE_LIMIT_EXCEEDED`: the message, which was accepted and waits.
+    #[serde(rename = "notificationId", skip_serializing_if = "Option::is_none")]
+    notification_id: Option<String>,
 }
 
 #[expect(
@@ -79,6 +94,7 @@ impl Problem {
             errors: Errors::default(),
             retry_after_s: None,
             backlog: None,
+            admission: None,
         }
     }
 
@@ -166,6 +182,11 @@ impl Problem {
                 }
                 .retry_after(LANE_FULL_RETRY_S)
             }
+            jobs::Error::QueueFull { retry_after_s, .. } => Self::new(
+                Code::QueueFull,
+                "Notification queue is at capacity. Retry after existing notifications are processed.",
+            )
+            .retry_after(retry_after_s),
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
                 let detail = "Postgres does not answer; a change may have been made: check, or \
@@ -185,8 +206,12 @@ impl Problem {
     }
 
     fn response(self, status: StatusCode) -> Response {
+        let (kind, notification_id) = match self.admission {
+            Some(admission) => (admission.kind, admission.notification_id),
+            None => (format!("urn:flyball:problem:{}", self.code.slug()), None),
+        };
         let body = ProblemBody {
-            kind: format!("urn:flyball:problem:{}", self.code.slug()),
+            kind,
             title: self.code.title(),
             status: status.as_u16(),
             detail: self.detail,
@@ -195,6 +220,7 @@ impl Problem {
             errors: self.errors.listed,
             depth: self.backlog.map(|backlog| backlog.depth),
             max_backlog: self.backlog.map(|backlog| backlog.max),
+            notification_id: notification_id.map(|id| id.to_string()),
         };
         let text = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = (status, [(CONTENT_TYPE, MEDIA_TYPE)], text).into_response();

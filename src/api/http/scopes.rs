@@ -38,7 +38,7 @@ pub enum Reach {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, Need, Reach); 60] = [
+const ROUTES: [(&str, &str, Need, Reach); 65] = [
     ("GET", "/healthz", Need::Open, Reach::Tenant),
     ("GET", "/readyz", Need::Open, Reach::Tenant),
     (
@@ -95,6 +95,36 @@ const ROUTES: [(&str, &str, Need, Reach); 60] = [
         "GET",
         "/api/v1/notifications/{id}",
         Need::Scope(NotifyRead),
+        Reach::Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/notifications/batch",
+        Need::Scope(NotifySend),
+        Reach::Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/notifications/batches/{id}",
+        Need::Scope(NotifyRead),
+        Reach::Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/notifications/batches/{id}/pause",
+        Need::Scope(NotifySend),
+        Reach::Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/notifications/batches/{id}/resume",
+        Need::Scope(NotifySend),
+        Reach::Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/notifications/batches/{id}/cancel",
+        Need::Scope(NotifySend),
         Reach::Tenant,
     ),
     (

@@ -159,7 +159,7 @@ pub async fn enqueue_batch(
         let enqueue = async {
             state
                 .queue
-                .enqueue_for(&caller.owner, &jobs)
+                .enqueue_for(&caller.owner, &caller.module, &jobs)
                 .await
                 .map_err(|error| refused(&state, &caller, error, true))
         };
@@ -202,7 +202,7 @@ pub(in crate::api) async fn enqueue_one(
     let work = async {
         let enqueued = state
             .queue
-            .enqueue_for(&caller.owner, std::slice::from_ref(job))
+            .enqueue_for(&caller.owner, &caller.module, std::slice::from_ref(job))
             .await;
         enqueued.map_err(|error| refused(state, caller, error, false))
     };

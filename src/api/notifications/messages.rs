@@ -5,12 +5,14 @@ use std::sync::Arc;
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::accept::{AdmissionState, MessageSender, accept};
+use super::accepted::{AcceptedNotification, HeldMessage};
 use super::input;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
@@ -70,17 +72,14 @@ pub struct NewNotification {
     unique_key: Option<String>,
 }
 
-/// A message that was accepted.
+/// A message with the time until which it waits for the limits of its tenant.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct AcceptedNotification {
-    /// The number of the message's job.
-    id: i64,
-    /// The pool that sends the message.
-    pool: String,
-    /// True if the unique key is taken; then this is the message that holds it.
-    duplicate: bool,
-    /// Warnings for the sender, for example that the pool's throttle does not exist yet.
-    warnings: Vec<String>,
+pub struct ShownNotification {
+    #[serde(flatten)]
+    notification: Notification,
+    /// The time until which it waits, and the reason; absent if it does not wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<HeldMessage>,
 }
 
 /// A page of messages.
@@ -96,20 +95,35 @@ pub struct Notifications {
 #[utoipa::path(post, path = "/api/v1/notifications", operation_id = "notify", tag = "notifications", request_body = NewNotification,
     responses(
         (status = 202, body = AcceptedNotification, description = "The message was queued.", headers(("Location" = String, description = "The URL of the message's state."))),
-        (status = 200, body = AcceptedNotification, description = "Its unique key is taken; this is the message that holds it.")))]
+        (status = 200, body = AcceptedNotification, description = "Its unique key is taken, and this is the message that holds it; or the request repeats an earlier one, and this is the present state of its message.")))]
 pub async fn send(
     State(state): State<Arc<JobsState>>,
     State(pools): State<Arc<Pools>>,
+    State(admission): State<Arc<AdmissionState>>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<impl IntoResponse, Problem> {
+) -> Result<Response, Problem> {
     let trace = traceparent(request.headers());
+    let headers = request.headers().clone();
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let sender = match &caller.tenant {
+        Some(tenant) => Some(MessageSender::of(
+            &admission,
+            tenant,
+            &caller.module,
+            &headers,
+            &value,
+        )?),
+        None => None,
+    };
     let read = input::message(value, &state.kinds, &pools);
     let mut job = read.map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     job.traceparent = trace;
     permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
+    if let Some(sender) = sender {
+        return accept(&admission, &sender, job, warnings).await;
+    }
     let ticket = enqueue_one(&state, &caller, &job).await?;
     let status = if ticket.duplicate {
         StatusCode::OK
@@ -117,13 +131,8 @@ pub async fn send(
         StatusCode::ACCEPTED
     };
     let location = format!("/api/v1/notifications/{}", ticket.id);
-    let accepted = AcceptedNotification {
-        id: ticket.id,
-        pool: job.throttle,
-        duplicate: ticket.duplicate,
-        warnings,
-    };
-    Ok((status, [(LOCATION, location)], Json(accepted)))
+    let accepted = AcceptedNotification::new(ticket.id, &job, ticket.duplicate, warnings);
+    Ok((status, [(LOCATION, location)], Json(accepted)).into_response())
 }
 
 /// Searches messages, newest first. A page takes a few tens of milliseconds with any filter.
@@ -173,20 +182,29 @@ pub async fn list(
 /// Shows the fate of a message: its state, and every attempt with account, status and reason.
 #[utoipa::path(get, path = "/api/v1/notifications/{id}", operation_id = "show_notification", tag = "notifications",
     params(("id" = i64, Path, description = "The number of its job.")),
-    responses((status = 200, body = Notification)))]
+    responses((status = 200, body = ShownNotification)))]
 pub async fn show(
     State(deliveries): State<Deliveries>,
+    State(admission): State<Arc<AdmissionState>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<Notification>, Problem> {
+) -> Result<Json<ShownNotification>, Problem> {
     let id = id_of(&id)?;
     let found = with_timeout(ROW_TIMEOUT, deliveries.find(id, caller.tenant.as_deref())).await?;
-    found.map(Json).ok_or_else(|| {
+    let notification = found.ok_or_else(|| {
         Problem::new(
             Code::NotificationNotFound,
             format!("there is no notification {id}; finished ones are kept for a limited time"),
         )
-    })
+    })?;
+    let waiting = match notification.state {
+        DeliveryState::Queued => with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await?,
+        _ => None,
+    };
+    Ok(Json(ShownNotification {
+        notification,
+        held: waiting.as_ref().map(HeldMessage::of),
+    }))
 }
 
 fn next_page(filter: &NotificationFilter, cursor: i64) -> String {

@@ -1,6 +1,12 @@
 //! Notifications, suppressions and the providers' events.
 
+pub mod accept;
+pub mod accepted;
+pub mod batch_input;
+pub mod batches;
 pub mod events;
+pub mod headers;
 pub mod input;
 pub mod messages;
+pub mod repeat;
 pub mod suppressions;

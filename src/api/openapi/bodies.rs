@@ -6,6 +6,7 @@ use super::values::{
     above_zero, any_text, by, flag, one_of, or_null, run_at, span, text, throttle, time, whole,
     why, with_default,
 };
+use crate::admission::RECIPIENTS_MAX;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::http::operate::START_BYTES_MAX;
 use crate::api::jobs::input::{
@@ -14,6 +15,7 @@ use crate::api::jobs::input::{
 };
 use crate::api::jobs::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
+use crate::api::notifications::batch_input::OF_RECIPIENT;
 use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
 use crate::api::throttles::acquire::{
     HELD_MAX, HOLDER_BYTES_MAX, TTL_S_MAX, WAIT_MS_MAX, WANT_MAX,
@@ -141,6 +143,10 @@ pub(super) fn bodies() -> Vec<Body> {
         Body {
             more: contents(),
             ..body("NewNotification", message(), &["channel", "to"])
+        },
+        Body {
+            more: contents(),
+            ..body("NewBatch", batch(), &["channel", "recipients"])
         },
     ]
 }
@@ -355,6 +361,33 @@ fn message() -> Vec<(&'static str, Value)> {
         ("run_at", or_null(run_at())),
         ("unique_key", or_null(text(1..=KEY_BYTES_MAX))),
     ]
+}
+
+/// Returns the fields of a message without those of its recipient, which are in a list.
+fn batch() -> Vec<(&'static str, Value)> {
+    let of_message = message();
+    let own: serde_json::Map<String, Value> = of_message
+        .iter()
+        .filter(|(name, _)| OF_RECIPIENT.contains(name))
+        .map(|(name, schema)| ((*name).to_owned(), schema.clone()))
+        .collect();
+    let mut recipient = text(1..=TO_BYTES);
+    recipient["type"] = json!(["string", "object"]);
+    recipient["properties"] = Value::Object(own);
+    recipient["required"] = json!(["to"]);
+    recipient["additionalProperties"] = json!(false);
+    let recipients = json!({
+        "type": "array", "minItems": 1, "maxItems": RECIPIENTS_MAX, "items": recipient,
+    });
+    let shared = of_message
+        .into_iter()
+        .filter(|(name, _)| !["to", "unique_key"].contains(name));
+    shared
+        .chain([
+            ("recipients", recipients),
+            ("partial", or_null(with_default(flag(), json!(false)))),
+        ])
+        .collect()
 }
 
 /// Requires the contents of a message: its own texts, a template, or fields that only its provider

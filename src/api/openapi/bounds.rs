@@ -275,6 +275,10 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         ("Problem", "status") => json!({ "minimum": ERRORS.start(), "maximum": ERRORS.end() }),
         ("KnobProblem" | "Edit", _) => return None,
         (_, "id" | "job_id" | "last_job_id") => json!({ "minimum": 1, "maximum": i64::MAX }),
+        ("AcceptedNotification" | "AcceptedBatchOfMessages", "priority") => {
+            let words = crate::notify::args::PRIORITIES.map(|(word, _)| word);
+            json!({ "enum": words })
+        }
         (_, "priority") => json!({ "minimum": PRIORITIES.start(), "maximum": PRIORITIES.end() }),
         (_, "max_attempts") => {
             json!({ "minimum": MAX_ATTEMPTS.start(), "maximum": MAX_ATTEMPTS.end() })
@@ -306,7 +310,8 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "refused" | "mean_cost" | "asked_rps" | "granted_rps" | "growth_per_min"
             | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds" | "own_jobs" | "overload_s"
             | "own_overload_s" | "peak" | "own_peak" | "lower_s" | "higher_s" | "stopped_s"
-            | "parked_jobs",
+            | "parked_jobs" | "recipients" | "recipient" | "sent" | "cancelled" | "too_late"
+            | "place",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),

@@ -37,6 +37,9 @@ fn of_status(operation: &str, status: &str, mut example: Value) -> Value {
     if status == "200" && operation == "enqueue_jobs" {
         example["jobs"][0]["duplicate"] = json!(true);
     }
+    if status == "200" && operation == "notify_many" {
+        return answer("show_batch").unwrap_or_default();
+    }
     if status == "200" && operation == "suppress" {
         example["changed"] = json!(false);
     }
@@ -77,6 +80,9 @@ fn body(operation: &str) -> Option<Value> {
         }),
         "notify" => {
             json!({ "channel": "email", "to": "ada@example.com", "subject": "Welcome", "body": "Hello Ada" })
+        }
+        "notify_many" => {
+            json!({ "channel": "email", "recipients": ["ada@example.com", "bob@example.com"], "subject": "News", "body": "Hello" })
         }
         "suppress" => {
             json!({ "channel": "email", "recipient": "ada@example.com", "reason": "asked for it by phone", "by": "alice" })
@@ -167,7 +173,20 @@ fn answer(operation: &str) -> Option<Value> {
         "list_schedules" => json!({ "crons": [schedule()] }),
         "show_schedule" | "set_schedule" | "pause_schedule" | "resume_schedule" => schedule(),
         "run_schedule" => json!({ "id": ID, "duplicate": false }),
-        "notify" => json!({ "id": ID, "pool": "mail", "duplicate": false, "warnings": [] }),
+        "notify" => {
+            json!({ "id": ID, "pool": "mail", "duplicate": false, "priority": "normal", "warnings": [] })
+        }
+        "notify_many" => json!({
+            "id": 17, "state": "running", "recipients": 2, "priority": "normal", "warnings": [],
+            "results": [{ "recipient": 0, "id": ID, "status": "queued" }, { "recipient": 1, "id": ID, "status": "waiting" }],
+        }),
+        "show_batch" => json!({
+            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "recipients": 2,
+            "counts": { "sent": 1, "waiting": 1 }, "estimate": AT, "created_at": AT, "updated_at": AT,
+        }),
+        "pause_batch" => json!({ "state": "paused" }),
+        "resume_batch" => json!({ "state": "running" }),
+        "cancel_batch" => json!({ "state": "cancelled", "sent": 1, "cancelled": 1, "too_late": 0 }),
         "suppress" => json!({ "suppressed": true, "changed": true }),
         "unsuppress" => json!({ "suppressed": false, "changed": true }),
         "resume_account" => json!({ "changed": true }),

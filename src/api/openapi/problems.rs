@@ -19,8 +19,14 @@ use Code::{
 /// store that does not answer. The other codes follow from the input of an operation.
 const OWN: &[(&str, &[Code])] = &[
     ("list_jobs", &[QueueLost]),
-    ("enqueue_job", &[NotAllowed, QueueLost, LaneFull]),
-    ("enqueue_jobs", &[NotAllowed, QueueLost, LaneFull]),
+    (
+        "enqueue_job",
+        &[NotAllowed, QueueLost, LaneFull, Code::QueueFull],
+    ),
+    (
+        "enqueue_jobs",
+        &[NotAllowed, QueueLost, LaneFull, Code::QueueFull],
+    ),
     ("cancel_jobs", &[QueueLost]),
     ("show_job", &[JobNotFound, QueueLost]),
     ("cancel_job", &[JobNotFound, WrongState, QueueLost]),
@@ -83,7 +89,39 @@ const OWN: &[(&str, &[Code])] = &[
     ("pause_schedule", &[ScheduleNotFound, QueueLost]),
     ("resume_schedule", &[ScheduleNotFound, QueueLost]),
     ("list_notifications", &[QueueLost]),
-    ("notify", &[NotAllowed, QueueLost, LaneFull]),
+    (
+        "notify",
+        &[
+            InvalidHeader,
+            NotAllowed,
+            Code::RequestRunning,
+            Code::IdempotencyKeyReused,
+            Code::RateLimitExceeded,
+            QueueLost,
+            LaneFull,
+            Code::QueueFull,
+        ],
+    ),
+    (
+        "notify_many",
+        &[
+            Code::BatchLimitExceeded,
+            InvalidHeader,
+            NotAllowed,
+            Code::RequestRunning,
+            Code::IdempotencyKeyReused,
+            QueueLost,
+            LaneFull,
+            Code::QueueFull,
+        ],
+    ),
+    ("show_batch", &[Code::BatchNotFound, QueueLost]),
+    ("pause_batch", &[Code::BatchNotFound, WrongState, QueueLost]),
+    (
+        "resume_batch",
+        &[Code::BatchNotFound, WrongState, QueueLost],
+    ),
+    ("cancel_batch", &[Code::BatchNotFound, QueueLost]),
     ("show_notification", &[NotificationNotFound, QueueLost]),
     ("list_suppressions", &[QueueLost]),
     ("suppress", &[QueueLost]),

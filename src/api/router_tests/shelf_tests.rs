@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::throttle::RateLimit;
+use crate::throttle::rolling_window::WindowUsage;
 
 #[derive(Default)]
 pub(super) struct MapStore {
@@ -186,6 +187,14 @@ impl Store for MapStore {
         _: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<throttle::KeyState>, throttle::Error>> {
         unreachable!("no test here has accounts")
+    }
+
+    fn window_usage<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Option<WindowUsage>, throttle::Error>> {
+        Box::pin(async { self.answers().map(|()| None) })
     }
 
     fn delete<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, throttle::Error>> {

@@ -21,6 +21,10 @@ pub(super) async fn import(
 ) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for name in store.search().await? {
+        // A pattern is Flyball's own: nobody takes tokens from it.
+        if Name::or_pattern(name.as_str()).is_ok_and(|name| name.is_pattern()) {
+            continue;
+        }
         match Name::new(name.as_str()) {
             Ok(known) => found.extend(import_one(store, settings, &known, yes, signed).await?),
             Err(error) => found.push(ForeignHash::refused(name, &error)),

@@ -30,10 +30,10 @@ was_ready as (
     where ctid = any(array(
         select r.tid
         from requested a
-        cross join lateral (select lane_id, priority from flyball.job where id = a.job_id limit 1) j
+        cross join lateral (select lane_id, admission_lane, priority from flyball.job where id = a.job_id limit 1) j
         cross join lateral (
             select q.ctid as tid from flyball.ready q
-            where q.lane_id = j.lane_id and q.priority = j.priority and q.job_id = a.job_id
+            where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = a.job_id
             limit 1
             for update skip locked
         ) r

@@ -91,9 +91,13 @@ known as materialized (
     cross join lateral (select * from flyball.lane where lane_id = a.lane_id limit 1) l
 ),
 found as materialized (
-    select a.lane_id, j.throttle, j.key
+    select a.lane_id, case when j.waits then flyball.admission_throttle(j.tenant) else j.throttle end as throttle,
+        case when j.waits then j.module else j.key end as key
     from requested a
-    cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
+    cross join lateral (
+        select throttle, key, tenant, module, admission_lane is not distinct from a.lane_id as waits
+        from flyball.job where id = a.job_id limit 1
+    ) j
     where a.lane_id not in (select lane_id from known)
 ),
 adopted as (

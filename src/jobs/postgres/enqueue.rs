@@ -22,7 +22,7 @@ from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11,
 /// The statement for an owner of unique keys whose rights have already been checked.
 pub(super) const ENQUEUE_AS: &str = "
 select job_id, duplicate, replaced, backlog
-from flyball.enqueue_rows_as($16, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+from flyball.enqueue_rows_as($16, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17)";
 
 /// The beginning of an owner that is a tenant.
 pub(crate) const TENANT: &str = "tenant:";
@@ -35,8 +35,13 @@ impl Queue {
 
     /// Enqueues jobs like [`Queue::enqueue`], for a caller with unique keys of its own, named by
     /// `owner`; operators have an empty `owner`. The jobs of the owner `tenant:<tenant>` belong to
-    /// that tenant.
-    pub async fn enqueue_for(&self, owner: &str, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
+    /// that tenant, and are sent by its `module`.
+    pub async fn enqueue_for(
+        &self,
+        owner: &str,
+        module: &str,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>, Error> {
         let is_plain = || jobs.iter().all(|job| job.unique_key.is_none());
         if owner.is_empty() || !owner.starts_with(TENANT) && is_plain() {
             return self.enqueue(jobs).await;
@@ -44,6 +49,7 @@ impl Queue {
         refuse_nul(jobs)?;
         let rows = rows(ENQUEUE_AS, jobs)
             .bind(owner)
+            .bind(module)
             .fetch_all(&self.pool)
             .await?;
         tickets(&rows)

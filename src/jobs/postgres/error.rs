@@ -25,7 +25,9 @@ impl From<sqlx::Error> for Error {
                     "57P01" | "57P02" | "57P03" | "57P05" | "25006" => {
                         Error::Lost(from_server.message().to_owned())
                     }
-                    "53400" => full(from_server.as_ref()).unwrap_or(Error::Store(error)),
+                    "53400" => queue_full(from_server.as_ref())
+                        .or_else(|| full(from_server.as_ref()))
+                        .unwrap_or(Error::Store(error)),
                     other if other.starts_with("08") || other.starts_with("53") => {
                         Error::Lost(from_server.message().to_owned())
                     }
@@ -60,7 +62,7 @@ impl Error {
     #[cfg(feature = "runner")]
     pub(crate) fn blames_a_row(&self) -> bool {
         match self {
-            Self::Lost(_) | Self::Full { .. } => false,
+            Self::Lost(_) | Self::Full { .. } | Self::QueueFull { .. } => false,
             Self::Refused { .. } | Self::Store(sqlx::Error::Encode(_)) => true,
             Self::Store(error) => {
                 let code = error
@@ -87,6 +89,22 @@ fn full(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
             depth: depth.parse().ok()?,
             max: max.parse().ok()?,
         },
+    })
+}
+
+/// Reads the full queue of a tenant from the same error fields.
+fn queue_full(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
+    let postgres = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
+    postgres
+        .constraint()
+        .filter(|name| *name == "tenant_queue")?;
+    let mut numbers = postgres.data_type()?.split('/');
+    let mut number = || numbers.next()?.parse::<i64>().ok();
+    Some(Error::QueueFull {
+        pending: number()?,
+        max: number()?,
+        retry_after_s: number()?.unsigned_abs(),
+        tenant: postgres.schema()?.to_owned(),
     })
 }
 

@@ -55,7 +55,9 @@ select lane_id, priority, job_id from hop limit $3";
 pub(super) const ARRIVALS: &str = "
 select lane_id, bit_or(1 << priority) as priorities, max(id) as last, bool_or(run_at is null or run_at <= now()) as due,
     min(id) as head
-from (select id, lane_id, priority, run_at from flyball.job where id > $1 order by id limit $2) as fresh
+from (
+    select id, coalesce(admission_lane, lane_id) as lane_id, priority, run_at from flyball.job where id > $1 order by id limit $2
+) as fresh
 group by lane_id";
 
 // A producer writes, and so is listed until it commits.
@@ -68,7 +70,8 @@ pub(super) const NEWEST_JOB_ID: &str = "select id from flyball.job order by id d
 // A lane that is not in the directory yet is named by its first job. The limits keep each lookup a
 // probe.
 pub(super) const NAMES: &str = "
-select a.lane_id, coalesce(l.throttle, j.throttle) as throttle, coalesce(l.key, j.key) as key, coalesce(l.weight, 1) as weight,
+select a.lane_id, coalesce(l.throttle, case when j.waits then flyball.admission_throttle(j.tenant) else j.throttle end) as throttle,
+    coalesce(l.key, case when j.waits then j.module else j.key end) as key, coalesce(l.weight, 1) as weight,
     l.lane_id is null as fresh
 from unnest($1::bigint[]) as a(lane_id)
 left join lateral (select lane_id, throttle, key, weight from flyball.lane where lane_id = a.lane_id limit 1) l on true
@@ -77,7 +80,10 @@ left join lateral (
     where l.lane_id is null and r.lane_id = a.lane_id
     order by r.lane_id, r.priority, r.job_id limit 1
 ) r on true
-left join lateral (select throttle, key from flyball.job where id = r.job_id limit 1) j on true";
+left join lateral (
+    select throttle, key, tenant, module, admission_lane is not distinct from a.lane_id as waits
+    from flyball.job where id = r.job_id limit 1
+) j on true";
 
 pub(super) const ADOPT: &str = "
 insert into flyball.lane (lane_id, throttle, key)

@@ -40,7 +40,9 @@ with walk as materialized (",
 matching as materialized (
     select w.*
     from walk w
-    where ($2::text is null or w.kind = $2) and ($3::text is null or w.throttle = $3) and ($4::text is null or w.key = $4)
+    where ($2::text is null or w.kind = $2)
+        and (($3::text is null or w.throttle = $3) and ($4::text is null or w.key = $4)
+            or w.admission_lane = flyball.lane_of($3, $4))
         and ($7::timestamptz is null or w.created_at >= $7) and ($8::timestamptz is null or w.created_at < $8)
         and ($12::text is null or w.tenant = $12)
     limit $10
@@ -53,7 +55,9 @@ page as (
         select h.attempt from flyball.lease h where h.job_id = m.id limit 1
     ) l on true
     left join lateral (
-        select h.attempt from flyball.ready h where h.lane_id = m.lane_id and h.priority = m.priority and h.job_id = m.id limit 1
+        select h.attempt from flyball.ready h
+        where h.lane_id in (m.lane_id, m.admission_lane) and h.priority = m.priority and h.job_id = m.id
+        limit 1
     ) r on true
     left join lateral (
         select h.attempt, h.run_at, h.retry from flyball.scheduled h where h.job_id = m.id limit 1
@@ -96,8 +100,8 @@ macro_rules! walk_table {
             "
     ) h
     cross join lateral (
-        select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key, tenant from flyball.job where id = h.job_id
-        limit 1
+        select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+        from flyball.job where id = h.job_id limit 1
     ) j"
         ))
     };
@@ -105,7 +109,7 @@ macro_rules! walk_table {
 
 pub(super) const LIST: &str = walk!(
     "
-    select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
     from flyball.job
     where id < $5 and id >= $6
     order by id desc
@@ -115,7 +119,7 @@ pub(super) const LIST: &str = walk!(
 // The positions of this walk are jobs of the tenant, so they tell nothing about those of others.
 pub(super) const LIST_OF_TENANT: &str = walk!(
     "
-    select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
     from flyball.job
     where tenant = $12 and tenant <> '' and id < $5 and id >= $6
     order by id desc

@@ -25,13 +25,16 @@ mod list;
 mod listen;
 mod maintenance;
 mod migrate;
+mod notify;
 mod pause;
 mod promote;
 mod read;
+mod release;
 mod requeue;
 mod rescue;
 mod shards;
 mod states;
+mod tenants;
 mod workers;
 
 pub use checkpoint::PgCheckpoints;
@@ -46,7 +49,9 @@ pub use feedback::{Feedbacks, WorkerReport};
 pub use lanes::{Arrivals, Slice};
 pub use maintenance::{Maintained, Retention};
 pub use migrate::{MIGRATOR, Schema};
+pub use notify::{NewMessage, SentMessage};
 pub use promote::{Promoted, PromotionCursor};
+pub use release::Released;
 pub use rescue::Rescued;
 pub use workers::{NewWorker, Pulse};
 
@@ -127,6 +132,13 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("apply migration", migrate::APPLY),
     ("promote", promote::PROMOTE),
     ("promote crowd", promote::PROMOTE_CROWD),
+    ("release", release::RELEASE),
+    ("urgent", release::URGENT),
+    ("set tenants' queues", tenants::SET_QUEUE_MAX),
+    ("sweep pending", tenants::SWEEP_PENDING),
+    ("forget requests", tenants::FORGET_REQUESTS),
+    ("notify", notify::NOTIFY),
+    ("as tenant", notify::AS_TENANT),
     ("get", read::GET),
     ("attempts", read::ATTEMPTS),
     ("list", list::LIST),

@@ -24,7 +24,7 @@ select j.id, j.kind, j.throttle, j.key, j.tenant, j.priority, j.max_attempts, j.
     l.job_id is not null and x.job_id is not null as cancelling, c.done, c.total, c.note, c.updated_at
 from flyball.job j
 left join flyball.lease l on l.job_id = j.id
-left join flyball.ready r on r.lane_id = j.lane_id and r.priority = j.priority and r.job_id = j.id
+left join flyball.ready r on r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id
 left join flyball.scheduled s on s.job_id = j.id
 left join flyball.dead d on d.job_id = j.id
 left join flyball.worker w on w.id = l.worker_id

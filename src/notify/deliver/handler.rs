@@ -13,7 +13,7 @@ use super::run::{DeliveryRun, unrecorded};
 use super::services::DeliveryServices;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob};
 use crate::notify::args::{NotificationArgs, Texts};
-use crate::notify::{BeginRequest, DeliveryState};
+use crate::notify::{BatchStanding, BeginRequest, DeliveryState};
 use crate::outbound::apart::apart;
 use crate::providers::{Channel, Pool, Pools, now_s};
 
@@ -21,6 +21,9 @@ use crate::providers::{Channel, Pool, Pools, now_s};
 /// [`MAX_WRITE_RESERVE`].
 const WRITING: f64 = 0.2;
 const MAX_WRITE_RESERVE: Duration = Duration::from_secs(2);
+
+/// Wait of a message whose batch was paused after the message had been claimed.
+const PAUSED_WAIT: Duration = Duration::from_secs(5);
 
 /// Timeout of an attempt whose job sets none.
 ///
@@ -82,6 +85,9 @@ impl NotificationHandler {
         if begun.is_settled() {
             return Ok(Outcome::Done);
         }
+        if begun.batch == BatchStanding::Cancelled {
+            return Ok(Outcome::Cancelled);
+        }
         if policy == OnAmbiguous::Dead && begun.is_doubtful() {
             let error =
                 "a previous attempt got no response, so the message may have been sent".to_owned();
@@ -118,7 +124,11 @@ impl NotificationHandler {
                 .expired(begun.last_outcome.as_deref(), valid_for)
                 .await?);
         }
-        if let Some(rest) = begun.rest {
+        let rest = match begun.batch {
+            BatchStanding::Paused => Some(PAUSED_WAIT),
+            _ => begun.rest,
+        };
+        if let Some(rest) = rest {
             // The message has not been tried, so it costs nothing.
             context.report_cost(0.0);
             context.discount_duration();

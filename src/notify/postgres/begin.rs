@@ -6,7 +6,7 @@ use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use crate::jobs::Error;
-use crate::notify::{BeginRequest, BegunDelivery, DeliveryState, recipient};
+use crate::notify::{BatchStanding, BeginRequest, BegunDelivery, DeliveryState, recipient};
 use crate::postgres::Db;
 
 /// Time that the first message for a rested recipient has before another one goes first, in
@@ -44,7 +44,7 @@ first as (
 )
 select u.reason, d.tries, d.last_outcome, d.requeued_at, j.since as waits_since,
     coalesce(extract(epoch from clock_timestamp() - j.since), 0)::float8 as waited_s,
-    d.state, r.failures,
+    d.state, b.state as batch_state, r.failures,
     case
         when r.failures is null then null
         when f.channel is not null and row_number() over (partition by s.channel, s.digest, f.channel order by s.n) = 1 then null
@@ -61,6 +61,9 @@ left join lateral (
 left join lateral (
     select greatest(h.created_at, h.run_at, d.requeued_at) as since from flyball.job h where h.id = s.job_id limit 1
 ) j on true
+left join lateral (
+    select c.state from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = s.job_id limit 1
+) b on true
 left join lateral (
     select h.failures, h.backoff_until from flyball.recipient_backoff h
     where h.channel = s.channel and h.recipient_digest = s.digest limit 1
@@ -99,6 +102,11 @@ pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begu
             state: row
                 .try_get::<Option<&str>, _>("state")?
                 .and_then(DeliveryState::of),
+            batch: match row.try_get::<Option<&str>, _>("batch_state")? {
+                Some("paused") => BatchStanding::Paused,
+                Some("cancelled") => BatchStanding::Cancelled,
+                _ => BatchStanding::Runs,
+            },
             failures: row
                 .try_get::<Option<i32>, _>("failures")?
                 .unwrap_or(0)

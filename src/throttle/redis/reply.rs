@@ -11,6 +11,7 @@ use crate::throttle::bucket::{Bucket, Rate, UsageCounters};
 use crate::throttle::chain::sane_cost;
 use crate::throttle::knobs::PLAIN_COST;
 use crate::throttle::loss::LastKnown;
+use crate::throttle::rolling_window::{OpenWindow, WindowLimit};
 use crate::throttle::rules::{is_blank, number};
 use crate::throttle::{
     AcquireResponse, Grant, KeyState, LaneRequest, Limit, Name, OnStoreLoss, OverLimit,
@@ -303,6 +304,23 @@ pub(super) fn key_state(parts: &mut ReplyReader) -> RedisResult<KeyState> {
         probing: parts.whole()? == 1,
         refused: float(&parts.text())?,
     })
+}
+
+/// Reads the windows of a throttle or of a key from the reply of the verb `usage`.
+pub(super) fn windows(parts: &mut ReplyReader) -> RedisResult<Vec<OpenWindow>> {
+    let count = parts.whole()?;
+    let mut windows = Vec::new();
+    for _ in 0..count {
+        let limit = WindowLimit {
+            tokens: float(&parts.text())?,
+            span_s: float(&parts.text())?,
+        };
+        let grants = (0..parts.whole()?)
+            .map(|_| Ok((float(&parts.text())?, float(&parts.text())?)))
+            .collect::<RedisResult<_>>()?;
+        windows.push(OpenWindow::of(limit, grants));
+    }
+    Ok(windows)
 }
 
 /// Reads the counters from the first three texts of the hash.

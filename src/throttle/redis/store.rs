@@ -20,6 +20,7 @@ use super::shape::Shapes;
 use crate::throttle::loss::LossFallback;
 use crate::throttle::memory::Clock;
 use crate::throttle::refusal::MAX_PAUSE_MS;
+use crate::throttle::rolling_window::WindowUsage;
 use crate::throttle::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
     Refund, RefusalEffect, Status, Store, UpstreamRefusal,
@@ -258,6 +259,14 @@ impl Store for RedisStore {
         keys: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
         self.look_at(throttle, keys).boxed()
+    }
+
+    fn window_usage<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<WindowUsage>, Error>> {
+        self.read_usage(throttle, key).boxed()
     }
 
     fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

@@ -310,6 +310,18 @@ async fn what_is_answered_is_what_the_document_declares() {
             ask().query("channel=email&limit=10"),
         )
         .await;
+    let many = || {
+        ask().header("idempotency-key", "news").json(json!({
+            "channel": "email", "recipients": ["a@example.com", {"to": "b@example.com", "key": "k"}], "subject": "s", "body": "b",
+        }))
+    };
+    let batch = client.gets(202, "notify_many", many()).await["id"]
+        .as_i64()
+        .unwrap();
+    client.gets(200, "notify_many", many()).await;
+    for operation in ["show_batch", "pause_batch", "resume_batch", "cancel_batch"] {
+        client.gets(200, operation, ask().part("id", batch)).await;
+    }
     let recipient = || {
         ask().json(
             json!({"channel": "email", "recipient": "b@example.com", "reason": "asked for it"}),

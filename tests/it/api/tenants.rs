@@ -89,6 +89,7 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
     let same_key = job(json!({"throttle": "mail", "unique_key": "order-7", "replace": true}));
     let claims = job(json!({"tenant": "zeta"}));
     let message = json!({"channel": "email", "to": "a@acme.example", "body": "x"});
+    let many = json!({"channel": "email", "recipients": ["a@acme.example"], "body": "x"});
     let schedule = job(json!({"expression": "@daily"}));
     let person = json!({"channel": "email", "recipient": "x@zeta.example"});
     Some(match (method, template) {
@@ -226,6 +227,25 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
                 Expect::Refused(422, "invalid_fields"),
             ),
         ],
+        ("POST", "/api/v1/notifications/batch") => vec![
+            aim(template, Some(many), Expect::Within),
+            aim(
+                template,
+                Some(json!({"tenant": "zeta"})),
+                Expect::Refused(422, "invalid_fields"),
+            ),
+        ],
+        (
+            _,
+            "/api/v1/notifications/batches/{id}"
+            | "/api/v1/notifications/batches/{id}/pause"
+            | "/api/v1/notifications/batches/{id}/resume"
+            | "/api/v1/notifications/batches/{id}/cancel",
+        ) => vec![aim(
+            template.replace("{id}", "2"),
+            None,
+            Expect::Missing(template.replace("{id}", "999")),
+        )],
         ("GET", "/api/v1/notifications/{id}") => each_job(None),
         ("GET", "/api/v1/failures" | "/api/v1/audit") => within(&[template]),
         ("GET", "/api/v1/stream") => within(&[template]),
@@ -355,6 +375,9 @@ async fn judge(world: &TwoTenants, method: &str, bearer: &str, aim: &Aim, who: &
                         .replace(&format!("job {id};"), "job ?;")
                         .replace(&format!("notification {id};"), "notification ?;");
                 }
+                text = text
+                    .replace("batch 2", "batch ?")
+                    .replace("batch 999", "batch ?");
                 for name in ["notify:zeta", "tenant:zeta/out", "mail", "nothing"] {
                     text = text.replace(name, "?");
                 }

@@ -91,7 +91,12 @@ pub async fn two_tenants() -> TwoTenants {
         "tenant:acme/out",
         "tenant:zeta/out",
     ] {
-        fixture.turn(name, &[("rps", "100")]).await;
+        let rps = if name.starts_with("notify:") {
+            "-1"
+        } else {
+            "100"
+        };
+        fixture.turn(name, &[("rps", rps)]).await;
     }
     fixture.register("notification").await;
     let pools = Arc::new(Pools(BTreeMap::from([pool(
@@ -129,7 +134,7 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
     };
     let key = format!("{tenant}-key");
     let owner = format!("tenant:{tenant}");
-    let own = format!("notify:{tenant}");
+    let own = format!("tenant:{tenant}/out");
     let states = [
         "ready",
         "owned",
@@ -150,7 +155,7 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
     );
     message.throttle = "mail".to_owned();
     all.push(message);
-    let made = server.queue.enqueue_for(&owner, &all).await.unwrap();
+    let made = server.queue.enqueue_for(&owner, "", &all).await.unwrap();
     let ids: Vec<i64> = made.iter().map(|one| one.id).collect();
     let jobs: BTreeMap<&'static str, i64> = states.into_iter().zip(ids.iter().copied()).collect();
     let moves = [
@@ -194,6 +199,8 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
         run(server, &format!("insert into flyball.delivery (job_id, channel, pool, tenant, state, recipient, reason) values ({id}, 'email', 'mail', '{tenant}', 'failed', 'x***@{tenant}', '{tenant}-reason')")).await;
     }
     run(server, &format!("insert into flyball.audit (actor, action, subject, token, tenant) values ('{tenant}-person', 'job.cancel', '1', '{tenant}', '{tenant}')")).await;
+    // The first batch is acme's, the second zeta's.
+    run(server, &format!("insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages) values ('{tenant}', '{tenant}', 'running', 'mail', 2, 1, '[]')")).await;
     Owned {
         jobs,
         message,
@@ -257,6 +264,7 @@ impl TwoTenants {
             ("cancel", "x.job_id in (IDS)"),
             ("attempt", "x.job_id in (IDS)"),
             ("delivery", "x.tenant = 'zeta'"),
+            ("batch", "x.tenant = 'zeta'"),
             ("unique_holder", "x.job_id in (IDS)"),
             ("lane", "x.key like '%zeta%' or x.throttle like '%zeta%'"),
             ("cron", "true"),

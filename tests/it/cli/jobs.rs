@@ -89,7 +89,7 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["enqueue", "htp"],
-            "kind: \"htp\" is not a kind that any worker has registered; known kinds: http, notification, reindex",
+            "kind: \"htp\" is not a kind that any worker has registered; known kinds: batch, http, notification, reindex",
         ),
         (&["enqueue", "http"], "args/url: is missing"),
         (&["enqueue", "http", "--args", "{"], "args: is not JSON"),

@@ -7,6 +7,7 @@ mod ends;
 mod enqueue;
 mod fixture;
 mod lane_caps;
+mod notify;
 mod operate;
 mod permissions;
 mod plans;

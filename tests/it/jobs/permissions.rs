@@ -300,7 +300,7 @@ async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
     for owner in ["tenant:shop", "tenant:other", "token:web", ""] {
         duplicates.push(
             queue
-                .enqueue_for(owner, std::slice::from_ref(&job))
+                .enqueue_for(owner, "", std::slice::from_ref(&job))
                 .await
                 .unwrap()[0]
                 .duplicate,
@@ -473,7 +473,7 @@ async fn times_in_json_are_times_and_kinds_have_names() {
         fixture
             .text("select string_agg(name, ' ' order by name) from flyball.kind where not public")
             .await,
-        "fresh reindex"
+        "batch fresh reindex"
     );
 }
 

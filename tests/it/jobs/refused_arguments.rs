@@ -16,7 +16,7 @@ async fn every_wrong_argument_is_refused_with_the_same_words_by_every_door() {
                 ..http()
             },
             "kind",
-            "\"nope\" is not a kind that any worker has registered; known kinds: http",
+            "\"nope\" is not a kind that any worker has registered; known kinds: batch, http",
         ),
         (
             NewJob {

@@ -45,7 +45,7 @@ async fn sql_refuses_bad_arguments_by_name_and_enqueues_nothing() {
     let cases = [
         (
             "enqueue('nope')",
-            "kind: \"nope\" is not a kind that any worker has registered; known kinds: http, notification, reindex",
+            "kind: \"nope\" is not a kind that any worker has registered; known kinds: batch, http, notification, reindex",
         ),
         ("enqueue(null)", "kind: must name what runs the job"),
         ("enqueue('http', null)", "args: must not be null"),

@@ -17,6 +17,8 @@ async fn every_statement_can_be_prepared_on_the_migrated_schema() {
     for (name, sql) in flyball::jobs::postgres::STATEMENTS
         .iter()
         .chain(flyball::service::STATEMENTS)
+        .chain(flyball::admission::STATEMENTS)
+        .chain(flyball::admission::BATCH_STATEMENTS)
     {
         let prepared = connection.prepare(AssertSqlSafe(*sql).into_sql_str()).await;
         assert!(prepared.is_ok(), "{name}: {:?}", prepared.err());

@@ -122,7 +122,7 @@ async fn the_program_names_the_tenant_by_the_owner_of_its_keys() {
             vec![unique.clone()],
             vec![plain.clone(), unique.clone()],
         ] {
-            queue.enqueue_for(owner, &jobs).await.unwrap();
+            queue.enqueue_for(owner, "", &jobs).await.unwrap();
             assert_eq!(tenants_of(&fixture).await, tenant, "{owner}");
             forget(&fixture).await;
         }

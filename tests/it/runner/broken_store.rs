@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::runner::{Worker, WorkerMetrics};
+use flyball::throttle::rolling_window::WindowUsage;
 use flyball::throttle::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
     Refund, RefusalEffect, Status, Store, UpstreamRefusal,
@@ -98,6 +99,14 @@ impl Store for Broken {
     }
 
     fn status<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
+        unimplemented!()
+    }
+
+    fn window_usage<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Option<WindowUsage>, Error>> {
         unimplemented!()
     }
 

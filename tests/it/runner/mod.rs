@@ -1,5 +1,6 @@
 //! Workers: in this process, and as separate processes that die.
 
+mod admission;
 mod broken_store;
 mod chaos;
 mod conservation;

@@ -340,3 +340,52 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
         (ROWS, 0, 10)
     );
 }
+
+#[tokio::test]
+async fn a_worker_that_is_killed_while_it_admits_messages_leaves_each_in_one_lane() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let limits = [
+        ("NOTIFY_RATE_LIMIT_PER_TENANT", "200"),
+        ("NOTIFY_RATE_LIMIT_PER_MODULE", "150"),
+    ];
+    let mut doomed = fixture.serve_with(&[], &limits);
+    doomed.worker_started().await;
+    // Nobody sends them: the throttle of their pool does not exist.
+    let send = "select flyball.as_tenant('acme', 'web');
+        select flyball.notify_many(jsonb_agg(jsonb_build_object('pool', 'nowhere', 'channel', 'email', 'to', 'a@b.c')))
+        from generate_series(1, 30)";
+    let released = async || -> i64 {
+        let sql = "select count(*) from flyball.ready r join flyball.job j on j.id = r.job_id where r.lane_id = j.lane_id";
+        sqlx::query_scalar(sql)
+            .fetch_one(fixture.pool())
+            .await
+            .unwrap()
+    };
+    for round in 1..=10 {
+        let mut transaction = fixture.pool().begin().await.unwrap();
+        sqlx::raw_sql(send)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        transaction.commit().await.unwrap();
+        eventually("some are released", SOON, || async {
+            (released().await > (round - 1) * 8 || released().await >= 130).then_some(())
+        })
+        .await;
+        if round % 3 == 0 {
+            doomed.kill();
+            doomed = fixture.serve_with(&[], &limits);
+            doomed.worker_started().await;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+
+    let now = released().await;
+
+    assert!(now > 0 && now <= 150, "{now} of 300 within a minute");
+    let (accepted, places, distinct): (i64, i64, i64) = sqlx::query_as(WHERE)
+        .fetch_one(fixture.pool())
+        .await
+        .unwrap();
+    assert_eq!((accepted, places, distinct), (300, 300, 300));
+}

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use flyball::throttle::rolling_window::OpenWindow;
 use flyball::throttle::{Limit, RedisStore, Refund, Store};
 
 use super::world::{World, ask, laws, name};
@@ -14,6 +15,7 @@ laws! {
     a_limit_that_is_raised_frees_who_waits_and_nonsense_speeds_nothing_up,
     what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts,
     a_clock_that_steps_back_costs_one_span_at_most,
+    the_grants_that_count_can_be_read,
 }
 
 async fn the_fifty_first_of_a_minute_waits_until_the_first_is_a_minute_old(world: World) {
@@ -221,4 +223,57 @@ async fn a_burst_of_twenty_real_seconds_gets_three_every_five_seconds() {
             fourth - first
         );
     }
+}
+
+async fn the_grants_that_count_can_be_read(world: World) {
+    let read = async |key: &str| world.store.window_usage(&name("t"), key).await.unwrap();
+    assert_eq!(read("ada").await, None);
+    world.knobs(
+        "t",
+        &[
+            ("rps", "-1"),
+            ("windows", "10/60 90/3600"),
+            ("key_windows", "6/60"),
+        ],
+    );
+    for _ in 0..2 {
+        let granted = world.store.acquire(&ask("t", &[("ada", 3, 1.0)])).await;
+        assert_eq!(granted.lanes[0].granted, 3);
+        world.pass(Duration::from_secs(20));
+    }
+    world
+        .store
+        .settle_many(&name("t"), &[("ada", 1.0)])
+        .await
+        .unwrap();
+
+    let usage = read("ada").await.unwrap();
+
+    let now = usage.at_us as f64;
+    let of = |windows: &[OpenWindow]| {
+        let of = |window: &OpenWindow| {
+            (
+                window.limit().to_string(),
+                window.left(),
+                window.frees_us(now),
+                window.place_us(4.0, now),
+            )
+        };
+        windows.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of(&usage.throttle),
+        [
+            ("10/60".to_owned(), 3.0, 20e6, 20e6),
+            ("90/3600".to_owned(), 83.0, 3560e6, 0.0)
+        ]
+    );
+    // One more than the limit was spent.
+    assert_eq!(of(&usage.key), [("6/60".to_owned(), 0.0, 20e6, 40e6)]);
+    let others = read("bob").await.unwrap();
+    assert_eq!(of(&others.key), [("6/60".to_owned(), 6.0, 0.0, 0.0)]);
+    assert_eq!(of(&others.throttle), of(&usage.throttle));
+    world.pass(Duration::from_secs(21));
+    let later = read("ada").await.unwrap();
+    assert_eq!((later.key[0].left(), later.throttle[0].left()), (2.0, 6.0));
 }

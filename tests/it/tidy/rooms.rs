@@ -55,11 +55,13 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "throttle",
         ],
     ),
+    ("admission", &["jobs", "throttle"]),
     ("calibrate", &["control", "governor", "signals", "throttle"]),
     ("replay", &["control", "governor", "plot", "signals"]),
     (
         "api",
         &[
+            "admission",
             "control",
             "cron",
             "governor",
@@ -80,6 +82,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     (
         "app",
         &[
+            "admission",
             "api",
             "config",
             "control",
@@ -101,6 +104,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "admission",
             "api",
             "app",
             "calibrate",

@@ -158,6 +158,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     (
         "utoipa",
         &[
+            "admission/",
             "api/",
             "cron/",
             "governor/decision.rs",

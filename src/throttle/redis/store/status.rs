@@ -9,6 +9,7 @@ use super::{RedisStore, hash, is_wrong_type};
 use crate::throttle::redis::connection::Connection;
 use crate::throttle::redis::layout::{KNOBS, other_tag};
 use crate::throttle::redis::reply::{self, ReplyReader, Text};
+use crate::throttle::rolling_window::WindowUsage;
 use crate::throttle::tree::{MAX_LEVELS, MISSING};
 use crate::throttle::{Error, KeyState, KnobProblem, MAX_LANES_PER_ASK, Name, Status};
 
@@ -169,5 +170,33 @@ impl RedisStore {
             }
         }
         Ok(states)
+    }
+
+    pub(super) async fn read_usage(
+        &self,
+        throttle: &Name,
+        key: &str,
+    ) -> Result<Option<WindowUsage>, Error> {
+        self.layout
+            .check(throttle)
+            .map_err(|problem| Error::Invalid(vec![problem]))?;
+        let mut call = self.law.call(3);
+        call.key(&self.layout.key(throttle, KNOBS, ""));
+        call.key(&self.layout.key(throttle, "bucket", ""));
+        call.key(&self.layout.key(throttle, "lane:", key));
+        self.begin(&mut call, "usage");
+        let mut parts = ReplyReader::new(self.invoke(throttle, &call, self.operator_bound).await?);
+        if parts.text() == "unknown" {
+            return Ok(None);
+        }
+        let mut read = || {
+            let at_us = reply::float(&parts.text())? as i64;
+            Ok(Some(WindowUsage {
+                at_us,
+                throttle: reply::windows(&mut parts)?,
+                key: reply::windows(&mut parts)?,
+            }))
+        };
+        read().map_err(|error: redis::RedisError| Error::Lost(error.to_string()))
     }
 }

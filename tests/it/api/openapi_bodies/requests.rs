@@ -101,9 +101,14 @@ fn settle(body: &mut Value) {
             _ => "@news",
         };
         // There is a pool for mails only.
-        if body.contains_key("to") {
+        let is_batch = body.contains_key("recipients");
+        if body.contains_key("to") || is_batch {
             body.insert("channel".into(), json!("email"));
-            body.insert("to".into(), json!("a@example.com"));
+            if is_batch {
+                body.insert("recipients".into(), json!(["a@example.com"]));
+            } else {
+                body.insert("to".into(), json!("a@example.com"));
+            }
             body.remove("provider");
             if body
                 .get("body")

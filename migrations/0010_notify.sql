@@ -1,0 +1,109 @@
+-- Chapter 10: messages by SQL, for every role that may enqueue.
+
+-- The earliest time at which the limits of its tenant let a waiting message go, judged by its place and
+-- the recorded knobs alone: Postgres does not know what has been sent within the last minute.
+create function flyball.held_until(job_id bigint) returns timestamptz
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_variable
+declare
+    mine record;
+    rule text[];
+begin
+    select a.place, a.tenant into mine from flyball.admission_place(job_id) a;
+    if mine.place is null then
+        return null;
+    end if;
+    select regexp_match(k.fields ->> 'key_windows', '^(\d{1,7})/(\d{1,7})$') into rule
+    from flyball.knobs k
+    where k.throttle in (flyball.admission_throttle(mine.tenant), 'notify:*')
+    order by k.throttle = 'notify:*'
+    limit 1;
+    return now() + make_interval(secs => coalesce(((mine.place - 1) / greatest(rule[1]::bigint, 1)) * rule[2]::bigint, 0));
+end $$;
+
+-- Sends many messages, at most 10,000, all or none, in the caller's own transaction; returns one row for
+-- each, in order. An element has the fields of a message over HTTP and `pool`, the name of the pool that
+-- sends it. The status is `queued` for its pool, `held` while it waits for the limits of its tenant,
+-- `scheduled`, or `duplicate` for a unique key that another message holds.
+create function flyball.notify_many(messages jsonb)
+returns table (id bigint, status text, held_until timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    of_job  constant text[] := array['pool', 'key', 'run_at', 'unique_key'];
+    allowed constant text[] := of_job || array['channel', 'to', 'from', 'subject', 'body', 'html', 'template', 'data', 'priority',
+        'category', 'provider', 'extra', 'valid_for_s', 'on_ambiguous'];
+    one     record;
+    name    text;
+    field   text;
+    problem text;
+    jobs    jsonb := '[]';
+begin
+    if messages is null or jsonb_typeof(messages) <> 'array' then
+        raise exception using errcode = '22023', column = '',
+            message = 'notify_many: messages: must be a JSON array of messages', hint = 'Nothing was enqueued.';
+    end if;
+    for one in select m.message, m.n from jsonb_array_elements(messages) with ordinality as m(message, n) loop
+        problem := null;
+        field := '';
+        if jsonb_typeof(one.message) <> 'object' then
+            problem := 'must be an object';
+        else
+            select k.key into name from jsonb_object_keys(one.message) as k(key) where k.key <> all (allowed) order by k.key limit 1;
+            if name is not null then
+                field := name;
+                problem := format('is not a field of a message; allowed are %s', array_to_string(allowed, ', '));
+            elsif coalesce(one.message ->> 'pool', '') = '' then
+                field := 'pool';
+                problem := 'must name the pool that sends the message';
+            elsif coalesce(one.message ->> 'channel', '') not in ('sms', 'email', 'push', 'chat', 'webhook') then
+                field := 'channel';
+                problem := 'must be sms, email, push, chat or webhook';
+            elsif coalesce(one.message ->> 'to', '') = '' then
+                field := 'to';
+                problem := 'must name the recipient';
+            elsif coalesce(one.message ->> 'priority', 'normal') not in ('critical', 'high', 'normal', 'low') then
+                field := 'priority';
+                problem := 'must be critical, high, normal or low';
+            end if;
+        end if;
+        if problem is not null then
+            raise exception using errcode = '22023', column = field, table = (one.n - 1)::text, hint = 'Nothing was enqueued.',
+                message = format('notify_many: messages[%s]%s: %s', one.n - 1, coalesce('.' || nullif(field, ''), ''), problem);
+        end if;
+    end loop;
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('kind', 'notification', 'throttle', m.message -> 'pool',
+        'key', m.message -> 'key', 'run_at', m.message -> 'run_at', 'unique_key', m.message -> 'unique_key'))
+        || jsonb_build_object('args', m.message - of_job) order by m.n), '[]')
+    into jobs
+    from jsonb_array_elements(messages) with ordinality as m(message, n);
+    -- Each look is a statement of its own, which sees what the first one has enqueued.
+    for one in select e.job_id, e.duplicate from flyball.enqueue_many(jobs) as e loop
+        id := one.job_id;
+        status := case when one.duplicate then 'duplicate'
+            when exists (select from flyball.scheduled h where h.job_id = one.job_id) then 'scheduled'
+            when flyball.awaits_admission(one.job_id) then 'held'
+            else 'queued' end;
+        held_until := flyball.held_until(one.job_id);
+        return next;
+    end loop;
+end $$;
+
+-- Sends one message in the caller's own transaction.
+create function flyball.notify(pool text, message jsonb, key text default '', run_at timestamptz default null,
+    unique_key text default null, out id bigint, out status text, out held_until timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+begin
+    if message is null or jsonb_typeof(message) <> 'object' then
+        perform flyball.refuse('notify', 'message', 'must be a JSON object');
+    end if;
+    select m.id, m.status, m.held_until into id, status, held_until
+    from flyball.notify_many(jsonb_build_array(message || jsonb_build_object('pool', pool, 'key', key)
+        || jsonb_strip_nulls(jsonb_build_object('run_at', run_at, 'unique_key', unique_key)))) m;
+end $$;
+
+revoke execute on function flyball.held_until from public;
+
+comment on function flyball.notify is 'Sends one message in the caller''s own transaction, within the limits of its tenant.';
+comment on function flyball.notify_many is 'Sends up to 10,000 messages, all or none, within the limits of their tenant.';

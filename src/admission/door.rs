@@ -1,0 +1,222 @@
+//! The door of messages: takes slots, accepts, and tells how long a message will wait.
+
+use std::sync::Arc;
+
+use super::postgres::{self, AcceptRequest, Acceptance, Batch, Batches, Digests};
+use super::standing::{AWAY_RETRY_S, AdmissionLevel, Standing, due_in_s};
+use crate::jobs::{Error, Queue};
+use crate::throttle::admission::{TenantLimits, critical_throttle_of, throttle_of};
+use crate::throttle::rolling_window::WindowUsage;
+use crate::throttle::{AcquireRequest, LaneRequest, Name, Store};
+
+/// Slots that were taken for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// The number taken.
+    pub granted: u32,
+    /// True if the store answered; nothing was counted otherwise.
+    pub was_asked: bool,
+}
+
+/// A message that waits for its admission.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WaitingMessage {
+    /// The estimated time until it is released, in whole seconds, at least 1.
+    pub wait_s: u64,
+    /// The level for which it waits; `None` while the store is away.
+    pub level: Option<AdmissionLevel>,
+    /// Its place among the waiting messages of its module, from 1.
+    pub place: i64,
+    /// Its priority, 0 to 3.
+    pub priority: i32,
+}
+
+/// The admission of all tenants.
+#[derive(Clone)]
+pub struct Admission {
+    store: Arc<dyn Store>,
+    queue: Queue,
+    limits: TenantLimits,
+}
+
+impl Admission {
+    /// Creates the admission; `limits` are told while the store is away.
+    pub fn new(store: Arc<dyn Store>, queue: Queue, limits: TenantLimits) -> Self {
+        Self {
+            store,
+            queue,
+            limits,
+        }
+    }
+
+    /// Takes up to `want` slots of a tenant and its module.
+    pub async fn take(&self, tenant: &str, module: &str, want: u32) -> Slots {
+        self.acquire(throttle_of(tenant), module, want).await
+    }
+
+    /// Takes up to `want` slots for critical messages of a tenant, which do not wait for the others.
+    /// While the store is away there is no limit.
+    pub async fn take_critical(&self, tenant: &str, want: u32) -> Slots {
+        let slots = self.acquire(critical_throttle_of(tenant), "", want).await;
+        match slots.was_asked {
+            true => slots,
+            false => Slots {
+                granted: want,
+                was_asked: false,
+            },
+        }
+    }
+
+    async fn acquire(&self, throttle: Option<Name>, key: &str, want: u32) -> Slots {
+        let none = Slots {
+            granted: 0,
+            was_asked: false,
+        };
+        let Some(throttle) = throttle else {
+            return none;
+        };
+        let lane = LaneRequest {
+            key: key.to_owned(),
+            want,
+            ..LaneRequest::default()
+        };
+        let answer = self
+            .store
+            .acquire(&AcquireRequest {
+                throttle,
+                lanes: vec![lane],
+                holder: None,
+            })
+            .await;
+        let granted = answer.lanes.first().map_or(0, |lane| lane.granted);
+        match answer.at_us {
+            0 => none,
+            _ => Slots {
+                granted,
+                was_asked: true,
+            },
+        }
+    }
+
+    /// Gives slots back that no message used.
+    pub async fn give_back(&self, tenant: &str, module: &str, messages: u32) {
+        let tokens = -f64::from(messages);
+        settle(&*self.store, throttle_of(tenant), module, tokens).await;
+    }
+
+    /// Gives slots of critical messages back that no message used.
+    pub async fn give_back_critical(&self, tenant: &str, messages: u32) {
+        let tokens = -f64::from(messages);
+        settle(&*self.store, critical_throttle_of(tenant), "", tokens).await;
+    }
+
+    /// Counts messages that went without waiting for a slot.
+    pub async fn count(&self, tenant: &str, module: &str, messages: u32) {
+        let tokens = f64::from(messages);
+        settle(&*self.store, throttle_of(tenant), module, tokens).await;
+    }
+
+    /// Returns the earlier request that this one repeats; `None` if it is new.
+    pub async fn find_request(&self, digests: &Digests) -> Result<Option<Acceptance>, Error> {
+        postgres::find_request(&self.queue, digests).await
+    }
+
+    /// Accepts a message, or finds the earlier request that it repeats.
+    pub async fn accept(&self, request: &AcceptRequest<'_>) -> Result<Acceptance, Error> {
+        postgres::accept(&self.queue, request).await
+    }
+
+    /// Returns the wait of a message; `None` if it does not wait for its admission.
+    pub async fn waiting(&self, job_id: i64) -> Result<Option<WaitingMessage>, Error> {
+        let Some(found) = postgres::place(&self.queue, job_id).await? else {
+            return Ok(None);
+        };
+        let usage = self.usage(&found.tenant, &found.module).await;
+        let (wait_s, level) = match usage {
+            Some(usage) => {
+                let place = (found.place as f64, found.tenant_place as f64);
+                let (wait_s, level) = due_in_s(&usage, place.0, place.1);
+                (wait_s, Some(level))
+            }
+            None => (AWAY_RETRY_S, None),
+        };
+        Ok(Some(WaitingMessage {
+            wait_s,
+            level,
+            place: found.place,
+            priority: found.priority.into(),
+        }))
+    }
+
+    /// Returns a batch with the time at which the last of its waiting messages is admitted.
+    pub async fn show_batch(
+        &self,
+        batches: &Batches,
+        tenant: Option<&str>,
+        id: i64,
+    ) -> Result<Option<Batch>, Error> {
+        let Some(mut batch) = batches.show(tenant, id).await? else {
+            return Ok(None);
+        };
+        let expanding = batch.counts.get("expanding").copied().unwrap_or(0);
+        let waiting = match batch.last_waiting {
+            Some(last) => postgres::place(&self.queue, last).await?,
+            None => None,
+        };
+        if (waiting.is_some() || expanding > 0)
+            && let Some(usage) = self.usage(&batch.tenant, &batch.module).await
+        {
+            let places = waiting.map_or((0, 0), |found| (found.place, found.tenant_place));
+            let further = |place: i64| (place + expanding) as f64;
+            let (wait_s, _) = due_in_s(&usage, further(places.0), further(places.1));
+            let at_us = usage.at_us.saturating_add(wait_s as i64 * 1_000_000);
+            batch.estimate = jiff::Timestamp::from_microsecond(at_us).ok();
+        }
+        Ok(Some(batch))
+    }
+
+    /// Returns the standing of a tenant and its module. `now_s` is the time in unix seconds, used
+    /// while the store is away.
+    pub async fn standing(&self, tenant: &str, module: &str, now_s: i64) -> Standing {
+        let waits = postgres::has_waiting(&self.queue, tenant, module);
+        let (usage, waits) = tokio::join!(self.usage(tenant, module), waits);
+        match usage {
+            Some(usage) => Standing::of(&usage, waits.unwrap_or(false)),
+            None => Standing::away(&self.limits, now_s),
+        }
+    }
+
+    /// Returns the grants that count; `None` while the store is away or has no such throttle yet.
+    async fn usage(&self, tenant: &str, module: &str) -> Option<WindowUsage> {
+        let throttle = throttle_of(tenant)?;
+        let read = async || self.store.window_usage(&throttle, module).await;
+        match read().await {
+            Ok(Some(usage)) => Some(usage),
+            // The first question about a tenant makes its throttle.
+            Ok(None) => {
+                let none = LaneRequest {
+                    key: module.to_owned(),
+                    ..LaneRequest::default()
+                };
+                let ask = AcquireRequest {
+                    throttle: throttle.clone(),
+                    lanes: vec![none],
+                    holder: None,
+                };
+                self.store.peek(&ask).await;
+                read().await.ok().flatten()
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+async fn settle(store: &dyn Store, throttle: Option<Name>, key: &str, tokens: f64) {
+    let Some(throttle) = throttle.filter(|_| tokens != 0.0) else {
+        return;
+    };
+    // A lost return delays the next message for a moment, and a lost count is one message.
+    if let Err(error) = store.settle_many(&throttle, &[(key, tokens)]).await {
+        tracing::debug!(throttle.name = %throttle, %error, "settling the slots of messages failed");
+    }
+}

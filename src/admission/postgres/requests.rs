@@ -1,0 +1,181 @@
+//! Acceptance of messages in Postgres: one statement decides and writes.
+
+use jiff_sqlx::ToSqlx;
+use sqlx::Row;
+use sqlx::types::Json;
+
+use crate::jobs::{Backlog, Error, NewJob, Queue};
+
+const FIND_REQUEST: &str = "
+select answer, job_id, batch_id from flyball.find_request($1, $2, $3, false)";
+
+const ACCEPT_MESSAGE: &str = "
+select answer, job_id, batch_id, duplicate, held, backlog
+from flyball.accept_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+
+const PLACE: &str = "
+select place, tenant_place, tenant, module, priority from flyball.admission_place($1)";
+
+const HAS_WAITING: &str = "select flyball.has_waiting($1, $2)";
+
+/// The statements of this file.
+pub const STATEMENTS: &[(&str, &str)] = &[
+    ("find request", FIND_REQUEST),
+    ("accept message", ACCEPT_MESSAGE),
+    ("admission place", PLACE),
+    ("has waiting", HAS_WAITING),
+];
+
+/// The digests by which a repeated request is recognised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// The digest of the sender and the idempotency key, or without a key of the sender and the
+    /// body; `None` if repeats are not looked for.
+    pub request: Option<Vec<u8>>,
+    /// The digest of the body.
+    pub body: Vec<u8>,
+    /// True if the client gave a key.
+    pub has_key: bool,
+}
+
+/// A message to accept.
+#[derive(Clone, Debug)]
+pub struct AcceptRequest<'a> {
+    /// The tenant.
+    pub tenant: &'a str,
+    /// Its module.
+    pub module: &'a str,
+    /// The digests of the request.
+    pub digests: &'a Digests,
+    /// True if a slot was taken for the message.
+    pub admitted: bool,
+    /// The job of the message.
+    pub job: &'a NewJob,
+}
+
+/// The result of a request to accept a message.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Acceptance {
+    /// The message was accepted.
+    Accepted {
+        /// Its job, or the one that holds its unique key.
+        job_id: i64,
+        /// True if the unique key was taken.
+        duplicate: bool,
+        /// True if it waits for its admission.
+        held: bool,
+        /// The backlog of the pool's lane, if that is above its limit.
+        backlog: Option<Backlog>,
+    },
+    /// The request repeats an earlier one, which made this message.
+    Message(i64),
+    /// The request repeats an earlier one, which made this batch.
+    Batch(i64),
+    /// The same request is being handled elsewhere.
+    Running,
+    /// The key was used with another body.
+    Conflict,
+}
+
+/// The place of a waiting message.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::admission) struct Place {
+    pub(in crate::admission) place: i64,
+    pub(in crate::admission) tenant_place: i64,
+    pub(in crate::admission) tenant: String,
+    pub(in crate::admission) module: String,
+    pub(in crate::admission) priority: i16,
+}
+
+/// Returns the earlier request that this one repeats; `None` if it is new.
+pub(in crate::admission) async fn find_request(
+    queue: &Queue,
+    digests: &Digests,
+) -> Result<Option<Acceptance>, Error> {
+    let row = sqlx::query(FIND_REQUEST)
+        .bind(&digests.request)
+        .bind(&digests.body)
+        .bind(digests.has_key)
+        .fetch_one(&queue.pool)
+        .await?;
+    repeated(&row)
+}
+
+/// Accepts a message, or finds the earlier request that it repeats.
+pub(in crate::admission) async fn accept(
+    queue: &Queue,
+    request: &AcceptRequest<'_>,
+) -> Result<Acceptance, Error> {
+    let job = request.job;
+    let row = sqlx::query(ACCEPT_MESSAGE)
+        .bind(request.tenant)
+        .bind(request.module)
+        .bind(&request.digests.request)
+        .bind(&request.digests.body)
+        .bind(request.digests.has_key)
+        .bind(request.admitted)
+        .bind(Json(&job.args))
+        .bind(&job.throttle)
+        .bind(&job.key)
+        .bind(job.priority)
+        .bind(job.run_at.map(|at| at.to_sqlx()))
+        .bind(&job.unique_key)
+        .bind(&job.traceparent)
+        .fetch_one(&queue.pool)
+        .await?;
+    if let Some(repeated) = repeated(&row)? {
+        return Ok(repeated);
+    }
+    Ok(Acceptance::Accepted {
+        job_id: row.try_get("job_id")?,
+        duplicate: row.try_get("duplicate")?,
+        held: row.try_get("held")?,
+        backlog: row
+            .try_get::<Option<Json<Backlog>>, _>("backlog")?
+            .map(|Json(backlog)| backlog),
+    })
+}
+
+pub(super) fn repeated(row: &sqlx::postgres::PgRow) -> Result<Option<Acceptance>, Error> {
+    let answer: String = row.try_get("answer")?;
+    Ok(match answer.as_str() {
+        "running" => Some(Acceptance::Running),
+        "conflict" => Some(Acceptance::Conflict),
+        "replayed" => match row.try_get::<Option<i64>, _>("job_id")? {
+            Some(job_id) => Some(Acceptance::Message(job_id)),
+            None => Some(Acceptance::Batch(row.try_get("batch_id")?)),
+        },
+        _ => None,
+    })
+}
+
+/// Returns the place of a message that waits for its admission; `None` if it does not.
+pub(in crate::admission) async fn place(
+    queue: &Queue,
+    job_id: i64,
+) -> Result<Option<Place>, Error> {
+    let row = sqlx::query(PLACE)
+        .bind(job_id)
+        .fetch_one(&queue.pool)
+        .await?;
+    let Some(place) = row.try_get::<Option<i64>, _>("place")? else {
+        return Ok(None);
+    };
+    Ok(Some(Place {
+        place,
+        tenant_place: row.try_get("tenant_place")?,
+        tenant: row.try_get("tenant")?,
+        module: row.try_get("module")?,
+        priority: row.try_get("priority")?,
+    }))
+}
+
+/// Returns true if messages of a module wait for their admission.
+pub(in crate::admission) async fn has_waiting(
+    queue: &Queue,
+    tenant: &str,
+    module: &str,
+) -> Result<bool, Error> {
+    let row = sqlx::query_scalar(HAS_WAITING).bind(tenant).bind(module);
+    Ok(row.fetch_one(&queue.pool).await?)
+}

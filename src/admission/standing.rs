@@ -1,0 +1,226 @@
+//! The standing of a tenant and of one of its modules, and the time at which a waiting message is
+//! due. Pure; the time comes with the figures.
+
+use crate::throttle::admission::TenantLimits;
+use crate::throttle::rolling_window::{OpenWindow, WindowUsage};
+
+/// The span of the limits in the settings, in seconds.
+const MINUTE_S: f64 = 60.0;
+
+/// The time after which a client should ask again while the store is away, in seconds.
+pub const AWAY_RETRY_S: u64 = 5;
+
+/// A level of the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AdmissionLevel {
+    /// The tenant: all its modules together.
+    Tenant,
+    /// One module of the tenant.
+    Module,
+}
+
+impl AdmissionLevel {
+    /// Returns the level as the first word of a sentence.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tenant => "Tenant",
+            Self::Module => "Module",
+        }
+    }
+}
+
+/// The standing of one level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LevelStanding {
+    /// The most messages within the span.
+    pub limit: u64,
+    /// The span, in seconds.
+    pub span_s: f64,
+    /// The messages that may be sent now.
+    pub remaining: u64,
+    /// The time at which the oldest message that counts leaves the window, in unix seconds; now if
+    /// none counts.
+    pub resets_at_s: i64,
+}
+
+/// The standing of a tenant and of one of its modules.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// The time, in unix seconds.
+    pub now_s: i64,
+    /// The tenant; `None` if it has no limit.
+    pub tenant: Option<LevelStanding>,
+    /// The module; `None` if it has no limit.
+    pub module: Option<LevelStanding>,
+}
+
+impl Standing {
+    /// Returns the standing from the grants that count; `waits` says that messages of the module
+    /// wait, so that nothing remains for a further one.
+    pub fn of(usage: &WindowUsage, waits: bool) -> Self {
+        let now_us = usage.at_us as f64;
+        let mut module = level(&usage.key, now_us);
+        if let Some(module) = module.as_mut().filter(|_| waits) {
+            module.remaining = 0;
+        }
+        Self {
+            now_s: (now_us / 1e6).ceil() as i64,
+            tenant: level(&usage.throttle, now_us),
+            module,
+        }
+    }
+
+    /// Returns the standing while the store is away: nothing remains until it is asked again.
+    pub fn away(limits: &TenantLimits, now_s: i64) -> Self {
+        let level = |limit: u32| {
+            Some(LevelStanding {
+                limit: u64::from(limit),
+                span_s: MINUTE_S,
+                remaining: 0,
+                resets_at_s: now_s + AWAY_RETRY_S as i64,
+            })
+        };
+        Self {
+            now_s,
+            tenant: level(limits.per_tenant),
+            module: level(limits.per_module),
+        }
+    }
+
+    /// Returns the reset of the level that binds: the one with less remaining, or of two equal ones
+    /// the later.
+    pub fn resets_at_s(&self) -> i64 {
+        let levels = [self.tenant, self.module].into_iter().flatten();
+        levels
+            .min_by_key(|level| (level.remaining, -level.resets_at_s))
+            .map_or(self.now_s, |level| level.resets_at_s)
+    }
+}
+
+fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelStanding> {
+    let binding = windows.iter().min_by(|a, b| {
+        let order = |window: &OpenWindow| (window.left(), -window.frees_us(now_us));
+        order(a)
+            .partial_cmp(&order(b))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    })?;
+    Some(LevelStanding {
+        limit: binding.limit().tokens as u64,
+        span_s: binding.limit().span_s,
+        remaining: binding.left() as u64,
+        resets_at_s: ((now_us + binding.frees_us(now_us)) / 1e6).ceil() as i64,
+    })
+}
+
+/// Returns the seconds until a waiting message is due, at least 1, and the level that makes it wait
+/// longest. `place` is its place among the messages of its module, `tenant_place` among those of the
+/// tenant, from 1.
+pub fn due_in_s(usage: &WindowUsage, place: f64, tenant_place: f64) -> (u64, AdmissionLevel) {
+    let now_us = usage.at_us as f64;
+    let wait_us = |windows: &[OpenWindow], place: f64| {
+        windows
+            .iter()
+            .map(|window| window.place_us(place, now_us))
+            .fold(0.0, f64::max)
+    };
+    let module_us = wait_us(&usage.key, place);
+    let tenant_us = wait_us(&usage.throttle, tenant_place);
+    let level = match tenant_us > module_us {
+        true => AdmissionLevel::Tenant,
+        false => AdmissionLevel::Module,
+    };
+    let seconds = (tenant_us.max(module_us) / 1e6).ceil() as u64;
+    (seconds.max(1), level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::throttle::rolling_window::{WindowGrants, WindowLimit};
+
+    /// The unix time at which the seed's sample begins.
+    const BEGIN_S: f64 = 1_744_714_200.0;
+
+    /// The windows of a tenant with 100 and a module with 50 a minute, at second `now` of the sample;
+    /// the grants are seconds with numbers of messages, of the module and of others.
+    fn usage(now: f64, module: &[(f64, f64)], others: &[(f64, f64)]) -> WindowUsage {
+        let now_us = (BEGIN_S + now) * 1e6;
+        let open = |limit: &str, grants: &mut dyn Iterator<Item = &(f64, f64)>| {
+            let limits = WindowLimit::parse_all(limit).unwrap();
+            let mut grants: Vec<(f64, f64)> =
+                grants.map(|(at, n)| ((BEGIN_S + at) * 1e6, *n)).collect();
+            grants.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let known = [WindowGrants {
+                span_s: 60.0,
+                grants,
+            }];
+            OpenWindow::open_all(&limits, &known, now_us)
+        };
+        WindowUsage {
+            at_us: now_us as i64,
+            throttle: open("100/60", &mut module.iter().chain(others)),
+            key: open("50/60", &mut module.iter()),
+        }
+    }
+
+    #[test]
+    fn the_seeds_sample_comes_out() {
+        let usage = usage(42.0, &[(0.0, 50.0)], &[]);
+        let standing = Standing::of(&usage, true);
+        let (tenant, module) = (standing.tenant.unwrap(), standing.module.unwrap());
+        assert_eq!((tenant.limit, tenant.remaining), (100, 50));
+        assert_eq!((module.limit, module.remaining), (50, 0));
+        assert_eq!(standing.resets_at_s(), 1_744_714_260);
+        assert_eq!(due_in_s(&usage, 1.0, 1.0), (18, AdmissionLevel::Module));
+    }
+
+    #[test]
+    fn the_kth_over_the_limit_waits_a_minute_more_for_each_fifty() {
+        let usage = usage(42.0, &[(0.0, 50.0)], &[]);
+        for k in 1..=500_u64 {
+            let (wait_s, _) = due_in_s(&usage, k as f64, k as f64);
+            assert_eq!(wait_s, 18 + 60 * ((k - 1) / 50), "{k}");
+        }
+    }
+
+    #[test]
+    fn a_third_module_is_refused_by_the_tenant_with_its_own_fifty_left() {
+        let mut usage = usage(10.0, &[], &[(0.0, 50.0), (2.0, 50.0)]);
+        usage.key = usage.key.clone();
+        let standing = Standing::of(&usage, false);
+        assert_eq!(standing.tenant.unwrap().remaining, 0);
+        assert_eq!(standing.module.unwrap().remaining, 50);
+        assert_eq!(standing.resets_at_s(), BEGIN_S as i64 + 60);
+        assert_eq!(due_in_s(&usage, 1.0, 1.0), (50, AdmissionLevel::Tenant));
+        // Five others of the tenant go before it.
+        assert_eq!(due_in_s(&usage, 1.0, 51.0), (52, AdmissionLevel::Tenant));
+    }
+
+    #[test]
+    fn critical_messages_beyond_the_limit_count_and_nothing_is_below_zero() {
+        let usage = usage(30.0, &[(0.0, 50.0), (5.0, 20.0)], &[]);
+        let standing = Standing::of(&usage, false);
+        assert_eq!(standing.module.unwrap().remaining, 0);
+        assert_eq!(standing.tenant.unwrap().remaining, 30);
+        // Twenty must leave more than usual.
+        assert_eq!(due_in_s(&usage, 1.0, 1.0).0, 30);
+        assert_eq!(due_in_s(&usage, 31.0, 31.0).0, 35);
+    }
+
+    #[test]
+    fn who_has_sent_nothing_may_send_all_now() {
+        let standing = Standing::of(&usage(7.0, &[], &[]), false);
+        assert_eq!(standing.module.unwrap().remaining, 50);
+        assert_eq!(standing.resets_at_s(), standing.now_s);
+        assert_eq!(standing.now_s, BEGIN_S as i64 + 7);
+    }
+
+    #[test]
+    fn what_waits_leaves_nothing_for_a_further_one() {
+        let standing = Standing::of(&usage(7.0, &[], &[]), true);
+        assert_eq!(standing.module.unwrap().remaining, 0);
+        assert_eq!(standing.tenant.unwrap().remaining, 100);
+    }
+}

@@ -1,0 +1,309 @@
+//! Acceptance of a tenant's message: at once, or to wait for the limits of its tenant.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::http::header::{LOCATION, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+use super::accepted::{AcceptedNotification, HeldMessage, sentence};
+use super::repeat::{digests, prefers_async};
+use crate::admission::{AcceptRequest, Acceptance, Admission, Batches, Digests, WaitingMessage};
+use crate::api::clock;
+use crate::api::http::fields::FieldLocation;
+use crate::api::http::problem::{AdmissionProblem, Code, Problem};
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::jobs::{Error, NewJob};
+use crate::notify::Deliveries;
+use crate::notify::args::PRIORITIES;
+
+/// The most urgent priority, which does not wait.
+const CRITICAL: i32 = 0;
+
+/// The dependencies of the routes that accept tenants' messages.
+pub struct AdmissionState {
+    pub admission: Admission,
+    /// True if a message without a key that repeats a waiting one is that one.
+    pub implicit_idempotency: bool,
+    /// The beginning of the types of the problems of admission.
+    pub problem_types: String,
+    pub batches: Batches,
+    pub deliveries: Deliveries,
+}
+
+/// The sender of a message, with the request's digests and wishes.
+pub struct MessageSender<'a> {
+    pub tenant: &'a str,
+    pub module: &'a str,
+    pub digests: Digests,
+    pub prefers_async: bool,
+}
+
+impl<'a> MessageSender<'a> {
+    /// Reads the sender's wishes from the headers of a request to send one message.
+    pub fn of(
+        state: &AdmissionState,
+        tenant: &'a str,
+        module: &'a str,
+        headers: &HeaderMap,
+        body: &Value,
+    ) -> Result<Self, Problem> {
+        let is_implicit = state.implicit_idempotency;
+        Ok(Self {
+            tenant,
+            module,
+            digests: digests(headers, (tenant, module), "notify", body, is_implicit)?,
+            prefers_async: prefers_async(headers),
+        })
+    }
+
+    /// Reads the sender's wishes from the headers of a request to send a batch. Without a key every
+    /// batch is one of its own.
+    pub fn of_batch(
+        tenant: &'a str,
+        module: &'a str,
+        headers: &HeaderMap,
+        body: &Value,
+    ) -> Result<Self, Problem> {
+        Ok(Self {
+            tenant,
+            module,
+            digests: digests(headers, (tenant, module), "notify_many", body, false)?,
+            prefers_async: false,
+        })
+    }
+}
+
+/// Accepts a message of a tenant.
+pub async fn accept(
+    state: &Arc<AdmissionState>,
+    sender: &MessageSender<'_>,
+    mut job: NewJob,
+    mut warnings: Vec<String>,
+) -> Result<Response, Problem> {
+    let admission = &state.admission;
+    let find = admission.find_request(&sender.digests);
+    if let Some(repeated) = with_timeout(ROW_TIMEOUT, find).await? {
+        return repeat(state, sender, repeated).await;
+    }
+    let is_later = job.run_at.is_some_and(|at| at > clock::now());
+    let slot = if is_later {
+        Slot::None
+    } else {
+        take(admission, sender, &mut job, &mut warnings).await
+    };
+    let request = AcceptRequest {
+        tenant: sender.tenant,
+        module: sender.module,
+        digests: &sender.digests,
+        admitted: slot != Slot::None,
+        job: &job,
+    };
+    let accepted = tokio::time::timeout(ROW_TIMEOUT, admission.accept(&request)).await;
+    let (job_id, duplicate, held) = match accepted {
+        Ok(Ok(Acceptance::Accepted {
+            job_id,
+            duplicate,
+            held,
+            ..
+        })) => (job_id, duplicate, held),
+        Ok(Ok(repeated)) => {
+            slot.give_back(admission, sender).await;
+            return repeat(state, sender, repeated).await;
+        }
+        // A slot whose message may have been accepted stays taken.
+        Ok(Err(error)) => {
+            if !matches!(error, Error::Lost(_)) {
+                slot.give_back(admission, sender).await;
+            }
+            return Err(typed(state, error.into()));
+        }
+        Err(_) => {
+            return with_timeout(ROW_TIMEOUT, std::future::pending::<Result<_, Problem>>()).await;
+        }
+    };
+    match slot {
+        _ if duplicate => slot.give_back(admission, sender).await,
+        Slot::Critical { was_asked: true } => {
+            admission.count(sender.tenant, sender.module, 1).await;
+        }
+        Slot::Usual if held => slot.give_back(admission, sender).await,
+        _ => {}
+    }
+    let mut accepted = AcceptedNotification::new(job_id, &job, duplicate, warnings);
+    if held && !is_later && !duplicate {
+        let waiting = with_timeout(ROW_TIMEOUT, admission.waiting(job_id)).await?;
+        // It may have been released by now.
+        if let Some(waiting) = waiting {
+            return Ok(queued(state, sender, accepted, &waiting));
+        }
+    }
+    accepted.held = None;
+    let status = if duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
+    Ok((status, [(LOCATION, location(job_id))], Json(accepted)).into_response())
+}
+
+/// A slot that was taken for a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    None,
+    Usual,
+    Critical { was_asked: bool },
+}
+
+impl Slot {
+    async fn give_back(self, admission: &Admission, sender: &MessageSender<'_>) {
+        match self {
+            Self::Usual => {
+                admission.give_back(sender.tenant, sender.module, 1).await;
+            }
+            Self::Critical { was_asked: true } => {
+                admission.give_back_critical(sender.tenant, 1).await;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes a slot. A critical message beyond the limit of those becomes one of the priority `high`.
+async fn take(
+    admission: &Admission,
+    sender: &MessageSender<'_>,
+    job: &mut NewJob,
+    warnings: &mut Vec<String>,
+) -> Slot {
+    if job.priority == CRITICAL {
+        let slots = admission.take_critical(sender.tenant, 1).await;
+        if slots.granted > 0 {
+            return Slot::Critical {
+                was_asked: slots.was_asked,
+            };
+        }
+        let (word, priority) = PRIORITIES[1];
+        job.priority = priority;
+        if let Some(args) = job.args.as_object_mut() {
+            args.insert("priority".to_owned(), word.into());
+        }
+        warnings.push(format!(
+            "tenant {} is at its limit of critical messages, so this one has the priority {word}",
+            sender.tenant
+        ));
+    }
+    let slots = admission.take(sender.tenant, sender.module, 1).await;
+    match slots.granted {
+        0 => Slot::None,
+        _ => Slot::Usual,
+    }
+}
+
+/// Answers a repeated request with the present state of what the first one made.
+async fn repeat(
+    state: &Arc<AdmissionState>,
+    sender: &MessageSender<'_>,
+    repeated: Acceptance,
+) -> Result<Response, Problem> {
+    let Acceptance::Message(job_id) = repeated else {
+        return Err(refused_repeat(&repeated));
+    };
+    let waiting = with_timeout(ROW_TIMEOUT, state.admission.waiting(job_id)).await?;
+    let found = with_timeout(
+        ROW_TIMEOUT,
+        state.deliveries.find(job_id, Some(sender.tenant)),
+    )
+    .await?;
+    let mut response = match (waiting, found) {
+        (Some(waiting), Some(found)) => {
+            let accepted = AcceptedNotification::of(&found, waiting.priority);
+            queued(state, sender, accepted, &waiting)
+        }
+        (_, Some(found)) => {
+            (StatusCode::OK, [(LOCATION, location(job_id))], Json(found)).into_response()
+        }
+        (_, None) => {
+            let detail =
+                format!("notification {job_id} was accepted before and is not kept any more");
+            return Err(Problem::new(Code::NotificationNotFound, detail));
+        }
+    };
+    response
+        .headers_mut()
+        .insert("idempotent-replayed", HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+/// Returns the refusal of a request that cannot be answered with what an earlier one made.
+pub fn refused_repeat(repeated: &Acceptance) -> Problem {
+    match repeated {
+        Acceptance::Running => {
+            let detail =
+                "another request with this idempotency key is being handled; try again soon";
+            Problem::new(Code::RequestRunning, detail).retry_after(1)
+        }
+        _ => Problem::at(
+            Code::IdempotencyKeyReused,
+            FieldLocation::Header,
+            "Idempotency-Key",
+            "must be another key: this one was used with another body within the last day",
+        ),
+    }
+}
+
+/// Answers that a message was accepted and waits: as 429, or as 202 if the client prefers that.
+fn queued(
+    state: &AdmissionState,
+    sender: &MessageSender<'_>,
+    mut accepted: AcceptedNotification,
+    waiting: &WaitingMessage,
+) -> Response {
+    let id = accepted.id;
+    let mut response = if sender.prefers_async {
+        accepted.held = Some(HeldMessage::of(waiting));
+        let mut response = (StatusCode::ACCEPTED, Json(accepted)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(
+            "preference-applied",
+            HeaderValue::from_static("respond-async"),
+        );
+        headers.insert(RETRY_AFTER, HeaderValue::from(waiting.wait_s));
+        response
+    } else {
+        let problem =
+            Problem::new(Code::RateLimitExceeded, sentence(waiting)).retry_after(waiting.wait_s);
+        let mut problem = typed(state, problem);
+        if let Some(admission) = &mut problem.admission {
+            admission.notification_id = Some(id);
+        }
+        problem.into_response()
+    };
+    let headers = response.headers_mut();
+    headers.insert("notification-status", HeaderValue::from_static("queued"));
+    if let Ok(location) = HeaderValue::try_from(location(id)) {
+        headers.insert(LOCATION, location);
+    }
+    response
+}
+
+/// Sets the type of a problem of admission.
+pub fn typed(state: &AdmissionState, mut problem: Problem) -> Problem {
+    let name = match problem.code {
+        Code::RateLimitExceeded => "rate-limit-exceeded",
+        Code::QueueFull => "queue-full",
+        Code::BatchLimitExceeded => "batch-limit-exceeded",
+        _ => return problem,
+    };
+    problem.admission = Some(Box::new(AdmissionProblem {
+        kind: format!("{}{name}", state.problem_types),
+        notification_id: None,
+    }));
+    problem
+}
+
+fn location(id: i64) -> String {
+    format!("/api/v1/notifications/{id}")
+}

@@ -1,0 +1,253 @@
+//! Requests to send a batch, checked recipient by recipient.
+
+use serde_json::{Map, Value};
+
+use super::input;
+use crate::admission::RECIPIENTS_MAX;
+use crate::api::http::fields::{Errors, FieldError, describe, missing};
+use crate::api::http::problem::{Code, Problem};
+use crate::jobs::{Kinds, NewJob};
+use crate::providers::Pools;
+
+/// The fields that a recipient may have of its own.
+pub const OF_RECIPIENT: [&str; 4] = ["to", "data", "key", "unique_key"];
+
+/// The messages of a batch.
+#[derive(Debug)]
+pub struct Recipients {
+    /// The jobs of the valid recipients, at least one.
+    pub jobs: Vec<NewJob>,
+    /// The index of each of them in the request.
+    pub places: Vec<usize>,
+    /// The invalid recipients with their errors; empty unless the request allows some.
+    pub refused: Vec<(usize, Vec<FieldError>)>,
+}
+
+/// Reads the messages of a batch, or lists every error in them.
+pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Problem> {
+    let mut errors = Errors::default();
+    let Value::Object(mut base) = body else {
+        errors.body("", format!("must be an object, not {}", describe(&body)));
+        return Err(Problem::fields(Code::InvalidFields, errors));
+    };
+    let is_partial = match base.remove("partial") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(is_partial)) => is_partial,
+        Some(other) => {
+            let message = format!("must be true or false, not {}", describe(&other));
+            errors.body("/partial", message);
+            false
+        }
+    };
+    for field in ["to", "unique_key"] {
+        if base.contains_key(field) {
+            errors.body(
+                format!("/{field}"),
+                "belongs to each recipient of a batch; move it into recipients",
+            );
+        }
+    }
+    let recipients = match base.remove("recipients") {
+        Some(Value::Array(recipients)) => recipients,
+        None => {
+            errors.body("/recipients", missing("a list of 1 to 500 recipients"));
+            Vec::new()
+        }
+        Some(other) => {
+            let message = format!("must be a list of recipients, not {}", describe(&other));
+            errors.body("/recipients", message);
+            Vec::new()
+        }
+    };
+    if recipients.len() > RECIPIENTS_MAX {
+        let message = format!(
+            "must have at most {RECIPIENTS_MAX} recipients, not {}; send several batches",
+            recipients.len()
+        );
+        errors.body("/recipients", message);
+        return Err(Problem::fields(Code::BatchLimitExceeded, errors));
+    }
+    if recipients.is_empty() && errors.total == 0 {
+        errors.body("/recipients", "must have 1 to 500 recipients, not 0");
+    }
+    let mut found = Recipients {
+        jobs: Vec::new(),
+        places: Vec::new(),
+        refused: Vec::new(),
+    };
+    let mut has_told_base = false;
+    for (place, recipient) in recipients.into_iter().enumerate() {
+        let merged = match merge(&base, recipient) {
+            Ok(merged) => merged,
+            Err(message) => {
+                refuse(&mut found, place, "", message);
+                continue;
+            }
+        };
+        match input::message(merged, kinds, pools) {
+            Ok(job) => {
+                found.jobs.push(job);
+                found.places.push(place);
+            }
+            Err(wrong) => {
+                for error in wrong.listed {
+                    let field = error.pointer.split('/').nth(1).unwrap_or_default();
+                    if OF_RECIPIENT.contains(&field) {
+                        refuse(&mut found, place, &error.pointer, error.message);
+                    } else if !has_told_base {
+                        errors.body(error.pointer, error.message);
+                    }
+                }
+                // What is wrong with the batch itself is the same for every recipient.
+                has_told_base |= errors.total > 0;
+            }
+        }
+    }
+    if errors.total > 0 || (!is_partial && !found.refused.is_empty()) || found.jobs.is_empty() {
+        for (_, of_one) in found.refused {
+            for error in of_one {
+                errors.body(error.pointer, error.message);
+            }
+        }
+        return Err(Problem::fields(Code::InvalidFields, errors));
+    }
+    Ok(found)
+}
+
+fn refuse(found: &mut Recipients, place: usize, below: &str, message: String) {
+    let mut errors = Errors::default();
+    errors.body(format!("/recipients/{place}{below}"), message);
+    match found.refused.last_mut().filter(|(last, _)| *last == place) {
+        Some((_, listed)) => listed.extend(errors.listed),
+        None => found.refused.push((place, errors.listed)),
+    }
+}
+
+/// Returns the message for one recipient.
+fn merge(base: &Map<String, Value>, recipient: Value) -> Result<Value, String> {
+    let mut merged = base.clone();
+    match recipient {
+        Value::String(to) => drop(merged.insert("to".to_owned(), Value::String(to))),
+        Value::Object(own) => {
+            for (field, value) in own {
+                if !OF_RECIPIENT.contains(&field.as_str()) {
+                    return Err(format!(
+                        "has the field {field:?}; allowed: {}",
+                        OF_RECIPIENT.join(", ")
+                    ));
+                }
+                merged.insert(field, value);
+            }
+        }
+        other => {
+            return Err(format!(
+                "must be an address or an object, not {}",
+                describe(&other)
+            ));
+        }
+    }
+    Ok(Value::Object(merged))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::jobs::{Handler, Issue, Outcome, PreparedJob};
+
+    struct Wants;
+
+    impl Handler for Wants {
+        fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+            match args["to"].as_str() {
+                Some(to) if to.contains('@') => {
+                    Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
+                }
+                _ => Err(vec![Issue::new("/to", "must be an address")]),
+            }
+        }
+    }
+
+    fn read_it(body: Value) -> Result<Recipients, (u16, Vec<String>)> {
+        let mut kinds = Kinds::default();
+        kinds.register(crate::notify::recipient::KIND, Wants);
+        let pools = crate::api::notifications::events::example_pools();
+        read(body, &kinds, &pools).map_err(|problem| {
+            let pointers = problem.errors.listed.into_iter();
+            (
+                problem.code.status().as_u16(),
+                pointers.map(|error| error.pointer).collect(),
+            )
+        })
+    }
+
+    #[test]
+    fn each_recipient_is_a_message_with_the_fields_of_the_batch_and_its_own() {
+        let found = read_it(json!({
+            "channel": "email", "body": "x", "priority": "low", "key": "all",
+            "recipients": ["a@b.c", {"to": "d@e.f", "key": "own", "data": {"n": 1}, "unique_key": "u"}],
+        }))
+        .unwrap();
+        let told: Vec<_> = found
+            .jobs
+            .iter()
+            .map(|job| {
+                (
+                    job.args["to"].as_str().unwrap(),
+                    job.key.as_str(),
+                    job.priority,
+                )
+            })
+            .collect();
+        assert_eq!(told, [("a@b.c", "all", 3), ("d@e.f", "own", 3)]);
+        assert_eq!(found.jobs[1].unique_key.as_deref(), Some("u"));
+        assert_eq!(found.places, [0, 1]);
+    }
+
+    #[test]
+    fn a_wrong_recipient_is_named_by_its_place_and_left_out_if_that_is_allowed() {
+        let body = |partial: bool| json!({"channel": "email", "partial": partial, "recipients": ["a@b.c", "nobody", {"x": 1}, 7]});
+        assert_eq!(
+            read_it(body(false)).unwrap_err(),
+            (
+                422,
+                ["/recipients/1/to", "/recipients/2", "/recipients/3"]
+                    .map(str::to_owned)
+                    .to_vec()
+            )
+        );
+        let found = read_it(body(true)).unwrap();
+        assert_eq!(found.places, [0]);
+        let refused: Vec<usize> = found.refused.iter().map(|(place, _)| *place).collect();
+        assert_eq!(refused, [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_batch_is_said_once_and_nothing_is_partial_about_it() {
+        let wrong = read_it(json!({
+            "channel": "fax", "partial": true, "to": "a@b.c", "recipients": ["a@b.c", "d@e.f"],
+        }));
+        assert_eq!(
+            wrong.unwrap_err(),
+            (422, vec!["/to".to_owned(), "/channel".to_owned()])
+        );
+        for recipients in [json!([]), json!("a@b.c"), json!(null)] {
+            let wrong = read_it(json!({"channel": "email", "recipients": recipients}));
+            assert_eq!(wrong.unwrap_err(), (422, vec!["/recipients".to_owned()]));
+        }
+    }
+
+    #[test]
+    fn five_hundred_recipients_are_taken_and_one_more_is_not() {
+        let body = |n: usize| {
+            let all: Vec<String> = (0..n).map(|n| format!("a{n}@b.c")).collect();
+            json!({"channel": "email", "recipients": all})
+        };
+        assert_eq!(read_it(body(500)).unwrap().jobs.len(), 500);
+        assert_eq!(
+            read_it(body(501)).unwrap_err(),
+            (400, vec!["/recipients".to_owned()])
+        );
+    }
+}

@@ -1,0 +1,409 @@
+//! Batches of messages: send, show, pause, resume, cancel.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::accept::{AdmissionState, MessageSender, refused_repeat, typed};
+use super::batch_input::{Recipients, read};
+use crate::admission::{
+    Acceptance, Batch, BatchAcceptance, BatchRequest, CancelledBatch, INLINE_MAX,
+};
+use crate::api::clock;
+use crate::api::http::body;
+use crate::api::http::caller::Caller;
+use crate::api::http::fields::FieldError;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::jobs::enqueue::{traceparent, warnings};
+use crate::api::jobs::permissions;
+use crate::api::jobs::state::JobsState;
+use crate::jobs::{Error, NewJob};
+use crate::notify::args::PRIORITIES;
+use crate::providers::{Channel, Pools};
+
+/// A new batch: the fields of a message without `to` and `unique_key`, and its recipients.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct NewBatch {
+    /// The recipients, 1 to 500: addresses, or objects with `to` and, if they differ from the batch's,
+    /// `data`, `key` and `unique_key`.
+    recipients: Vec<Value>,
+    /// True to send to the valid recipients although others are invalid; false if absent.
+    partial: Option<bool>,
+    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
+    #[schema(value_type = String)]
+    channel: Channel,
+    /// The sender, if it is not the account's own.
+    from: Option<String>,
+    /// Subject of a mail, or title of a push notification.
+    subject: Option<String>,
+    /// The text.
+    body: Option<String>,
+    /// The body as HTML, for mails.
+    html: Option<String>,
+    /// A template in place of the body.
+    template: Option<Value>,
+    /// The values of the template's variables.
+    data: Option<Map<String, Value>>,
+    /// The priority: `critical`, `high`, `normal` or `low`; `normal` if absent.
+    priority: Option<String>,
+    /// The category of the messages, such as `marketing`.
+    category: Option<String>,
+    /// The pool or the provider that sends the messages.
+    provider: Option<String>,
+    /// Fields that only one provider knows.
+    extra: Option<Map<String, Value>>,
+    /// Seconds for which a message may wait for an account.
+    valid_for_s: Option<f64>,
+    /// The treatment of a message that was sent without an answer: `retry` or `dead`.
+    on_ambiguous: Option<String>,
+    /// The rate-limit key: a lane of its own in the pool's throttle.
+    key: Option<String>,
+    /// The earliest time at which the messages may be sent.
+    run_at: Option<jiff::Timestamp>,
+}
+
+/// A batch that was accepted.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct AcceptedBatchOfMessages {
+    /// The number of the batch.
+    id: i64,
+    /// The state: `running`, or `expanding` if its messages are still being enqueued.
+    state: &'static str,
+    /// The number of recipients that were accepted.
+    recipients: usize,
+    /// The priority with which it is sent.
+    priority: &'static str,
+    /// The recipients one by one; only those that were refused if a job enqueues the messages.
+    results: Vec<RecipientAnswer>,
+    /// Warnings for the sender.
+    warnings: Vec<String>,
+}
+
+/// The answer for one recipient of a batch.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct RecipientAnswer {
+    /// The index of the recipient, from 0.
+    recipient: usize,
+    /// The number of the message's job; `null` if it was refused.
+    id: Option<i64>,
+    /// The state: `queued` for its pool, `waiting` for the limits of the tenant, or `refused`.
+    status: &'static str,
+    /// The errors of a refused one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<FieldError>,
+}
+
+/// The state of a batch after a change.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct BatchState {
+    /// The state: `expanding`, `running`, `paused` or `cancelled`.
+    state: String,
+}
+
+/// Sends a message to up to 500 recipients, all or none unless `partial` is true. Each counts as one
+/// message when it goes to its pool, so a large batch is spread over minutes.
+#[utoipa::path(post, path = "/api/v1/notifications/batch", operation_id = "notify_many", tag = "notifications", request_body = NewBatch,
+    responses(
+        (status = 202, body = AcceptedBatchOfMessages, description = "The batch was accepted.", headers(("Location" = String, description = "The URL of the batch."))),
+        (status = 200, body = Batch, description = "The request repeats an earlier one; this is the present state of its batch.")))]
+pub async fn send_batch(
+    State(state): State<Arc<JobsState>>,
+    State(pools): State<Arc<Pools>>,
+    State(admission): State<Arc<AdmissionState>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let trace = traceparent(request.headers());
+    let headers = request.headers().clone();
+    let value = body::json(request, body::BATCH_BYTES_MAX).await?;
+    let tenant = caller.tenant.as_deref().unwrap_or_default();
+    let sender = MessageSender::of_batch(tenant, &caller.module, &headers, &value)?;
+    let Recipients {
+        mut jobs,
+        places,
+        refused,
+    } = read(value, &state.kinds, &pools).map_err(|problem| typed(&admission, problem))?;
+    for job in &mut jobs {
+        job.traceparent.clone_from(&trace);
+    }
+    permissions::check(&state, &caller, &jobs[..1], false).await?;
+    let mut warnings = warnings(&state, std::iter::once(jobs[0].throttle.as_str())).await;
+
+    let slots = match tenant {
+        "" => None,
+        _ => Some(take(&admission, &sender, &mut jobs, &mut warnings).await),
+    };
+    let wanted = BatchRequest {
+        tenant,
+        module: &caller.module,
+        digests: &sender.digests,
+        admitted: slots.map_or(u32::MAX, |slots| slots.granted).min(500),
+        jobs: &jobs,
+    };
+    let accepting = admission.batches.accept(&wanted);
+    let accepted = tokio::time::timeout(LIST_TIMEOUT, accepting).await;
+    let Ok(accepted) = accepted else {
+        return with_timeout(LIST_TIMEOUT, std::future::pending::<Result<_, Problem>>()).await;
+    };
+    let (batch_id, used, made) = match accepted {
+        Ok(BatchAcceptance::Accepted {
+            batch_id,
+            used,
+            jobs,
+        }) => (batch_id, used, jobs),
+        Ok(BatchAcceptance::Repeated(repeated)) => {
+            settle(&admission, &sender, slots, 0).await;
+            return repeat(&admission, &caller, repeated).await;
+        }
+        Err(error) => {
+            if !matches!(error, Error::Lost(_)) {
+                settle(&admission, &sender, slots, 0).await;
+            }
+            return Err(typed(&admission, error.into()));
+        }
+    };
+    settle(&admission, &sender, slots, used).await;
+    let waits = made.len() < jobs.len() || (used as usize) < made.len();
+    let mut results: Vec<RecipientAnswer> = made
+        .iter()
+        .zip(&places)
+        .enumerate()
+        .map(|(n, (id, place))| RecipientAnswer {
+            recipient: *place,
+            id: Some(*id),
+            status: if n < used as usize {
+                "queued"
+            } else {
+                "waiting"
+            },
+            errors: Vec::new(),
+        })
+        .collect();
+    results.extend(refused.into_iter().map(|(place, errors)| RecipientAnswer {
+        recipient: place,
+        id: None,
+        status: "refused",
+        errors,
+    }));
+    results.sort_by_key(|one| one.recipient);
+    let word = PRIORITIES
+        .iter()
+        .find(|(_, number)| *number == jobs[0].priority);
+    let body = AcceptedBatchOfMessages {
+        id: batch_id,
+        state: if jobs.len() > INLINE_MAX {
+            "expanding"
+        } else {
+            "running"
+        },
+        recipients: jobs.len(),
+        priority: word.map_or("normal", |(word, _)| word),
+        results,
+        warnings,
+    };
+    let location = format!("/api/v1/notifications/batches/{batch_id}");
+    let mut response = (StatusCode::ACCEPTED, [(LOCATION, location)], Json(body)).into_response();
+    if waits && !tenant.is_empty() {
+        response
+            .headers_mut()
+            .insert("notification-status", HeaderValue::from_static("queued"));
+    }
+    Ok(response)
+}
+
+/// Slots that were taken for a batch.
+#[derive(Clone, Copy)]
+struct BatchSlots {
+    granted: u32,
+    is_critical: bool,
+    was_asked: bool,
+}
+
+/// Takes slots for the messages that are enqueued with the request. Critical messages for which there
+/// is no room get the priority `high`, all of them.
+async fn take(
+    state: &AdmissionState,
+    sender: &MessageSender<'_>,
+    jobs: &mut [NewJob],
+    warnings: &mut Vec<String>,
+) -> BatchSlots {
+    let none = BatchSlots {
+        granted: 0,
+        is_critical: false,
+        was_asked: false,
+    };
+    let size = jobs.len() as u32;
+    let is_later = jobs[0].run_at.is_some_and(|at| at > clock::now());
+    if is_later || jobs.len() > INLINE_MAX {
+        return none;
+    }
+    let admission = &state.admission;
+    if jobs[0].priority == 0 {
+        let slots = admission.take_critical(sender.tenant, size).await;
+        if slots.granted == size {
+            return BatchSlots {
+                granted: size,
+                is_critical: true,
+                was_asked: slots.was_asked,
+            };
+        }
+        admission
+            .give_back_critical(sender.tenant, slots.granted)
+            .await;
+        let (word, priority) = PRIORITIES[1];
+        for job in jobs.iter_mut() {
+            job.priority = priority;
+            if let Some(args) = job.args.as_object_mut() {
+                args.insert("priority".to_owned(), word.into());
+            }
+        }
+        warnings.push(format!(
+            "tenant {} is at its limit of critical messages, so this batch has the priority {word}",
+            sender.tenant
+        ));
+    }
+    let slots = admission.take(sender.tenant, sender.module, size).await;
+    BatchSlots {
+        granted: slots.granted,
+        is_critical: false,
+        was_asked: slots.was_asked,
+    }
+}
+
+/// Gives back the slots that were not used, and counts critical messages.
+async fn settle(
+    state: &AdmissionState,
+    sender: &MessageSender<'_>,
+    slots: Option<BatchSlots>,
+    used: u32,
+) {
+    let Some(slots) = slots.filter(|slots| slots.was_asked) else {
+        return;
+    };
+    let (admission, left) = (&state.admission, slots.granted.saturating_sub(used));
+    if slots.is_critical {
+        admission.give_back_critical(sender.tenant, left).await;
+        admission.count(sender.tenant, sender.module, used).await;
+    } else {
+        admission
+            .give_back(sender.tenant, sender.module, left)
+            .await;
+    }
+}
+
+async fn repeat(
+    state: &AdmissionState,
+    caller: &Caller,
+    repeated: Acceptance,
+) -> Result<Response, Problem> {
+    let Acceptance::Batch(id) = repeated else {
+        return Err(refused_repeat(&repeated));
+    };
+    let batch = find(state, caller, id).await?;
+    let headers = [
+        ("idempotent-replayed", "true".to_owned()),
+        ("location", format!("/api/v1/notifications/batches/{id}")),
+    ];
+    Ok((StatusCode::OK, headers, Json(batch)).into_response())
+}
+
+/// Shows a batch: its state, its messages by state, and when the last of them is admitted.
+#[utoipa::path(get, path = "/api/v1/notifications/batches/{id}", operation_id = "show_batch", tag = "notifications",
+    params(("id" = i64, Path, description = "The number of the batch.")),
+    responses((status = 200, body = Batch)))]
+pub async fn show_batch(
+    State(admission): State<Arc<AdmissionState>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Batch>, Problem> {
+    Ok(Json(find(&admission, &caller, batch_id(&id)?).await?))
+}
+
+async fn find(state: &AdmissionState, caller: &Caller, id: i64) -> Result<Batch, Problem> {
+    let find = state
+        .admission
+        .show_batch(&state.batches, caller.tenant.as_deref(), id);
+    let found = with_timeout(ROW_TIMEOUT, find).await?;
+    found.ok_or_else(|| not_found(id))
+}
+
+/// Pauses a batch: its messages that wait stay where they are until it is resumed.
+#[utoipa::path(post, path = "/api/v1/notifications/batches/{id}/pause", operation_id = "pause_batch", tag = "notifications",
+    params(("id" = i64, Path, description = "The number of the batch.")),
+    responses((status = 200, body = BatchState)))]
+pub async fn pause_batch(
+    State(admission): State<Arc<AdmissionState>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<BatchState>, Problem> {
+    let id = batch_id(&id)?;
+    let pause = admission.batches.pause(caller.tenant.as_deref(), id);
+    let state = with_timeout(LIST_TIMEOUT, pause).await?;
+    answer(id, state, "paused")
+}
+
+/// Resumes a paused batch.
+#[utoipa::path(post, path = "/api/v1/notifications/batches/{id}/resume", operation_id = "resume_batch", tag = "notifications",
+    params(("id" = i64, Path, description = "The number of the batch.")),
+    responses((status = 200, body = BatchState)))]
+pub async fn resume_batch(
+    State(admission): State<Arc<AdmissionState>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<BatchState>, Problem> {
+    let id = batch_id(&id)?;
+    let resume = admission.batches.resume(caller.tenant.as_deref(), id);
+    let state = with_timeout(LIST_TIMEOUT, resume).await?;
+    answer(id, state, "resumed")
+}
+
+/// Cancels a batch: messages that wait are not sent, and those being sent are asked to stop.
+#[utoipa::path(post, path = "/api/v1/notifications/batches/{id}/cancel", operation_id = "cancel_batch", tag = "notifications",
+    params(("id" = i64, Path, description = "The number of the batch.")),
+    responses((status = 200, body = CancelledBatch)))]
+pub async fn cancel_batch(
+    State(admission): State<Arc<AdmissionState>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<CancelledBatch>, Problem> {
+    let id = batch_id(&id)?;
+    let cancel = admission.batches.cancel(caller.tenant.as_deref(), id);
+    let cancelled = with_timeout(LIST_TIMEOUT, cancel).await?;
+    cancelled.map(Json).ok_or_else(|| not_found(id))
+}
+
+fn answer(id: i64, state: Option<String>, word: &str) -> Result<Json<BatchState>, Problem> {
+    let state = state.ok_or_else(|| not_found(id))?;
+    if state == "cancelled" {
+        let detail = format!("batch {id} is cancelled and cannot be {word}");
+        return Err(Problem::new(Code::WrongState, detail));
+    }
+    Ok(Json(BatchState { state }))
+}
+
+fn batch_id(text: &str) -> Result<i64, Problem> {
+    let id = text.parse().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| {
+        Problem::at(
+            Code::InvalidPath,
+            crate::api::http::fields::FieldLocation::Path,
+            "id",
+            "must be the number of a batch",
+        )
+    })
+}
+
+fn not_found(id: i64) -> Problem {
+    Problem::new(Code::BatchNotFound, format!("there is no batch {id}"))
+}

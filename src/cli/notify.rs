@@ -1,0 +1,126 @@
+//! `flyball notify`.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use serde_json::{Map, Value};
+
+use super::enqueue::check_args;
+use super::output::say;
+use super::{connect, output, when};
+use crate::config::Settings;
+use crate::jobs::{Error, NewJob, NewMessage};
+use crate::notify::args::PRIORITIES;
+use crate::notify::recipient::KIND;
+use crate::providers::Channel;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flyball notify email ada@example.com --body 'Welcome' --more '{\"subject\":\"Hello\"}'
+  flyball notify sms +15550100 --body 'Your code is 4711' --priority high --tenant acme --module login")]
+pub(super) struct Args {
+    /// The channel: sms, email, push, chat or webhook
+    channel: String,
+    /// The recipient
+    to: String,
+    /// The text
+    #[arg(long)]
+    body: Option<String>,
+    /// Further fields of the message, as a JSON object
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    more: String,
+    /// The priority: critical, high, normal or low
+    #[arg(long, default_value = "normal")]
+    priority: String,
+    /// The pool that sends it; by default the one that carries the channel
+    #[arg(long)]
+    pool: Option<String>,
+    /// The tenant that sends it, within its limits; by default none
+    #[arg(long, default_value = "")]
+    tenant: String,
+    /// The module of the tenant
+    #[arg(long, default_value = "", requires = "tenant")]
+    module: String,
+    /// The rate-limit key in the pool's throttle
+    #[arg(long, default_value = "")]
+    key: String,
+    /// Earliest time: a time such as 2026-11-20T14:00:00Z, or a span from now such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ahead)]
+    run_at: Option<jiff::Timestamp>,
+    /// Unique key: no second message is sent while an unfinished one has it
+    #[arg(long)]
+    unique_key: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    let message = message(&args)?;
+    let job = NewJob::new(KIND, message.clone());
+    check_args(std::slice::from_ref(&job), &settings)?;
+    let pool = match &args.pool {
+        Some(pool) => pool.clone(),
+        None => pool_of(&args.channel, &settings)?,
+    };
+    let queue = connect::queue(&settings).await?;
+    let new = NewMessage {
+        key: args.key,
+        run_at: args.run_at,
+        unique_key: args.unique_key,
+        ..NewMessage::new(pool, message)
+    };
+    let sent = queue.notify_as(&args.tenant, &args.module, &new).await?;
+    if args.json {
+        output::json(&sent)?;
+    } else {
+        let until = sent.held_until.map_or_else(String::new, |at| {
+            format!(" at least until {at}, as far as the queue tells")
+        });
+        say!("message {} is {}{until}", sent.id, sent.status);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn message(args: &Args) -> anyhow::Result<Value> {
+    let refuse = |field: &str, message: String| Error::Refused {
+        index: None,
+        field: field.to_owned(),
+        message,
+    };
+    let mut message: Map<String, Value> = serde_json::from_str(&args.more)
+        .map_err(|error| refuse("more", format!("must be a JSON object: {error}")))?;
+    if !PRIORITIES.iter().any(|(word, _)| *word == args.priority) {
+        let message = format!(
+            "must be critical, high, normal or low, not {:?}",
+            args.priority
+        );
+        bail!(refuse("priority", message));
+    }
+    let given = [
+        ("channel", Some(&args.channel)),
+        ("to", Some(&args.to)),
+        ("body", args.body.as_ref()),
+        ("priority", Some(&args.priority)),
+    ];
+    for (field, text) in given {
+        if let Some(text) = text {
+            message.insert(field.to_owned(), text.as_str().into());
+        }
+    }
+    Ok(Value::Object(message))
+}
+
+fn pool_of(channel: &str, settings: &Settings) -> anyhow::Result<String> {
+    let pools = settings.pools_without_credentials();
+    let known = Channel::WORDS.iter().find(|(word, _)| *word == channel);
+    let pool = known.and_then(|(_, channel)| pools.route(*channel, None));
+    match pool {
+        Some(pool) => Ok(pool.name.clone()),
+        None => bail!(Error::Refused {
+            index: None,
+            field: "pool".to_owned(),
+            message: format!("must be given, because no pool in the settings carries {channel:?}"),
+        }),
+    }
+}

@@ -1,0 +1,179 @@
+//! Messages by SQL and from Rust: in the sender's transaction, within the limits of its tenant.
+
+use flyball::Client;
+use flyball::jobs::{Error, NewMessage, Queue};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::permissions::RolesFixture;
+
+const NOTIFY: &str =
+    r#"select flyball.notify('mail', '{"channel": "email", "to": "a@b.c", "body": "x"}')"#;
+
+async fn count(fixture: &RolesFixture, sql: &str) -> i64 {
+    let row = sqlx::query(AssertSqlSafe(format!("select count(*) from {sql}")))
+        .fetch_one(fixture.pool())
+        .await
+        .unwrap();
+    row.get(0)
+}
+
+#[tokio::test]
+async fn a_message_of_a_tenant_waits_in_the_lane_of_its_module_and_any_other_does_not() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner(&format!(
+            "insert into flyball.producer (role, tenant, module) values ('{}', 'shop', 'carts')",
+            fixture.role("web")
+        ))
+        .await;
+    assert_eq!(fixture.as_role("web", NOTIFY).await, None);
+    assert_eq!(fixture.as_role("bank", NOTIFY).await, None);
+    let many = r#"select flyball.as_tenant('acme', 'web');
+        select * from flyball.notify_many('[{"pool": "mail", "channel": "email", "to": "a@b.c", "priority": "low"},
+            {"pool": "mail", "channel": "email", "to": "d@e.f", "run_at": "2099-01-01T00:00:00Z", "key": "k"}]')"#;
+    assert_eq!(
+        fixture.as_role("owner", many).await.unwrap().0,
+        "22023",
+        "ten years at most"
+    );
+    let many = many.replace("2099-01-01T00:00:00Z", "2030-01-01T00:00:00Z");
+    assert_eq!(fixture.as_role("owner", &many).await, None);
+
+    let lanes = fixture
+        .text(
+            "select string_agg(format('%s/%s %s %s', j.tenant, j.module, j.priority,
+                case when r.lane_id = flyball.lane_of('notify:' || j.tenant, j.module) then 'waits'
+                     when r.lane_id = j.lane_id then 'goes' else 'later' end), ', ' order by j.id)
+             from flyball.job j left join flyball.ready r on r.job_id = j.id",
+        )
+        .await;
+    assert_eq!(
+        lanes,
+        "shop/carts 2 waits, / 2 goes, acme/web 3 waits, acme/web 2 later"
+    );
+    assert_eq!(count(&fixture, "flyball.pending").await, 3);
+    // A job of the kind by any other way waits as well.
+    let enqueue =
+        r#"select flyball.enqueue('notification', '{"channel": "email", "to": "a@b.c"}', 'mail')"#;
+    assert_eq!(fixture.as_role("web", enqueue).await, None);
+    assert_eq!(count(&fixture, "flyball.ready r join flyball.job j on j.id = r.job_id where j.tenant = 'shop' and r.lane_id = j.admission_lane").await, 2);
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_named_and_nothing_is_sent() {
+    let fixture = RolesFixture::new().await;
+    for (messages, field) in [
+        (r#"{}"#, "messages: must be a JSON array"),
+        (r#"[7]"#, "messages[0]: must be an object"),
+        (
+            r#"[{"channel": "email", "to": "a"}]"#,
+            "messages[0].pool: must name the pool",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "fax", "to": "a"}]"#,
+            "messages[0].channel: must be sms",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms"}]"#,
+            "messages[0].to: must name the recipient",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "priority": "x"}]"#,
+            "messages[0].priority: must be critical",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "subjekt": "x"}]"#,
+            "messages[0].subjekt: is not a field",
+        ),
+        (
+            r#"[{"pool": "notify:acme", "channel": "sms", "to": "a"}]"#,
+            "takes no jobs",
+        ),
+    ] {
+        let sql = format!("select flyball.notify_many('{messages}')");
+        let (code, message) = fixture.as_role("owner", &sql).await.unwrap();
+        assert_eq!(code, "22023", "{message}");
+        assert!(message.contains(field), "{message}");
+    }
+    assert_eq!(count(&fixture, "flyball.job").await, 0);
+}
+
+#[tokio::test]
+async fn a_critical_message_of_a_tenant_needs_leave() {
+    let fixture = RolesFixture::new().await;
+    let web = fixture.role("web");
+    fixture
+        .owner(&format!(
+            "insert into flyball.producer (role, tenant) values ('{web}', 'shop')"
+        ))
+        .await;
+    let critical = NOTIFY.replace("\"body\"", "\"priority\": \"critical\", \"body\"");
+    let enqueued = r#"select flyball.enqueue('notification', '{"priority": "critical"}', 'mail')"#;
+    for sql in [critical.as_str(), enqueued] {
+        let (code, message) = fixture.as_role("web", sql).await.unwrap();
+        assert_eq!(code, "42501", "{message}");
+        assert!(message.contains("critical"), "{message}");
+    }
+    fixture
+        .owner(&format!(
+            "update flyball.producer set critical = true where role = '{web}'"
+        ))
+        .await;
+    assert_eq!(fixture.as_role("web", &critical).await, None);
+    // Who has no tenant has no such limit.
+    assert_eq!(fixture.as_role("bank", &critical).await, None);
+}
+
+#[tokio::test]
+async fn from_rust_a_message_exists_if_its_transaction_commits_and_a_full_queue_refuses_it() {
+    let fixture = RolesFixture::new().await;
+    let queue = Queue::new(fixture.pool().clone());
+    queue.set_tenant_queue_max(2).await.unwrap();
+    let message = NewMessage::new(
+        "mail",
+        json!({"channel": "email", "to": "a@b.c", "body": "x"}),
+    );
+    let send = async |commits: bool| {
+        let mut transaction = fixture.pool().begin().await.unwrap();
+        sqlx::query("select flyball.as_tenant('acme', 'web')")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let sent = Client.notify(&mut *transaction, &message).await?;
+        if commits {
+            transaction.commit().await.unwrap();
+        }
+        Ok::<_, Error>(sent)
+    };
+    assert_eq!(send(false).await.unwrap().status, "held");
+    assert_eq!(count(&fixture, "flyball.pending").await, 0);
+    let first = send(true).await.unwrap();
+    assert_eq!(first.status, "held");
+    assert!(first.held_until.is_some());
+    send(true).await.unwrap();
+
+    let Err(Error::QueueFull {
+        tenant,
+        pending,
+        max,
+        ..
+    }) = send(true).await
+    else {
+        panic!("the third has room");
+    };
+
+    assert_eq!((tenant.as_str(), pending, max), ("acme", 2, 2));
+    let other = queue.notify_as("other", "", &message).await.unwrap();
+    assert_eq!(other.status, "held");
+    let operators = queue.notify_as("", "", &message).await.unwrap();
+    assert_eq!(
+        (operators.status.as_str(), operators.held_until),
+        ("queued", None)
+    );
+    // A limit of its own.
+    fixture
+        .owner("insert into flyball.tenant_limit values ('acme', 3)")
+        .await;
+    send(true).await.unwrap();
+}
