@@ -139,6 +139,10 @@ const SERVICES: &[(&str, &str)] = &[
         "reindex/backfill/follow.rs",
         "Copies changes from a source to a sink.",
     ),
+    (
+        "reindex/backfill/settle.rs",
+        "Reports answers to the throttle and schedules retries.",
+    ),
     ("reindex/source/mongodb/scan.rs", "Speaks to MongoDB."),
     ("reindex/source/mongodb/source.rs", "Speaks to MongoDB."),
     ("signals/mongodb.rs", "Speaks to MongoDB."),
