@@ -3,6 +3,9 @@
 pub mod keys;
 mod model;
 mod parse;
+#[cfg(test)]
+mod reference;
+mod values;
 
 pub use model::{
     ControllerTuning, Extractor, Heard, Policy, ProbeTarget, SIGNALS_MAX, SignalKind, SignalPolicy,

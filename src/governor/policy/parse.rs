@@ -1,14 +1,11 @@
 //! Reads a policy from a knobs file and reports all its errors, each with its line.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
-
-use super::keys::{self, Allowed, Default, PolicyTable};
+use super::keys::{self, PolicyTable};
 use super::model::{
     ControllerTuning, Extractor, Heard, Policy, ProbeTarget, SIGNALS_MAX, SignalKind, SignalPolicy,
     SignalSource,
 };
+use super::values::{Values, values};
 use crate::governor::actuator::Actuator;
 use crate::input::wording::must_be_one_of;
 use crate::input::{FileError, FileProblem, Reader, TomlDocument};
@@ -16,6 +13,7 @@ use crate::signals::exposition::Series;
 use crate::signals::figure::{ClusterFigure, ServerFigure};
 use crate::signals::probe::check_pointer;
 use crate::signals::promql;
+use std::collections::BTreeMap;
 
 impl Policy {
     /// Reads the policy in the knobs file `file` with the content `text`; `None` if it names no
@@ -540,73 +538,6 @@ fn check_probe(
 /// Returns an address without the credentials before its host.
 fn hidden(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
-}
-
-/// The values of one table that their keys accept.
-struct Values {
-    part: PolicyTable,
-    given: BTreeMap<&'static str, Value>,
-}
-
-impl Values {
-    fn given(&self, name: &str) -> bool {
-        self.given.contains_key(name)
-    }
-
-    fn given_number(&self, name: &str) -> Option<f64> {
-        self.given.get(name)?.as_f64()
-    }
-
-    fn default(&self, name: &str) -> Option<Default> {
-        keys::find(self.part, name).map(|key| key.default)
-    }
-
-    /// Returns the number given, or the key's default; 1 for a missing required key, which was
-    /// reported, so that reading continues.
-    fn number(&self, name: &str) -> f64 {
-        self.given_number(name)
-            .unwrap_or_else(|| match self.default(name) {
-                Some(Default::Number(x)) => x,
-                _ => 1.0,
-            })
-    }
-
-    fn flag(&self, name: &str) -> bool {
-        match (self.given.get(name), self.default(name)) {
-            (Some(Value::Bool(x)), _) => *x,
-            (_, Some(Default::Flag(x))) => x,
-            _ => false,
-        }
-    }
-
-    fn text(&self, name: &str) -> &str {
-        match (self.given.get(name), self.default(name)) {
-            (Some(Value::String(text)), _) => text,
-            (_, Some(Default::Word(word))) => word,
-            _ => "",
-        }
-    }
-}
-
-/// Reads the keys of a table by the table of keys.
-fn values(fields: &mut Reader<'_>, part: PolicyTable) -> Values {
-    let mut given = BTreeMap::new();
-    for key in keys::KEYS.iter().filter(|key| key.part == part) {
-        match fields.take(key.name) {
-            None if key.default == Default::Required => {
-                fields.missing(key.name, &key.allowed.description());
-            }
-            None => {}
-            Some(value) if key.allowed.accepts(&value) => {
-                given.insert(key.name, value);
-            }
-            Some(value) => match key.allowed {
-                Allowed::Word(words) => fields.wrong(key.name, must_be_one_of(words, &value)),
-                _ => fields.refuse(key.name, &key.allowed.description(), &value),
-            },
-        }
-    }
-    Values { part, given }
 }
 
 #[cfg(test)]

@@ -511,10 +511,8 @@ async fn every_refusal_that_the_document_declares_is_made_so() {
 
 /// Returns unsigned events of an existing account.
 fn unsigned() -> Ask {
-    ask()
-        .part("pool", "mail")
-        .part("account", "a1")
-        .text("application/json", "{}")
+    let account = ask().part("pool", "mail").part("account", "a1");
+    account.text("application/json", "{}")
 }
 
 #[tokio::test]

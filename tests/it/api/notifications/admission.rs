@@ -22,9 +22,9 @@ use crate::support::fixture::Fixture;
 use crate::support::{eventually, redis_prefix, stack};
 
 /// The unix time at which the seed's sample begins.
-const BEGIN_S: i64 = 1_744_714_200;
+pub(super) const BEGIN_S: i64 = 1_744_714_200;
 
-const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(20);
 
 /// Tokens: name, tenant, and whether they may send critical messages.
 const TOKENS: [(&str, &str, bool); 5] = [
@@ -35,16 +35,16 @@ const TOKENS: [(&str, &str, bool); 5] = [
     ("else", "other", true),
 ];
 
-struct Desk {
-    server: ApiServer,
-    clock: Arc<AtomicI64>,
+pub(super) struct AdmissionServer {
+    pub(super) server: ApiServer,
+    pub(super) clock: Arc<AtomicI64>,
 }
 
-async fn desk(limits: TenantLimits) -> Desk {
-    desk_on(&stack().await.redis_url.clone(), limits).await
+pub(super) async fn admission_server(limits: TenantLimits) -> AdmissionServer {
+    admission_server_on(&stack().await.redis_url.clone(), limits).await
 }
 
-async fn desk_on(redis_url: &str, limits: TenantLimits) -> Desk {
+pub(super) async fn admission_server_on(redis_url: &str, limits: TenantLimits) -> AdmissionServer {
     let clock = Arc::new(AtomicI64::new(BEGIN_S * 1_000_000));
     let now = clock.clone();
     let redis = RedisStore::connect(redis_url, &redis_prefix())
@@ -85,31 +85,36 @@ async fn desk_on(redis_url: &str, limits: TenantLimits) -> Desk {
             })
             .collect();
     });
-    Desk {
+    AdmissionServer {
         server: server.await,
         clock,
     }
 }
 
-fn secret(name: &str) -> String {
+pub(super) fn secret(name: &str) -> String {
     format!("0123456789-{name}")
 }
 
-fn message(n: usize) -> Value {
+pub(super) fn message(n: usize) -> Value {
     json!({"channel": "email", "to": format!("ada{n}@example.com"), "body": "x"})
 }
 
-impl Desk {
-    fn pass(&self, seconds: i64) {
+impl AdmissionServer {
+    pub(super) fn pass(&self, seconds: i64) {
         self.clock.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
     }
 
-    async fn ask(&self, who: &str, method: Method, path: &str) -> Response {
+    pub(super) async fn ask(&self, who: &str, method: Method, path: &str) -> Response {
         let request = self.server.request(method, path).bearer_auth(secret(who));
         request.send().await.unwrap()
     }
 
-    async fn send_with(&self, who: &str, body: &Value, headers: &[(&str, &str)]) -> Response {
+    pub(super) async fn send_with(
+        &self,
+        who: &str,
+        body: &Value,
+        headers: &[(&str, &str)],
+    ) -> Response {
         let path = "/api/v1/notifications";
         let mut request = self.server.request(Method::POST, path);
         for (name, value) in headers {
@@ -119,12 +124,12 @@ impl Desk {
         request.send().await.unwrap()
     }
 
-    async fn send(&self, who: &str, body: &Value) -> Response {
+    pub(super) async fn send(&self, who: &str, body: &Value) -> Response {
         self.send_with(who, body, &[]).await
     }
 
     /// Sends messages that are all admitted at once.
-    async fn admitted(&self, who: &str, numbers: std::ops::Range<usize>) {
+    pub(super) async fn admitted(&self, who: &str, numbers: std::ops::Range<usize>) {
         for n in numbers {
             let sent = self.send(who, &message(n)).await;
             assert_eq!(sent.status(), StatusCode::ACCEPTED, "{who} {n}");
@@ -132,7 +137,7 @@ impl Desk {
     }
 
     /// Runs messages that are admitted; returns the number that ran, once it is `count`.
-    async fn deliver(&self, count: i64) -> flyball::runner::Worker {
+    pub(super) async fn deliver(&self, count: i64) -> flyball::runner::Worker {
         let mut kinds = flyball::jobs::Kinds::default();
         kinds.register_fn("notification", |_: Job, _| async { Outcome::Done });
         let config = Config::default();
@@ -147,19 +152,19 @@ impl Desk {
         worker
     }
 
-    async fn ran(&self) -> i64 {
+    pub(super) async fn ran(&self) -> i64 {
         self.count("select count(*) from flyball.attempt where outcome = 'completed'")
             .await
     }
 
-    async fn count(&self, sql: &'static str) -> i64 {
+    pub(super) async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql)
             .fetch_one(&self.server.queue.pool)
             .await
             .unwrap()
     }
 
-    async fn queue_max(&self, messages: u32) {
+    pub(super) async fn queue_max(&self, messages: u32) {
         self.server
             .queue
             .set_tenant_queue_max(messages)
@@ -168,7 +173,7 @@ impl Desk {
     }
 }
 
-fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+pub(super) fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     response
         .headers()
         .get(name)
@@ -176,7 +181,7 @@ fn header<'a>(response: &'a Response, name: &str) -> &'a str {
 }
 
 /// The five headers of the seed: limit and remaining of the tenant, of the module, and the reset.
-fn limits_of(response: &Response) -> [&str; 5] {
+pub(super) fn limits_of(response: &Response) -> [&str; 5] {
     [
         "x-ratelimit-limit-tenant",
         "x-ratelimit-remaining-tenant",
@@ -189,11 +194,11 @@ fn limits_of(response: &Response) -> [&str; 5] {
 
 #[tokio::test]
 async fn the_fifty_first_of_a_module_is_queued_as_the_seed_says() {
-    let desk = desk(TenantLimits::default()).await;
-    desk.admitted("web", 0..50).await;
-    desk.pass(42);
+    let served = admission_server(TenantLimits::default()).await;
+    served.admitted("web", 0..50).await;
+    served.pass(42);
 
-    let late = desk.send("web", &message(50)).await;
+    let late = served.send("web", &message(50)).await;
 
     assert_eq!(late.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(header(&late, "retry-after"), "18");
@@ -225,7 +230,7 @@ async fn the_fifty_first_of_a_module_is_queued_as_the_seed_says() {
             &json!("RATE_LIMIT_EXCEEDED")
         )
     );
-    let shown: Value = desk
+    let shown: Value = served
         .ask("web", Method::GET, &location)
         .await
         .json()
@@ -239,28 +244,28 @@ async fn the_fifty_first_of_a_module_is_queued_as_the_seed_says() {
 
     // The k-th over the limit waits a minute more for each fifty.
     for k in 2..=51 {
-        let late = desk.send("web", &message(49 + k)).await;
+        let late = served.send("web", &message(49 + k)).await;
         let wait = (18 + 60 * ((k - 1) / 50)).to_string();
         assert_eq!(header(&late, "retry-after"), wait, "{k}");
     }
     // Another module of the tenant has its own fifty.
     assert_eq!(
-        desk.send("shop", &message(0)).await.status(),
+        served.send("shop", &message(0)).await.status(),
         StatusCode::ACCEPTED
     );
     // Nobody has delivered or claimed anything; at second 60 fifty more go, and no more.
-    desk.pass(18);
-    let worker = desk.deliver(50 + 1 + 50).await;
+    served.pass(18);
+    let worker = served.deliver(50 + 1 + 50).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(desk.ran().await, 101);
+    assert_eq!(served.ran().await, 101);
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn every_answer_about_messages_tells_the_limits() {
-    let desk = desk(TenantLimits::default()).await;
-    desk.admitted("web", 0..3).await;
-    desk.pass(10);
+    let served = admission_server(TenantLimits::default()).await;
+    served.admitted("web", 0..3).await;
+    served.pass(10);
     let told = ["100", "97", "50", "47", "1744714260"];
     for (method, path, status) in [
         (Method::GET, "/api/v1/notifications", 200),
@@ -268,14 +273,14 @@ async fn every_answer_about_messages_tells_the_limits() {
         (Method::GET, "/api/v1/notifications?state=nonsense", 400),
         (Method::DELETE, "/api/v1/notifications", 403),
     ] {
-        let answer = desk.ask("web", method.clone(), path).await;
+        let answer = served.ask("web", method.clone(), path).await;
         assert_eq!(answer.status(), status, "{method} {path}");
         assert_eq!(limits_of(&answer), told, "{method} {path}");
     }
-    let wrong = desk.send("web", &json!({"channel": "fax"})).await;
+    let wrong = served.send("web", &json!({"channel": "fax"})).await;
     assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(limits_of(&wrong), told);
-    let forbidden = desk
+    let forbidden = served
         .send(
             "web",
             &json!({"channel": "email", "to": "a@b.c", "body": "x", "priority": "critical"}),
@@ -283,31 +288,33 @@ async fn every_answer_about_messages_tells_the_limits() {
         .await;
     assert_eq!(forbidden.status(), StatusCode::FORBIDDEN);
     assert_eq!(limits_of(&forbidden), told);
-    let elsewhere = desk.ask("else", Method::GET, "/api/v1/notifications").await;
+    let elsewhere = served
+        .ask("else", Method::GET, "/api/v1/notifications")
+        .await;
     assert_eq!(
         limits_of(&elsewhere),
         ["100", "100", "50", "50", "1744714210"]
     );
-    let stranger = desk
+    let stranger = served
         .ask("nobody", Method::GET, "/api/v1/notifications")
         .await;
     assert_eq!(stranger.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(limits_of(&stranger), ["absent"; 5]);
-    let jobs = desk.ask("web", Method::GET, "/api/v1/jobs").await;
+    let jobs = served.ask("web", Method::GET, "/api/v1/jobs").await;
     assert_eq!(limits_of(&jobs), ["absent"; 5]);
 }
 
 #[tokio::test]
 async fn two_modules_use_up_their_tenant_and_critical_messages_go_all_the_same() {
-    let desk = desk(TenantLimits {
+    let served = admission_server(TenantLimits {
         critical_per_minute: 2,
         ..TenantLimits::default()
     })
     .await;
-    desk.admitted("web", 0..50).await;
-    desk.admitted("shop", 0..50).await;
+    served.admitted("web", 0..50).await;
+    served.admitted("shop", 0..50).await;
 
-    let third = desk.send("blog", &message(0)).await;
+    let third = served.send("blog", &message(0)).await;
 
     assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(limits_of(&third), ["100", "0", "50", "0", "1744714260"]);
@@ -317,7 +324,7 @@ async fn two_modules_use_up_their_tenant_and_critical_messages_go_all_the_same()
         "Tenant rate limit exceeded. Notification queued with 60s delay."
     );
     assert_eq!(
-        desk.send("else", &message(0)).await.status(),
+        served.send("else", &message(0)).await.status(),
         StatusCode::ACCEPTED
     );
 
@@ -327,7 +334,7 @@ async fn two_modules_use_up_their_tenant_and_critical_messages_go_all_the_same()
         body
     };
     for n in 0..2 {
-        let sent = desk.send("urgent", &critical(n)).await;
+        let sent = served.send("urgent", &critical(n)).await;
         assert_eq!(sent.status(), StatusCode::ACCEPTED);
         assert_eq!(
             limits_of(&sent)[1..4],
@@ -335,7 +342,7 @@ async fn two_modules_use_up_their_tenant_and_critical_messages_go_all_the_same()
         );
         assert_eq!(sent.json::<Value>().await.unwrap()["priority"], "critical");
     }
-    let beyond = desk
+    let beyond = served
         .send_with("urgent", &critical(2), &[("prefer", "respond-async")])
         .await;
     assert_eq!(beyond.status(), StatusCode::ACCEPTED);
@@ -348,9 +355,9 @@ async fn two_modules_use_up_their_tenant_and_critical_messages_go_all_the_same()
     );
     assert!(body["warnings"][0].as_str().unwrap().contains("critical"));
     // Only what was admitted runs: a hundred, one of another tenant, two critical ones.
-    let worker = desk.deliver(103).await;
+    let worker = served.deliver(103).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(desk.ran().await, 103);
+    assert_eq!(served.ran().await, 103);
     worker.stop().await;
 }
 
@@ -360,52 +367,52 @@ async fn a_client_that_repeats_until_it_is_accepted_sends_one_message() {
         per_module: 2,
         ..TenantLimits::default()
     };
-    let desk = desk(limits).await;
-    desk.admitted("web", 0..2).await;
+    let served = admission_server(limits).await;
+    served.admitted("web", 0..2).await;
     for (key, others) in [(None, 1), (Some("\"order-7\""), 2)] {
         let body = message(100 + others);
         let headers: Vec<(&str, &str)> = key
             .map(|key| ("idempotency-key", key))
             .into_iter()
             .collect();
-        let first = desk.send_with("web", &body, &headers).await;
+        let first = served.send_with("web", &body, &headers).await;
         assert_eq!(first.status(), StatusCode::TOO_MANY_REQUESTS);
         let id = first.json::<Value>().await.unwrap()["notificationId"].clone();
         for _ in 0..3 {
-            desk.pass(1);
-            let again = desk.send_with("web", &body, &headers).await;
+            served.pass(1);
+            let again = served.send_with("web", &body, &headers).await;
             assert_eq!(again.status(), StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(header(&again, "idempotent-replayed"), "true");
             assert_eq!(again.json::<Value>().await.unwrap()["notificationId"], id);
         }
     }
-    assert_eq!(desk.count("select count(*) from flyball.job").await, 4);
-    desk.pass(60);
-    let worker = desk.deliver(4).await;
+    assert_eq!(served.count("select count(*) from flyball.job").await, 4);
+    served.pass(60);
+    let worker = served.deliver(4).await;
 
     let headers = [("idempotency-key", "order-7")];
-    let after = desk.send_with("web", &message(102), &headers).await;
+    let after = served.send_with("web", &message(102), &headers).await;
     assert_eq!(after.status(), StatusCode::OK);
     assert_eq!(header(&after, "idempotent-replayed"), "true");
-    let other = desk.send_with("web", &message(103), &headers).await;
+    let other = served.send_with("web", &message(103), &headers).await;
     assert_eq!(other.status(), StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(
         other.json::<Value>().await.unwrap()["code"],
         "idempotency_key_reused"
     );
     // The key is the module's own.
-    let elsewhere = desk.send_with("shop", &message(103), &headers).await;
+    let elsewhere = served.send_with("shop", &message(103), &headers).await;
     assert_eq!(elsewhere.status(), StatusCode::ACCEPTED);
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn of_requests_at_once_with_one_key_one_is_handled() {
-    let desk = desk(TenantLimits::default()).await;
+    let served = admission_server(TenantLimits::default()).await;
     let body = message(1);
     let headers = [("idempotency-key", "once")];
     let all =
-        futures_util::future::join_all((0..8).map(|_| desk.send_with("web", &body, &headers)));
+        futures_util::future::join_all((0..8).map(|_| served.send_with("web", &body, &headers)));
     let statuses: Vec<u16> = all
         .await
         .iter()
@@ -422,26 +429,28 @@ async fn of_requests_at_once_with_one_key_one_is_handled() {
             .all(|status| [200, 202, 409].contains(status)),
         "{statuses:?}"
     );
-    assert_eq!(desk.count("select count(*) from flyball.job").await, 1);
-    let answer = desk.ask("web", Method::GET, "/api/v1/notifications").await;
+    assert_eq!(served.count("select count(*) from flyball.job").await, 1);
+    let answer = served
+        .ask("web", Method::GET, "/api/v1/notifications")
+        .await;
     assert_eq!(limits_of(&answer)[1], "99", "repeats take no slot");
 }
 
 #[tokio::test]
 async fn a_full_queue_refuses_exactly_the_next_and_concerns_one_tenant() {
-    let desk = desk(TenantLimits {
+    let served = admission_server(TenantLimits {
         per_module: 3,
         ..TenantLimits::default()
     })
     .await;
-    desk.queue_max(10).await;
+    served.queue_max(10).await;
     for n in 0..10 {
-        let sent = desk.send("web", &message(n)).await;
+        let sent = served.send("web", &message(n)).await;
         let expected = if n < 3 { 202 } else { 429 };
         assert_eq!(sent.status().as_u16(), expected, "{n}");
     }
 
-    let full = desk.send("web", &message(10)).await;
+    let full = served.send("web", &message(10)).await;
 
     assert_eq!(full.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(header(&full, "retry-after"), "300", "nothing has drained");
@@ -463,32 +472,34 @@ async fn a_full_queue_refuses_exactly_the_next_and_concerns_one_tenant() {
         )
     );
     assert_eq!(
-        desk.send("shop", &message(11)).await.status(),
+        served.send("shop", &message(11)).await.status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
     assert_eq!(
-        desk.send("else", &message(0)).await.status(),
+        served.send("else", &message(0)).await.status(),
         StatusCode::ACCEPTED
     );
     // A tenth more for critical messages.
     let mut critical = message(12);
     critical["priority"] = json!("critical");
     assert_eq!(
-        desk.send("urgent", &critical).await.status(),
+        served.send("urgent", &critical).await.status(),
         StatusCode::ACCEPTED
     );
     critical["to"] = json!("b@example.com");
     assert_eq!(
-        desk.send("urgent", &critical).await.status(),
+        served.send("urgent", &critical).await.status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
     // A refused message takes no slot.
-    let answer = desk.ask("shop", Method::GET, "/api/v1/notifications").await;
+    let answer = served
+        .ask("shop", Method::GET, "/api/v1/notifications")
+        .await;
     assert_eq!(limits_of(&answer)[3], "3");
     // What has ended frees its places.
-    let worker = desk.deliver(5).await;
+    let worker = served.deliver(5).await;
     eventually("there is room", SOON, || async {
-        let sent = desk.send("shop", &message(13)).await;
+        let sent = served.send("shop", &message(13)).await;
         (sent.status() == StatusCode::ACCEPTED).then_some(())
     })
     .await;
@@ -497,19 +508,20 @@ async fn a_full_queue_refuses_exactly_the_next_and_concerns_one_tenant() {
 
 #[tokio::test]
 async fn without_redis_everything_is_accepted_and_waits_but_critical_messages() {
-    let desk = desk_on("redis://127.0.0.1:9", TenantLimits::default()).await;
-    let sent = desk.send("web", &message(0)).await;
+    let served = admission_server_on("redis://127.0.0.1:9", TenantLimits::default()).await;
+    let sent = served.send("web", &message(0)).await;
     assert_eq!(sent.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(header(&sent, "retry-after"), "5");
     let told = limits_of(&sent);
     assert_eq!(told[..4], ["100", "0", "50", "0"]);
     let mut critical = message(1);
     critical["priority"] = json!("critical");
-    let sent = desk.send("urgent", &critical).await;
+    let sent = served.send("urgent", &critical).await;
     assert_eq!(sent.status(), StatusCode::ACCEPTED);
-    assert_eq!(desk.count("select count(*) from flyball.ready").await, 2);
+    assert_eq!(served.count("select count(*) from flyball.ready").await, 2);
     assert_eq!(
-        desk.count("select count(*) from flyball.job where admission_lane is not null")
+        served
+            .count("select count(*) from flyball.job where admission_lane is not null")
             .await,
         1
     );
@@ -517,257 +529,25 @@ async fn without_redis_everything_is_accepted_and_waits_but_critical_messages() 
 
 #[tokio::test]
 async fn a_limit_of_one_tenant_is_a_knob_that_frees_who_waits() {
-    let desk = desk(TenantLimits {
+    let served = admission_server(TenantLimits {
         per_module: 2,
         ..TenantLimits::default()
     })
     .await;
     for n in 0..5 {
-        desk.send("web", &message(n)).await;
+        served.send("web", &message(n)).await;
     }
-    let worker = desk.deliver(2).await;
-    desk.server
+    let worker = served.deliver(2).await;
+    served
+        .server
         .turn("notify:acme", &[("key_windows", "4/60")])
         .await;
     eventually("two more ran", SOON, || async {
-        (desk.ran().await == 4).then_some(())
+        (served.ran().await == 4).then_some(())
     })
     .await;
     let name = Name::new("notify:acme").unwrap();
-    let status = desk.server.store.status(&name).await.unwrap().unwrap();
+    let status = served.server.store.status(&name).await.unwrap().unwrap();
     assert_eq!(status.raw["made_from"], "notify:*");
     worker.stop().await;
-}
-
-/// A batch to so many recipients.
-fn batch(recipients: usize) -> Value {
-    let all: Vec<String> = (0..recipients)
-        .map(|n| format!("ada{n}@example.com"))
-        .collect();
-    json!({"channel": "email", "body": "x", "recipients": all})
-}
-
-impl Desk {
-    async fn send_batch(&self, who: &str, body: &Value) -> Response {
-        let path = "/api/v1/notifications/batch";
-        let request = self.server.request(Method::POST, path);
-        request
-            .bearer_auth(secret(who))
-            .json(body)
-            .send()
-            .await
-            .unwrap()
-    }
-
-    async fn batch(&self, who: &str, id: i64) -> Value {
-        let path = format!("/api/v1/notifications/batches/{id}");
-        let shown = self.ask(who, Method::GET, &path).await;
-        assert_eq!(shown.status(), StatusCode::OK);
-        shown.json().await.unwrap()
-    }
-
-    async fn change(&self, id: i64, change: &str) -> Value {
-        let path = format!("/api/v1/notifications/batches/{id}/{change}");
-        self.ask("web", Method::POST, &path)
-            .await
-            .json()
-            .await
-            .unwrap()
-    }
-
-    /// Accepts a batch, and returns its id.
-    async fn batch_of(&self, recipients: usize) -> i64 {
-        let sent = self.send_batch("web", &batch(recipients)).await;
-        assert_eq!(sent.status(), StatusCode::ACCEPTED);
-        let body: Value = sent.json().await.unwrap();
-        body["id"].as_i64().unwrap()
-    }
-
-    async fn worker(&self) -> flyball::runner::Worker {
-        let mut kinds = flyball::jobs::Kinds::default();
-        kinds.register_fn("notification", |_: Job, _| async { Outcome::Done });
-        let batches = flyball::admission::Batches::new(self.server.queue.clone());
-        kinds.register(
-            flyball::admission::BATCH,
-            flyball::admission::ExpandBatch::new(Some(batches)),
-        );
-        self.server.turn("default", &[("rps", "-1")]).await;
-        self.server
-            .start(Config::default(), kinds, &mut Registry::default())
-            .await
-    }
-
-    async fn until_ran(&self, count: i64) {
-        eventually(&format!("{count} messages ran"), SOON, || async {
-            let ran = self.messages_ran().await;
-            (ran == count).then_some(())
-        })
-        .await;
-    }
-
-    async fn messages_ran(&self) -> i64 {
-        self.count(
-            "select count(*) from flyball.attempt a join flyball.job j on j.id = a.job_id
-             where a.outcome = 'completed' and j.kind = 'notification'",
-        )
-        .await
-    }
-}
-
-#[tokio::test]
-async fn a_batch_of_a_hundred_is_enqueued_at_once_and_each_recipient_counts() {
-    let desk = desk(TenantLimits::default()).await;
-    let sent = desk.send_batch("web", &batch(100)).await;
-    assert_eq!(sent.status(), StatusCode::ACCEPTED);
-    assert_eq!(limits_of(&sent), ["100", "50", "50", "0", "1744714260"]);
-    assert_eq!(header(&sent, "notification-status"), "queued");
-    let body: Value = sent.json().await.unwrap();
-    assert_eq!(
-        (&body["state"], &body["recipients"]),
-        (&json!("running"), &json!(100))
-    );
-    let results = body["results"].as_array().unwrap();
-    let of = |status: &str| results.iter().filter(|one| one["status"] == status).count();
-    assert_eq!((of("queued"), of("waiting")), (50, 50));
-    let id = body["id"].as_i64().unwrap();
-    let shown = desk.batch("web", id).await;
-    assert_eq!(shown["counts"], json!({"queued": 50, "waiting": 50}));
-    assert_eq!(shown["estimate"], "2025-04-15T10:51:00Z");
-    // Another tenant has no such batch.
-    let path = format!("/api/v1/notifications/batches/{id}");
-    let elsewhere = desk.ask("else", Method::GET, &path).await;
-    assert_eq!(elsewhere.status(), StatusCode::NOT_FOUND);
-    let worker = desk.worker().await;
-    desk.until_ran(50).await;
-    desk.pass(60);
-    desk.until_ran(100).await;
-    worker.stop().await;
-}
-
-#[tokio::test]
-async fn five_hundred_recipients_take_ten_minutes_of_a_module() {
-    let desk = desk(TenantLimits::default()).await;
-    let over = desk.send_batch("web", &batch(501)).await;
-    assert_eq!(over.status(), StatusCode::BAD_REQUEST);
-    let body: Value = over.json().await.unwrap();
-    assert_eq!(
-        (&body["code"], &body["type"]),
-        (
-            &json!("BATCH_LIMIT_EXCEEDED"),
-            &json!("https://api.septemcore.com/problems/batch-limit-exceeded")
-        )
-    );
-    let id = desk.batch_of(500).await;
-    let shown = desk.batch("web", id).await;
-    assert_eq!(
-        (&shown["state"], &shown["counts"]),
-        (&json!("expanding"), &json!({"expanding": 500}))
-    );
-    // The last fifty go nine minutes after the first.
-    assert_eq!(shown["estimate"], "2025-04-15T10:59:00Z");
-    let worker = desk.worker().await;
-    for minute in 1..=10 {
-        desk.until_ran(50 * minute).await;
-        desk.pass(60);
-    }
-    assert_eq!(
-        desk.count("select count(*) from flyball.job where kind = 'notification'")
-            .await,
-        500
-    );
-    worker.stop().await;
-}
-
-#[tokio::test]
-async fn a_batch_that_does_not_fit_into_the_queue_is_refused_as_a_whole() {
-    let desk = desk(TenantLimits::default()).await;
-    desk.queue_max(200).await;
-    desk.batch_of(150).await;
-    for recipients in [51, 150] {
-        let full = desk.send_batch("shop", &batch(recipients)).await;
-        assert_eq!(
-            full.status(),
-            StatusCode::SERVICE_UNAVAILABLE,
-            "{recipients}"
-        );
-        assert_eq!(full.json::<Value>().await.unwrap()["code"], "QUEUE_FULL");
-    }
-    assert_eq!(
-        desk.send_batch("shop", &batch(50)).await.status(),
-        StatusCode::ACCEPTED
-    );
-    let worker = desk.worker().await;
-    desk.until_ran(100).await;
-    worker.stop().await;
-}
-
-#[tokio::test]
-async fn a_batch_is_paused_resumed_and_cancelled_and_its_numbers_add_up() {
-    let desk = desk(TenantLimits::default()).await;
-    let id = desk.batch_of(300).await;
-    assert_eq!(desk.change(id, "pause").await["state"], "paused");
-    let worker = desk.worker().await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(desk.messages_ran().await, 0);
-    assert_eq!(desk.change(id, "resume").await["state"], "expanding");
-    desk.until_ran(50).await;
-    eventually("all is enqueued", SOON, || async {
-        (desk.batch("web", id).await["state"] == "running").then_some(())
-    })
-    .await;
-
-    assert_eq!(desk.change(id, "pause").await["state"], "paused");
-    desk.pass(60);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(desk.messages_ran().await, 50);
-    assert_eq!(desk.batch("web", id).await["state"], "paused");
-    assert_eq!(desk.change(id, "resume").await["state"], "running");
-    desk.until_ran(100).await;
-
-    let cancelled = desk.change(id, "cancel").await;
-    assert_eq!(
-        cancelled,
-        json!({"state": "cancelled", "sent": 100, "cancelled": 200, "too_late": 0})
-    );
-    desk.pass(600);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(desk.messages_ran().await, 100);
-    let shown = desk.batch("web", id).await;
-    assert_eq!(shown["counts"]["cancelled"], 200);
-    assert_eq!(desk.change(id, "resume").await["code"], "wrong_state");
-    // Its places in the queue are free.
-    desk.queue_max(10).await;
-    assert_eq!(desk.batch_of(10).await, id + 1);
-    worker.stop().await;
-}
-
-#[tokio::test]
-async fn a_batch_that_is_sent_again_with_its_key_is_the_same() {
-    let desk = desk(TenantLimits::default()).await;
-    let send = async |body: &Value| {
-        let path = "/api/v1/notifications/batch";
-        let request = desk
-            .server
-            .request(Method::POST, path)
-            .header("idempotency-key", "b");
-        request
-            .bearer_auth(secret("web"))
-            .json(body)
-            .send()
-            .await
-            .unwrap()
-    };
-    let first = send(&batch(20)).await;
-    assert_eq!(first.status(), StatusCode::ACCEPTED);
-    let again = send(&batch(20)).await;
-    assert_eq!(again.status(), StatusCode::OK);
-    assert_eq!(
-        again.json::<Value>().await.unwrap()["id"],
-        first.json::<Value>().await.unwrap()["id"]
-    );
-    assert_eq!(
-        send(&batch(21)).await.status(),
-        StatusCode::UNPROCESSABLE_ENTITY
-    );
-    assert_eq!(desk.count("select count(*) from flyball.job").await, 20);
 }

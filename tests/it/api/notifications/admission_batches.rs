@@ -1,0 +1,246 @@
+//! Batches of tenants' messages over HTTP.
+
+use std::time::Duration;
+
+use flyball::jobs::{Job, Outcome};
+use flyball::runner::Config;
+use flyball::throttle::admission::TenantLimits;
+use prometheus_client::registry::Registry;
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::admission::*;
+use crate::support::eventually;
+/// A batch to so many recipients.
+fn batch(recipients: usize) -> Value {
+    let all: Vec<String> = (0..recipients)
+        .map(|n| format!("ada{n}@example.com"))
+        .collect();
+    json!({"channel": "email", "body": "x", "recipients": all})
+}
+
+impl AdmissionServer {
+    async fn send_batch(&self, who: &str, body: &Value) -> Response {
+        let path = "/api/v1/notifications/batch";
+        let request = self.server.request(Method::POST, path);
+        request
+            .bearer_auth(secret(who))
+            .json(body)
+            .send()
+            .await
+            .unwrap()
+    }
+
+    async fn batch(&self, who: &str, id: i64) -> Value {
+        let path = format!("/api/v1/notifications/batches/{id}");
+        let shown = self.ask(who, Method::GET, &path).await;
+        assert_eq!(shown.status(), StatusCode::OK);
+        shown.json().await.unwrap()
+    }
+
+    async fn change(&self, id: i64, change: &str) -> Value {
+        let path = format!("/api/v1/notifications/batches/{id}/{change}");
+        self.ask("web", Method::POST, &path)
+            .await
+            .json()
+            .await
+            .unwrap()
+    }
+
+    /// Accepts a batch, and returns its id.
+    async fn batch_of(&self, recipients: usize) -> i64 {
+        let sent = self.send_batch("web", &batch(recipients)).await;
+        assert_eq!(sent.status(), StatusCode::ACCEPTED);
+        let body: Value = sent.json().await.unwrap();
+        body["id"].as_i64().unwrap()
+    }
+
+    async fn worker(&self) -> flyball::runner::Worker {
+        let mut kinds = flyball::jobs::Kinds::default();
+        kinds.register_fn("notification", |_: Job, _| async { Outcome::Done });
+        let batches = flyball::admission::Batches::new(self.server.queue.clone());
+        kinds.register(
+            flyball::admission::BATCH,
+            flyball::admission::ExpandBatch::new(Some(batches)),
+        );
+        self.server.turn("default", &[("rps", "-1")]).await;
+        self.server
+            .start(Config::default(), kinds, &mut Registry::default())
+            .await
+    }
+
+    async fn until_ran(&self, count: i64) {
+        eventually(&format!("{count} messages ran"), SOON, || async {
+            let ran = self.messages_ran().await;
+            (ran == count).then_some(())
+        })
+        .await;
+    }
+
+    async fn messages_ran(&self) -> i64 {
+        self.count(
+            "select count(*) from flyball.attempt a join flyball.job j on j.id = a.job_id
+             where a.outcome = 'completed' and j.kind = 'notification'",
+        )
+        .await
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_a_hundred_is_enqueued_at_once_and_each_recipient_counts() {
+    let served = admission_server(TenantLimits::default()).await;
+    let sent = served.send_batch("web", &batch(100)).await;
+    assert_eq!(sent.status(), StatusCode::ACCEPTED);
+    assert_eq!(limits_of(&sent), ["100", "50", "50", "0", "1744714260"]);
+    assert_eq!(header(&sent, "notification-status"), "queued");
+    let body: Value = sent.json().await.unwrap();
+    assert_eq!(
+        (&body["state"], &body["recipients"]),
+        (&json!("running"), &json!(100))
+    );
+    let results = body["results"].as_array().unwrap();
+    let of = |status: &str| results.iter().filter(|one| one["status"] == status).count();
+    assert_eq!((of("queued"), of("waiting")), (50, 50));
+    let id = body["id"].as_i64().unwrap();
+    let shown = served.batch("web", id).await;
+    assert_eq!(shown["counts"], json!({"queued": 50, "waiting": 50}));
+    assert_eq!(shown["estimate"], "2025-04-15T10:51:00Z");
+    // Another tenant has no such batch.
+    let path = format!("/api/v1/notifications/batches/{id}");
+    let elsewhere = served.ask("else", Method::GET, &path).await;
+    assert_eq!(elsewhere.status(), StatusCode::NOT_FOUND);
+    let worker = served.worker().await;
+    served.until_ran(50).await;
+    served.pass(60);
+    served.until_ran(100).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn five_hundred_recipients_take_ten_minutes_of_a_module() {
+    let served = admission_server(TenantLimits::default()).await;
+    let over = served.send_batch("web", &batch(501)).await;
+    assert_eq!(over.status(), StatusCode::BAD_REQUEST);
+    let body: Value = over.json().await.unwrap();
+    assert_eq!(
+        (&body["code"], &body["type"]),
+        (
+            &json!("BATCH_LIMIT_EXCEEDED"),
+            &json!("https://api.septemcore.com/problems/batch-limit-exceeded")
+        )
+    );
+    let id = served.batch_of(500).await;
+    let shown = served.batch("web", id).await;
+    assert_eq!(
+        (&shown["state"], &shown["counts"]),
+        (&json!("expanding"), &json!({"expanding": 500}))
+    );
+    // The last fifty go nine minutes after the first.
+    assert_eq!(shown["estimate"], "2025-04-15T10:59:00Z");
+    let worker = served.worker().await;
+    for minute in 1..=10 {
+        served.until_ran(50 * minute).await;
+        served.pass(60);
+    }
+    assert_eq!(
+        served
+            .count("select count(*) from flyball.job where kind = 'notification'")
+            .await,
+        500
+    );
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_fit_into_the_queue_is_refused_as_a_whole() {
+    let served = admission_server(TenantLimits::default()).await;
+    served.queue_max(200).await;
+    served.batch_of(150).await;
+    for recipients in [51, 150] {
+        let full = served.send_batch("shop", &batch(recipients)).await;
+        assert_eq!(
+            full.status(),
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{recipients}"
+        );
+        assert_eq!(full.json::<Value>().await.unwrap()["code"], "QUEUE_FULL");
+    }
+    assert_eq!(
+        served.send_batch("shop", &batch(50)).await.status(),
+        StatusCode::ACCEPTED
+    );
+    let worker = served.worker().await;
+    served.until_ran(100).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_is_paused_resumed_and_cancelled_and_its_numbers_add_up() {
+    let served = admission_server(TenantLimits::default()).await;
+    let id = served.batch_of(300).await;
+    assert_eq!(served.change(id, "pause").await["state"], "paused");
+    let worker = served.worker().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(served.messages_ran().await, 0);
+    assert_eq!(served.change(id, "resume").await["state"], "expanding");
+    served.until_ran(50).await;
+    eventually("all is enqueued", SOON, || async {
+        (served.batch("web", id).await["state"] == "running").then_some(())
+    })
+    .await;
+
+    assert_eq!(served.change(id, "pause").await["state"], "paused");
+    served.pass(60);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(served.messages_ran().await, 50);
+    assert_eq!(served.batch("web", id).await["state"], "paused");
+    assert_eq!(served.change(id, "resume").await["state"], "running");
+    served.until_ran(100).await;
+
+    let cancelled = served.change(id, "cancel").await;
+    assert_eq!(
+        cancelled,
+        json!({"state": "cancelled", "sent": 100, "cancelled": 200, "too_late": 0})
+    );
+    served.pass(600);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(served.messages_ran().await, 100);
+    let shown = served.batch("web", id).await;
+    assert_eq!(shown["counts"]["cancelled"], 200);
+    assert_eq!(served.change(id, "resume").await["code"], "wrong_state");
+    // Its places in the queue are free.
+    served.queue_max(10).await;
+    assert_eq!(served.batch_of(10).await, id + 1);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_that_is_sent_again_with_its_key_is_the_same() {
+    let served = admission_server(TenantLimits::default()).await;
+    let send = async |body: &Value| {
+        let path = "/api/v1/notifications/batch";
+        let request = served
+            .server
+            .request(Method::POST, path)
+            .header("idempotency-key", "b");
+        request
+            .bearer_auth(secret("web"))
+            .json(body)
+            .send()
+            .await
+            .unwrap()
+    };
+    let first = send(&batch(20)).await;
+    assert_eq!(first.status(), StatusCode::ACCEPTED);
+    let again = send(&batch(20)).await;
+    assert_eq!(again.status(), StatusCode::OK);
+    assert_eq!(
+        again.json::<Value>().await.unwrap()["id"],
+        first.json::<Value>().await.unwrap()["id"]
+    );
+    assert_eq!(
+        send(&batch(21)).await.status(),
+        StatusCode::UNPROCESSABLE_ENTITY
+    );
+    assert_eq!(served.count("select count(*) from flyball.job").await, 20);
+}
