@@ -110,6 +110,7 @@ pub struct Batch {
     /// `waiting` for those that wait for the limits of the tenant, `duplicate` for those whose unique
     /// key another message holds, `cancelled`, or the state of the delivery. They add up to the
     /// recipients.
+    #[cfg_attr(feature = "api", schema(value_type = BTreeMap<String, u64>))]
     pub counts: BTreeMap<String, i64>,
     /// The time at which the last of those that wait is admitted, as estimated; `null` if none waits or
     /// it cannot be estimated.
