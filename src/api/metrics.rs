@@ -427,7 +427,7 @@ impl Sampled {
             ),
             (
                 "flyball_governor_durations",
-                "1 while the durations of jobs count, 0 while they say nothing of the load",
+                "1 while the durations of jobs count, 0 while they are independent of the load",
                 each(&|measured| {
                     let durations = measured.governor.as_ref()?.durations.as_ref()?;
                     Some(f64::from(u8::from(durations.verdict != Verdict::Silent)))
