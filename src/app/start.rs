@@ -123,6 +123,7 @@ impl App {
         descriptors::raise_limit();
         #[cfg(feature = "api")]
         let tokens = settings.tokens()?;
+        #[cfg(feature = "api")]
         let has_tokens = !tokens.is_empty() || settings.jwt.is_some();
         #[cfg(feature = "notifications")]
         let built = pools::build(settings, guard(settings)?)?;

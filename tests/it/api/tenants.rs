@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::tenants_fixture::{TwoTenants, jwt_of_acme, secret, two_tenants};
 
-/// What a caller bound to acme gets that has the scope of the route.
+/// The answer to a caller that is bound to acme and has the scope of the route.
 #[derive(Clone, Debug)]
 pub enum Expect {
     /// The route needs no token.

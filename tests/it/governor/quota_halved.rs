@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use flyball::app::Roles;
-use flyball::jobs::NewJob;
 use flyball_fakes::{Fake, FakeOptions, Speaks, WindowQuota};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::support::app::RunningApp;
+use crate::support::sms_pool::{self, sid};
 
 const ACCOUNTS: usize = 6;
 /// The quota of each account per second, before and after.
@@ -53,10 +53,6 @@ impl Deref for QuotaFixture {
     }
 }
 
-fn sid(n: usize) -> String {
-    format!("AC{n:032}")
-}
-
 /// The share of a hundred sleeps a second that ended late, until `over` says that it is enough.
 async fn lateness(mut over: tokio::sync::oneshot::Receiver<()>) -> f64 {
     let (mut all, mut late) = (0.0, 0.0);
@@ -85,8 +81,7 @@ async fn fixture() -> QuotaFixture {
     .unwrap();
     (1..=ACCOUNTS).for_each(|n| fake.set_quota(&sid(n), Some(WindowQuota::per_second(QUOTA))));
     let program = RunningApp::start(Roles::ALL, |folder| {
-        let (secret, knobs) = (folder.join("token"), folder.join("knobs"));
-        std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+        let knobs = folder.join("knobs");
         std::fs::create_dir(&knobs).unwrap();
         std::fs::write(
             knobs.join("sms.toml"),
@@ -98,18 +93,7 @@ async fn fixture() -> QuotaFixture {
             ),
         )
         .unwrap();
-        let mut text = format!(
-            "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = {QUOTA}\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n",
-            fake.url(),
-            secret.display().to_string(),
-        );
-        for n in 1..=ACCOUNTS {
-            text.push_str(&format!(
-                "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
-                sid(n)
-            ));
-        }
-        text
+        sms_pool::settings(folder, &fake, ACCOUNTS, QUOTA, "")
     });
     QuotaFixture {
         program: program.await,
@@ -119,14 +103,7 @@ async fn fixture() -> QuotaFixture {
 
 impl QuotaFixture {
     async fn send(&self, many: usize) {
-        let job = |n: usize| {
-            let args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "body": "the sale ends on Sunday"});
-            NewJob::new("notification", args).throttle("sms")
-        };
-        for from in (0..many).step_by(1000) {
-            let jobs: Vec<NewJob> = (from..(from + 1000).min(many)).map(job).collect();
-            self.app.queue.enqueue(&jobs).await.unwrap();
-        }
+        sms_pool::send(&self.app.queue, many).await;
     }
 
     /// Messages that the provider took, and requests that it refused.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use sqlx::Row;
 
 use crate::support::app::{RUNNER, RunningApp};
+use crate::support::sms_pool::{self, sid};
 use crate::support::{database, eventually, redis_prefix, stack};
 
 const SOON: Duration = Duration::from_secs(180);
@@ -34,28 +35,11 @@ impl Deref for SmsFixture {
     }
 }
 
-fn sid(n: usize) -> String {
-    format!("AC{n:032}")
-}
-
 /// Returns a pool `sms` of this many accounts at a fake Twilio, with further keys of the pool.
 async fn fixture(accounts: usize, keys: &str, options: FakeOptions) -> SmsFixture {
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
     let program = RunningApp::start(RUNNER, |folder| {
-        let secret = folder.join("token");
-        std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
-        let mut text = format!(
-            "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = 200\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n{keys}\n",
-            fake.url(),
-            secret.display().to_string(),
-        );
-        for n in 1..=accounts {
-            text.push_str(&format!(
-                "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
-                sid(n)
-            ));
-        }
-        text
+        sms_pool::settings(folder, &fake, accounts, 200.0, keys)
     });
     SmsFixture {
         program: program.await,

@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use flyball::app::Roles;
-use flyball::jobs::NewJob;
 use flyball_fakes::{Fake, FakeOptions, Speaks, WindowQuota};
-use serde_json::json;
 
 use crate::support::app::RunningApp;
+use crate::support::sms_pool::{self, sid};
 
 const ACCOUNTS: usize = 6;
 /// The quota of each account per second, which nothing tells.
@@ -19,10 +18,6 @@ const SAMPLES: usize = 100;
 /// The most messages that wait in slots, on average: what all accounts take in the tenth of a second for which a message may wait
 /// there, and as much again. The worker has 64.
 const WAITING: f64 = 2.0 * 0.1 * QUOTA * ACCOUNTS as f64;
-
-fn sid(n: usize) -> String {
-    format!("AC{n:032}")
-}
 
 struct SlotsFixture {
     fake: Fake,
@@ -36,20 +31,7 @@ async fn fixture(tells_delay: bool) -> SlotsFixture {
     };
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
     let program = RunningApp::start(Roles::ALL, |folder| {
-        let secret = folder.join("token");
-        std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
-        let mut text = format!(
-            "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = -1\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n",
-            fake.url(),
-            secret.display().to_string(),
-        );
-        for n in 1..=ACCOUNTS {
-            text.push_str(&format!(
-                "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
-                sid(n)
-            ));
-        }
-        text
+        sms_pool::settings(folder, &fake, ACCOUNTS, -1.0, "")
     });
     SlotsFixture {
         program: program.await,
@@ -59,14 +41,7 @@ async fn fixture(tells_delay: bool) -> SlotsFixture {
 
 impl SlotsFixture {
     async fn send(&self, many: usize) {
-        let job = |n: usize| {
-            let args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "body": "the sale ends on Sunday"});
-            NewJob::new("notification", args).throttle("sms")
-        };
-        for from in (0..many).step_by(1000) {
-            let jobs: Vec<NewJob> = (from..(from + 1000).min(many)).map(job).collect();
-            self.program.app.queue.enqueue(&jobs).await.unwrap();
-        }
+        sms_pool::send(&self.program.app.queue, many).await;
     }
 
     /// Returns the mean number of messages that hold a slot and are not at the provider.

@@ -19,6 +19,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis_cluster;
 pub mod redis_server;
+pub mod sms_pool;
 pub mod timeline;
 
 use flyball::throttle::{Name, RedisStore, Store};
