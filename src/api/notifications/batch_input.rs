@@ -77,6 +77,8 @@ pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Pro
     };
     let mut has_told_base = false;
     for (place, recipient) in recipients.into_iter().enumerate() {
+        // A text is the address itself: it has no fields, and the others are those of the batch.
+        let is_address = recipient.is_string();
         let merged = match merge(&base, recipient) {
             Ok(merged) => merged,
             Err(message) => {
@@ -92,7 +94,9 @@ pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Pro
             Err(wrong) => {
                 for error in wrong.listed {
                     let field = error.pointer.split('/').nth(1).unwrap_or_default();
-                    if OF_RECIPIENT.contains(&field) {
+                    if is_address && field == "to" {
+                        refuse(&mut found, place, "", error.message);
+                    } else if !is_address && OF_RECIPIENT.contains(&field) {
                         refuse(&mut found, place, &error.pointer, error.message);
                     } else if !has_told_base {
                         errors.body(error.pointer, error.message);
@@ -212,7 +216,7 @@ mod tests {
             read_it(body(false)).unwrap_err(),
             (
                 422,
-                ["/recipients/1/to", "/recipients/2", "/recipients/3"]
+                ["/recipients/1", "/recipients/2", "/recipients/3"]
                     .map(str::to_owned)
                     .to_vec()
             )
