@@ -7,7 +7,7 @@
 
 create schema if not exists flyball;
 
--- === Identifiers =====================================================================================================
+-- === Identifiers =================================================================================
 
 -- 15 bits of day above 38 bits of sequence: ids stay below 2^53 (exact in JavaScript), and a day is
 -- a range of ids.
@@ -35,7 +35,7 @@ return ('x' || encode(substr(sha256(convert_to(throttle || chr(31) || key, 'UTF8
 create type flyball.outcome as enum
     ('completed', 'failed', 'throttled', 'snoozed', 'dead', 'cancelled', 'lost', 'handed_back', 'ambiguous', 'dropped', 'merged');
 
--- === Jobs ============================================================================================================
+-- === Jobs ========================================================================================
 
 -- Written once. Partitioned by day through the id; old days are truncated, not deleted row by row.
 --
@@ -177,7 +177,7 @@ create index unique_holder_job on flyball.unique_holder (job_id);
 -- Finds expired unique keys without reading the others.
 create index unique_holder_expires on flyball.unique_holder (expires_at) where expires_at is not null;
 
--- === Lanes and kinds =================================================================================================
+-- === Lanes and kinds =============================================================================
 
 -- The directory of lanes, written by the worker that first sees a lane and never by enqueue.
 create table flyball.lane (
@@ -189,7 +189,7 @@ create table flyball.lane (
     weight     real        not null default 1 check (weight > 0 and weight <= 1000),
     -- Number of ready jobs when the lane was last walked, and the time of that write. Only changes
     -- are written, and at least once a day for a lane that still has jobs, so that unused lanes can
-    -- be told from used ones.
+    -- be distinguished from used ones.
     depth      bigint      not null default 0,
     depth_at   timestamptz not null default now()
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
@@ -214,7 +214,7 @@ create table flyball.kind (
 );
 insert into flyball.kind (name, public) values ('http', true), ('notification', true), ('reindex', false);
 
--- === Days ============================================================================================================
+-- === Days ========================================================================================
 
 -- Creates the partitions of a day. Attaching an existing table takes such a weak lock on the parent
 -- that workers and producers continue.

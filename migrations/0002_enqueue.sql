@@ -11,7 +11,7 @@
 -- needs more than an insert (a unique key, a later time, a lane with a limit), goes through the one
 -- function that knows every rule and message.
 
--- === The caller ======================================================================================================
+-- === The caller ==================================================================================
 
 -- The calling role: that of SET ROLE if it is set, else the login. Inside `security definer`
 -- functions `current_user` is their owner; this still names the caller, also behind a pooler, whose
@@ -70,7 +70,7 @@ begin
     return (select coalesce(string_agg(k.name, ', ' order by k.name), 'none') from flyball.kind k where flyball.may_enqueue(k.name));
 end $$;
 
--- === Tenants =========================================================================================================
+-- === Tenants =====================================================================================
 
 -- The tenant and module that `flyball.producer` gives the calling role, itself or as a member of
 -- another; nulls if it gives none. A row of the role itself goes first.
@@ -98,14 +98,14 @@ return case when flyball.is_operator() then coalesce(current_setting('flyball.te
 create function flyball.caller_module() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    named constant text := coalesce(current_setting('flyball.module', true), '');
-    mine  record;
+    session_module constant text := coalesce(current_setting('flyball.module', true), '');
+    identity       record;
 begin
     if flyball.is_operator() then
-        return named;
+        return session_module;
     end if;
-    select * into mine from flyball.role_tenant();
-    return case when mine.tenant is null then '' else coalesce(mine.module, nullif(named, ''), flyball.caller()::text) end;
+    select * into identity from flyball.role_tenant();
+    return case when identity.tenant is null then '' else coalesce(identity.module, nullif(session_module, ''), flyball.caller()::text) end;
 end $$;
 
 -- Acts for a tenant and one of its modules until the end of the transaction: the jobs that it
@@ -113,10 +113,10 @@ end $$;
 create function flyball.as_tenant(tenant text, module text default '') returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    mine    record;
-    field   text := 'tenant';
-    problem text;
-    code    text := '22023';
+    identity record;
+    field    text := 'tenant';
+    problem  text;
+    code     text := '22023';
 begin
     if as_tenant.tenant is null or as_tenant.tenant !~ '^[A-Za-z0-9._/:{}-]{0,64}$' then
         problem := format('%s is not a tenant; use 1 to 64 letters, digits or any of . _ - / : { }, or '''' for none',
@@ -126,16 +126,16 @@ begin
         problem := 'must be a name of at most 64 bytes without control characters, or '''' for none';
     elsif not flyball.is_operator() then
         code := '42501';
-        select * into mine from flyball.role_tenant();
-        if mine.tenant is null then
+        select * into identity from flyball.role_tenant();
+        if identity.tenant is null then
             problem := format('role %s has no tenant; an operator gives it one in flyball.producer', to_json(flyball.caller()));
-        elsif as_tenant.tenant not in ('', mine.tenant) then
+        elsif as_tenant.tenant not in ('', identity.tenant) then
             problem := format('%s is not the tenant of role %s; it acts for %s', to_json(as_tenant.tenant), to_json(flyball.caller()),
-                to_json(mine.tenant));
-        elsif as_tenant.module not in ('', mine.module) then
+                to_json(identity.tenant));
+        elsif as_tenant.module not in ('', identity.module) then
             field := 'module';
             problem := format('%s is not the module of role %s; it acts for %s', to_json(as_tenant.module), to_json(flyball.caller()),
-                to_json(mine.module));
+                to_json(identity.module));
         end if;
     end if;
     if problem is not null then
@@ -149,13 +149,13 @@ end $$;
 create function flyball.unique_owner() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    mine constant text := flyball.caller_tenant();
+    owner_tenant constant text := flyball.caller_tenant();
 begin
-    return case when mine <> '' then 'tenant:' || mine when flyball.is_operator() then '' else 'role:' || flyball.caller() end;
+    return case when owner_tenant <> '' then 'tenant:' || owner_tenant when flyball.is_operator() then '' else 'role:' || flyball.caller() end;
 end $$;
 
--- The tenant that owns a throttle, by its name: `notify:<tenant>` or `tenant:<tenant>/<name>`; null for
--- a shared one. The same as `throttle::tenant::tenant_of`.
+-- The tenant that owns a throttle, by its name: `notify:<tenant>` or `tenant:<tenant>/<name>`; null
+-- for a shared one. The same as `throttle::tenant::tenant_of`.
 create function flyball.throttle_tenant(throttle text) returns text
 language sql immutable parallel safe
 return case when starts_with(throttle, 'notify:') then nullif(substr(throttle, 8), '')
@@ -190,7 +190,7 @@ begin
     where register_kind.public <> k.public;
 end $$;
 
--- === The highest cost ================================================================================================
+-- === The highest cost ============================================================================
 
 -- The highest cost of a job that a throttle accepts, by its recorded knobs: `max_cost`, else 10
 -- windows of tokens, and at least 1000. An unreadable value counts as absent, as in
@@ -215,7 +215,7 @@ begin
     return case when rate < 0 then 1e9 else least(greatest(10 * coalesce(span, 1) * coalesce(rate, 0), 1000), 1e9) end;
 end $$;
 
--- === Validation ======================================================================================================
+-- === Validation ==================================================================================
 
 -- Version, trace id, parent id and flags in the format of W3C Trace Context; a trace id or a parent
 -- id of zeros is invalid.
@@ -255,8 +255,8 @@ create function flyball.check_job(
 language plpgsql stable as $$
 #variable_conflict use_variable
 declare
-    known text;
-    most  float8;
+    known_kinds text;
+    cost_max    float8;
 begin
     code := '22023';
     field := 'kind';
@@ -267,12 +267,12 @@ begin
         message := format('is %s bytes long; at most 128 are allowed', octet_length(kind));
         return;
     elsif not exists (select 1 from flyball.kind k where k.name = kind) then
-        select string_agg(k.name, ', ' order by k.name) into known from flyball.kind k;
-        message := format('%s is not a kind that any worker has registered; known kinds: %s', to_json(kind), known);
+        select string_agg(k.name, ', ' order by k.name) into known_kinds from flyball.kind k;
+        message := format('%s is not a kind that any worker has registered; known kinds: %s', to_json(kind), known_kinds);
         return;
     elsif not trusted and not flyball.may_enqueue(kind) then
         code := '42501';
-        message := format('%s is not public, and role %s has no leave to enqueue it; it may enqueue: %s', to_json(kind),
+        message := format('%s is not public, and role %s may not enqueue it; it may enqueue: %s', to_json(kind),
             to_json(flyball.caller()), flyball.enqueueable());
         return;
     end if;
@@ -297,7 +297,7 @@ begin
         return;
     elsif not trusted and throttle like 'api:%' then
         code := '42501';
-        message := format('%s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own', to_json(throttle));
+        message := format('%s is a throttle of the HTTP API itself, in which only operators may enqueue; name one of your own', to_json(throttle));
         return;
     elsif not trusted and flyball.throttle_tenant(throttle) <> flyball.caller_tenant() then
         code := '42501';
@@ -320,7 +320,7 @@ begin
         and flyball.tenant_of(coalesce(owner, flyball.unique_owner())) <> '' and not flyball.may_send_critical()
     then
         code := '42501';
-        message := format('is 0 (critical), and role %s has no leave to send critical messages; an operator gives it in flyball.producer',
+        message := format('is 0 (critical), and role %s may not send critical messages; an operator permits it in flyball.producer',
             to_json(flyball.caller()));
         return;
     end if;
@@ -354,9 +354,9 @@ begin
         message := format('is %s; allowed is more than 0 and at most 1e9 tokens', coalesce(cost::text, 'null'));
         return;
     end if;
-    most := flyball.max_cost(throttle);
-    if cost > most then
-        message := format('is %s; throttle %s takes jobs of at most %s tokens (its knob max_cost)', cost, throttle, most);
+    cost_max := flyball.max_cost(throttle);
+    if cost > cost_max then
+        message := format('is %s; throttle %s takes jobs of at most %s tokens (its knob max_cost)', cost, throttle, cost_max);
         return;
     end if;
 
@@ -419,30 +419,30 @@ begin
     field := null;
 end $$;
 
--- === Reads of an enqueue =============================================================================================
+-- === Reads of an enqueue =========================================================================
 
 -- Checks a lane's limit for `adding` more jobs: null if there is no limit or enough room, else the
 -- depth and the limit. Counting stops one above the limit and at 5,000: a higher limit is compared
 -- with the depth recorded when the lane was last walked, which is cheap and some seconds old. A
 -- recorded depth that is older than ten minutes refuses nothing. A bitmap scan would read the whole
--- lane before counting. An unreadable knob is no limit.
-create function flyball.check_backlog(door text, throttle text, key text, lane bigint, adding bigint, out backlog jsonb)
+-- lane before counting. An unreadable knob sets no limit.
+create function flyball.check_backlog(entry_point text, throttle text, key text, lane bigint, adding bigint, out backlog jsonb)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_variable
 declare
-    most    constant bigint := 5000;
-    cap     bigint;
-    depth   bigint;
-    counted bigint;
-    word    text;
+    count_max     constant bigint := 5000;
+    cap           bigint;
+    depth         bigint;
+    ready_count   bigint;
+    overflow_mode text;
 begin
-    select (b.fields ->> 'max_backlog')::numeric::bigint, b.fields ->> 'on_backlog' into cap, word
+    select (b.fields ->> 'max_backlog')::numeric::bigint, b.fields ->> 'on_backlog' into cap, overflow_mode
     from flyball.knobs b
     where b.throttle = throttle and b.fields ->> 'max_backlog' ~ '^\d{1,10}(\.0*)?$';
     if cap is null then
         return;
     end if;
-    if cap > most then
+    if cap > count_max then
         select l.depth into depth
         from flyball.lane l
         cross join flyball.sweep s
@@ -451,16 +451,16 @@ begin
             return;
         end if;
     end if;
-    select count(*) into counted from (select from flyball.ready r where r.lane_id = lane limit least(cap, most) + 1) as page;
-    depth := case when counted > most then greatest(counted, depth) else counted end;
+    select count(*) into ready_count from (select from flyball.ready r where r.lane_id = lane limit least(cap, count_max) + 1) as page;
+    depth := case when ready_count > count_max then greatest(ready_count, depth) else ready_count end;
     if depth + adding <= cap then
         return;
     end if;
-    if word = 'reject' then
+    if overflow_mode = 'reject' then
         raise exception using
             errcode = '53400',
             message = format('%s: throttle %s, key %s: %s jobs of this lane are ready%s; its knob max_backlog allows %s',
-                door, to_json(throttle), to_json(key), depth,
+                entry_point, to_json(throttle), to_json(key), depth,
                 case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
             hint = 'Nothing was enqueued. Try again when some have run, or raise the knob max_backlog.',
             constraint = 'max_backlog', schema = throttle, column = key, datatype = format('%s/%s', depth, cap);
@@ -473,11 +473,11 @@ create function flyball.notification_priority(args jsonb) returns int
 language sql immutable parallel safe
 return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when 'low' then 3 else 2 end;
 
--- === One job, all rules ==============================================================================================
+-- === One job, all rules ==========================================================================
 
 -- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs.
 create function flyball.admit_unchecked(
-    door text,
+    entry_point text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
     debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
@@ -485,21 +485,21 @@ create function flyball.admit_unchecked(
 language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
-    held     record;
-    now_it   record;
-    tried    boolean;
-    stood_in bigint;
-    lane     bigint := flyball.lane_of(throttle, key);
-    whose    constant text := flyball.tenant_of(owner);
+    holder       record;
+    holder_state record;
+    attempted    boolean;
+    old_lane     bigint;
+    lane         bigint := flyball.lane_of(throttle, key);
+    owner_tenant constant text := flyball.tenant_of(owner);
     -- The lane in which a message of a tenant waits, unless the entry point took its slot.
-    waits_in constant bigint := case when kind = 'notification' and whose <> '' and not admitted
-        then flyball.lane_of(flyball.admission_throttle(whose), module) end;
-    stand    constant bigint := coalesce(waits_in, lane);
-    due      timestamptz := coalesce(now() + debounce, run_at);
-    digest   bytea;
-    until    constant timestamptz := now() + unique_for;
-    begun    timestamptz := case when debounce is not null then now() end;
-    replaces constant boolean := replace or debounce is not null;
+    waiting_lane constant bigint := case when kind = 'notification' and owner_tenant <> '' and not admitted
+        then flyball.lane_of(flyball.admission_throttle(owner_tenant), module) end;
+    target_lane  constant bigint := coalesce(waiting_lane, lane);
+    due_at       timestamptz := coalesce(now() + debounce, run_at);
+    digest       bytea;
+    until        constant timestamptz := now() + unique_for;
+    burst_start  timestamptz := case when debounce is not null then now() end;
+    replaces     constant boolean := replace or debounce is not null;
 begin
     job_id := flyball.next_id();
     duplicate := false;
@@ -511,58 +511,58 @@ begin
         -- transaction do so.
         for round in 1..1000 loop
             if round = 1000 then
-                raise exception using errcode = '40001', message = format('%s: the job that holds the unique_key kept moving', door),
+                raise exception using errcode = '40001', message = format('%s: the job that holds the unique_key kept moving', entry_point),
                     hint = 'Nothing was enqueued. Try again.';
             end if;
             -- A second producer of the same new key waits here until the first commits or rolls
             -- back.
-            insert into flyball.unique_holder as u (digest, job_id, expires_at, since) values (digest, job_id, until, begun)
+            insert into flyball.unique_holder as u (digest, job_id, expires_at, since) values (digest, job_id, until, burst_start)
             on conflict do nothing;
             exit when found;
 
             if replaces then
                 -- Producers that replace run one after another, so that the key cannot pass to
                 -- another job during the search for this one.
-                select u.job_id, u.expires_at, u.since into held from flyball.unique_holder u where u.digest = digest for update;
+                select u.job_id, u.expires_at, u.since into holder from flyball.unique_holder u where u.digest = digest for update;
                 continue when not found;
                 -- Promotion moves a job from here to `ready`, so this is the order of the search.
                 -- The transaction that deletes the row has the job: a claim skips it or was faster.
-                delete from flyball.scheduled s where s.job_id = held.job_id returning null::bigint, s.attempt > 0 into stood_in, tried;
+                delete from flyball.scheduled s where s.job_id = holder.job_id returning null::bigint, s.attempt > 0 into old_lane, attempted;
                 if not found then
                     delete from flyball.ready r
-                    where r.lane_id in ((select j.lane_id from flyball.job j where j.id = held.job_id),
-                            (select j.admission_lane from flyball.job j where j.id = held.job_id))
-                        and r.priority = (select j.priority from flyball.job j where j.id = held.job_id) and r.job_id = held.job_id
-                    returning r.lane_id, r.attempt > 0 into stood_in, tried;
+                    where r.lane_id in ((select j.lane_id from flyball.job j where j.id = holder.job_id),
+                            (select j.admission_lane from flyball.job j where j.id = holder.job_id))
+                        and r.priority = (select j.priority from flyball.job j where j.id = holder.job_id) and r.job_id = holder.job_id
+                    returning r.lane_id, r.attempt > 0 into old_lane, attempted;
                 end if;
                 replaced := found;
                 exit when replaced;
             else
-                select u.job_id, u.expires_at, u.since into held from flyball.unique_holder u where u.digest = digest;
+                select u.job_id, u.expires_at, u.since into holder from flyball.unique_holder u where u.digest = digest;
                 continue when not found;
             end if;
 
             -- One statement and so one snapshot, in which a job is in one table only.
-            select exists (select from flyball.scheduled s where s.job_id = held.job_id)
+            select exists (select from flyball.scheduled s where s.job_id = holder.job_id)
                     or exists (
                         select from flyball.ready r
-                        where r.lane_id in ((select j.lane_id from flyball.job j where j.id = held.job_id),
-                                (select j.admission_lane from flyball.job j where j.id = held.job_id))
-                            and r.priority = (select j.priority from flyball.job j where j.id = held.job_id) and r.job_id = held.job_id
-                    ) as waits,
-                exists (select from flyball.lease l where l.job_id = held.job_id) as runs
-            into now_it;
-            continue when replaces and now_it.waits;
-            if not replaces and (held.expires_at > now() or held.expires_at is null and (now_it.waits or now_it.runs)) then
-                job_id := held.job_id;
+                        where r.lane_id in ((select j.lane_id from flyball.job j where j.id = holder.job_id),
+                                (select j.admission_lane from flyball.job j where j.id = holder.job_id))
+                            and r.priority = (select j.priority from flyball.job j where j.id = holder.job_id) and r.job_id = holder.job_id
+                    ) as is_waiting,
+                exists (select from flyball.lease l where l.job_id = holder.job_id) as is_running
+            into holder_state;
+            continue when replaces and holder_state.is_waiting;
+            if not replaces and (holder.expires_at > now() or holder.expires_at is null and (holder_state.is_waiting or holder_state.is_running)) then
+                job_id := holder.job_id;
                 duplicate := true;
                 return;
             end if;
 
             -- The key passes to the new job: it has expired, or the job that held it is running or
             -- has ended.
-            update flyball.unique_holder as u set job_id = job_id, expires_at = until, since = begun
-            where u.digest = digest and u.job_id = held.job_id and u.expires_at is not distinct from held.expires_at;
+            update flyball.unique_holder as u set job_id = job_id, expires_at = until, since = burst_start
+            where u.digest = digest and u.job_id = holder.job_id and u.expires_at is not distinct from holder.expires_at;
             exit when found;
         end loop;
     end if;
@@ -571,49 +571,49 @@ begin
         -- The waiting job keeps its place and its id and gets the new arguments. Workers read it
         -- only after they claim the row that is inserted below, so none can run it with the old
         -- arguments.
-        job_id := held.job_id;
+        job_id := holder.job_id;
         duplicate := true;
-        -- The burst of the waiting job continues. A job that was not delayed is no burst, and one
-        -- that was tried and failed is over: then a new burst begins, with all attempts.
-        if debounce is not null and not tried then
-            begun := coalesce(held.since, begun);
+        -- The burst of the waiting job continues. A job that was not delayed is not a burst, and
+        -- one that was tried and failed is over: then a new burst begins, with all attempts.
+        if debounce is not null and not attempted then
+            burst_start := coalesce(holder.since, burst_start);
         end if;
-        update flyball.unique_holder as u set since = begun where u.digest = digest and u.since is distinct from begun;
-        due := least(due, begun + coalesce(debounce_max, debounce * 10));
+        update flyball.unique_holder as u set since = burst_start where u.digest = digest and u.since is distinct from burst_start;
+        due_at := least(due_at, burst_start + coalesce(debounce_max, debounce * 10));
         update flyball.job as j
-        set lane_id = lane, priority = priority, max_attempts = max_attempts, cost = cost, run_at = due, throttle = throttle,
+        set lane_id = lane, priority = priority, max_attempts = max_attempts, cost = cost, run_at = due_at, throttle = throttle,
             key = key, args = args, traceparent = traceparent, timeout_s = extract(epoch from timeout),
-            module = module, admission_lane = waits_in
+            module = module, admission_lane = waiting_lane
         where j.id = job_id;
         delete from flyball.checkpoint c where c.job_id = job_id;
     else
         if to_regclass('flyball.job_' || (job_id >> 38)) is null then
             perform flyball.ensure_day(job_id >> 38);
         end if;
-        if due is null or due <= now() then
-            backlog := flyball.check_backlog(door, throttle, key, lane, 1);
+        if due_at is null or due_at <= now() then
+            backlog := flyball.check_backlog(entry_point, throttle, key, lane, 1);
         end if;
-        if kind = 'notification' and whose <> '' then
-            perform flyball.note_pending(door, whose, array[job_id], priority = 0);
+        if kind = 'notification' and owner_tenant <> '' then
+            perform flyball.record_pending(entry_point, owner_tenant, array[job_id], priority = 0);
         end if;
         insert into flyball.job
             (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, unique_key, unique_until, args,
              traceparent, timeout_s, module, admission_lane)
-        values (job_id, lane, priority, max_attempts, cost, due, kind, throttle, key, whose, digest, until, args,
-            traceparent, extract(epoch from timeout), module, waits_in);
+        values (job_id, lane, priority, max_attempts, cost, due_at, kind, throttle, key, owner_tenant, digest, until, args,
+            traceparent, extract(epoch from timeout), module, waiting_lane);
     end if;
 
-    if due is null or due <= now() then
+    if due_at is null or due_at <= now() then
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
-        values (stand, priority, job_id, cost, unique_key is not null and unique_for is null);
+        values (target_lane, priority, job_id, cost, unique_key is not null and unique_for is null);
         -- Producers notify only while a dispatcher sleeps: an active one sees new jobs by their
         -- ids. A job with an old id that just came to this lane would be found late.
-        if replaced and stood_in is distinct from stand or coalesce((select d.asleep from flyball.wakeup d), true) then
-            perform pg_notify('flyball', stand::text);
+        if replaced and old_lane is distinct from target_lane or coalesce((select d.asleep from flyball.wakeup d), true) then
+            perform pg_notify('flyball', target_lane::text);
         end if;
     else
         insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
-        values (job_id, due, stand, priority, cost, false, unique_key is not null and unique_for is null);
+        values (job_id, due_at, target_lane, priority, cost, false, unique_key is not null and unique_for is null);
     end if;
 end $$;
 
@@ -622,7 +622,7 @@ end $$;
 -- replaces the waiting one, as with `replace`, and the history of that one records it. The recorded
 -- knobs are at most a second or so old; an unreadable knob counts as wait.
 create function flyball.admit(
-    door text,
+    entry_point text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
     debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
@@ -634,14 +634,14 @@ declare
         and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
 begin
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
-    from flyball.admit_unchecked(door, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
+    from flyball.admit_unchecked(entry_point, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
         traceparent, timeout, debounce, debounce_max, replace or merges, owner, module, admitted) a;
     if merges and replaced then
         insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
     end if;
 end $$;
 
--- === Entry points ====================================================================================================
+-- === Entry points ================================================================================
 
 -- Enqueues one job in the caller's own transaction. It runs with the rights of the schema's owner,
 -- so a role needs only `grant usage on schema flyball`: it can enqueue, and neither read nor change
@@ -670,8 +670,8 @@ create function flyball.enqueue(
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    bad   record;
-    rings boolean;
+    issue       record;
+    must_notify boolean;
 begin
     if kind = 'notification' and priority = 1 then
         priority := flyball.notification_priority(args);
@@ -682,7 +682,7 @@ begin
         -- partition is missing, or if the throttle limits its backlog or its costs. The length of
         -- the arguments' text is measured: their size as jsonb says little, because 1e100000 takes
         -- as much as 1.5, and a value from a table may be compressed.
-        with kept as (
+        with inserted as (
             insert into flyball.job
                 (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args, traceparent, timeout_s)
             select flyball.next_id(), flyball.lane_of(throttle, key), priority, max_attempts, cost, kind, throttle, key,
@@ -704,24 +704,24 @@ begin
             returning id, lane_id
         )
         insert into flyball.ready as r (lane_id, priority, job_id, cost, holds_unique)
-        select kept.lane_id, priority, kept.id, cost, false from kept
+        select inserted.lane_id, priority, inserted.id, cost, false from inserted
         returning r.job_id, false, false, (select d.asleep from flyball.wakeup d) is distinct from false
-        into job_id, duplicate, replaced, rings;
-        if rings then
+        into job_id, duplicate, replaced, must_notify;
+        if must_notify then
             perform pg_notify('flyball', flyball.lane_of(throttle, key)::text);
             return;
-        elsif rings is not null then
+        elsif must_notify is not null then
             return;
         end if;
     end if;
 
-    select * into bad from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
+    select * into issue from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
         run_at, traceparent, timeout, debounce, debounce_max, replace);
-    if bad.field is not null then
+    if issue.field is not null then
         raise exception using
-            errcode = bad.code,
-            message = format('enqueue: %s: %s', bad.field, bad.message),
-            column = bad.field,
+            errcode = issue.code,
+            message = format('enqueue: %s: %s', issue.field, issue.message),
+            column = issue.field,
             hint = 'Nothing was enqueued.';
     end if;
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
@@ -741,29 +741,29 @@ returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-    size     constant int := coalesce(cardinality(kinds), 0);
-    today    constant bigint := flyball.day_of(now());
-    at_once  constant boolean := run_ats is not null and array_remove(run_ats, null) = '{}';
-    plain    constant boolean := unique_keys is not null and array_remove(unique_keys, null) = '{}';
-    untraced constant boolean := array_remove(traceparents, null) = '{}';
-    untimed  constant boolean := array_remove(timeouts, null) = '{}';
-    whose    constant text := flyball.tenant_of(owner);
-    sent_by  constant text := module;
-    messages constant boolean := whose <> '' and 'notification' = any (kinds);
+    size          constant int := coalesce(cardinality(kinds), 0);
+    today         constant bigint := flyball.day_of(now());
+    immediate     constant boolean := run_ats is not null and array_remove(run_ats, null) = '{}';
+    plain         constant boolean := unique_keys is not null and array_remove(unique_keys, null) = '{}';
+    untraced      constant boolean := array_remove(traceparents, null) = '{}';
+    untimed       constant boolean := array_remove(timeouts, null) = '{}';
+    owner_tenant  constant text := flyball.tenant_of(owner);
+    sender_module constant text := module;
+    messages      constant boolean := owner_tenant <> '' and 'notification' = any (kinds);
     -- The lane in which messages of a tenant wait, unless the entry point took their slots.
-    waits_in constant bigint := case when messages and not admitted
-        then flyball.lane_of(flyball.admission_throttle(whose), module) end;
-    one      record;
-    got      record;
-    over     jsonb;
-    place    bigint;
-    ids      bigint[];
-    lanes    bigint[];
+    waiting_lane  constant bigint := case when messages and not admitted
+        then flyball.lane_of(flyball.admission_throttle(owner_tenant), module) end;
+    one           record;
+    result        record;
+    lane_backlog  jsonb;
+    place         bigint;
+    ids           bigint[];
+    lanes         bigint[];
     -- The lanes in which the jobs stand first.
-    stands   bigint[];
-    twins    boolean[];
-    swaps    boolean[];
-    backlogs jsonb[];
+    target_lanes  bigint[];
+    duplicates    boolean[];
+    replacements  boolean[];
+    backlogs      jsonb[];
 begin
     if size > 10000 then
         raise exception using errcode = '22023', column = '',
@@ -788,7 +788,7 @@ begin
 
     -- Each column is checked as a whole, which is far cheaper than checking each job. Only if a
     -- column holds a suspicious value are the jobs checked one by one.
-    if (plain and at_once
+    if (plain and immediate
         and array_remove(unique_fors, null) = '{}' and array_remove(debounces, null) = '{}' and array_remove(debounce_maxes, null) = '{}'
         and false = all (replaces)
         and case when kinds[1] = all (kinds) then exists (select from flyball.kind k where k.name = kinds[1] and (trusted or k.public))
@@ -803,7 +803,7 @@ begin
                                   from (select distinct unnest(throttles) as t) as t) end
         and 512 >= all (select octet_length(k) from unnest(keys) as k)
         and 0 <= all (priorities) and 3 >= all (priorities)
-        and (trusted or whose = '' or 0 <> all (priorities) or 'notification' <> all (kinds))
+        and (trusted or owner_tenant = '' or 0 <> all (priorities) or 'notification' <> all (kinds))
         and 1 <= all (max_attempts) and 1000 >= all (max_attempts)
         and 0 < all (costs) and 1 >= all (costs)
         and not exists (select from flyball.knobs b where b.throttle = any(array(select distinct unnest(throttles))) and b.fields ? 'max_cost')
@@ -849,10 +849,10 @@ begin
             group by 1, 2, 3
             order by 3
         loop
-            over := flyball.check_backlog('enqueue_many', one.throttle, one.key, one.lane, cardinality(one.places));
-            if over is not null then
+            lane_backlog := flyball.check_backlog('enqueue_many', one.throttle, one.key, one.lane, cardinality(one.places));
+            if lane_backlog is not null then
                 foreach place in array one.places loop
-                    backlogs[place] := over;
+                    backlogs[place] := lane_backlog;
                 end loop;
             end if;
         end loop;
@@ -863,11 +863,11 @@ begin
         then array_fill(flyball.lane_of(throttles[1], keys[1]), array[size])
         else array(select flyball.lane_of(g.throttle, g.key) from (select unnest(throttles) as throttle, unnest(keys) as key) as g) end;
 
-    stands := case when waits_in is null then lanes
-        else array(select case when g.kind = 'notification' then waits_in else g.lane end
+    target_lanes := case when waiting_lane is null then lanes
+        else array(select case when g.kind = 'notification' then waiting_lane else g.lane end
                    from unnest(kinds, lanes) with ordinality as g(kind, lane, n) order by g.n) end;
     if messages then
-        perform flyball.note_pending('enqueue_many', whose, m.ids, m.urgent)
+        perform flyball.record_pending('enqueue_many', owner_tenant, m.ids, m.urgent)
         from (
             select array_agg(g.id) as ids, bool_and(g.priority = 0) as urgent
             from unnest(ids, kinds, priorities, unique_keys) as g(id, kind, priority, unique_key)
@@ -876,18 +876,18 @@ begin
         where m.ids is not null;
     end if;
 
-    if plain and at_once and untraced and untimed and not messages then
+    if plain and immediate and untraced and untimed and not messages then
         insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args)
         select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
-            unnest(keys), whose, unnest(args);
+            unnest(keys), owner_tenant, unnest(args);
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
         select unnest(lanes), unnest(priorities), unnest(ids), unnest(costs), false;
     else
         insert into flyball.job
             (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, args, traceparent, timeout_s,
              module, admission_lane)
-        select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, whose, g.args,
-            g.traceparent, g.timeout, sent_by, case when g.kind = 'notification' then waits_in end
+        select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, owner_tenant, g.args,
+            g.traceparent, g.timeout, sender_module, case when g.kind = 'notification' then waiting_lane end
         from (
             select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
                 unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
@@ -898,23 +898,23 @@ begin
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
         select g.lane, g.priority, g.id, g.cost, false
         from (
-            select unnest(stands) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
+            select unnest(target_lanes) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
                 unnest(run_ats) as run_at, unnest(unique_keys) as unique_key
         ) as g
         where g.unique_key is null and (g.run_at is null or g.run_at <= now());
     end if;
 
-    if not at_once then
+    if not immediate then
         insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
         select g.id, g.run_at, g.lane, g.priority, g.cost, false, false
-        from unnest(ids, run_ats, stands, priorities, costs, unique_keys) as g(id, run_at, lane, priority, cost, unique_key)
+        from unnest(ids, run_ats, target_lanes, priorities, costs, unique_keys) as g(id, run_at, lane, priority, cost, unique_key)
         where g.unique_key is null and g.run_at > now();
     end if;
 
     if coalesce((select d.asleep from flyball.wakeup d), true) then
         -- No lane is named if several got jobs.
         perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
-        from unnest(stands, run_ats, unique_keys) as g(lane, run_at, unique_key)
+        from unnest(target_lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)
         where g.unique_key is null and (g.run_at is null or g.run_at <= now())
         having count(*) > 0;
     end if;
@@ -924,8 +924,8 @@ begin
         return;
     end if;
 
-    twins := array_fill(false, array[size]);
-    swaps := array_fill(false, array[size]);
+    duplicates := array_fill(false, array[size]);
+    replacements := array_fill(false, array[size]);
     backlogs := coalesce(backlogs, array_fill(null::jsonb, array[size]));
     -- Keys are taken in the order of their digests, as everywhere: transactions that want the same
     -- keys wait and never deadlock.
@@ -938,16 +938,16 @@ begin
         where g.unique_key is not null
         order by flyball.unique_digest(owner, g.kind, g.unique_key), g.n
     loop
-        got := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
+        result := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
             one.max_attempts, one.unique_key, flyball.span(one.unique_for), one.cost, one.traceparent, flyball.span(one.timeout),
-            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner, sent_by,
+            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner, sender_module,
             admitted);
-        ids[one.n] := got.job_id;
-        twins[one.n] := got.duplicate;
-        swaps[one.n] := got.replaced;
-        backlogs[one.n] := got.backlog;
+        ids[one.n] := result.job_id;
+        duplicates[one.n] := result.duplicate;
+        replacements[one.n] := result.replaced;
+        backlogs[one.n] := result.backlog;
     end loop;
-    return query select * from unnest(ids, twins, swaps, backlogs);
+    return query select * from unnest(ids, duplicates, replacements, backlogs);
 end $$;
 
 -- Enqueues many jobs given column by column, all or none; element n of every array belongs to job
@@ -972,22 +972,22 @@ returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    allowed constant text[] := array['kind', 'args', 'throttle', 'key', 'priority', 'run_at', 'max_attempts', 'unique_key',
+    allowed           constant text[] := array['kind', 'args', 'throttle', 'key', 'priority', 'run_at', 'max_attempts', 'unique_key',
         'unique_for', 'cost', 'traceparent', 'timeout', 'debounce', 'debounce_max', 'replace'];
-    spans   constant text[] := array['unique_for', 'timeout', 'debounce', 'debounce_max'];
-    whole   boolean := false;
-    c       record;
-    j       jsonb;
-    at      int := -1;
-    name    text;
-    value   jsonb;
-    type    text;
-    wanted  text;
+    duration_fields   constant text[] := array['unique_for', 'timeout', 'debounce', 'debounce_max'];
+    is_valid          boolean := false;
+    c                 record;
+    j                 jsonb;
+    at                int := -1;
+    name              text;
+    value             jsonb;
+    type              text;
+    expected_type     text;
     -- Timestamps as JSON writes a timestamptz, as Postgres prints it, and as RFC 3339 says;
     -- "yesterday" and "now" are not accepted.
-    moment  constant text := '^\d{4,6}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|[+-]\d\d(:?\d\d)?)?$';
-    beyond  text;
-    problem text;
+    timestamp_pattern constant text := '^\d{4,6}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|[+-]\d\d(:?\d\d)?)?$';
+    out_of_range      text;
+    problem           text;
 begin
     if jobs is null or jsonb_typeof(jobs) <> 'array' then
         raise exception using errcode = '22023', column = '',
@@ -1011,10 +1011,10 @@ begin
                 and coalesce(jsonb_typeof(a.j -> 'max_attempts') = 'number' and f.max_attempts = trunc(f.max_attempts), true)
                 and coalesce(jsonb_typeof(a.j -> 'cost') = 'number', true)
                 and coalesce(jsonb_typeof(a.j -> 'replace') = 'boolean', true)
-                and coalesce(jsonb_typeof(a.j -> 'run_at') = 'null' or a.j ->> 'run_at' ~ moment, true)
+                and coalesce(jsonb_typeof(a.j -> 'run_at') = 'null' or a.j ->> 'run_at' ~ timestamp_pattern, true)
                 and coalesce(jsonb_typeof(a.j -> 'unique_key') in ('string', 'null'), true)
                 and coalesce(jsonb_typeof(a.j -> 'traceparent') in ('string', 'null'), true)
-            ) as whole,
+            ) as is_valid,
             array_agg(f.kind) as kinds, array_agg(coalesce(a.j -> 'args', '{}')) as args,
             array_agg(coalesce(f.throttle, 'default')) as throttles, array_agg(coalesce(f.key, '')) as keys,
             array_agg(coalesce(f.priority::int, 1)) as priorities, array_agg(f.run_at) as run_ats,
@@ -1028,13 +1028,13 @@ begin
         cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority numeric,
             run_at timestamptz, max_attempts numeric, unique_key text, unique_for jsonb, cost float8, traceparent text,
             timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean);
-        whole := c.whole and 1e9 >= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null))
+        is_valid := c.is_valid and 1e9 >= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null))
             and -1e9 <= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null));
     exception when data_exception then
-        whole := false;
+        is_valid := false;
     end;
 
-    if not whole then
+    if not is_valid then
         for j in select e from jsonb_array_elements(jobs) as e loop
             at := at + 1;
             problem := null;
@@ -1044,34 +1044,34 @@ begin
             else
                 for name, value in select e.key, e.value from jsonb_each(j) as e loop
                     type := jsonb_typeof(value);
-                    beyond := format('is out of range; allowed is more than 0 and at most %s',
+                    out_of_range := format('is out of range; allowed is more than 0 and at most %s',
                         case name when 'debounce_max' then '3660 days (316224000 seconds)' else '366 days (31622400 seconds)' end);
-                    wanted := case
+                    expected_type := case
                         when name in ('kind', 'throttle', 'key', 'unique_key', 'run_at', 'traceparent') then 'string'
                         when name in ('priority', 'max_attempts', 'cost') then 'number'
                         when name = 'replace' then 'boolean'
                         else null end;
                     if not name = any(allowed) then
                         problem := format('is not a field of a job; allowed are %s', array_to_string(allowed, ', '));
-                    elsif type = 'null' and (name in ('run_at', 'unique_key', 'traceparent') or name = any(spans)) then
+                    elsif type = 'null' and (name in ('run_at', 'unique_key', 'traceparent') or name = any(duration_fields)) then
                         continue;
-                    elsif wanted is not null and type <> wanted then
-                        problem := format('must be a %s, not %s', wanted, type);
+                    elsif expected_type is not null and type <> expected_type then
+                        problem := format('must be a %s, not %s', expected_type, type);
                     elsif name in ('priority', 'max_attempts') and (value::numeric <> trunc(value::numeric) or abs(value::numeric) > 1e9) then
                         problem := format('must be a whole number, not %s', left(value::text, 40));
                     elsif name = 'cost' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e300 then
                         problem := 'is out of range; allowed is more than 0 and at most 1e9 tokens';
-                    elsif name = any(spans) and type = 'number' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e9 then
-                        problem := beyond;
-                    elsif name = any(spans) and type not in ('number', 'string') then
+                    elsif name = any(duration_fields) and type = 'number' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e9 then
+                        problem := out_of_range;
+                    elsif name = any(duration_fields) and type not in ('number', 'string') then
                         problem := format('must be seconds or an interval text, not %s', type);
-                    elsif name = 'run_at' or name = any(spans) then
+                    elsif name = 'run_at' or name = any(duration_fields) then
                         begin
                             if name = 'run_at' then
-                                problem := case when (j ->> name)::timestamptz is null or j ->> name !~ moment
+                                problem := case when (j ->> name)::timestamptz is null or j ->> name !~ timestamp_pattern
                                     then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', left(j ->> name, 64)) end;
                             elsif abs(flyball.seconds_of(value)) > 1e9 then
-                                problem := beyond;
+                                problem := out_of_range;
                             end if;
                         exception when data_exception then
                             problem := case name

@@ -14,12 +14,12 @@ create table flyball.worker (
     stopped_at   timestamptz,
     kinds        text[]      not null default '{}',
     -- Whether its leases were given back after it ended.
-    rescued        boolean     not null default false,
+    rescued      boolean     not null default false,
     -- Whether it takes part in sharing out lanes. A worker whose slots are all in use serves none.
     serves       boolean     not null default true,
     -- Capabilities besides kinds, each with a digest of the settings behind it: {"pool alerts":
     -- "1f0c...", "channel sms": ""}.
-    offers       jsonb       not null default '{}'
+    capabilities jsonb       not null default '{}'
 ) with (fillfactor = 50);
 -- Live workers are few, stopped ones may be many. Only starting and stopping updates this index.
 create index worker_live on flyball.worker (id) where stopped_at is null;
@@ -57,7 +57,7 @@ create table flyball.checkpoint (
     updated_at timestamptz not null default clock_timestamp()
 ) with (fillfactor = 50);
 
--- === Promotion =======================================================================================================
+-- === Promotion ===================================================================================
 
 -- A crowd of jobs that is due at once does not delay other jobs. Every scheduled job belongs to a
 -- group: its throttle (one of 4095 hash values), whether it is a retry, and its priority. If more

@@ -37,12 +37,12 @@ create table flyball.revoked_session (
     until_s bigint not null
 );
 
--- === Helpers =========================================================================================================
+-- === Helpers =====================================================================================
 
 -- The actor: the owner of the schema may name another one, as the server does; every other caller
 -- is recorded under the name of its role. The server appends the token after a unit separator, and
 -- its tenant after another.
-create function flyball.signed(by text) returns text
+create function flyball.audit_actor(by text) returns text
 language sql stable
 return left(case when flyball.caller() = current_user then coalesce(nullif(by, ''), flyball.caller()::text)
     else translate(flyball.caller()::text, chr(31), '') end, 400);
@@ -65,10 +65,10 @@ returns bigint
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    signer constant text := left(split_part(write_audit.actor, chr(31), 1), 200);
-    shown  constant text := nullif(split_part(write_audit.actor, chr(31), 2), '');
-    whose  constant text := nullif(split_part(write_audit.actor, chr(31), 3), '');
-    noted  bigint;
+    actor_name   constant text := left(split_part(write_audit.actor, chr(31), 1), 200);
+    actor_token  constant text := nullif(split_part(write_audit.actor, chr(31), 2), '');
+    actor_tenant constant text := nullif(split_part(write_audit.actor, chr(31), 3), '');
+    entry_id     bigint;
 begin
     update flyball.audit a
     set after = (
@@ -76,15 +76,15 @@ begin
             when 'number' then to_jsonb((n.value)::numeric + coalesce((a.after -> n.key)::numeric, 0)) else n.value end)
         from jsonb_each(write_audit.after) n
     )
-    where a.id = write_audit.operation and a.action = write_audit.action and a.actor = signer and a.token is not distinct from shown
-        and a.tenant is not distinct from whose
-    returning a.id into noted;
-    if noted is null then
+    where a.id = write_audit.operation and a.action = write_audit.action and a.actor = actor_name and a.token is not distinct from actor_token
+        and a.tenant is not distinct from actor_tenant
+    returning a.id into entry_id;
+    if entry_id is null then
         insert into flyball.audit (actor, action, subject, before, after, why, token, tenant)
-        values (signer, write_audit.action, write_audit.subject, write_audit.before, write_audit.after, left(coalesce(write_audit.why, ''), 1000), shown, whose)
-        returning id into noted;
+        values (actor_name, write_audit.action, write_audit.subject, write_audit.before, write_audit.after, left(coalesce(write_audit.why, ''), 1000), actor_token, actor_tenant)
+        returning id into entry_id;
     end if;
-    return noted;
+    return entry_id;
 end $$;
 
 -- Returns what is wrong with the name of a lane, by the rules of enqueue; or nothing.
@@ -101,7 +101,7 @@ begin
     end if;
 end $$;
 
--- === One job =========================================================================================================
+-- === One job =====================================================================================
 
 -- An operation for a tenant reaches the jobs of that tenant; those of others are not found, as if
 -- they did not exist. Without a tenant it reaches all jobs.
@@ -110,8 +110,8 @@ language sql stable
 return is_of_tenant.tenant is null
     or exists (select from flyball.job j where j.id = is_of_tenant.job_id and j.tenant = is_of_tenant.tenant);
 
--- The state of a job; null if there is no such job (any more). A job is in one table at a time, and
--- in none once it has ended.
+-- The state of a job; null if there is no such job. A job is in one table at a time, and in none
+-- once it has ended.
 create function flyball.job_state(job_id bigint) returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
     select case
@@ -133,8 +133,8 @@ create function flyball.cancel(job_id bigint, by text default null, why text def
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    seen  record;
-    state text;
+    result record;
+    state  text;
 begin
     if not flyball.is_of_tenant(cancel.job_id, cancel.tenant) then
         return 'not found';
@@ -142,15 +142,15 @@ begin
     -- A job may be claimed or come back between two looks, so look again before reporting that it
     -- ended.
     for i in 1..20 loop
-        with named as (
+        with target as (
             select j.id, j.lane_id, j.admission_lane, j.priority from flyball.job j where j.id = cancel.job_id
         ),
         was_ready as (
             -- By values and not by a join, which the planner may reverse if it believes that
             -- nothing waits.
             delete from flyball.ready r
-            where r.lane_id in ((select n.lane_id from named n), (select n.admission_lane from named n))
-                and r.priority = (select n.priority from named n)
+            where r.lane_id in ((select n.lane_id from target n), (select n.admission_lane from target n))
+                and r.priority = (select n.priority from target n)
                 and r.job_id = cancel.job_id
             returning r.job_id, r.attempt
         ),
@@ -165,7 +165,7 @@ begin
             insert into flyball.attempt (job_id, attempt, outcome)
             select w.job_id, w.attempt, 'cancelled' from waiting w
         ),
-        freed as (
+        released_keys as (
             -- A key that a producer holds at this moment passes to its job; waiting for it here
             -- could deadlock.
             delete from flyball.unique_holder
@@ -175,20 +175,20 @@ begin
                 for update skip locked
             ))
         ),
-        marked as (
+        cancel_requests as (
             insert into flyball.cancel (job_id)
             select l.job_id from flyball.lease l where l.job_id = cancel.job_id
             on conflict on constraint cancel_pkey do update set requested_at = flyball.cancel.requested_at
             returning flyball.cancel.job_id
         )
-        select exists (select from named) as found, exists (select from waiting) as cancelled, exists (select from marked) as requested
-        into seen;
+        select exists (select from target) as found, exists (select from waiting) as cancelled, exists (select from cancel_requests) as requested
+        into result;
 
-        if seen.cancelled or seen.requested then
-            perform flyball.write_audit(null, flyball.signed(by), 'job.cancel', cancel.job_id::text, null,
-                jsonb_build_object('state', case when seen.cancelled then 'cancelled' else 'asked to stop' end), why);
-            return case when seen.cancelled then 'cancelled' else 'requested' end;
-        elsif not seen.found then
+        if result.cancelled or result.requested then
+            perform flyball.write_audit(null, flyball.audit_actor(by), 'job.cancel', cancel.job_id::text, null,
+                jsonb_build_object('state', case when result.cancelled then 'cancelled' else 'asked to stop' end), why);
+            return case when result.cancelled then 'cancelled' else 'requested' end;
+        elsif not result.found then
             return 'not found';
         end if;
         state := flyball.job_state(cancel.job_id);
@@ -200,7 +200,7 @@ begin
 end $$;
 
 -- Takes the unique keys of dead jobs that are requeued, as far as they are free, and returns the
--- jobs whose keys other jobs hold until they end. Of several jobs with one key the newest gets it.
+-- jobs whose keys other jobs hold until they end. If several jobs have one key, the newest gets it.
 -- A key with a duration of its own (unique_for) neither ends nor restarts with its job.
 create function flyball.lock_unique_keys(jobs bigint[]) returns bigint[]
 language plpgsql volatile set enable_seqscan = off as $$
@@ -253,7 +253,7 @@ begin
             delete from flyball.scheduled s where s.job_id = retry.job_id
             returning s.lane_id, s.priority, s.job_id, s.attempt, s.cost, s.holds_unique
         ),
-        again as (
+        requeued as (
             insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
             select d.*, d.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d
             union all
@@ -261,10 +261,10 @@ begin
             on conflict do nothing
             returning flyball.ready.lane_id
         )
-        select a.lane_id into lane from again a;
+        select a.lane_id into lane from requeued a;
 
         if lane is not null then
-            perform flyball.write_audit(null, flyball.signed(by), 'job.retry', retry.job_id::text, null, null, why);
+            perform flyball.write_audit(null, flyball.audit_actor(by), 'job.retry', retry.job_id::text, null, null, why);
             perform pg_notify('flyball', lane::text);
             return 'ready';
         end if;
@@ -297,30 +297,30 @@ begin
         return 'not found';
     end if;
     for i in 1..20 loop
-        with named as (
+        with target as (
             select j.id, j.lane_id, j.admission_lane, j.priority from flyball.job j where j.id = reschedule.job_id
         ),
         was_ready as (
             delete from flyball.ready r
-            where r.lane_id in ((select n.lane_id from named n), (select n.admission_lane from named n))
-                and r.priority = (select n.priority from named n)
+            where r.lane_id in ((select n.lane_id from target n), (select n.admission_lane from target n))
+                and r.priority = (select n.priority from target n)
                 and r.job_id = reschedule.job_id
             returning r.job_id, r.lane_id, r.priority, r.attempt, r.cost, r.holds_unique
         ),
-        later as (
+        postponed as (
             insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
             select w.job_id, reschedule.run_at, w.lane_id, w.priority, w.attempt, w.cost, false, w.holds_unique from was_ready w
             on conflict do nothing
             returning flyball.scheduled.job_id
         ),
-        turned as (
+        rescheduled as (
             update flyball.scheduled s set run_at = reschedule.run_at, retry = false where s.job_id = reschedule.job_id
             returning s.job_id
         )
-        select exists (select from later) or exists (select from turned) into moved;
+        select exists (select from postponed) or exists (select from rescheduled) into moved;
 
         if moved then
-            perform flyball.write_audit(null, flyball.signed(by), 'job.reschedule', reschedule.job_id::text, null,
+            perform flyball.write_audit(null, flyball.audit_actor(by), 'job.reschedule', reschedule.job_id::text, null,
                 jsonb_build_object('run_at', reschedule.run_at), why);
             return 'scheduled';
         end if;
@@ -342,8 +342,8 @@ create function flyball.discard(job_id bigint, by text default null, why text de
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    gone  boolean;
-    state text;
+    discarded boolean;
+    state     text;
 begin
     if not flyball.is_of_tenant(discard.job_id, discard.tenant) then
         return 'not found';
@@ -357,10 +357,10 @@ begin
             insert into flyball.attempt (job_id, attempt, outcome)
             select w.job_id, w.attempt, 'cancelled' from was_dead w
         )
-        select exists (select from was_dead) into gone;
+        select exists (select from was_dead) into discarded;
 
-        if gone then
-            perform flyball.write_audit(null, flyball.signed(by), 'job.discard', discard.job_id::text, null, null, why);
+        if discarded then
+            perform flyball.write_audit(null, flyball.audit_actor(by), 'job.discard', discard.job_id::text, null, null, why);
             return 'cancelled';
         end if;
         state := flyball.job_state(discard.job_id);
@@ -375,7 +375,7 @@ begin
     raise exception using errcode = '40001', message = format('discard: job %s moves faster than it can be caught; try again', job_id);
 end $$;
 
--- === Many jobs =======================================================================================================
+-- === Many jobs ===================================================================================
 
 -- Validates the arguments of a walk.
 create function flyball.check_walk(what text, max_jobs int, start text, shape text, low timestamptz, high timestamptz, low_name text, high_name text)
@@ -407,23 +407,23 @@ language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     -- Rows read per call, so that a call ends within a fraction of a second with any filter.
-    walk_rows constant bigint := 10000;
-    shape     constant text := case when cancel_walk.tenant is not null then '^(jobs/[0-9]{1,18})(#[0-9]{1,18})?$' else
+    walk_rows   constant bigint := 10000;
+    shape       constant text := case when cancel_walk.tenant is not null then '^(jobs/[0-9]{1,18})(#[0-9]{1,18})?$' else
         '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$' end;
-    lane_low  bigint := -9223372036854775808;
-    lane_high bigint := 9223372036854775807;
-    id_low    bigint := 0;
-    id_high   bigint := 9007199254740992;
-    by_job    boolean;
-    phase     text := 'ready';
-    part      text[];
-    at_lane   bigint;
+    lane_low    bigint := -9223372036854775808;
+    lane_high   bigint := 9223372036854775807;
+    id_low      bigint := 0;
+    id_high     bigint := 9007199254740992;
+    by_job      boolean;
+    phase       text := 'ready';
+    part        text[];
+    at_lane     bigint;
     at_priority smallint := -1;
-    at_id     bigint := 0;
-    operation bigint;
-    rows_left bigint := walk_rows;
-    jobs_left bigint := max_jobs;
-    seen      record;
+    at_id       bigint := 0;
+    operation   bigint;
+    rows_left   bigint := walk_rows;
+    jobs_left   bigint := max_jobs;
+    result      record;
 begin
     perform flyball.check_walk(what, max_jobs, start, shape, created_after, created_before, 'created_after', 'created_before');
     cancelled := 0;
@@ -508,33 +508,33 @@ begin
                 where not dry_run and s.job_id = any(array(select m.scheduled from matched m))
                 returning s.job_id, s.attempt, s.holds_unique
             ),
-            taken as (
+            removed as (
                 select * from was_ready union all select * from was_scheduled
             ),
             history as (
                 insert into flyball.attempt (job_id, attempt, outcome)
-                select t.job_id, t.attempt, 'cancelled' from taken t
+                select t.job_id, t.attempt, 'cancelled' from removed t
             ),
-            freed as (
+            released_keys as (
                 delete from flyball.unique_holder
                 where digest = any(array(
                     select u.digest from flyball.unique_holder u
-                    where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
+                    where u.job_id = any(array(select t.job_id from removed t where t.holds_unique)) and u.expires_at is null
                     for update skip locked
                 ))
             ),
-            marked as (
+            cancel_requests as (
                 insert into flyball.cancel (job_id)
                 select m.running from matched m where not dry_run and m.running is not null
                 on conflict on constraint cancel_pkey do nothing
             )
-            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
-                (select count(*) from matched m where m.running is not null) as asked,
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
+                (select count(*) from matched m where m.running is not null) as requested,
                 case when (select count(*) from matched) = jobs_left then (select max(m.id) from matched m)
                     else (select max(w.id) from walk w) end as job_id
-            into seen;
-            cancelled := cancelled + case when dry_run then seen.matched - seen.asked else seen.taken end;
-            requested := requested + seen.asked;
+            into result;
+            cancelled := cancelled + case when dry_run then result.matched - result.requested else result.removed end;
+            requested := requested + result.requested;
         elsif phase = 'ready' and 'ready' = any(states) then
             with walk as materialized (
                 select r.ctid as tid, r.lane_id, r.priority, r.job_id, row_number() over () as place
@@ -561,24 +561,24 @@ begin
                         and (created_before is null or j.created_at < created_before)))
                 limit jobs_left
             ),
-            taken as (
+            removed as (
                 delete from flyball.ready r
                 where not dry_run and r.ctid = any(array(select m.tid from matched m))
                 returning r.job_id, r.attempt, r.holds_unique
             ),
             history as (
                 insert into flyball.attempt (job_id, attempt, outcome)
-                select t.job_id, t.attempt, 'cancelled' from taken t
+                select t.job_id, t.attempt, 'cancelled' from removed t
             ),
-            freed as (
+            released_keys as (
                 delete from flyball.unique_holder
                 where digest = any(array(
                     select u.digest from flyball.unique_holder u
-                    where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
+                    where u.job_id = any(array(select t.job_id from removed t where t.holds_unique)) and u.expires_at is null
                     for update skip locked
                 ))
             )
-            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
                 last.lane_id, last.priority, last.job_id
             from (select 1) one
             left join lateral (
@@ -586,10 +586,10 @@ begin
                 where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m) else rows_left end
                 order by w.place desc limit 1
             ) last on true
-            into seen;
-            cancelled := cancelled + case when dry_run then seen.matched else seen.taken end;
-            at_lane := seen.lane_id;
-            at_priority := seen.priority;
+            into result;
+            cancelled := cancelled + case when dry_run then result.matched else result.removed end;
+            at_lane := result.lane_id;
+            at_priority := result.priority;
         elsif phase = 'scheduled' and states && array['scheduled', 'retryable'] then
             with walk as materialized (
                 select s.lane_id, s.job_id, s.retry, row_number() over () as place
@@ -616,24 +616,24 @@ begin
                         and (created_before is null or j.created_at < created_before)))
                 limit jobs_left
             ),
-            taken as (
+            removed as (
                 delete from flyball.scheduled s
                 where not dry_run and s.job_id = any(array(select m.job_id from matched m))
                 returning s.job_id, s.attempt, s.holds_unique
             ),
             history as (
                 insert into flyball.attempt (job_id, attempt, outcome)
-                select t.job_id, t.attempt, 'cancelled' from taken t
+                select t.job_id, t.attempt, 'cancelled' from removed t
             ),
-            freed as (
+            released_keys as (
                 delete from flyball.unique_holder
                 where digest = any(array(
                     select u.digest from flyball.unique_holder u
-                    where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
+                    where u.job_id = any(array(select t.job_id from removed t where t.holds_unique)) and u.expires_at is null
                     for update skip locked
                 ))
             )
-            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
                 last.lane_id, 0::smallint as priority, last.job_id
             from (select 1) one
             left join lateral (
@@ -641,9 +641,9 @@ begin
                 where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m) else rows_left end
                 order by w.place desc limit 1
             ) last on true
-            into seen;
-            cancelled := cancelled + case when dry_run then seen.matched else seen.taken end;
-            at_lane := seen.lane_id;
+            into result;
+            cancelled := cancelled + case when dry_run then result.matched else result.removed end;
+            at_lane := result.lane_id;
         elsif phase = 'running' and 'running' = any(states) then
             with walk as materialized (
                 select l.job_id, l.lane_id
@@ -666,35 +666,35 @@ begin
                         and (created_before is null or j.created_at < created_before)))
                 limit jobs_left
             ),
-            marked as (
+            cancel_requests as (
                 insert into flyball.cancel (job_id)
                 select m.job_id from matched m where not dry_run
                 on conflict on constraint cancel_pkey do nothing
             )
-            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, 0::bigint as taken,
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, 0::bigint as removed,
                 0::bigint as lane_id, 0::smallint as priority,
                 case when (select count(*) from matched) = jobs_left then (select max(m.job_id) from matched m)
                     else (select max(w.job_id) from walk w) end as job_id
-            into seen;
-            requested := requested + seen.matched;
+            into result;
+            requested := requested + result.matched;
         else
-            select 0::bigint as walked, 0::bigint as matched, 0::bigint as taken, null::bigint as lane_id, null::smallint as priority,
-                null::bigint as job_id into seen;
+            select 0::bigint as walked, 0::bigint as matched, 0::bigint as removed, null::bigint as lane_id, null::smallint as priority,
+                null::bigint as job_id into result;
         end if;
 
-        if seen.walked < rows_left and seen.matched < jobs_left then
+        if result.walked < rows_left and result.matched < jobs_left then
             phase := case phase when 'ready' then 'scheduled' when 'scheduled' then 'running' end;
             at_lane := lane_low;
             at_id := 0;
         else
-            at_id := seen.job_id;
+            at_id := result.job_id;
         end if;
-        rows_left := rows_left - seen.walked;
-        jobs_left := jobs_left - seen.matched;
+        rows_left := rows_left - result.walked;
+        jobs_left := jobs_left - result.matched;
     end loop;
 
     if not dry_run and cancelled + requested > 0 then
-        operation := flyball.write_audit(operation, flyball.signed(by), action, subject, null,
+        operation := flyball.write_audit(operation, flyball.audit_actor(by), action, subject, null,
             jsonb_build_object('cancelled', cancelled, 'requested', requested, 'filter', jsonb_strip_nulls(jsonb_build_object(
                 'kind', kind, 'throttle', throttle, 'key', key, 'states', to_jsonb(states), 'created_after', created_after,
                 'created_before', created_before))), why);
@@ -760,7 +760,7 @@ declare
     by_job    boolean;
     at_id     bigint := 0;
     operation bigint;
-    seen      record;
+    result    record;
 begin
     perform flyball.check_walk(what, max_jobs, start, '^dead/[0-9]{1,18}(#[0-9]{1,18})?$', died_after, died_before, 'died_after', 'died_before');
     if octet_length(error_like) > 500 or length(error_like) - length(replace(error_like, '%', '')) > 5 then
@@ -812,45 +812,45 @@ begin
                 and (dead_walk.key is null or j.key = dead_walk.key)))
         limit max_jobs
     ),
-    taken as (
+    removed as (
         delete from flyball.dead d
         where not dry_run and d.job_id = any(array(select m.job_id from matched m))
         returning d.*
     ),
     held as materialized (
-        select unnest(flyball.lock_unique_keys(array(select t.job_id from taken t))) as job_id
+        select unnest(flyball.lock_unique_keys(array(select t.job_id from removed t))) as job_id
     ),
-    again as (
+    requeued as (
         insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
         select t.lane_id, t.priority, t.job_id, case when keep_attempts then t.attempt else 0 end, t.cost,
             t.job_id in (select h.job_id from held h)
-        from taken t
+        from removed t
         where not discard
         on conflict do nothing
     ),
     history as (
         insert into flyball.attempt (job_id, attempt, outcome)
-        select t.job_id, t.attempt, 'cancelled' from taken t where discard
+        select t.job_id, t.attempt, 'cancelled' from removed t where discard
     )
-    select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
+    select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
         (select max(w.job_id) from walk w) as walked_to, (select max(m.job_id) from matched m) as matched_to,
-        (select left(string_agg(distinct t.lane_id::text, ','), 7900) from taken t) as lanes
-    into seen;
+        (select left(string_agg(distinct t.lane_id::text, ','), 7900) from removed t) as lanes
+    into result;
 
-    jobs := case when dry_run then seen.matched else seen.taken end;
+    jobs := case when dry_run then result.matched else result.removed end;
     if not dry_run and jobs > 0 then
-        operation := flyball.write_audit(operation, flyball.signed(by), action,
+        operation := flyball.write_audit(operation, flyball.audit_actor(by), action,
             coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'dead letters'), null,
             jsonb_build_object('jobs', jobs, 'filter', jsonb_strip_nulls(jsonb_build_object('kind', kind, 'throttle', throttle, 'key', key,
                 'error_like', error_like, 'died_after', died_after, 'died_before', died_before,
                 'keep_attempts', case when not discard then keep_attempts end))), why);
         if not discard then
             -- At most as many lanes as a notification can carry; the next sweep finds the others.
-            perform pg_notify('flyball', seen.lanes);
+            perform pg_notify('flyball', result.lanes);
         end if;
     end if;
-    next := case when seen.matched = max_jobs then 'dead/' || seen.matched_to
-        when seen.walked = walk_rows then 'dead/' || seen.walked_to end || coalesce('#' || operation, '');
+    next := case when result.matched = max_jobs then 'dead/' || result.matched_to
+        when result.walked = walk_rows then 'dead/' || result.walked_to end || coalesce('#' || operation, '');
 end $$;
 
 -- Makes up to max_jobs dead jobs ready again, each with its unique key if the key is free.
@@ -879,7 +879,7 @@ language sql volatile as $$
         false, max_jobs, coalesce(dry_run, false), start, by, why, tenant) w
 $$;
 
--- === Pause of everything =============================================================================================
+-- === Pause of everything =========================================================================
 
 -- Stops all claiming until resume_all; running jobs continue. False if everything is paused
 -- already; that pause is kept.
@@ -887,11 +887,11 @@ create function flyball.pause_all(why text default '', by text default null) ret
 language plpgsql volatile as $$
 begin
     insert into flyball.pause (by, why)
-    values (left(split_part(flyball.signed(pause_all.by), chr(31), 1), 200), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
+    values (left(split_part(flyball.audit_actor(pause_all.by), chr(31), 1), 200), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
     if not found then
         return false;
     end if;
-    perform flyball.write_audit(null, flyball.signed(pause_all.by), 'all.pause', 'everything', null, null, pause_all.why);
+    perform flyball.write_audit(null, flyball.audit_actor(pause_all.by), 'all.pause', 'everything', null, null, pause_all.why);
     return true;
 end $$;
 
@@ -905,38 +905,38 @@ begin
     if ended is null then
         return false;
     end if;
-    perform flyball.write_audit(null, flyball.signed(resume_all.by), 'all.resume', 'everything', ended, null, resume_all.why);
+    perform flyball.write_audit(null, flyball.audit_actor(resume_all.by), 'all.resume', 'everything', ended, null, resume_all.why);
     perform pg_notify('flyball', '');
     return true;
 end $$;
 
--- === Lanes ===========================================================================================================
+-- === Lanes =======================================================================================
 
 -- Sets a lane's share relative to the other lanes of its throttle. Returns the previous weight.
 create function flyball.set_weight(throttle text, key text, weight float8, by text default null, why text default '') returns float8
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-    old float8;
+    previous_weight float8;
 begin
     perform flyball.check_lane('set_weight', set_weight.throttle, set_weight.key);
     if set_weight.weight is null or set_weight.weight = 'NaN'::float8 or set_weight.weight < 0.001 or set_weight.weight > 1000 then
         perform flyball.refuse('set_weight', 'weight', format('is %s; allowed are 0.001 to 1000, and 1 is the weight of a lane that has none',
             coalesce(set_weight.weight::text, 'null')));
     end if;
-    select l.weight into old
+    select l.weight into previous_weight
     from flyball.lane l
     where l.lane_id = flyball.lane_of(set_weight.throttle, set_weight.key)
     for update;
     insert into flyball.lane as l (lane_id, throttle, key, weight)
     values (flyball.lane_of(set_weight.throttle, set_weight.key), set_weight.throttle, set_weight.key, set_weight.weight)
     on conflict on constraint lane_pkey do update set weight = excluded.weight;
-    perform flyball.write_audit(null, flyball.signed(set_weight.by), 'lane.weight', throttle || coalesce('/' || nullif(key, ''), ''),
-        jsonb_build_object('weight', coalesce(old, 1)), jsonb_build_object('weight', set_weight.weight), set_weight.why);
-    return coalesce(old, 1);
+    perform flyball.write_audit(null, flyball.audit_actor(set_weight.by), 'lane.weight', throttle || coalesce('/' || nullif(key, ''), ''),
+        jsonb_build_object('weight', coalesce(previous_weight, 1)), jsonb_build_object('weight', set_weight.weight), set_weight.why);
+    return coalesce(previous_weight, 1);
 end $$;
 
--- === Search by time ==================================================================================================
+-- === Search by time ==============================================================================
 
 -- The first id of the day of `at` whose job was enqueued after `at`, found by bisection; the end of
 -- the day if there is none.
@@ -948,7 +948,7 @@ declare
     low    bigint;
     high   bigint := (day + 1) << 38;
     middle bigint;
-    seen   record;
+    result record;
 begin
     select j.id into low from flyball.job j where j.id >= day << 38 and j.id < high order by j.id limit 1;
     if low is null then
@@ -957,19 +957,19 @@ begin
     select j.id + 1 into high from flyball.job j where j.id >= low and j.id < high order by j.id desc limit 1;
     while low < high loop
         middle := low + (high - low) / 2;
-        select j.id, j.created_at into seen from flyball.job j where j.id >= middle and j.id < high order by j.id limit 1;
-        if seen.id is null or seen.created_at > at then
+        select j.id, j.created_at into result from flyball.job j where j.id >= middle and j.id < high order by j.id limit 1;
+        if result.id is null or result.created_at > at then
             high := middle;
         else
-            low := seen.id + 1;
+            low := result.id + 1;
         end if;
     end loop;
     return low;
 end $$;
 
--- === Permissions =====================================================================================================
+-- === Permissions =================================================================================
 
-revoke execute on function flyball.signed, flyball.refuse, flyball.write_audit, flyball.check_lane, flyball.check_walk, flyball.job_state,
+revoke execute on function flyball.audit_actor, flyball.refuse, flyball.write_audit, flyball.check_lane, flyball.check_walk, flyball.job_state,
     flyball.is_of_tenant,
     flyball.cancel, flyball.lock_unique_keys, flyball.retry, flyball.reschedule, flyball.discard, flyball.cancel_walk, flyball.cancel_jobs,
     flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all, flyball.resume_all,

@@ -33,7 +33,7 @@ create table flyball.cron (
 ) with (fillfactor = 50);
 create index cron_due on flyball.cron (next_at) where not paused;
 
--- === Expressions =====================================================================================================
+-- === Expressions =================================================================================
 
 -- The rules of the workers' cron parser in SQL, so that an impossible expression is refused here
 -- and not found later by a worker. A test gives both the same expressions.
@@ -47,7 +47,7 @@ return case
     when value ~ '^[0-9]+$' then case when value::numeric between low and high then value::int end end;
 
 -- The error message for such a value.
-create function flyball.cron_wrong(value text) returns text
+create function flyball.cron_value_error(value text) returns text
 language sql immutable parallel safe
 return case when value ~ '^[0-9]+$' then format('%s is out of range', value) else format('%s is not a value', to_json(value)) end;
 
@@ -76,7 +76,7 @@ begin
             last := flyball.cron_value(edge, low, top, words);
         end if;
         if first is null or last is null then
-            problem := flyball.cron_wrong(edge);
+            problem := flyball.cron_value_error(edge);
             return;
         elsif top > high and range like '%-%' and last = 0 and first > 0 then
             -- A range of weekdays may end with Sunday.
@@ -116,7 +116,7 @@ begin
         elsif item like '%#%' and place !~ '^[+]?0*[1-5]$' then
             problem := format('%s must end with #1 to #5', to_json(item));
         elsif flyball.cron_value(day, low, top, words) is null then
-            problem := flyball.cron_wrong(day);
+            problem := flyball.cron_value_error(day);
         else
             bits := bits | (1::bigint << 8 + place::int);
         end if;
@@ -141,18 +141,18 @@ return exists (
 create function flyball.check_expression(expression text) returns text
 language plpgsql immutable as $$
 declare
-    shape   constant text := '5 fields (minute, hour, day of month, month, day of week), 6 with the second in front, or one of '
+    shape      constant text := '5 fields (minute, hour, day of month, month, day of week), 6 with the second in front, or one of '
         '@hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually';
-    fields  constant text[] := array['second', 'minute', 'hour', 'day of month', 'month', 'day of week'];
-    allowed constant text[] := array['0 to 59', '0 to 59', '0 to 23', '1 to 31, L for the last day', '1 to 12 or JAN to DEC',
+    fields     constant text[] := array['second', 'minute', 'hour', 'day of month', 'month', 'day of week'];
+    allowed    constant text[] := array['0 to 59', '0 to 59', '0 to 23', '1 to 31, L for the last day', '1 to 12 or JAN to DEC',
         '0 to 7 (0 and 7 are Sunday) or SUN to SAT, MON#2 for the second Monday of a month, 5L for its last Friday'];
-    months  constant text[] := array['january', 'february', 'march', 'april', 'may', 'june', 'july', 'august', 'september', 'october',
+    months     constant text[] := array['january', 'february', 'march', 'april', 'may', 'june', 'july', 'august', 'september', 'october',
         'november', 'december'];
-    weekdays constant text[] := array['sunday', 'monday', 'tuesday', 'wednesday', 'thursday', 'friday', 'saturday'];
-    trimmed constant text := regexp_replace(expression, '^\s+|\s+$', '', 'g');
-    parts   text[];
-    named   bigint[];
-    one     record;
+    weekdays   constant text[] := array['sunday', 'monday', 'tuesday', 'wednesday', 'thursday', 'friday', 'saturday'];
+    trimmed    constant text := regexp_replace(expression, '^\s+|\s+$', '', 'g');
+    parts      text[];
+    field_bits bigint[];
+    one        record;
 begin
     if expression is null then
         return 'must be a text of at most 256 bytes';
@@ -179,16 +179,16 @@ begin
         if one.problem is not null then
             return format('%s: %s; allowed: %s, * for all, lists (1,3), ranges (1-5), steps (*/2)', fields[at], one.problem, allowed[at]);
         end if;
-        named[at] := one.bits;
+        field_bits[at] := one.bits;
     end loop;
     -- If both fields of days are restricted, either suffices, and one of them always comes.
-    if (parts[4] like '*%' or parts[6] like '*%') and not flyball.cron_occurs(named[4], named[5], named[6]) then
+    if (parts[4] like '*%' or parts[6] like '*%') and not flyball.cron_occurs(field_bits[4], field_bits[5], field_bits[6]) then
         return 'never comes: no day matches all fields';
     end if;
     return null;
 end $$;
 
--- === Schedules =======================================================================================================
+-- === Schedules ===================================================================================
 
 -- Returns what is wrong with the times of a schedule, or nothing.
 create function flyball.check_schedule(
@@ -245,11 +245,11 @@ language plpgsql as $$
 begin
     if not flyball.may_enqueue(new.kind) then
         raise exception using errcode = '42501', column = 'kind', hint = 'No schedule was changed.',
-            message = format('schedule: kind: %s is not public, and role %s has no leave to enqueue it; it may enqueue: %s',
+            message = format('schedule: kind: %s is not public, and role %s may not enqueue it; it may enqueue: %s',
                 to_json(new.kind), to_json(flyball.caller()), flyball.enqueueable());
     elsif new.throttle like 'api:%' and not flyball.is_operator() then
         raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own',
+            message = format('schedule: throttle: %s is a throttle of the HTTP API itself, in which only operators may enqueue; name one of your own',
                 to_json(new.throttle));
     elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
         raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
@@ -284,21 +284,21 @@ returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    bad   record;
-    fresh boolean;
+    issue  record;
+    is_new boolean;
 begin
-    select c.field, c.message, '22023' as code into bad from flyball.check_schedule(name, expression, time_zone, catch_up, overlap) c;
-    if bad.field is null then
-        select * into bad from flyball.check_job(
+    select c.field, c.message, '22023' as code into issue from flyball.check_schedule(name, expression, time_zone, catch_up, overlap) c;
+    if issue.field is null then
+        select * into issue from flyball.check_job(
             kind => kind, args => args, throttle => throttle, key => key, priority => priority, max_attempts => max_attempts,
             unique_key => null::text, unique_for => null::interval, cost => cost, run_at => null::timestamptz,
             timeout => timeout);
     end if;
-    if bad.field is not null then
+    if issue.field is not null then
         raise exception using
-            errcode = coalesce(bad.code, '22023'),
-            message = format('schedule: %s: %s', bad.field, bad.message),
-            column = bad.field,
+            errcode = coalesce(issue.code, '22023'),
+            message = format('schedule: %s: %s', issue.field, issue.message),
+            column = issue.field,
             hint = 'No schedule was changed.';
     end if;
 
@@ -317,8 +317,8 @@ begin
             next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
                            then c.next_at end,
             problem = null, updated_at = clock_timestamp()
-    returning c.xmax = 0 into fresh;
-    return fresh;
+    returning c.xmax = 0 into is_new;
+    return is_new;
 end $$;
 
 -- Deletes a schedule; false if there is none. Its jobs stay.
@@ -353,7 +353,7 @@ create function flyball.enqueue_occurrence(name text, at timestamptz, out job_id
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    c      flyball.cron;
+    c          flyball.cron;
     unique_key constant text := 'cron:' || name;
 begin
     if not has_table_privilege(flyball.caller(), 'flyball.cron'::regclass, 'UPDATE') then

@@ -4,7 +4,7 @@
 -- One row per message, written after each attempt by a statement that writes many. An address is
 -- kept as a digest and in a masked form, so this record may outlive the job and its arguments.
 
--- === Digests =========================================================================================================
+-- === Digests =====================================================================================
 
 -- An unkeyed digest of a phone number is as good as the number, because all numbers can be tried.
 -- So every digest is an HMAC-SHA-256 over the digest that a program computes, under a key that is
@@ -46,7 +46,7 @@ begin
     return sha256(key.outer_pad || sha256(key.inner_pad || known));
 end $$;
 
--- === Recipients ======================================================================================================
+-- === Recipients ==================================================================================
 
 -- The canonical spelling of a recipient, by the rules of src/providers/recipient.rs as far as SQL
 -- can apply them; null if it cannot: a domain with non-ASCII letters, a URL that is not normalised,
@@ -144,7 +144,7 @@ begin
     end if;
 end $$;
 
--- === Deliveries ======================================================================================================
+-- === Deliveries ==================================================================================
 
 -- The delivery record of a message. A message without a row is queued, or its job ended before any
 -- attempt.
@@ -165,7 +165,7 @@ create table flyball.delivery (
     -- The last 50 attempts, oldest first: at, account, outcome, status, reason, ms.
     attempts         jsonb       not null default '[]',
     -- Number of all attempts, and the outcome of the last one.
-    tries            int         not null default 0,
+    attempt_count    int         not null default 0,
     last_outcome     text,
     reason           text        not null default '',
     complained       boolean     not null default false,
@@ -177,7 +177,7 @@ create table flyball.delivery (
 ) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 create index delivery_provider_id on flyball.delivery (pool, provider_id) where provider_id is not null;
 create index delivery_unsent on flyball.delivery (pool, job_id) where unsent;
--- A tenant's own messages, also those whose jobs are gone.
+-- A tenant's own messages, also those whose jobs were deleted.
 create index delivery_tenant on flyball.delivery (tenant, job_id) where tenant <> '';
 
 -- Order of the states. A late report of an earlier state changes nothing.
@@ -196,7 +196,7 @@ language sql immutable parallel safe as $$
     ) end
 $$;
 
--- === Provider events =================================================================================================
+-- === Provider events =============================================================================
 
 -- One row per event. An event that arrives before its message is recorded waits without a job.
 create table flyball.delivery_event (
@@ -226,7 +226,7 @@ create table flyball.event_token (
 );
 create index event_token_expires on flyball.event_token (expires_at);
 
--- === Accounts ========================================================================================================
+-- === Accounts ====================================================================================
 
 -- Counts per account, by the hour in which the event was received.
 create table flyball.account_tally (
@@ -256,7 +256,7 @@ create table flyball.account_event (
 create index account_event_of_pool on flyball.account_event (pool, id desc);
 create index account_event_created on flyball.account_event (created_at);
 
--- === Suppressions ====================================================================================================
+-- === Suppressions ================================================================================
 
 -- Suppressed recipients, by the keyed digest of the address.
 create table flyball.suppression (
@@ -282,7 +282,7 @@ begin
     if not found then
         return false;
     end if;
-    perform flyball.write_audit(null, flyball.signed(suppress_known.by), 'recipient.suppress', suppress_known.channel || '/' || shown, null, null,
+    perform flyball.write_audit(null, flyball.audit_actor(suppress_known.by), 'recipient.suppress', suppress_known.channel || '/' || shown, null, null,
         suppress_known.reason);
     return true;
 end $$;
@@ -292,15 +292,15 @@ create function flyball.unsuppress_known(channel text, known bytea, shown text, 
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    was jsonb;
+    removed jsonb;
 begin
     delete from flyball.suppression s
     where s.channel = unsuppress_known.channel and s.recipient_digest = (select flyball.keyed_digest(known))
-    returning jsonb_build_object('reason', s.reason, 'created_at', s.created_at) into was;
+    returning jsonb_build_object('reason', s.reason, 'created_at', s.created_at) into removed;
     if not found then
         return false;
     end if;
-    perform flyball.write_audit(null, flyball.signed(unsuppress_known.by), 'recipient.unsuppress', unsuppress_known.channel || '/' || shown, was, null,
+    perform flyball.write_audit(null, flyball.audit_actor(unsuppress_known.by), 'recipient.unsuppress', unsuppress_known.channel || '/' || shown, removed, null,
         unsuppress_known.why);
     return true;
 end $$;
@@ -349,7 +349,7 @@ create table flyball.recipient_backoff (
 create index recipient_backoff_until on flyball.recipient_backoff (backoff_until);
 comment on table flyball.recipient_backoff is 'Recipients that could not take a message, and the end of their backoff.';
 
--- === Deadlines =======================================================================================================
+-- === Deadlines ===================================================================================
 
 -- The longest wait of a message, from its arguments or else from its pool.
 create function flyball.valid_for(args jsonb, otherwise float8) returns interval
@@ -363,41 +363,41 @@ returns void
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    why constant text := format('no account of pool %s was available until its deadline', dead_letter_unsent.pool);
+    error_text constant text := format('no account of pool %s was available until its deadline', dead_letter_unsent.pool);
 begin
-    with gone as (
+    with expired as (
         select * from unnest(ids, lanes, priorities, attempts, costs) as g(job_id, lane_id, priority, attempt, cost)
     ),
-    buried as (
+    dead_rows as (
         insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-        select g.job_id, g.lane_id, g.priority, g.attempt, g.cost, why from gone g order by g.job_id
+        select g.job_id, g.lane_id, g.priority, g.attempt, g.cost, error_text from expired g order by g.job_id
         on conflict do nothing
     ),
     history as (
         insert into flyball.attempt (job_id, attempt, outcome, error)
-        select g.job_id, g.attempt, 'dead', why from gone g
+        select g.job_id, g.attempt, 'dead', error_text from expired g
     ),
-    trouble as (
+    failures as (
         insert into flyball.failure (job_id, attempt, outcome, error)
-        select g.job_id, g.attempt, 'dead', why from gone g
+        select g.job_id, g.attempt, 'dead', error_text from expired g
     )
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any(holders) for update skip locked
     ));
     insert into flyball.delivery as d
-        (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, tries, last_outcome, reason, unsent)
+        (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason, unsent)
     select j.id, coalesce(j.args ->> 'channel', ''), dead_letter_unsent.pool, j.tenant, 'failed',
         flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
         coalesce(flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), ''), coalesce(j.args ->> 'category', ''),
         jsonb_build_array(jsonb_build_object('at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'account', null,
-            'outcome', 'no_account', 'status', '', 'reason', why, 'ms', 0)),
-        1, 'no_account', why, true
+            'outcome', 'no_account', 'status', '', 'reason', error_text, 'ms', 0)),
+        1, 'no_account', error_text, true
     from (select unnest(ids) as job_id order by 1) g
     cross join lateral (select * from flyball.job where job.id = g.job_id limit 1) j
     on conflict on constraint delivery_pkey do update
     set state = case when flyball.delivery_rank(d.state) < 2 then 'failed' else d.state end,
-        attempts = flyball.append_attempts(d.attempts, excluded.attempts), tries = d.tries + 1, last_outcome = excluded.last_outcome,
+        attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1, last_outcome = excluded.last_outcome,
         reason = excluded.reason, unsent = flyball.delivery_rank(d.state) <= 2, updated_at = clock_timestamp();
 end $$;
 
@@ -421,7 +421,7 @@ declare
     is_later    boolean := false;
     part        text[];
     lane        record;
-    seen        record;
+    result      record;
 begin
     jobs := 0;
     if start is not null then
@@ -461,7 +461,7 @@ begin
                 order by q.lane_id, q.priority, q.job_id
                 limit rows_left
             ),
-            late as materialized (
+            overdue as materialized (
                 select w.*
                 from walk w
                 cross join lateral (select * from flyball.job where job.id = w.job_id limit 1) j
@@ -470,37 +470,37 @@ begin
                     and greatest(j.created_at, j.run_at, d.requeued_at) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
                 limit jobs_left
             ),
-            taken as (
+            removed as (
                 delete from flyball.ready
-                where ctid = any(array(select q.ctid from flyball.ready q where q.ctid = any(array(select l.tid from late l)) for update skip locked))
+                where ctid = any(array(select q.ctid from flyball.ready q where q.ctid = any(array(select l.tid from overdue l)) for update skip locked))
                 returning *
             ),
-            listed as (
+            collected as (
                 select array_agg(t.job_id) as ids, array_agg(t.lane_id) as lanes, array_agg(t.priority) as priorities,
                     array_agg(t.attempt) as attempts, array_agg(t.cost) as costs,
                     array_agg(t.job_id) filter (where t.holds_unique) as holders
-                from taken t
+                from removed t
             )
-            select n.*, (select count(*) from walk) as walked, (select count(*) from late) as late, w.priority, w.job_id
-            into seen
-            from listed n
+            select n.*, (select count(*) from walk) as walked, (select count(*) from overdue) as overdue, w.priority, w.job_id
+            into result
+            from collected n
             left join lateral (
                 select p.priority, p.job_id
-                from (select priority, job_id from late where (select count(*) from late) = jobs_left
+                from (select priority, job_id from overdue where (select count(*) from overdue) = jobs_left
                       union all
-                      select priority, job_id from walk where (select count(*) from late) < jobs_left) p
+                      select priority, job_id from walk where (select count(*) from overdue) < jobs_left) p
                 order by p.priority desc, p.job_id desc limit 1
             ) w on true;
-            if seen.ids is not null then
-                perform flyball.dead_letter_unsent(expire_notifications.throttle, seen.ids, seen.lanes, seen.priorities, seen.attempts, seen.costs, seen.holders);
-                jobs := jobs + cardinality(seen.ids);
+            if result.ids is not null then
+                perform flyball.dead_letter_unsent(expire_notifications.throttle, result.ids, result.lanes, result.priorities, result.attempts, result.costs, result.holders);
+                jobs := jobs + cardinality(result.ids);
             end if;
-            if seen.walked >= rows_left or seen.late >= jobs_left then
-                next := format('r/%s/%s/%s', seen.priority, seen.job_id, at_key);
+            if result.walked >= rows_left or result.overdue >= jobs_left then
+                next := format('r/%s/%s/%s', result.priority, result.job_id, at_key);
                 return;
             end if;
-            rows_left := rows_left - seen.walked;
-            jobs_left := jobs_left - seen.late;
+            rows_left := rows_left - result.walked;
+            jobs_left := jobs_left - result.overdue;
             at_id := 0;
         end if;
         with walk as materialized (
@@ -510,7 +510,7 @@ begin
             order by q.lane_id, q.job_id
             limit rows_left
         ),
-        late as materialized (
+        overdue as materialized (
             select w.*
             from walk w
             cross join lateral (select * from flyball.job where job.id = w.job_id limit 1) j
@@ -519,31 +519,31 @@ begin
                 and greatest(j.created_at, j.run_at, d.requeued_at) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
             limit jobs_left
         ),
-        taken as (
+        removed as (
             delete from flyball.scheduled
-            where ctid = any(array(select q.ctid from flyball.scheduled q where q.ctid = any(array(select l.tid from late l)) for update skip locked))
+            where ctid = any(array(select q.ctid from flyball.scheduled q where q.ctid = any(array(select l.tid from overdue l)) for update skip locked))
             returning *
         ),
-        listed as (
+        collected as (
             select array_agg(t.job_id) as ids, array_agg(t.lane_id) as lanes, array_agg(t.priority) as priorities,
                 array_agg(t.attempt) as attempts, array_agg(t.cost) as costs,
                 array_agg(t.job_id) filter (where t.holds_unique) as holders
-            from taken t
+            from removed t
         )
-        select n.*, (select count(*) from walk) as walked, (select count(*) from late) as late,
-            case when (select count(*) from late) = jobs_left then (select max(job_id) from late) else (select max(job_id) from walk) end as job_id
-        into seen
-        from listed n;
-        if seen.ids is not null then
-            perform flyball.dead_letter_unsent(expire_notifications.throttle, seen.ids, seen.lanes, seen.priorities, seen.attempts, seen.costs, seen.holders);
-            jobs := jobs + cardinality(seen.ids);
+        select n.*, (select count(*) from walk) as walked, (select count(*) from overdue) as overdue,
+            case when (select count(*) from overdue) = jobs_left then (select max(job_id) from overdue) else (select max(job_id) from walk) end as job_id
+        into result
+        from collected n;
+        if result.ids is not null then
+            perform flyball.dead_letter_unsent(expire_notifications.throttle, result.ids, result.lanes, result.priorities, result.attempts, result.costs, result.holders);
+            jobs := jobs + cardinality(result.ids);
         end if;
-        if seen.walked >= rows_left or seen.late >= jobs_left then
-            next := format('s/0/%s/%s', seen.job_id, at_key);
+        if result.walked >= rows_left or result.overdue >= jobs_left then
+            next := format('s/0/%s/%s', result.job_id, at_key);
             return;
         end if;
-        rows_left := rows_left - seen.walked;
-        jobs_left := jobs_left - seen.late;
+        rows_left := rows_left - result.walked;
+        jobs_left := jobs_left - result.overdue;
     end loop;
     -- The directory may have more lanes than were read.
     select format('r/-1/0/%s', l.key) into next
@@ -556,12 +556,12 @@ end $$;
 -- Requeues messages of a pool that died because no account was available, at most max_jobs, the
 -- oldest first; their deadlines start again. A mark that is younger than a minute is left for the
 -- next call: such a message may be dying at this moment.
-create function flyball.requeue_unsent(pool text, max_jobs int default 1000, by text default null, out looked_at bigint, out jobs bigint)
+create function flyball.requeue_unsent(pool text, max_jobs int default 1000, by text default null, out examined bigint, out jobs bigint)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
-    ids  bigint[];
-    rung text;
+    ids            bigint[];
+    notified_lanes text;
 begin
     select array_agg(u.job_id) into ids
     from (
@@ -571,32 +571,32 @@ begin
         limit max_jobs
         for update skip locked
     ) u;
-    looked_at := coalesce(cardinality(ids), 0);
+    examined := coalesce(cardinality(ids), 0);
     jobs := 0;
-    if looked_at = 0 then
+    if examined = 0 then
         return;
     end if;
     with was_dead as (
         delete from flyball.dead d where d.job_id = any(ids) returning *
     ),
-    held as materialized (
+    keyed as materialized (
         select unnest(flyball.lock_unique_keys(array(select w.job_id from was_dead w))) as job_id
     ),
-    again as (
+    requeued as (
         insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-        select w.lane_id, w.priority, w.job_id, 0, w.cost, w.job_id in (select h.job_id from held h) from was_dead w
+        select w.lane_id, w.priority, w.job_id, 0, w.cost, w.job_id in (select h.job_id from keyed h) from was_dead w
         on conflict do nothing
     )
-    select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, rung from was_dead w;
+    select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, notified_lanes from was_dead w;
     -- Jobs that are not dead any more were handled by another process. A message records first that
     -- it found no account and then dies, so one with a fresh mark may be about to die.
     update flyball.delivery d set unsent = false
     where d.job_id = any(ids) and d.unsent and d.updated_at < clock_timestamp() - interval '1 minute';
     if jobs > 0 then
-        perform flyball.write_audit(null, flyball.signed(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
+        perform flyball.write_audit(null, flyball.audit_actor(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
             jsonb_build_object('jobs', jobs, 'filter', jsonb_build_object('throttle', requeue_unsent.pool, 'unsent', true)),
             'accounts are available again');
-        perform pg_notify('flyball', rung);
+        perform pg_notify('flyball', notified_lanes);
     end if;
 end $$;
 
@@ -608,7 +608,7 @@ begin
     insert into flyball.delivery as d (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, requeued_at)
     select j.id, coalesce(j.args ->> 'channel', ''), j.throttle, j.tenant, 'queued', flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
         coalesce(flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), ''), coalesce(j.args ->> 'category', ''), now()
-    from (select * from gone order by gone.job_id) g
+    from (select * from deleted order by deleted.job_id) g
     cross join lateral (select * from flyball.job where job.id = g.job_id limit 1) j
     where j.kind = 'notification'
         and exists (select from flyball.ready r where r.lane_id = g.lane_id and r.priority = g.priority and r.job_id = g.job_id)
@@ -619,21 +619,21 @@ begin
 end $$;
 
 create trigger record_requeued after delete on flyball.dead
-referencing old table as gone for each statement execute function flyball.record_requeued();
+referencing old table as deleted for each statement execute function flyball.record_requeued();
 
--- === Views ===========================================================================================================
+-- === Views =======================================================================================
 
 -- Every message with its state: the recorded one, else that of its job.
 create view flyball.notification as
 select j.id as job_id, j.tenant, coalesce(d.channel, j.args ->> 'channel') as channel, coalesce(d.pool, j.throttle) as pool,
     coalesce(d.provider, '') as provider, d.account,
     case when coalesce(d.state, 'queued') <> 'queued' then d.state
-        when l.held or w.waits then 'queued'
+        when l.is_running or w.is_waiting then 'queued'
         when x.error is not null or a.outcome in ('cancelled', 'dropped') then 'failed'
         else 'queued' end as state,
     d.provider_id, coalesce(d.recipient, flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), '') as recipient,
-    coalesce(d.category, j.args ->> 'category', '') as category, coalesce(d.attempts, '[]') as attempts, coalesce(d.tries, 0) as tries,
-    case when coalesce(d.state, 'queued') <> 'queued' or l.held or w.waits then coalesce(d.reason, '')
+    coalesce(d.category, j.args ->> 'category', '') as category, coalesce(d.attempts, '[]') as attempts, coalesce(d.attempt_count, 0) as attempt_count,
+    case when coalesce(d.state, 'queued') <> 'queued' or l.is_running or w.is_waiting then coalesce(d.reason, '')
         when x.error is not null then x.error
         when a.outcome in ('cancelled', 'dropped') then coalesce(a.error, 'cancelled')
         else coalesce(d.reason, '') end as reason,
@@ -641,10 +641,10 @@ select j.id as job_id, j.tenant, coalesce(d.channel, j.args ->> 'channel') as ch
 from flyball.job j
 left join lateral (select * from flyball.delivery h where h.job_id = j.id limit 1) d on true
 left join lateral (
-    select true as held from flyball.lease h where coalesce(d.state, 'queued') = 'queued' and h.job_id = j.id limit 1
+    select true as is_running from flyball.lease h where coalesce(d.state, 'queued') = 'queued' and h.job_id = j.id limit 1
 ) l on true
 left join lateral (
-    (select true as waits from flyball.ready h
+    (select true as is_waiting from flyball.ready h
      where coalesce(d.state, 'queued') = 'queued' and h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id limit 1)
     union all
     (select true from flyball.scheduled h where coalesce(d.state, 'queued') = 'queued' and h.job_id = j.id limit 1)
@@ -656,25 +656,25 @@ left join lateral (
 ) x on true
 left join lateral (
     select h.outcome, h.error from flyball.attempt h
-    where coalesce(d.state, 'queued') = 'queued' and l.held is null and w.waits is null and h.job_id = j.id
+    where coalesce(d.state, 'queued') = 'queued' and l.is_running is null and w.is_waiting is null and h.job_id = j.id
     order by h.finished_at desc limit 1
 ) a on true
 where j.kind = 'notification'
 union all
-select d.job_id, d.tenant, d.channel, d.pool, d.provider, d.account, d.state, d.provider_id, d.recipient, d.category, d.attempts, d.tries, d.reason,
+select d.job_id, d.tenant, d.channel, d.pool, d.provider, d.account, d.state, d.provider_id, d.recipient, d.category, d.attempts, d.attempt_count, d.reason,
     d.complained, d.requeued_at, d.created_at, d.updated_at
 from flyball.delivery d
 where not exists (select from flyball.job j where j.id = d.job_id);
 
 -- Every attempt that is kept, one row each.
 create view flyball.delivery_attempt as
-select d.job_id, d.channel, d.pool, d.provider, greatest(d.tries - jsonb_array_length(d.attempts), 0) + e.n as attempt,
+select d.job_id, d.channel, d.pool, d.provider, greatest(d.attempt_count - jsonb_array_length(d.attempts), 0) + e.n as attempt,
     (e.value ->> 'at')::timestamptz as at, e.value ->> 'account' as account, e.value ->> 'outcome' as outcome,
     e.value ->> 'status' as status, e.value ->> 'reason' as reason, (e.value ->> 'ms')::bigint as ms
 from flyball.delivery d
 cross join lateral jsonb_array_elements(d.attempts) with ordinality as e(value, n);
 
--- === Permissions =====================================================================================================
+-- === Permissions =================================================================================
 
 revoke execute on function flyball.keyed_digest, flyball.recipient_digest, flyball.known_digest, flyball.check_recipient,
     flyball.suppress_known, flyball.unsuppress_known, flyball.suppress, flyball.unsuppress, flyball.is_suppressed,

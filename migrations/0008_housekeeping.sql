@@ -2,7 +2,7 @@
 -- waiting jobs in short slices and records what it found, so reading the depth of a queue never
 -- counts rows.
 
--- === Depth ===========================================================================================================
+-- === Depth =======================================================================================
 
 -- One row for each throttle that has or had jobs.
 create table flyball.depth (
@@ -19,15 +19,15 @@ create table flyball.depth (
 -- `lanes_at`, and every lane that had jobs at `walked_at` was visited since then. Null until the
 -- first walk is complete.
 create table flyball.sweep (
-    one       boolean     primary key default true check (one),
-    at        timestamptz,
-    lanes_at  timestamptz,
-    walked_at timestamptz,
-    took_s    float8      not null default 0
+    one        boolean     primary key default true check (one),
+    at         timestamptz,
+    lanes_at   timestamptz,
+    walked_at  timestamptz,
+    duration_s float8      not null default 0
 ) with (fillfactor = 50);
 insert into flyball.sweep default values;
 
--- === Days ============================================================================================================
+-- === Days ========================================================================================
 
 -- Days past their retention that could not be dropped because some of their jobs are alive or ended
 -- recently; they are emptied again once a day. `next` is where the thinning of such a day
@@ -35,14 +35,14 @@ insert into flyball.sweep default values;
 create table flyball.day (
     day       bigint      primary key,
     pruned_at timestamptz not null default now(),
-    kept      bigint      not null,
+    remaining bigint      not null,
     next      bigint
 );
 
 -- Empties one day with one TRUNCATE. Rows of jobs that are alive, or that have an attempt that
 -- ended after `since`, are copied and survive. Claims read every partition, so they wait while this
 -- one is locked. Therefore the lock timeout is short, the surviving rows are collected before the
--- lock is taken, and a day with more than `most` surviving jobs is not emptied but returns -1;
+-- lock is taken, and a day with more than `max_jobs` surviving jobs is not emptied but returns -1;
 -- flyball.thin_day is for those. Null means that another process is working on the day.
 --
 -- Collecting before locking is almost safe: a job of a past day can end meanwhile, and none can
@@ -52,16 +52,16 @@ create table flyball.day (
 -- the second one is released too: a producer may hold one and wait for the other. A job's arguments
 -- can change, because a producer may replace it; rows that changed after they were copied are
 -- copied again behind the lock.
-create function flyball.prune_day(day bigint, since timestamptz default 'infinity', most bigint default 20000) returns bigint
+create function flyball.prune_day(day bigint, since timestamptz default 'infinity', max_jobs bigint default 20000) returns bigint
 language plpgsql set lock_timeout = '100ms' set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    live  bigint;
-    late  bigint := 0;
-    young bigint;
-    tries int := 0;
-    low   bigint := prune_day.day << 38;
-    high  bigint := (prune_day.day + 1) << 38;
+    live          bigint;
+    added         bigint := 0;
+    recent        bigint;
+    lock_attempts int := 0;
+    low           bigint := prune_day.day << 38;
+    high          bigint := (prune_day.day + 1) << 38;
 begin
     if not pg_try_advisory_xact_lock(hashtext('flyball.prune_day')) then
         return null;
@@ -77,38 +77,38 @@ begin
             union all select job_id from flyball.scheduled where job_id >= low and job_id < high
             union all select job_id from flyball.dead where job_id >= low and job_id < high
         ) l
-        limit most + 1;
+        limit max_jobs + 1;
     get diagnostics live = row_count;
     create index on flyball_live (job_id);
     -- After the look at the living jobs, so that a job that ends in between is seen by one of the
     -- two.
-    if live <= most then
+    if live <= max_jobs then
         execute format('
             insert into flyball_live
             select a.job_id from (select distinct job_id from flyball.attempt_%s where finished_at >= $1) a
             where not exists (select 1 from flyball_live l where l.job_id = a.job_id)
             limit $2', prune_day.day)
-        using since, most + 1 - live;
-        get diagnostics young = row_count;
-        live := live + young;
+        using since, max_jobs + 1 - live;
+        get diagnostics recent = row_count;
+        live := live + recent;
     end if;
-    if live > most then
+    if live > max_jobs then
         drop table flyball_live;
-        insert into flyball.day as d (day, kept, next) values (prune_day.day, -1, low)
-        on conflict on constraint day_pkey do update set kept = -1, next = coalesce(d.next, excluded.next);
+        insert into flyball.day as d (day, remaining, next) values (prune_day.day, -1, low)
+        on conflict on constraint day_pkey do update set remaining = -1, next = coalesce(d.next, excluded.next);
         return -1;
     end if;
     analyze flyball_live;
     execute format('create temporary table flyball_versions on commit drop as select j.id, j.xmin as version from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
     execute format('create temporary table flyball_jobs on commit drop as select j.* from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
     create index on flyball_jobs (id);
-    create temporary table flyball_late (job_id bigint) on commit drop;
+    create temporary table flyball_added (job_id bigint) on commit drop;
     loop
         begin
             -- When this lock is granted, all transactions that enqueued into this day have ended,
             -- and no new one can; claims continue.
             execute format('lock table flyball.job_%s in share row exclusive mode', prune_day.day);
-            insert into flyball_late
+            insert into flyball_added
             select l.job_id from (
                 select job_id from flyball.ready where job_id >= low and job_id < high
                 union all select job_id from flyball.lease where job_id >= low and job_id < high
@@ -116,29 +116,29 @@ begin
                 union all select job_id from flyball.dead where job_id >= low and job_id < high
             ) l
             where not exists (select 1 from flyball_live k where k.job_id = l.job_id)
-            limit most + 1;
-            get diagnostics late = row_count;
-            exit when live + late > most;
+            limit max_jobs + 1;
+            get diagnostics added = row_count;
+            exit when live + added > max_jobs;
             execute format('lock table flyball.job_%1$s, flyball.attempt_%1$s in access exclusive mode', prune_day.day);
             exit;
         exception when lock_not_available then
             -- The locks are released and what was collected is dropped.
-            tries := tries + 1;
-            if tries >= 20 then
+            lock_attempts := lock_attempts + 1;
+            if lock_attempts >= 20 then
                 raise;
             end if;
             -- Transactions that waited behind this go first.
             perform pg_sleep(0.2 + random() * 0.2);
         end;
     end loop;
-    if live + late > most then
-        drop table flyball_live, flyball_versions, flyball_jobs, flyball_late;
-        insert into flyball.day as d (day, kept, next) values (prune_day.day, -1, low)
-        on conflict on constraint day_pkey do update set kept = -1, next = coalesce(d.next, excluded.next);
+    if live + added > max_jobs then
+        drop table flyball_live, flyball_versions, flyball_jobs, flyball_added;
+        insert into flyball.day as d (day, remaining, next) values (prune_day.day, -1, low)
+        on conflict on constraint day_pkey do update set remaining = -1, next = coalesce(d.next, excluded.next);
         return -1;
     end if;
-    insert into flyball_live select job_id from flyball_late;
-    insert into flyball_versions select job_id, null from flyball_late;
+    insert into flyball_live select job_id from flyball_added;
+    insert into flyball_versions select job_id, null from flyball_added;
     -- Jobs may have been replaced, and attempts added, until now.
     execute format('create temporary table flyball_replaced on commit drop as select j.* from flyball_versions v join flyball.job_%s j on j.id = v.id where j.xmin is distinct from v.version', prune_day.day);
     delete from flyball_jobs j using flyball_replaced r where j.id = r.id;
@@ -149,8 +149,8 @@ begin
     execute format('insert into flyball.attempt_%s select * from flyball_attempts', prune_day.day);
     delete from flyball.checkpoint c where c.job_id >= low and c.job_id < high
         and not exists (select 1 from flyball_live l where l.job_id = c.job_id);
-    insert into flyball.day as d (day, kept) values (prune_day.day, live)
-    on conflict on constraint day_pkey do update set pruned_at = now(), kept = excluded.kept, next = null;
+    insert into flyball.day as d (day, remaining) values (prune_day.day, live)
+    on conflict on constraint day_pkey do update set pruned_at = now(), remaining = excluded.remaining, next = null;
     if live = 0 then
         -- No living job is left: the empty tables are dropped too, so that the list of partitions
         -- does not grow without end. This locks the parents for a moment; if they are busy, the
@@ -162,7 +162,7 @@ begin
             null;
         end;
     end if;
-    drop table flyball_live, flyball_versions, flyball_jobs, flyball_replaced, flyball_attempts, flyball_late;
+    drop table flyball_live, flyball_versions, flyball_jobs, flyball_replaced, flyball_attempts, flyball_added;
     return live;
 end $$;
 
@@ -188,7 +188,7 @@ begin
         with page as materialized (
             select id, lane_id, admission_lane, priority from flyball.job_%1$s where id > $1 order by id limit $2
         ),
-        gone as materialized (
+        expired as materialized (
             select p.id from page p
             where (select 1 from flyball.ready r
                     where r.lane_id in (p.lane_id, p.admission_lane) and r.priority = p.priority and r.job_id = p.id limit 1) is null
@@ -197,9 +197,9 @@ begin
                 and (select 1 from flyball.dead d where d.job_id = p.id limit 1) is null
                 and (select 1 from flyball.attempt_%1$s a where a.job_id = p.id and a.finished_at >= $3 limit 1) is null
         ),
-        attempts as (delete from flyball.attempt_%1$s a using gone g where a.job_id = g.id),
-        cursors as (delete from flyball.checkpoint c using gone g where c.job_id = g.id),
-        jobs as (delete from flyball.job_%1$s j using gone g where j.id = g.id returning 1)
+        attempts as (delete from flyball.attempt_%1$s a using expired g where a.job_id = g.id),
+        cursors as (delete from flyball.checkpoint c using expired g where c.job_id = g.id),
+        jobs as (delete from flyball.job_%1$s j using expired g where j.id = g.id returning 1)
         select (select count(*) from jobs), case when count(*) >= $2 then max(p.id) end from page p', thin_day.day)
     into deleted, next
     using start, thin_day.rows, thin_day.since;

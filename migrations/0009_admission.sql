@@ -1,15 +1,16 @@
 -- Chapter 9: admission: the messages of tenants, their limits, and batches.
 --
 -- A message of a tenant that has no free slot waits in its admission lane, the lane of the throttle
--- `notify:<tenant>` whose key is the module, in place of the lane that its job names. Workers release
--- it from there. So a waiting message is a ready job like any other: every operation sees it.
+-- `notify:<tenant>` whose key is the module, in place of the lane that its job names. Workers
+-- release it from there. So a waiting message is a ready job like any other: every operation sees
+-- it.
 
 -- The throttle that admits the messages of a tenant.
 create function flyball.admission_throttle(tenant text) returns text
 language sql immutable parallel safe
 return 'notify:' || tenant;
 
--- === The queue of a tenant ===========================================================================================
+-- === The queue of a tenant =======================================================================
 
 -- The most messages of a tenant that may be pending; the row '*' is for all tenants without one.
 create table flyball.tenant_limit (
@@ -45,7 +46,7 @@ create function flyball.sweep_pending(tenant text, max_jobs int default 20000) r
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
-    gone bigint;
+    removed bigint;
 begin
     with ended as materialized (
         select p.ctid as tid
@@ -64,84 +65,84 @@ begin
     deleted as (
         delete from flyball.pending where ctid = any(array(select e.tid from ended e)) returning 1
     )
-    select count(*) into gone from deleted;
-    insert into flyball.tenant_drain as d (tenant, ended) values (sweep_pending.tenant, gone)
+    select count(*) into removed from deleted;
+    insert into flyball.tenant_drain as d (tenant, ended) values (sweep_pending.tenant, removed)
     on conflict on constraint tenant_drain_pkey do update
-    set ended = d.ended + gone, swept_at = clock_timestamp(),
+    set ended = d.ended + removed, swept_at = clock_timestamp(),
         marked_at = case when d.marked_at < clock_timestamp() - interval '1 minute' then clock_timestamp() else d.marked_at end,
-        marked = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.ended + gone else d.marked end,
+        marked = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.ended + removed else d.marked end,
         older_at = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.marked_at else d.older_at end,
         older = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.marked else d.older end;
-    return gone;
+    return removed;
 end $$;
 
 -- Sweeps every tenant that has pending messages; returns the number forgotten.
 create function flyball.sweep_all_pending() returns bigint
 language plpgsql volatile as $$
 declare
-    whose text;
-    gone  bigint := 0;
+    current_tenant text;
+    removed        bigint := 0;
 begin
     loop
         -- One probe of the index for each tenant.
-        select p.tenant into whose from flyball.pending p where whose is null or p.tenant > whose order by p.tenant limit 1;
+        select p.tenant into current_tenant from flyball.pending p where current_tenant is null or p.tenant > current_tenant order by p.tenant limit 1;
         exit when not found;
-        gone := gone + flyball.sweep_pending(whose);
+        removed := removed + flyball.sweep_pending(current_tenant);
     end loop;
-    return gone;
+    return removed;
 end $$;
 
 -- Records messages as pending, or refuses them all with 53400 if the queue of their tenant has no
 -- room. Urgent ones may use a tenth more. Senders take turns once the queue is nine tenths full, or
 -- if they send many at once, so that exactly the limit is accepted.
-create function flyball.note_pending(door text, tenant text, ids bigint[], urgent boolean) returns void
+create function flyball.record_pending(entry_point text, tenant text, ids bigint[], urgent boolean) returns void
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-    cap     int;
-    known   bigint;
-    adding  constant int := cardinality(ids);
-    drained float8;
-    after   int;
+    cap           int;
+    pending_count bigint;
+    adding        constant int := cardinality(ids);
+    drained       float8;
+    after         int;
 begin
     select l.max_pending into cap from flyball.tenant_limit l
-    where l.tenant in (note_pending.tenant, '*') order by l.tenant = '*' limit 1;
+    where l.tenant in (record_pending.tenant, '*') order by l.tenant = '*' limit 1;
     if cap is not null then
         cap := case when urgent then cap + cap / 10 else cap end;
-        select count(*) into known
-        from (select from flyball.pending p where p.tenant = note_pending.tenant limit cap + 1) as page;
-        if adding > 1 or known + adding > cap * 0.9 then
-            perform pg_advisory_xact_lock(hashtextextended('flyball.pending ' || note_pending.tenant, 0));
-            select count(*) into known
-            from (select from flyball.pending p where p.tenant = note_pending.tenant limit cap + 1) as page;
+        select count(*) into pending_count
+        from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
+        if adding > 1 or pending_count + adding > cap * 0.9 then
+            perform pg_advisory_xact_lock(hashtextextended('flyball.pending ' || record_pending.tenant, 0));
+            select count(*) into pending_count
+            from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
         end if;
-        if known + adding > cap and not exists (
+        if pending_count + adding > cap and not exists (
             select from flyball.tenant_drain d
-            where d.tenant = note_pending.tenant and d.swept_at > clock_timestamp() - interval '1 second'
+            where d.tenant = record_pending.tenant and d.swept_at > clock_timestamp() - interval '1 second'
         ) then
-            perform flyball.sweep_pending(note_pending.tenant);
-            select count(*) into known
-            from (select from flyball.pending p where p.tenant = note_pending.tenant limit cap + 1) as page;
+            perform flyball.sweep_pending(record_pending.tenant);
+            select count(*) into pending_count
+            from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
         end if;
-        if known + adding > cap then
+        if pending_count + adding > cap then
             select (d.ended - d.older) / greatest(extract(epoch from clock_timestamp() - d.older_at), 1) into drained
-            from flyball.tenant_drain d where d.tenant = note_pending.tenant;
-            after := case when coalesce(drained, 0) > 0 then least(greatest(ceil((known + adding - cap) / drained), 1), 300) else 300 end;
+            from flyball.tenant_drain d where d.tenant = record_pending.tenant;
+            after := case when coalesce(drained, 0) > 0 then least(greatest(ceil((pending_count + adding - cap) / drained), 1), 300) else 300 end;
             raise exception using
                 errcode = '53400',
-                message = format('%s: the queue of tenant %s is full: %s of its messages are pending%s; the limit is %s', door,
-                    to_json(note_pending.tenant), known, case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
+                message = format('%s: the queue of tenant %s is full: %s of its messages are pending%s; the limit is %s', entry_point,
+                    to_json(record_pending.tenant), pending_count, case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
                 hint = format('Nothing was enqueued. Try again in %s s.', after),
-                constraint = 'tenant_queue', schema = note_pending.tenant, datatype = format('%s/%s/%s', known, cap, after);
+                constraint = 'tenant_queue', schema = record_pending.tenant, datatype = format('%s/%s/%s', pending_count, cap, after);
         end if;
     end if;
-    insert into flyball.pending (tenant, job_id) select note_pending.tenant, unnest(ids);
+    insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
 end $$;
 
--- === Repeated requests ===============================================================================================
+-- === Repeated requests ===========================================================================
 
--- Requests that were accepted, by the digest of who sent them and of their idempotency key; for one
--- without a key that had to wait, by the digest of its body.
+-- Accepted requests, by the digest of the sender and the idempotency key, or of the sender and the
+-- body for a message that had to wait and has no key.
 create table flyball.idempotency (
     digest     bytea       primary key,
     body       bytea       not null,
@@ -170,8 +171,8 @@ create function flyball.find_request(digest bytea, body bytea, has_key boolean, 
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-    seen record;
-    name constant bigint := hashtextextended('flyball.request ' || encode(find_request.digest, 'hex'), 0);
+    previous record;
+    name     constant bigint := hashtextextended('flyball.request ' || encode(find_request.digest, 'hex'), 0);
 begin
     answer := 'new';
     if find_request.digest is null then
@@ -185,16 +186,16 @@ begin
     elsif locks then
         perform pg_advisory_xact_lock(name);
     end if;
-    select i.body, i.job_id, i.batch_id into seen from flyball.idempotency i
+    select i.body, i.job_id, i.batch_id into previous from flyball.idempotency i
     where i.digest = find_request.digest and i.expires_at > now();
     if not found then
         return;
-    elsif has_key and seen.body <> find_request.body then
+    elsif has_key and previous.body <> find_request.body then
         answer := 'conflict';
-    elsif has_key or flyball.awaits_admission(seen.job_id) then
+    elsif has_key or flyball.awaits_admission(previous.job_id) then
         answer := 'replayed';
-        find_request.job_id := seen.job_id;
-        find_request.batch_id := seen.batch_id;
+        find_request.job_id := previous.job_id;
+        find_request.batch_id := previous.batch_id;
     end if;
 end $$;
 
@@ -207,7 +208,7 @@ language sql volatile as $$
     set body = excluded.body, job_id = excluded.job_id, batch_id = excluded.batch_id, expires_at = excluded.expires_at
 $$;
 
--- === One message =====================================================================================================
+-- === One message =================================================================================
 
 -- Whether a message of this module would overtake others that wait for their admission.
 create function flyball.has_waiting(tenant text, module text) returns boolean
@@ -217,8 +218,8 @@ language sql stable set enable_seqscan = off as $$
     )
 $$;
 
--- Accepts one message of a tenant for an entry point that knows the sender: enqueues it, with the
--- request's digests, and tells what became of it. `admitted` says that the entry point took a slot;
+-- Accepts one message of a tenant for an entry point that knows the sender: enqueues it, records
+-- the request's digests, and returns the result. `admitted` says that the entry point took a slot;
 -- it is not used if others of the module wait.
 create function flyball.accept_message(
     tenant text, module text, digest bytea, body bytea, has_key boolean, admitted boolean,
@@ -243,36 +244,36 @@ begin
     end if;
 end $$;
 
--- The place of a waiting message in its admission lane: how many of its module go before it and it
--- itself, and how many of the tenant's messages go before it if all modules have the same share, and
--- it itself. Null if it does not wait. Counting stops at 10,000.
+-- The place of a waiting message in its admission lane, from 1: among the messages of its module,
+-- and among those of the tenant if all modules have the same share. Null if it does not wait.
+-- Counting stops at 10,000.
 create function flyball.admission_place(job_id bigint, out place bigint, out tenant_place bigint, out tenant text, out module text,
     out priority smallint)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_variable
 declare
-    most constant int := 10000;
-    mine record;
+    most   constant int := 10000;
+    target record;
 begin
-    select j.admission_lane as lane, j.priority, j.tenant, j.module into mine
+    select j.admission_lane as lane, j.priority, j.tenant, j.module into target
     from flyball.job j
     where j.id = job_id and exists (
         select from flyball.ready r where r.lane_id = j.admission_lane and r.priority = j.priority and r.job_id = j.id);
     if not found then
         return;
     end if;
-    tenant := mine.tenant;
-    module := mine.module;
-    priority := mine.priority;
+    tenant := target.tenant;
+    module := target.module;
+    priority := target.priority;
     select count(*) into place from (
         select from flyball.ready r
-        where r.lane_id = mine.lane and (r.priority, r.job_id) <= (mine.priority, job_id)
+        where r.lane_id = target.lane and (r.priority, r.job_id) <= (target.priority, job_id)
         limit most
     ) before;
     select place + coalesce(sum(o.jobs), 0) into tenant_place
     from (
         select l.lane_id from flyball.lane l
-        where l.throttle = flyball.admission_throttle(mine.tenant) and l.lane_id <> mine.lane
+        where l.throttle = flyball.admission_throttle(target.tenant) and l.lane_id <> target.lane
         order by l.throttle, l.key limit 100
     ) l
     cross join lateral (
@@ -280,16 +281,16 @@ begin
     ) o;
 end $$;
 
-revoke execute on function flyball.sweep_pending, flyball.sweep_all_pending, flyball.note_pending, flyball.awaits_admission,
+revoke execute on function flyball.sweep_pending, flyball.sweep_all_pending, flyball.record_pending, flyball.awaits_admission,
     flyball.find_request, flyball.remember_request, flyball.has_waiting, flyball.accept_message, flyball.admission_place
 from public;
 
--- === Many messages ===================================================================================================
+-- === Many messages ===============================================================================
 
 insert into flyball.kind (name, public) values ('batch', false);
 
--- Batches: one request with many recipients. `messages` are those that are not enqueued yet, each with
--- its arguments, key and unique key; a job of the kind `batch` enqueues them page by page.
+-- Batches: one request with many recipients. `messages` are those that are not enqueued yet, each
+-- with its arguments, key and unique key; a job of the kind `batch` enqueues them page by page.
 create table flyball.batch (
     id         bigint      generated always as identity primary key,
     tenant     text        not null,
@@ -301,7 +302,7 @@ create table flyball.batch (
     recipients int         not null check (recipients > 0),
     messages   jsonb       not null,
     -- The recipients whose messages were cancelled before they were enqueued.
-    unsent     int         not null default 0,
+    not_enqueued int       not null default 0,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now()
 ) with (fillfactor = 70);
@@ -319,24 +320,24 @@ create function flyball.place_in_queue(batch_id bigint, place int) returns bigin
 language sql immutable parallel safe
 return -(batch_id * 1000 + place);
 
--- Enqueues messages of a batch: the first `admitted` of them at once, the others to wait. Returns their
--- jobs in order.
+-- Enqueues messages of a batch: the first `admitted` of them at once, the others to wait. Returns
+-- their jobs in order.
 create function flyball.enqueue_batch_page(batch flyball.batch, page jsonb, admitted int)
 returns table (job_id bigint, duplicate boolean)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-    part record;
-    got  record;
+    part   record;
+    result record;
 begin
     for part in
-        select g.n <= admitted as at_once, array_agg(g.message -> 'args' order by g.n) as args,
+        select g.n <= admitted as immediate, array_agg(g.message -> 'args' order by g.n) as args,
             array_agg(g.message ->> 'key' order by g.n) as keys,
             array_agg(g.message ->> 'unique_key' order by g.n) as unique_keys, count(*)::int as size
         from jsonb_array_elements(page) with ordinality as g(message, n)
         group by 1 order by 1 desc
     loop
-        for got in
+        for result in
             select e.job_id, e.duplicate
             from flyball.enqueue_rows_as(case when batch.tenant <> '' then 'tenant:' || batch.tenant else '' end, true,
                 array_fill('notification'::text, array[part.size]), part.args,
@@ -345,21 +346,21 @@ begin
                 array_fill(null::float8, array[part.size]), array_fill(1::float8, array[part.size]),
                 array_fill(null::text, array[part.size]), array_fill(null::float8, array[part.size]),
                 array_fill(null::float8, array[part.size]), array_fill(null::float8, array[part.size]),
-                array_fill(false, array[part.size]), batch.module, part.at_once) e
+                array_fill(false, array[part.size]), batch.module, part.immediate) e
         loop
             -- A message that holds the unique key belongs to the batch that sent it.
-            insert into flyball.batch_message (job_id, batch_id) values (got.job_id, batch.id) on conflict do nothing;
-            job_id := got.job_id;
-            duplicate := got.duplicate;
+            insert into flyball.batch_message (job_id, batch_id) values (result.job_id, batch.id) on conflict do nothing;
+            job_id := result.job_id;
+            duplicate := result.duplicate;
             return next;
         end loop;
     end loop;
 end $$;
 
--- Accepts a batch for an entry point that knows the sender. Up to 100 recipients are enqueued now, and
--- `jobs` are their messages; more are left to a job. `admitted` is the number of slots that the entry
--- point took; they are not used if others of the module wait. The whole batch is refused if it does not
--- fit into the queue of the tenant.
+-- Accepts a batch for an entry point that knows the sender. Up to 100 recipients are enqueued now,
+-- and `jobs` are their messages; for more, a job enqueues them. `admitted` is the number of slots
+-- that the entry point took; they are not used if others of the module wait. The whole batch is
+-- refused if it does not fit into the queue of the tenant.
 create function flyball.accept_batch(
     tenant text, module text, digest bytea, body bytea, has_key boolean, admitted int,
     pool text, priority int, run_at timestamptz, messages jsonb, is_urgent boolean,
@@ -384,7 +385,7 @@ begin
     if size > 100 then
         used := 0;
         if tenant <> '' then
-            perform flyball.note_pending('batch', tenant,
+            perform flyball.record_pending('batch', tenant,
                 array(select flyball.place_in_queue(batch.id, n) from generate_series(1, size) n), is_urgent);
         end if;
         perform flyball.enqueue_expansion(batch.id);
@@ -405,16 +406,16 @@ language sql volatile as $$
         array[false])
 $$;
 
--- Enqueues the next messages of a batch; returns the number of those that are left, or null if there is
--- nothing to do, because the batch is complete, paused or cancelled.
+-- Enqueues the next messages of a batch; returns the number of those that are left, or null if
+-- there is nothing to do, because the batch is complete, paused or cancelled.
 create function flyball.expand_batch(batch_id bigint, page_size int default 100) returns int
 language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
-    batch flyball.batch;
-    page  jsonb;
-    gone  int;
-    rest  int;
+    batch     flyball.batch;
+    page      jsonb;
+    enqueued  int;
+    remaining int;
 begin
     -- A batch that is paused or cancelled meanwhile waits for this page, or this page sees it.
     select b.* into batch from flyball.batch b where b.id = batch_id for update;
@@ -423,22 +424,22 @@ begin
     end if;
     select jsonb_agg(g.message order by g.n) into page
     from (select message, n from jsonb_array_elements(batch.messages) with ordinality as g(message, n) order by n limit page_size) g;
-    gone := batch.recipients - jsonb_array_length(batch.messages);
+    enqueued := batch.recipients - jsonb_array_length(batch.messages);
     delete from flyball.pending p
     where p.tenant = batch.tenant
-        and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(gone + 1, gone + page_size) n));
+        and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(enqueued + 1, enqueued + page_size) n));
     perform flyball.enqueue_batch_page(batch, page, 0);
-    rest := jsonb_array_length(batch.messages) - jsonb_array_length(page);
+    remaining := jsonb_array_length(batch.messages) - jsonb_array_length(page);
     update flyball.batch b
     set messages = coalesce((
             select jsonb_agg(g.message order by g.n)
             from jsonb_array_elements(b.messages) with ordinality as g(message, n) where g.n > page_size), '[]'),
-        state = case when rest > 0 then b.state else 'running' end, updated_at = now()
+        state = case when remaining > 0 then b.state else 'running' end, updated_at = now()
     where b.id = batch_id;
-    return rest;
+    return remaining;
 end $$;
 
--- The jobs of a batch with the place where they stand.
+-- The jobs of a batch with their lanes.
 create function flyball.batch_jobs(batch_id bigint)
 returns table (job_id bigint, lane_id bigint, admission_lane bigint, priority smallint)
 language sql stable set enable_seqscan = off as $$
@@ -448,8 +449,8 @@ language sql stable set enable_seqscan = off as $$
     where m.batch_id = batch_jobs.batch_id
 $$;
 
--- Pauses a batch: its waiting messages are put aside, and further ones are not enqueued. Returns its
--- state, or null if the tenant has no such batch; the tenant null stands for all.
+-- Pauses a batch: its waiting messages are put aside, and further ones are not enqueued. Returns
+-- its state, or null if the tenant has no such batch; the tenant null stands for all.
 create function flyball.pause_batch(tenant text, batch_id bigint) returns text
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
@@ -462,7 +463,7 @@ begin
         return found_state;
     end if;
     update flyball.batch b set state = 'paused', updated_at = now() where b.id = batch_id;
-    with taken as (
+    with removed as (
         delete from flyball.ready
         where ctid = any(array(
             select r.tid
@@ -476,7 +477,7 @@ begin
         returning *
     )
     insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
-    select t.job_id, now() + interval '3650 days', t.lane_id, t.priority, t.attempt, t.cost, false, t.holds_unique from taken t;
+    select t.job_id, now() + interval '3650 days', t.lane_id, t.priority, t.attempt, t.cost, false, t.holds_unique from removed t;
     return 'paused';
 end $$;
 
@@ -486,26 +487,26 @@ language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
     found_state text;
-    rest        int;
+    remaining   int;
 begin
-    select b.state, jsonb_array_length(b.messages) into found_state, rest from flyball.batch b
+    select b.state, jsonb_array_length(b.messages) into found_state, remaining from flyball.batch b
     where b.id = batch_id and (resume_batch.tenant is null or b.tenant = resume_batch.tenant) for update;
     if found_state is distinct from 'paused' then
         return found_state;
     end if;
-    found_state := case when rest > 0 then 'expanding' else 'running' end;
+    found_state := case when remaining > 0 then 'expanding' else 'running' end;
     update flyball.batch b set state = found_state, updated_at = now() where b.id = batch_id;
     update flyball.scheduled s set run_at = now()
     where s.job_id = any(array(select m.job_id from flyball.batch_message m where m.batch_id = resume_batch.batch_id))
         and s.run_at > now() + interval '3000 days';
-    if rest > 0 then
+    if remaining > 0 then
         perform flyball.enqueue_expansion(batch_id);
     end if;
     return found_state;
 end $$;
 
--- Cancels a batch: messages that wait end now, those that run are asked to stop, and no further one is
--- enqueued. `sent` are those that had ended, `too_late` those that run; the three add up to the
+-- Cancels a batch: messages that wait end now, those that run are asked to stop, and no further one
+-- is enqueued. `sent` are those that had ended, `too_late` those that run; the three add up to the
 -- recipients. Cancelling again counts again.
 create function flyball.cancel_batch(tenant text, batch_id bigint, out state text, out sent int, out cancelled int, out too_late int)
 language plpgsql volatile set enable_seqscan = off as $$
@@ -519,19 +520,19 @@ begin
         return;
     end if;
     update flyball.batch b
-    set state = 'cancelled', unsent = b.unsent + jsonb_array_length(b.messages), messages = '[]', updated_at = now()
+    set state = 'cancelled', not_enqueued = b.not_enqueued + jsonb_array_length(b.messages), messages = '[]', updated_at = now()
     where b.id = batch_id
     returning b.* into batch;
     delete from flyball.pending p
     where p.tenant = batch.tenant
         and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(1, batch.recipients) n));
-    with mine as materialized (
+    with members as materialized (
         select * from flyball.batch_jobs(batch_id)
     ),
     was_ready as (
         delete from flyball.ready
         where ctid = any(array(
-            select r.tid from mine j
+            select r.tid from members j
             cross join lateral (
                 select q.ctid as tid from flyball.ready q
                 where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
@@ -541,27 +542,27 @@ begin
         returning job_id, attempt
     ),
     was_scheduled as (
-        delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from mine j)) returning s.job_id, s.attempt
+        delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt
     ),
-    waited as (
+    removed as (
         select * from was_ready union all select * from was_scheduled
     ),
     history as (
-        insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from waited w
+        insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
     ),
-    freed as (
+    released_keys as (
         delete from flyball.unique_holder
         where digest = any(array(
             select u.digest from flyball.unique_holder u
-            where u.expires_at is null and u.job_id = any(array(select w.job_id from waited w)) for update skip locked
+            where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
         ))
     )
-    update flyball.batch_message m set cancelled = true where m.job_id = any(array(select w.job_id from waited w));
+    update flyball.batch_message m set cancelled = true where m.job_id = any(array(select w.job_id from removed w));
     insert into flyball.cancel (job_id)
     select l.job_id from flyball.lease l where l.job_id = any(array(select m.job_id from flyball.batch_message m where m.batch_id = cancel_batch.batch_id))
     on conflict do nothing;
     state := 'cancelled';
-    select count(*) filter (where m.cancelled) + batch.unsent, count(*) filter (where not m.cancelled and l.job_id is not null)
+    select count(*) filter (where m.cancelled) + batch.not_enqueued, count(*) filter (where not m.cancelled and l.job_id is not null)
     into cancelled, too_late
     from flyball.batch_message m
     left join lateral (select h.job_id from flyball.lease h where h.job_id = m.job_id limit 1) l on true

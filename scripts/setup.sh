@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs the missing requirements of Flyball's demo and tests, and reports each step.
 #
-#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, nginx, a C compiler, curl and Python for the examples
-#                                in the docs, and the demo's corpus (WordNet)
-#   scripts/setup.sh --demo      the same, without PgBouncer, nginx, curl and Python, and without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL
-#                                replace
+#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, nginx, a C
+#                                compiler, curl and Python for the examples in the docs, and the
+#                                demo's corpus (WordNet)
+#   scripts/setup.sh --demo      the same, without PgBouncer, nginx, curl and Python, and without
+#                                servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL replace
 #   scripts/setup.sh --browser   Chromium and Node.js, for `make browser-test`
 #   scripts/setup.sh --check     installs nothing; lists the missing requirements
 #

@@ -7,16 +7,17 @@
 //! Starting points for users of the library:
 //!
 //! - [`Runner::builder`] puts a runner with your kinds and schedules into your program;
-//! - [`jobs::TypedHandler`] and [`jobs::Kinds::register_typed`] define a kind, [`jobs::HandlerError`] is
-//!   its error, and [`jobs::Context`] is its interface to the running job;
+//! - [`jobs::TypedHandler`] and [`jobs::Kinds::register_typed`] define a kind,
+//!   [`jobs::HandlerError`] is its error, and [`jobs::Context`] is its interface to the running
+//!   job;
 //! - [`cron::NewSchedule`] creates jobs by the clock;
 //! - [`testing::TestQueue`] runs due jobs inline in your tests.
 //!
 //! All features are on by default. A program that only enqueues or takes tokens needs none of them:
 //! `docs/reference/features.md` lists what each adds.
 
-// The façade: what a program that uses the library may rely on. ARCHITECTURE.md lists it, and
-// tests/it/library/facade.rs holds the two together.
+// The façade, on which programs may rely. ARCHITECTURE.md lists it, and tests/it/library/facade.rs
+// compares the two.
 
 #[cfg(feature = "runner")]
 #[warn(missing_docs)]
@@ -56,7 +57,7 @@ pub mod governor;
     not(feature = "cli"),
     allow(
         dead_code,
-        reason = "the reader serves all doors, and fewer features have fewer doors"
+        reason = "the reader serves all entry points, of which fewer features have fewer"
     )
 )]
 mod input;

@@ -21,7 +21,7 @@ const OF_THE_PRODUCT: [&str; 2] = ["services", "serve"];
 /// The demo of Flyball.
 #[derive(Parser)]
 #[command(name = "flyball-lab", version, about, propagate_version = true)]
-struct Cli {
+struct LabArgs {
     /// Settings file; flyball.toml by default, if it exists
     #[arg(long, global = true, env = "FLYBALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     if first.is_some_and(|word| OF_THE_PRODUCT.contains(&word.as_str())) {
         return flyball::cli::main();
     }
-    match run(Cli::parse()) {
+    match run(LabArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("flyball-lab: {}", exit::message(&error));
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+fn run(cli: LabArgs) -> anyhow::Result<()> {
     let settings = Settings::from_env(cli.config.as_deref())?;
     flyball::app::start_logging(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -63,7 +63,7 @@ export class MockPools {
     const attempts = { delivered: [attempt('throttled', '429', 'Too Many Requests'), attempt('accepted', '201', '', 2)], sent: [attempt('accepted', '201', '')], queued: i % 16 === 2 ? [] : [attempt('no_account', '', 'all accounts of mail rest')], failed: [attempt('transient', '503', 'Service Unavailable'), attempt('permanent_request', '400', '21602: Message body is required', 3)], bounced: [attempt('accepted', '202', '')], suppressed: [] }[state];
     return { id: 7700000000 + MESSAGES - i, state, channel: isMail ? 'email' : 'sms', pool: isMail ? 'mail' : 'sms', provider: isMail ? 'sendgrid' : 'twilio', account: attempts.at(-1)?.account ?? null, provider_id: null,
       to: isMail ? 'a***@e***.com' : '+15***42', category: i % 5 ? '' : 'marketing', reason: { failed: '21602: Message body is required', bounced: '550 5.1.1 no such user', suppressed: 'its recipient has unsubscribed', queued: attempts.at(-1)?.reason ?? '' }[state] ?? '',
-      complained: i === 14, tries: attempts.length, attempts, requeued_at: null, created_at: iso(begun), updated_at: iso(begun + 3) };
+      complained: i === 14, attempt_count: attempts.length, attempts, requeued_at: null, created_at: iso(begun), updated_at: iso(begun + 3) };
   }
 
   /** @param {number} now unix seconds */

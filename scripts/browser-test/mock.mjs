@@ -1,11 +1,13 @@
 // A mock of Flyball's API with changing data, for work on the dashboard and for its test. Node.js
 // only, no dependencies.
 //
-//   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty] [--token TOKEN]
+//   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered]
+//     [--empty] [--token TOKEN]
 //
-// The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
-// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | "delete" | null, "edit": {"throttle", "by", "knobs"},
-// "story": "open"} makes it misbehave.
+// The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the
+// breaker trips, probes, and the governor finds the new rate. POST /__mock {"fail": "down" | "401"
+// | "stream" | "pools" | "delete" | null, "edit": {"throttle", "by", "knobs"}, "story": "open"}
+// makes it misbehave.
 
 import { createServer } from 'node:http';
 import { readFile } from 'node:fs/promises';
@@ -68,14 +70,14 @@ class World {
 
   /** The limits of the API itself are there on a fresh server too. */
   addLimits() {
-    const knobs = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 6000, safe_rps: 5, capacity: -1, capacity_why: '', key_rps: -1, key_burst: 1, on_store_loss: 'local', borrow: false, on_429: 'active-informed', over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'flyball', at_ms: this.now * 1000, why: '' };
+    const knobs = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 6000, safe_rps: 5, capacity: -1, capacity_reason: '', key_rps: -1, key_burst: 1, on_store_loss: 'local', borrow: false, on_429: 'active-informed', over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'flyball', at_ms: this.now * 1000, why: '' };
     for (const name of ['acquire', 'denied', 'ops', 'read', 'stream', 'write']) {
       this.throttles.set(`api:${name}`, { name: `api:${name}`, mode: 'manual', parent: null, paused: false, knobs: { ...knobs, rps: 6000 }, signals: null, breaker: null, ready: 0, scheduled: 0, running: 0, dead: 0, achieved: 0, share: 0, problems: [], seq: this.seq++ });
     }
   }
 
   populate() {
-    const base = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, capacity: -1, capacity_why: '', key_rps: -1, key_burst: 1, on_store_loss: 'closed', borrow: false, on_429: 'active-informed', trust_scope: 'key', max_pause: null, over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
+    const base = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, capacity: -1, capacity_reason: '', key_rps: -1, key_burst: 1, on_store_loss: 'closed', borrow: false, on_429: 'active-informed', trust_scope: 'key', max_pause: null, over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
     const add = (name, mode, knobs, more = {}) => this.throttles.set(name, { name, mode, parent: null, paused: false, knobs: { ...base, ...knobs }, signals: null, breaker: null, ready: 0, scheduled: 0, running: 0, dead: 0, achieved: 0, share: 0, problems: [], seq: this.seq++, ...more });
     add('reindex', 'auto', { rps: 240 }, { ready: 42000, breaker: 'closed', limiting: 'search-load', reason: '', signals: { 'search-load': { value: 0.9, setpoint: 1, trip: 2 }, 'store-latency': { value: 40, setpoint: 80, trip: 240 } } });
     add('notify.sms', 'auto', { rps: 28, min: 0.5, max: 100, safe_rps: 1, key_rps: 1, on_store_loss: 'local' }, { parent: 'notify', ready: 310, scheduled: 12, dead: 3, breaker: 'closed', limiting: 'idle', reason: '', signals: { 'provider-429': { value: 0.01, setpoint: 0.02, trip: 0.2 } } });
@@ -83,8 +85,8 @@ class World {
     add('webhooks', 'manual', { rps: 50, by: 'tom', why: 'customer asked for more', key_rps: 2 }, { ready: 1204, scheduled: 31, dead: 2 });
     add('mail.import', 'manual', { rps: 5, by: 'redis-cli', why: '' }, { ready: 87, problems: [{ field: 'rps', message: '"ten" is not a number; running at safe_rps 5' }], bad: true });
     const seeded = { by: 'pool', why: 'from the settings of the pool' };
-    add('sms', 'manual', { rps: 500000, capacity: 450000, capacity_why: '450 of 500 accounts are available: 30 blocked, 20 with an open breaker', ...seeded });
-    add('mail', 'manual', { rps: 250, capacity: 0, capacity_why: 'no account is available: 2 blocked, 1 with an open breaker', ...seeded });
+    add('sms', 'manual', { rps: 500000, capacity: 450000, capacity_reason: '450 of 500 accounts are available: 30 blocked, 20 with an open breaker', ...seeded });
+    add('mail', 'manual', { rps: 250, capacity: 0, capacity_reason: 'no account is available: 2 blocked, 1 with an open breaker', ...seeded });
     add('notify.chat', 'manual', { rps: 800, ...seeded });
     add('default', 'off', { rps: -1, by: '' }, { ready: 0 });
     const lane = (key, depth, oldest, more = {}) => ({ key, depth, oldest_ready_s: depth ? oldest : null, weight: 1, paused: null, learned: null, first_seen: iso(this.now - 86400 * 3), ...more });
@@ -222,7 +224,7 @@ class World {
   }
 
   signals(t) {
-    return Object.entries(t.signals ?? {}).map(([name, s]) => ({ name, kind: name.includes('429') ? 'ratio' : name.includes('latency') ? 'latency' : 'load', value: s.stale ? null : s.value, setpoint: s.setpoint, trip: s.trip, at: iso(this.now - 3), age_s: s.age_s ?? (this.now % 5) + 0.4, stale: Boolean(s.stale), ask_rps: null, learned_quota: name.includes('429') ? { rps: 40.2, at: iso(this.now - 240), refused_share: 0.021 } : null }));
+    return Object.entries(t.signals ?? {}).map(([name, s]) => ({ name, kind: name.includes('429') ? 'ratio' : name.includes('latency') ? 'latency' : 'load', value: s.stale ? null : s.value, setpoint: s.setpoint, trip: s.trip, at: iso(this.now - 3), age_s: s.age_s ?? (this.now % 5) + 0.4, stale: Boolean(s.stale), proposed_rps: null, learned_quota: name.includes('429') ? { rps: 40.2, at: iso(this.now - 240), refused_share: 0.021 } : null }));
   }
 
   tick() {

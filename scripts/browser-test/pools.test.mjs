@@ -71,7 +71,7 @@ test('an_account_is_told_with_quota_state_and_facts', () => {
 });
 
 test('the_reason_in_force_is_the_capacity_where_that_is_below_the_knob', () => {
-  const detail = (knobs, more = {}) => ({ name: 'sms', mode: 'manual', paused: false, state: 'flowing', effective_rps: 165, knobs: { rps: 235, capacity: 165, capacity_why: '9 of 12 accounts are available', concurrency: -1, by: 'pool', ...knobs }, governor: null, ...more });
+  const detail = (knobs, more = {}) => ({ name: 'sms', mode: 'manual', paused: false, state: 'flowing', effective_rps: 165, knobs: { rps: 235, capacity: 165, capacity_reason: '9 of 12 accounts are available', concurrency: -1, by: 'pool', ...knobs }, governor: null, ...more });
   const facts = (d) => {
     const state = emptyState();
     apply(state, { type: 'throttle', data: d });

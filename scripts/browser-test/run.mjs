@@ -1,6 +1,7 @@
 // Drives the dashboard in headless Chromium and reports its faults.
 //
-//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME] [--pools]
+//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR]
+//     [--throttle NAME] [--pools]
 //
 // Without --url it starts the mock and also plays events that cannot be requested from a real
 // server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is

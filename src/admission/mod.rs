@@ -1,15 +1,16 @@
-//! Admission of tenants' messages: at most so many of each tenant, and of each of its modules, within
-//! any minute. Further messages are accepted and wait in a lane, from which the runner releases them.
+//! Admission of tenants' messages: at most so many of each tenant, and of each of its modules,
+//! within any minute. Further messages are accepted and wait in a lane, from which the runner
+//! releases them.
 
-mod door;
 mod expand;
 mod postgres;
-mod standing;
+mod service;
+mod usage;
 
-pub use door::{Admission, Slots, WaitingMessage};
 pub use expand::{BATCH, ExpandBatch};
 pub use postgres::{
     AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchRequest, Batches,
     CancelledBatch, Digests, INLINE_MAX, RECIPIENTS_MAX, STATEMENTS,
 };
-pub use standing::{AdmissionLevel, LevelStanding, Standing};
+pub use service::{Admission, Slots, WaitingMessage};
+pub use usage::{AdmissionLevel, AdmissionUsage, LevelUsage};

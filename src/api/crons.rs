@@ -101,7 +101,7 @@ pub struct ScheduleView {
 
 /// The job of a schedule that was run manually.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct RanNow {
+pub struct ManualRun {
     /// The new job, or the unfinished one that prevented it.
     id: i64,
     /// True if no new job was created.
@@ -207,8 +207,8 @@ pub async fn delete(
     params(("name" = String, Path, description = "Its name.")),
     request_body = Reason,
     responses(
-        (status = 201, body = RanNow, description = "A job was created."),
-        (status = 200, body = RanNow, description = "No job was created: the last job of the schedule is unfinished, and its overlap is skip.")))]
+        (status = 201, body = ManualRun, description = "A job was created."),
+        (status = 200, body = ManualRun, description = "No job was created: the last job of the schedule is unfinished, and its overlap is skip.")))]
 pub async fn run(
     State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
@@ -232,7 +232,7 @@ pub async fn run(
     };
     Ok((
         status,
-        Json(RanNow {
+        Json(ManualRun {
             id: job.id,
             duplicate: job.duplicate,
             warnings,

@@ -18,7 +18,7 @@ use crate::throttle;
 
 /// The last decisions.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Decided {
+pub struct DecisionPage {
     /// The decisions, newest first.
     decisions: Vec<Decision>,
 }
@@ -35,11 +35,11 @@ pub struct Failures {
     params(
         ("throttle" = Option<String>, Query, description = "Only decisions for this throttle."),
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent.")),
-    responses((status = 200, body = Decided)))]
+    responses((status = 200, body = DecisionPage)))]
 pub async fn list(
     State(journal): State<Arc<dyn Decisions>>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
-) -> Result<Json<Decided>, Problem> {
+) -> Result<Json<DecisionPage>, Problem> {
     let mut query = Query::open(pairs, &["throttle", "limit"]);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let throttle = query.text("throttle", throttle::name::MAX_BYTES);
@@ -47,7 +47,7 @@ pub async fn list(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let decisions = with_timeout(LIST_TIMEOUT, journal.recent(throttle.as_deref(), limit)).await?;
-    Ok(Json(Decided { decisions }))
+    Ok(Json(DecisionPage { decisions }))
 }
 
 /// Lists the last attempts that failed.

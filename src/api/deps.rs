@@ -24,7 +24,7 @@ use crate::admission::{Admission, Batches};
 use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
-use crate::providers::{Pools, Tools};
+use crate::providers::{DriverClients, Pools};
 use crate::signals::Prometheus;
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::{ApiLimit, CallerKnobs, Store};
@@ -35,8 +35,8 @@ pub struct Deps {
     pub queue: Queue,
     pub throttles: Arc<dyn Store>,
     /// The number of throttles beyond which none is made on first use.
-    pub throttles_made_max: usize,
-    /// The limits of tenants' messages in the settings, told while Redis is away.
+    pub throttles_created_max: usize,
+    /// The limits of tenants' messages in the settings, reported while Redis is away.
     pub tenant_limits: TenantLimits,
     /// True if a message without an idempotency key that repeats a waiting one is that one.
     pub implicit_idempotency: bool,
@@ -59,7 +59,7 @@ pub struct Deps {
     /// The store of the fates of messages.
     pub deliveries: Deliveries,
     /// The tools for reading events of providers.
-    pub tools: Tools,
+    pub tools: DriverClients,
     /// The base URL by which clients outside reach us; empty if it is not set.
     pub public_url: String,
     /// The governor's journal.
@@ -123,7 +123,7 @@ impl ApiState {
                 live: deps.live.clone(),
                 lines: WaitQueues::default(),
                 caller_knobs: CallerKnobs::default(),
-                throttles_made_max: deps.throttles_made_max,
+                throttles_created_max: deps.throttles_created_max,
                 prometheus: deps.prometheus,
                 tokens: metrics.tokens.clone(),
                 cancel: deps.cancel.clone(),

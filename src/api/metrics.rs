@@ -316,14 +316,14 @@ impl Sampled {
                 each(&|measured| measured.slope.map(|slope| slope.limiting_share)),
             ),
             (
-                "flyball_throttle_bad_knobs",
+                "flyball_throttle_invalid_knobs",
                 "Knobs with unusable values",
                 status(&|status| status.problems.len() as f64),
             ),
             (
-                "flyball_throttle_lease_lapsed",
+                "flyball_throttle_lease_expired",
                 "1 while the governor's lease on the knob has lapsed and safe_rps is in force",
-                status(&|status| f64::from(u8::from(status.lease_lapsed))),
+                status(&|status| f64::from(u8::from(status.lease_expired))),
             ),
             (
                 "flyball_throttle_state",
@@ -430,7 +430,9 @@ impl Sampled {
                 "1 while the durations of jobs count, 0 while they are independent of the load",
                 each(&|measured| {
                     let durations = measured.governor.as_ref()?.durations.as_ref()?;
-                    Some(f64::from(u8::from(durations.verdict != Verdict::Silent)))
+                    Some(f64::from(u8::from(
+                        durations.verdict != Verdict::Uninformative,
+                    )))
                 }),
             ),
             (
@@ -492,7 +494,7 @@ impl Sampled {
                 both(&|shadow| [shadow.overload_s, shadow.own_overload_s]),
             ),
             (
-                "flyball_store_lost",
+                "flyball_throttle_store_unavailable",
                 "1 while the throttle store does not answer this process",
                 vec![(Vec::new(), f64::from(u8::from(sample.is_store_lost)))],
             ),

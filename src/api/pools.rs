@@ -29,7 +29,7 @@ pub struct PoolList {
 
 /// One pool.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct PoolShown {
+pub struct PoolDetail {
     /// The state of the pool.
     #[serde(flatten)]
     #[schema(value_type = PoolView)]
@@ -56,16 +56,16 @@ pub async fn list(State(pools): State<Arc<[AccountPool]>>) -> Json<PoolList> {
 /// Shows one pool with the newest changes of its accounts' breakers.
 #[utoipa::path(get, path = "/api/v1/pools/{name}", operation_id = "show_pool", tag = "pools",
     params(("name" = String, Path, description = "Its name.")),
-    responses((status = 200, body = PoolShown)))]
+    responses((status = 200, body = PoolDetail)))]
 pub async fn show(
     State(pools): State<Arc<[AccountPool]>>,
     State(queue): State<Queue>,
     Path(name): Path<String>,
-) -> Result<Json<PoolShown>, Problem> {
+) -> Result<Json<PoolDetail>, Problem> {
     let pool = pool_named(&pools, &name)?.view();
     let alarms = Alarms::new(queue);
     let events = with_timeout(ROW_TIMEOUT, alarms.newest(&name, EVENTS)).await?;
-    Ok(Json(PoolShown { pool, events }))
+    Ok(Json(PoolDetail { pool, events }))
 }
 
 /// Ends the block of an account and closes its breaker, for instance because its owner has paid.

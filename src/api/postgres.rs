@@ -28,7 +28,7 @@ pub struct Worker {
     /// Kinds that the worker runs.
     pub kinds: Vec<String>,
     /// The capabilities of the worker, such as `channel sms`, each with a digest of its settings.
-    pub offers: BTreeMap<String, String>,
+    pub capabilities: BTreeMap<String, String>,
 }
 
 /// All statements of this room, for the test that prepares them on the migrated schema.
@@ -66,7 +66,7 @@ const READ_WORKERS: &str = "
         from flyball.lease
         group by worker_id
     )
-    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, w.offers, coalesce(r.jobs, 0) as running
+    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, w.capabilities, coalesce(r.jobs, 0) as running
     from flyball.worker w
     left join running r on r.worker_id = w.id
     where w.stopped_at is null
@@ -263,8 +263,8 @@ fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
         kinds: row
             .try_get::<Option<Vec<String>>, _>("kinds")?
             .unwrap_or_default(),
-        offers: row
-            .try_get::<sqlx::types::Json<BTreeMap<String, String>>, _>("offers")?
+        capabilities: row
+            .try_get::<sqlx::types::Json<BTreeMap<String, String>>, _>("capabilities")?
             .0,
     })
 }

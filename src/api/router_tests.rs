@@ -26,30 +26,30 @@ use crate::throttle::{
 
 #[path = "router_tests/authentication_tests.rs"]
 mod authentication;
+#[path = "router_tests/map_store_tests.rs"]
+mod map_store;
 #[path = "router_tests/problems_tests.rs"]
 mod problems;
-#[path = "router_tests/shelf_tests.rs"]
-mod shelf;
 #[path = "router_tests/stream_tests.rs"]
 mod stream;
 #[path = "router_tests/throttles_tests.rs"]
 mod throttles;
 
-use shelf::{MapStore, Noop, check_knobs, status_of};
+use map_store::{MapStore, Noop, check_knobs, status_of};
 
 struct RouterFixture {
     base: String,
     client: reqwest::Client,
-    shelf: Arc<MapStore>,
+    map_store: Arc<MapStore>,
     live: Live,
     cancel: CancellationToken,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
-async fn door(token: Option<&str>) -> RouterFixture {
-    let shelf = Arc::new(MapStore::default());
+async fn fixture(token: Option<&str>) -> RouterFixture {
+    let map_store = Arc::new(MapStore::default());
     let name = Name::new("reindex").unwrap();
-    shelf
+    map_store
         .throttles
         .lock()
         .insert(name.clone(), status_of(&name, 5.0, 17));
@@ -66,13 +66,13 @@ async fn door(token: Option<&str>) -> RouterFixture {
         deliveries: crate::notify::Deliveries::new(queue.pool.clone()),
         queue,
         pools: Arc::new(crate::api::notifications::events::example_pools()),
-        tools: crate::providers::Tools {
+        tools: crate::providers::DriverClients {
             http: http.clone(),
             guarded: http,
         },
         public_url: String::new(),
-        throttles: shelf.clone(),
-        throttles_made_max: 1000,
+        throttles: map_store.clone(),
+        throttles_created_max: 1000,
         tenant_limits: crate::throttle::admission::TenantLimits::default(),
         implicit_idempotency: true,
         problem_types: "https://api.septemcore.com/problems/".to_owned(),
@@ -110,7 +110,7 @@ async fn door(token: Option<&str>) -> RouterFixture {
     RouterFixture {
         base,
         client,
-        shelf,
+        map_store,
         live,
         cancel,
         server,

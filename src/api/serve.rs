@@ -174,7 +174,7 @@ async fn attend(
         let (app, seat) = (app.clone(), seat.clone());
         async move { Ok::<_, Infallible>(answer(app, request.map(Body::new), address, &seat).await) }
     });
-    let mut served = pin!(http.serve_connection(TokioIo::new(Watched::new(stream)), answering));
+    let mut served = pin!(http.serve_connection(TokioIo::new(StallGuard::new(stream)), answering));
     let mut is_stopping = false;
     loop {
         tokio::select! {
@@ -216,16 +216,16 @@ async fn answer(
             response
         }
     };
-    response.map(|body| Body::new(Answering { body, _busy: busy }))
+    response.map(|body| Body::new(TrackedBody { body, _busy: busy }))
 }
 
 /// A body that keeps its connection busy until it has been sent.
-struct Answering {
+struct TrackedBody {
     body: Body,
     _busy: RequestGuard,
 }
 
-impl HttpBody for Answering {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -246,12 +246,12 @@ impl HttpBody for Answering {
 }
 
 /// A stream that fails if nothing can be written for too long.
-struct Watched {
+struct StallGuard {
     stream: TcpStream,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl Watched {
+impl StallGuard {
     fn new(stream: TcpStream) -> Self {
         Self {
             stream,
@@ -277,7 +277,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for StallGuard {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -287,7 +287,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for StallGuard {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::jobs::serving::need_of;
-use crate::jobs::{Detail, Pause, State, Summary};
+use crate::jobs::{JobDetail, Pause, State, Summary};
 use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, RateLimit};
 
 /// The reason for which a job does not run yet.
@@ -40,7 +40,7 @@ pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
 }
 
 /// Returns the capability that the last worker which claimed a waiting job lacked.
-pub fn need(job: &Detail) -> Option<&str> {
+pub fn need(job: &JobDetail) -> Option<&str> {
     let waits = matches!(
         job.summary.state,
         State::Scheduled | State::Retryable | State::Ready
@@ -70,7 +70,7 @@ pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> WaitReason {
 }
 
 /// Explains a running job whose cancellation was requested.
-pub fn for_its_handler(job: &Detail) -> Option<WaitReason> {
+pub fn for_its_handler(job: &JobDetail) -> Option<WaitReason> {
     let cancelling = job.summary.state == State::Running && job.cancelling;
     cancelling.then(|| WaitReason {
         reason: "its cancellation was requested; its handler has not stopped yet".to_owned(),

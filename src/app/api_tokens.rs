@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api;
 use crate::config::{DEFAULT_SCOPES, Settings, TokenFound};
-use crate::providers::Tools;
+use crate::providers::DriverClients;
 
 /// Returns the tenants of the tokens, and the one of callers without a tenant.
 pub(super) fn tenants(tokens: &[TokenFound<'_>]) -> Vec<String> {
@@ -19,7 +19,10 @@ pub(super) fn tenants(tokens: &[TokenFound<'_>]) -> Vec<String> {
 }
 
 /// Builds the check of JSON Web Tokens, if the settings have one.
-pub(super) fn jwt(settings: &Settings, tools: &Tools) -> anyhow::Result<Option<Arc<api::JwtAuth>>> {
+pub(super) fn jwt(
+    settings: &Settings,
+    tools: &DriverClients,
+) -> anyhow::Result<Option<Arc<api::JwtAuth>>> {
     let Some(set) = &settings.jwt else {
         return Ok(None);
     };

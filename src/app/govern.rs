@@ -58,7 +58,7 @@ pub(super) fn governor(
     let usual = Prometheus::new(&settings.prometheus_url)?;
     let timed = policies
         .iter()
-        .filter(|(_, policy)| policy.hears_durations())
+        .filter(|(_, policy)| policy.uses_durations())
         .map(|(name, _)| name.to_string())
         .collect();
     let reported = feedback(Feedbacks::new(&apart).with_durations(timed));

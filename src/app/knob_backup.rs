@@ -21,7 +21,7 @@ const READ_CONCURRENCY: usize = 32;
 
 /// Fields that change with every write, or with the resource behind the throttle, and are not worth
 /// restoring.
-const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_why"];
+const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_reason"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: CancellationToken) {
     let saved = Arc::new(tokio::sync::Mutex::new((
@@ -136,7 +136,7 @@ pub(super) async fn tick(
                 continue;
             }
         };
-        // A key that is no hash has no knobs to record; those recorded before stay.
+        // A key that is not a hash has no knobs to record; those recorded before stay.
         if status.raw.is_empty() {
             continue;
         }

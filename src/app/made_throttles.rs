@@ -1,5 +1,5 @@
 //! Keeps the throttles that were made on first use: they follow their patterns, and those that
-//! nobody uses any more are deleted.
+//! are no longer used are deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::notify::deliver::{DeliveryServices, PoolHandle};
 use crate::notify::{self, Alarms, Deliveries, publish_changes, watch};
 use crate::outbound::Guard;
 use crate::providers::pool::{AccountPool, Change, maintain};
-use crate::providers::{Driver, Http, PoolMetrics, Pools, Tools, build};
+use crate::providers::{Driver, DriverClients, Http, PoolMetrics, Pools, build};
 use crate::service::TaskSupervisor;
 use crate::throttle::{Notes, Store};
 
@@ -23,7 +23,7 @@ pub(super) struct RunningPools {
     pub(super) pools: Arc<Pools>,
     pub(super) means: DeliveryServices,
     #[cfg(feature = "api")]
-    pub(super) tools: Tools,
+    pub(super) tools: DriverClients,
     pub(super) alarms: Alarms,
     changes: mpsc::UnboundedReceiver<(String, Change)>,
 }
@@ -32,7 +32,7 @@ pub(super) struct RunningPools {
 pub(super) struct PreparedPools {
     pools: Arc<Pools>,
     #[cfg(feature = "api")]
-    tools: Tools,
+    tools: DriverClients,
     drivers: BTreeMap<String, Arc<Vec<Box<dyn Driver>>>>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Prepare
     let pools = Arc::new(settings.pools()?);
     // The operator sets the addresses of providers; those of recipients come with the message and
     // are guarded.
-    let tools = Tools {
+    let tools = DriverClients {
         http: Arc::new(Http::new(Guard::open())?),
         guarded: Arc::new(Http::new(guard)?),
     };

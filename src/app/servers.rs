@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use crate::config::{DatabaseServer, PrometheusServer, Settings};
 use crate::governor::Sources;
-use crate::reindex::catalogue::{Hidden, NamedSink, SourceKind};
+use crate::reindex::catalogue::{NamedSink, SecretLocation, SourceKind};
 use crate::signals::server::{Access, Credentials, SecretSource};
 use crate::signals::{Prometheus, SignalDatabase};
 
@@ -35,8 +35,8 @@ pub(super) fn named(settings: &Settings, mut sources: Sources) -> anyhow::Result
     Ok(with_reindex(settings, sources))
 }
 
-/// Adds the search engines and MongoDB servers that jobs may name. One with a secret that this process
-/// does not have is left out, because it may be none of its business.
+/// Adds the search engines and MongoDB servers that jobs may name. One with a secret that this
+/// process does not have is left out, because it may be none of its business.
 fn with_reindex(settings: &Settings, mut sources: Sources) -> Sources {
     let catalogue = settings.catalogue();
     for (name, sink) in &catalogue.sinks {
@@ -85,12 +85,12 @@ fn with_reindex(settings: &Settings, mut sources: Sources) -> Sources {
 }
 
 /// Returns the location of a header's text; `None` if it is a variable that is not set.
-fn text(location: &Hidden) -> Option<SecretSource> {
+fn text(location: &SecretLocation) -> Option<SecretSource> {
     match location {
-        Hidden::Variable(variable) | Hidden::Bound(variable) => {
+        SecretLocation::Variable(variable) | SecretLocation::Bound(variable) => {
             std::env::var(variable).ok().map(SecretSource::Text)
         }
-        Hidden::File(path) => Some(SecretSource::File(PathBuf::from(path))),
+        SecretLocation::File(path) => Some(SecretSource::File(PathBuf::from(path))),
     }
 }
 

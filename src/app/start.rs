@@ -159,7 +159,7 @@ impl App {
         )?);
         #[cfg(feature = "notifications")]
         let notes: Arc<dyn Notes> = redis.clone();
-        let patterns = PatternStore::new(redis, settings.throttles_made_max);
+        let patterns = PatternStore::new(redis, settings.throttles_created_max);
         let leased = Arc::new(LeasedStore::new(
             Arc::new(patterns),
             Duration::from_millis(settings.token_lease_ms.into()),
@@ -295,7 +295,7 @@ impl App {
             let deps = api::Deps {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
-                throttles_made_max: settings.throttles_made_max,
+                throttles_created_max: settings.throttles_created_max,
                 tenant_limits: settings.tenant_limits(),
                 implicit_idempotency: settings.implicit_idempotency
                     == crate::config::ImplicitIdempotency::Queued,

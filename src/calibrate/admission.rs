@@ -26,7 +26,7 @@ pub(super) fn admit(status: &Status) -> Result<(), String> {
             "{name} is only observed (mode shadow), and a person controls it"
         )),
         Mode::Off => fixed(&format!("no governor controls {name} (mode off)")),
-        Mode::Auto if knobs.by == calibration::CALIBRATION_ACTOR && !status.lease_lapsed => {
+        Mode::Auto if knobs.by == calibration::CALIBRATION_ACTOR && !status.lease_expired => {
             Err(format!("another calibration of {name} is running"))
         }
         Mode::Auto if status.effective_rps.is_unlimited() => Err(format!(

@@ -67,8 +67,8 @@ impl LeasedKnob {
         self.store.set(&self.name, &change).await.map(|_| ())
     }
 
-    /// Puts the knob back as it was if the test still owns it, or at `low` after an overload; returns
-    /// the outcome as a sentence.
+    /// Puts the knob back as it was if the test still owns it, or at `low` after an overload;
+    /// returns the outcome as a sentence.
     pub(super) async fn put_back(&self, first: &Status, low: f64, stop: &CalibrationEnd) -> String {
         let mut error_text = String::new();
         for _ in 0..RESTORE_TRIES {
@@ -141,7 +141,8 @@ impl LeasedKnob {
         Ok(format!("The knob is back at {back}."))
     }
 
-    /// Returns [`CalibrationEnd::Lost`] if another writer has changed the knob, its mode or its pause.
+    /// Returns [`CalibrationEnd::Lost`] if another writer has changed the knob, its mode or its
+    /// pause.
     pub(super) fn lost(&self, status: &Status) -> Option<CalibrationEnd> {
         let knobs = &status.knobs;
         let text = status

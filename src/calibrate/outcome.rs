@@ -19,7 +19,7 @@ pub enum CalibrationError {
 
 /// The findings before a test.
 #[derive(Clone, Debug)]
-pub struct Survey {
+pub struct Preflight {
     /// The rate in force, in jobs per second.
     pub rps: f64,
     /// The load of the signal, in setpoints.

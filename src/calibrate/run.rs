@@ -1,7 +1,7 @@
 //! The pulse test on a live throttle.
 //!
-//! While it runs, the knob carries the mark of [`crate::governor::calibration`] and a lease of a few
-//! seconds that this process renews. The resource is then protected as follows:
+//! While it runs, the knob carries the mark of [`crate::governor::calibration`] and a lease of a
+//! few seconds that this process renews. The resource is then protected as follows:
 //!
 //! - a governor leaves a marked knob alone, and its fast path stays armed: a trip stops the work,
 //!   and the test finds that it has lost the knob and ends;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::admission::admit;
 use super::fit::{LoadSample as Point, Stretch, fit};
 use super::knob::LeasedKnob;
-use super::outcome::{CalibrationEnd, CalibrationError, CalibrationResult, Survey};
+use super::outcome::{CalibrationEnd, CalibrationError, CalibrationResult, Preflight};
 use super::pulse::{Move, Pulse, Shape};
 use crate::governor::counters::Counters;
 use crate::governor::explain::Cause;
@@ -140,7 +140,7 @@ impl CalibrationSession {
     }
 
     /// Observes the throttle for a few seconds, without changing anything.
-    pub async fn survey(&self) -> Result<Survey, CalibrationError> {
+    pub async fn survey(&self) -> Result<Preflight, CalibrationError> {
         let before = self.status().await?;
         admit(&before).map_err(CalibrationError::State)?;
         let about = self.signal();
@@ -175,7 +175,7 @@ impl CalibrationSession {
         }
         let bounds = (after.knobs.min, after.knobs.max);
         let pulse = Pulse::new(self.shape, rps, bounds, 0.0).map_err(CalibrationError::State)?;
-        Ok(Survey {
+        Ok(Preflight {
             rps,
             load,
             bounds,

@@ -10,7 +10,8 @@ use crate::config::Settings;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Show a batch of messages: its state, its messages by state, and when the last one is admitted
+    /// Show a batch of messages: its state, its messages by state, and when the last one is
+    /// admitted
     Show(Args),
     /// Pause a batch: its waiting messages stay where they are until it is resumed
     Pause(Args),

@@ -14,7 +14,7 @@ use super::output::say;
 use super::{connect, output};
 use crate::app;
 use crate::calibrate::margins::{Margins, margins};
-use crate::calibrate::outcome::Survey;
+use crate::calibrate::outcome::Preflight;
 use crate::calibrate::{CalibrationError, CalibrationResult, CalibrationSession, Fit, Shape, edit};
 use crate::config::Settings;
 use crate::governor::policy::ControllerTuning;
@@ -132,7 +132,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_plan(args: &Args, survey: &Survey, session: &CalibrationSession) {
+fn print_plan(args: &Args, survey: &Preflight, session: &CalibrationSession) {
     let minutes = |s: f64| format!("{:.0}", (s / 60.0).ceil());
     eprintln!(
         "Test of {} by the signal {}: the rate is {:.3} jobs per second now, the load {:.2} of its setpoint.",

@@ -52,8 +52,8 @@ pub(super) struct Args {
     /// Unique key: no second job is created while an unfinished job of this kind has it
     #[arg(long)]
     unique_key: Option<String>,
-    /// Time for which the unique key stays taken, even after the job has finished: a span such as 1h,
-    /// or seconds
+    /// Time for which the unique key stays taken, even after the job has finished: a span such as
+    /// 1h, or seconds
     #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     unique_for: Option<f64>,
     /// Tokens that the job takes from its throttle

@@ -51,12 +51,12 @@ fn without_line(text: String) -> String {
     }
 }
 
-/// Returns the exit code that stands for the error.
+/// Returns the exit code for the error.
 pub(super) fn code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(number_of(error))
 }
 
-/// Returns the exit code that stands for the error, as a number.
+/// Returns the exit code for the error, as a number.
 pub fn number_of(error: &anyhow::Error) -> u8 {
     error.chain().find_map(number).unwrap_or(1)
 }

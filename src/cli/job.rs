@@ -14,7 +14,8 @@ use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::config::Settings;
 use crate::jobs::{
-    CancelAnswer, CancelFilter, Detail, JobFilter, MoveAnswer, Queue, RetryAnswer, State, Summary,
+    CancelAnswer, CancelFilter, JobDetail, JobFilter, MoveAnswer, Queue, RetryAnswer, State,
+    Summary,
 };
 use crate::throttle::Name;
 
@@ -170,7 +171,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
                 CancelAnswer::Requested => "asked to stop",
                 CancelAnswer::Ended(state) => bail!(CliError::Refused(format!(
-                    "job {id} is {} already",
+                    "job {id} is already {}",
                     state.as_str()
                 ))),
                 CancelAnswer::NotFound => bail!(unknown(id)),
@@ -330,7 +331,7 @@ fn row(job: &Summary) -> Vec<String> {
     ]
 }
 
-fn show(job: &Detail) -> anyhow::Result<()> {
+fn show(job: &JobDetail) -> anyhow::Result<()> {
     let head = &job.summary;
     say!("job        {}", head.id);
     say!(

@@ -75,7 +75,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         output::json(&sent)?;
     } else {
         let until = sent.held_until.map_or_else(String::new, |at| {
-            format!(" at least until {at}, as far as the queue tells")
+            format!(" at least until {at}, judged by the queue")
         });
         say!("message {} is {}{until}", sent.id, sent.status);
     }

@@ -77,7 +77,7 @@ pub enum Switch {
     Off,
 }
 
-/// Runs the command. To be called from the main thread, outside any runtime.
+/// Runs the command. Must be called from the main thread, outside any runtime.
 pub fn run(args: ServicesArgs) -> anyhow::Result<ExitCode> {
     if args.wipe {
         supervise::wipe(&args.dir)?;

@@ -21,7 +21,7 @@ impl AuditArgs {
         jobs::Attribution {
             by: self.by.clone(),
             why: self.why.clone(),
-            via: jobs::Via::default(),
+            identity: jobs::TokenIdentity::default(),
         }
     }
 }

@@ -182,7 +182,7 @@ fn is_public(word: &str) -> Option<bool> {
     found.map(|(_, is_public)| *is_public)
 }
 
-/// Returns true for a URL from which nobody on the way can replace the keys.
+/// Returns true for a URL whose keys cannot be replaced in transit.
 fn is_safe(url: &str) -> bool {
     if url.starts_with("https://") {
         return url.len() > "https://".len();

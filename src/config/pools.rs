@@ -78,7 +78,7 @@ pub fn read(
     for (name, table) in tables {
         let value = json_of(table);
         let at = pointer("/pools", name);
-        // A credential may stand anywhere by mistake.
+        // A credential may be anywhere by mistake.
         let fields = Reader::of(&value, &at, &[], &mut issues).map(Reader::hide_values);
         if let Some(pool) = fields.and_then(|fields| pool(name, fields, &value, vault)) {
             pools.0.insert(name.clone(), pool);

@@ -10,8 +10,8 @@ use super::servers::require;
 use crate::input::Issue;
 use crate::reindex::Catalogue;
 use crate::reindex::catalogue::{
-    Hidden, NamedSink, NamedSource, Rights, SourceKind, USUAL_BULK_PATH, USUAL_STATEMENT_TIMEOUT,
-    one_query,
+    DatabaseRights, NamedSink, NamedSource, SecretLocation, SourceKind, USUAL_BULK_PATH,
+    USUAL_STATEMENT_TIMEOUT, one_query,
 };
 
 /// Keys of `[reindex.sources.<name>]`.
@@ -395,17 +395,17 @@ fn is_time(seconds: Option<f64>) -> bool {
     seconds.is_none_or(|seconds| (0.1..=3600.0).contains(&seconds))
 }
 
-fn hidden(variable: Option<&String>, file: Option<&String>) -> Option<Hidden> {
+fn hidden(variable: Option<&String>, file: Option<&String>) -> Option<SecretLocation> {
     variable
         .cloned()
-        .map(Hidden::Variable)
-        .or_else(|| file.cloned().map(Hidden::File))
+        .map(SecretLocation::Variable)
+        .or_else(|| file.cloned().map(SecretLocation::File))
 }
 
-fn rights(role: Option<&String>, timeout_s: Option<f64>) -> Rights {
+fn rights(role: Option<&String>, timeout_s: Option<f64>) -> DatabaseRights {
     // The range has been checked.
     let timeout = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    Rights {
+    DatabaseRights {
         role: role.cloned(),
         statement_timeout: timeout.unwrap_or(USUAL_STATEMENT_TIMEOUT),
     }
@@ -434,10 +434,10 @@ mod tests {
             .catalogue();
 
         let shop = &catalogue.sources["shop"];
-        assert_eq!(shop.database, Some(Hidden::Variable("SHOP".into())));
+        assert_eq!(shop.database, Some(SecretLocation::Variable("SHOP".into())));
         assert_eq!(
             shop.rights,
-            Rights {
+            DatabaseRights {
                 role: Some("reader".into()),
                 statement_timeout: Duration::from_millis(2500)
             }
@@ -454,7 +454,10 @@ mod tests {
         };
         assert_eq!(
             (url.as_str(), authorization),
-            ("https://s:9200", &Some(Hidden::File("/run/k".into())))
+            (
+                "https://s:9200",
+                &Some(SecretLocation::File("/run/k".into()))
+            )
         );
         assert!(matches!(
             &catalogue.sinks["fts"],

@@ -115,7 +115,10 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
         ("concurrency", settings.concurrency as f64),
         ("http_connections", settings.http_connections as f64),
         ("token_lease_ms", f64::from(settings.token_lease_ms)),
-        ("throttles_made_max", settings.throttles_made_max as f64),
+        (
+            "throttles_created_max",
+            settings.throttles_created_max as f64,
+        ),
         (
             "tenant_messages_per_minute",
             f64::from(settings.tenant_messages_per_minute),

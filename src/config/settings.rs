@@ -18,7 +18,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("redis_url", "REDIS_URL"),
     ("redis_prefix", "FLYBALL_REDIS_PREFIX"),
     ("token_lease_ms", "FLYBALL_TOKEN_LEASE_MS"),
-    ("throttles_made_max", "FLYBALL_THROTTLES_MADE_MAX"),
+    ("throttles_created_max", "FLYBALL_THROTTLES_CREATED_MAX"),
     ("tenant_messages_per_minute", "NOTIFY_RATE_LIMIT_PER_TENANT"),
     ("module_messages_per_minute", "NOTIFY_RATE_LIMIT_PER_MODULE"),
     (
@@ -64,7 +64,7 @@ pub struct Settings {
     pub redis_url: String,
     pub redis_prefix: String,
     pub token_lease_ms: u32,
-    pub throttles_made_max: usize,
+    pub throttles_created_max: usize,
     pub tenant_messages_per_minute: u32,
     pub module_messages_per_minute: u32,
     pub critical_messages_per_minute: u32,

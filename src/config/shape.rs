@@ -108,7 +108,7 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "database_connections" => SettingType::Whole(2, 500),
         "database_pooler" => SettingType::Word(&["none", "transaction"]),
         "token_lease_ms" => SettingType::Whole(0, 250),
-        "throttles_made_max" => SettingType::Whole(0, 100_000),
+        "throttles_created_max" => SettingType::Whole(0, 100_000),
         "tenant_messages_per_minute"
         | "module_messages_per_minute"
         | "critical_messages_per_minute" => SettingType::Whole(1, 1_000_000),

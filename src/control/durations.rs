@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// The number of buckets: the first counts durations below [`FIRST_BUCKET_S`], the last all durations
-/// above the other bounds.
+/// The number of buckets: the first counts durations below [`FIRST_BUCKET_S`], the last all
+/// durations above the other bounds.
 pub const BUCKETS: usize = 64;
 
 /// The upper bound of the first bucket, in seconds.

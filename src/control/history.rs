@@ -86,8 +86,8 @@ impl History {
         }
     }
 
-    /// Returns the mean rate over `(from, to]` as a first-order lag of `tau_s` weighs it: later rates
-    /// count more.
+    /// Returns the mean rate over `(from, to]` as a first-order lag of `tau_s` weighs it: later
+    /// rates count more.
     pub fn weighted(&self, from: f64, to: f64, tau_s: f64) -> f64 {
         if tau_s <= 1.0 {
             let span = self.records.back().map_or(5.0, |last| last.1);

@@ -1,5 +1,5 @@
-//! A model of one load that learns its own lag: several observers, each with another averaging time,
-//! weighed by how well they foretold the samples.
+//! A model of one load that learns its own lag: several observers, each with another averaging
+//! time, weighted by how well they predicted the samples.
 //!
 //! A policy's `lag_s` is often wrong, and a wrong one spoils everything that undoes the averaging.
 //! Each candidate undoes it with its own time `tau` (`a = exp(-dt/tau)`, as in
@@ -16,15 +16,15 @@
 //! correlation of the noise keeps a high score.
 //!
 //! One surprising sample is noise: a count of few tasks has long tails, and a burst is gone before
-//! its sample is seen. It moves the model as far as its noise allows. Several on the same side are a
-//! change, and the model opens for it.
+//! its sample is seen. It moves the model as far as its noise allows. Several on the same side are
+//! a change, and the model opens for it.
 
 use super::observer::Observer;
 use super::{History, clamp_finite};
 
 /// The averaging times of the candidates, as powers of two of the hint; one more has none.
 const POWERS: [i32; 6] = [-3, -2, -1, 0, 1, 2];
-/// The power of two that stands for no averaging in the prior.
+/// The power of two that means no averaging in the prior.
 const NONE: i32 = -4;
 /// The shortest hint that is multiplied, in seconds.
 const HINT_MIN_S: f64 = 5.0;
@@ -42,13 +42,13 @@ const NOISE_PRIOR: f64 = 5.0;
 const BACKGROUND_WALK: f64 = 0.035;
 /// The relative random walk of the cost per 15 s.
 const COST_WALK: f64 = 0.08;
-/// The size of a single innovation, in sigmas, that is no noise whatever its tails.
+/// The size of a single innovation, in sigmas, beyond which it is not noise.
 const JUMP: f64 = 5.0;
 /// The mean normalised innovation that counts as a change.
 const DRIFT: f64 = 2.0;
 /// The largest squared innovation that counts against a candidate, in variances.
 const OUTLIER: f64 = 12.0;
-/// The load from which on a sample says no more than "too much", in setpoints: near saturation it
+/// The load above which a sample only means "too much", in setpoints: near saturation it
 /// is not linear in our work.
 const LINEAR_MAX: f64 = 3.0;
 /// The relative error of a candidate's time that is allowed for.
@@ -141,7 +141,7 @@ impl LoadModel {
     }
 
     /// Returns the logarithm of the work rate at which the load reaches the setpoint, the mean of
-    /// the candidates by their probability; `None` before there are samples enough.
+    /// the candidates by their probability; `None` before there are enough samples.
     pub fn room(&self) -> Option<f64> {
         if self.samples < ROOM_AFTER {
             return None;
@@ -242,14 +242,15 @@ impl LagCandidate {
         let prior = self.observer.predict(walks, dt_s / 15.0);
         let load = self.observer.b + c * phi;
         let surprise = self.z - load;
-        // What is far from linear raises the model no further than the linear range.
+        // A sample beyond the linear range raises the model only to the end of that range.
         let innovation = if self.z > LINEAR_MAX {
             surprise.min((LINEAR_MAX - load).max(0.0))
         } else {
             surprise
         };
         let scale = load.max(0.2) * amplification(a);
-        // An average that is a little slower or faster than this one leaves a part of the old value.
+        // An average that is a little slower or faster than this one leaves a part of the old
+        // value.
         let slip = match self.tau_s > 1.0 {
             true => TIME_ERROR * a * dt_s / self.tau_s / (1.0 - a) * (before - load),
             false => 0.0,
@@ -304,7 +305,8 @@ fn highest(all: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// A plant with a load average of `tau_s`, sampled every 15 s, and its model, told `hint_s`.
+    /// A plant with a load average of `tau_s`, sampled every 15 s, and its model with the hint
+    /// `hint_s`.
     struct Plant {
         tau_s: f64,
         hint_s: f64,
@@ -359,7 +361,7 @@ mod tests {
             let found = plant.model.lag_s().unwrap();
             assert!(
                 (found - tau_s).abs() <= 0.3 * tau_s.max(25.0),
-                "{tau_s} told as {hint_s}: {found}"
+                "{tau_s} stated as {hint_s}: {found}"
             );
             let room = plant.model.room().unwrap().exp();
             assert!(

@@ -172,8 +172,8 @@ impl Observer {
         self.forget_nonsense();
     }
 
-    /// Returns the next de-lagged sample that it expects at the mean rate `phi`, and the variance of
-    /// that; `None` before the first sample with work.
+    /// Returns the next de-lagged sample that it expects at the mean rate `phi`, and the variance
+    /// of that; `None` before the first sample with work.
     pub fn forecast(&self, phi: f64) -> Option<(f64, f64)> {
         let load = self.b + self.c? * phi;
         let model = self.bb + 2.0 * phi * self.bc + phi * phi * self.cc;

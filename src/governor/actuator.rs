@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(
             limited_by_slots(3.0, RateLimit::Unlimited, Some(9.0)),
             0.0,
-            "no limit limits nobody"
+            "without a limit nothing is limited"
         );
     }
 

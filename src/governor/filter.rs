@@ -1,8 +1,8 @@
 //! The governor as a filter: one line of JSON in, one line of JSON out, so that any external model
 //! can drive it.
 //!
-//! It runs [`ControlState::tick`], as in mode `auto`; this file only parses a line strictly and reports
-//! its errors. A refused line changes nothing.
+//! It runs [`ControlState::tick`], as in mode `auto`; this file only parses a line strictly and
+//! reports its errors. A refused line changes nothing.
 
 use crate::throttle::RateLimit;
 use serde_json::Value;

@@ -193,7 +193,7 @@ mod tests {
                 true,
                 985.0
             ),
-            "its own writes are no override"
+            "its own writes are not an override"
         );
         assert_eq!(watch.last, None);
 

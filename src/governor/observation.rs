@@ -1,6 +1,6 @@
 //! The input of one tick.
 
-use super::policy::Heard;
+use super::policy::FeedbackKind;
 use super::watchdogs::SharingRole;
 use crate::throttle::RateLimit;
 
@@ -56,7 +56,7 @@ pub struct Observation {
     pub capacity_rps: Option<f64>,
 }
 
-/// A sample of a signal; without a value it is no sample.
+/// A sample of a signal; one without a value does not count.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SignalSample {
     /// The name of the signal in the policy.
@@ -87,13 +87,13 @@ impl Observation {
 
     /// Returns the feedback of the throttle's own work for signals without a reading: the refused
     /// share, or the mean duration.
-    pub(super) fn feedback(&self, kind: Heard) -> Option<f64> {
+    pub(super) fn feedback(&self, kind: FeedbackKind) -> Option<f64> {
         let all = self.completed + self.rejected;
         match kind {
-            Heard::Refused if all > 0.0 => Some(self.rejected / all),
-            Heard::Refused => Some(0.0),
-            Heard::Latency => self.mean_duration_s,
-            Heard::Errors | Heard::LatencyP99 => None,
+            FeedbackKind::Refused if all > 0.0 => Some(self.rejected / all),
+            FeedbackKind::Refused => Some(0.0),
+            FeedbackKind::Latency => self.mean_duration_s,
+            FeedbackKind::Errors | FeedbackKind::LatencyP99 => None,
         }
     }
 }

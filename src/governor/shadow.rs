@@ -52,7 +52,7 @@ impl Shadow {
         let (bounds, mut own) = (bounds.sound(), real.clone());
         (own.shadow, own.plan, own.hold, own.stopped) = (None, None, None, false);
         if own.breaker.phase != Phase::Open {
-            // An unlimited knob is no start rate; the throughput is.
+            // The start rate is the throughput, because an unlimited knob is not a rate.
             let begins_at = match (limit, seen.achieved_rps) {
                 (RateLimit::Unlimited, Some(achieved)) => RateLimit::new(achieved),
                 _ => limit,
@@ -177,8 +177,8 @@ fn refused(share: f64, real: f64, own: f64) -> f64 {
     }
 }
 
-/// Runs one tick of shadow mode with `limit` really in force: `state` follows it, and the plan is the
-/// one that the governor would carry out.
+/// Runs one tick of shadow mode with `limit` really in force: `state` follows it, and the plan is
+/// the one that the governor would carry out.
 pub fn tick(
     state: &mut ControlState,
     policy: &Policy,

@@ -340,7 +340,7 @@ fn the_unit_is_in_the_reason_the_terms_and_the_view() {
 #[test]
 fn durations_are_off_with_slots_and_refused_where_somebody_wants_them() {
     let server = SlotsPlant::new(0.1, "");
-    assert!(!server.policy.law.durations && server.policy.hears());
+    assert!(!server.policy.law.durations && server.policy.uses_feedback());
     let text = format!(
         "{}setpoint = 1\n",
         POLICY.replace("\"concurrency\"\n", "\"concurrency\"\ndurations = true\n")

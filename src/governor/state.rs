@@ -241,8 +241,8 @@ impl ControlState {
         plan
     }
 
-    /// Takes over at `limit`, the rate really in force after a lease lapsed, without treating it as a
-    /// manual rate.
+    /// Takes over at `limit`, the rate really in force after a lease lapsed, without treating it as
+    /// a manual rate.
     pub fn restart_from(&mut self, policy: &Policy, bounds: Bounds, limit: RateLimit, now: f64) {
         let is_lower = |rps: f64| rps.ln() + self.work.w.ln() < self.u;
         if limit.rate().is_some_and(is_lower) {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::governor::plant_tests::Plant;
-use crate::governor::policy::{Heard, SignalKind, SignalPolicy as About, SignalSource};
+use crate::governor::policy::{FeedbackKind, SignalKind, SignalPolicy as About, SignalSource};
 
 fn settled(mut plant: Plant, seconds: u64) -> Plant {
     plant.run(seconds);
@@ -493,7 +493,7 @@ proptest! {
         let mut plant = Plant::quick();
         plant.policy.law.durations = durations;
         if ratio {
-            let about = About { name: "refused".to_owned(), kind: SignalKind::Ratio, source: SignalSource::Feedback, heard: Some(Heard::Refused), trips: true, soft: Some(0.1), setpoint: 0.01, lag_s: 0.0, probe: None, ..plant.policy.signals[0].clone() };
+            let about = About { name: "refused".to_owned(), kind: SignalKind::Ratio, source: SignalSource::Feedback, feedback: Some(FeedbackKind::Refused), trips: true, soft: Some(0.1), setpoint: 0.01, lag_s: 0.0, probe: None, ..plant.policy.signals[0].clone() };
             plant.policy.signals.push(about);
         }
         let bounds = Bounds { min, max, safe_rps: safe };

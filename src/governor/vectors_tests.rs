@@ -128,8 +128,8 @@ fn run(name: &str, policy: &Policy, rps: f64, bounds: Bounds, compared: &[(&str,
     assert_eq!(counts, compared.iter().copied().collect(), "{name}");
 }
 
-/// The number of comparisons of a series: `all` of the columns that every row has, and `read` of those
-/// that begin with the first reading.
+/// The number of comparisons of a series: `all` of the columns that every row has, and `read` of
+/// those that begin with the first reading.
 macro_rules! compared {
     ($all:literal: $($every:ident)*, $read:literal: $($later:ident)*) => {
         &[$((stringify!($every), $all),)* $((stringify!($later), $read),)*]

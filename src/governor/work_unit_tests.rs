@@ -46,7 +46,7 @@ fn acknowledgements_that_say_nothing_never_raise_the_rate_above_the_setpoint() {
     assert!(raising.is_empty(), "{raising:?}");
     let last = plant.record.last().unwrap();
     assert!((3.8..4.2).contains(&last.rate), "{last:?}");
-    assert_eq!(plant.state.work.evidence.verdict, Verdict::Silent);
+    assert_eq!(plant.state.work.evidence.verdict, Verdict::Uninformative);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn the_finding_changes_no_rate_and_everything_that_explains_tells_of_it() {
     for _ in 0..120 {
         let before = plant.knob;
         plant.run(1);
-        if plant.state.work.evidence.verdict == Verdict::Silent {
+        if plant.state.work.evidence.verdict == Verdict::Uninformative {
             found = Some((before, plant.knob, plant.plan.clone()));
             break;
         }
@@ -79,15 +79,15 @@ fn the_finding_changes_no_rate_and_everything_that_explains_tells_of_it() {
     assert!((after / before - 1.0).abs() < 0.3, "{before} {after}");
     assert!(
         plan.reason
-            .ends_with("; job durations say nothing of the load, so jobs are counted"),
+            .ends_with("; job durations do not reflect the load, so jobs are counted"),
         "{}",
         plan.reason
     );
-    assert_eq!(plan.terms["durations"], "silent");
+    assert_eq!(plan.terms["durations"], "uninformative");
     assert_eq!(plan.terms["w"], 1.0);
     let view = GovernorView::new(&plant.state, &plant.policy, plant.now).unwrap();
     let shown = view.durations.unwrap();
-    assert!(shown.verdict == Verdict::Silent && shown.score < -3.9 && shown.since.is_some());
+    assert!(shown.verdict == Verdict::Uninformative && shown.score < -3.9 && shown.since.is_some());
 
     // A successor continues with the finding.
     let stored = serde_json::to_value(&plant.state).unwrap();
@@ -111,7 +111,7 @@ fn durations_that_follow_the_cost_are_trusted_and_act_before_any_sample() {
         plant.job_s = Some(per_cost * plant.cost);
         plant.run(400);
     }
-    assert_eq!(plant.state.work.evidence.verdict, Verdict::Telling);
+    assert_eq!(plant.state.work.evidence.verdict, Verdict::Informative);
     let before = plant.knob;
     plant.cost *= 3.0;
     plant.job_s = Some(per_cost * plant.cost);
@@ -123,14 +123,14 @@ fn durations_that_follow_the_cost_are_trusted_and_act_before_any_sample() {
 fn trust_is_lost_and_earned_again() {
     let mut plant = acknowledging();
     step(&mut plant);
-    assert_eq!(plant.state.work.evidence.verdict, Verdict::Silent);
+    assert_eq!(plant.state.work.evidence.verdict, Verdict::Uninformative);
     for n in 0..12 {
         let factor = if n % 2 == 0 { 0.5 } else { 2.0 };
         plant.cost *= factor;
         plant.job_s = Some(0.5 * plant.cost);
         plant.run(400);
     }
-    assert_eq!(plant.state.work.evidence.verdict, Verdict::Telling);
+    assert_eq!(plant.state.work.evidence.verdict, Verdict::Informative);
 }
 
 #[test]
@@ -170,6 +170,6 @@ fn a_shadow_counts_in_the_unit_that_the_real_samples_chose() {
         );
     }
     let own = &plant.state.shadow.as_ref().unwrap().own;
-    assert_eq!(own.work.evidence.verdict, Verdict::Silent);
+    assert_eq!(own.work.evidence.verdict, Verdict::Uninformative);
     assert_eq!(own.work.w, 1.0);
 }

@@ -69,8 +69,8 @@ fn table_of(text: &str, table: &DeTable, at: &str, lines: &mut BTreeMap<String, 
     Value::Object(map)
 }
 
-/// Converts a value. Numbers and times that JSON lacks become texts, which no door takes for a
-/// number.
+/// Converts a value. Numbers and times that JSON lacks become texts, which no entry point takes for
+/// a number.
 fn value_of(text: &str, value: &DeValue, at: &str, lines: &mut BTreeMap<String, usize>) -> Value {
     let as_text = |number: &str| Value::String(number.to_owned());
     match value {

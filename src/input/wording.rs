@@ -1,4 +1,4 @@
-//! Wording of problems, the same at every door.
+//! Wording of problems, the same at every entry point.
 
 use serde_json::Value;
 
@@ -15,7 +15,8 @@ pub fn missing(allowed: &str) -> String {
     format!("is missing: it must be {allowed}")
 }
 
-/// Returns the message about a value that is none of the `allowed` texts, with the most similar one.
+/// Returns the message about a value that is none of the `allowed` texts, with the most similar
+/// one.
 pub fn must_be_one_of(allowed: &[&str], found: &Value) -> String {
     let message = must_be(&any_of(allowed), found);
     match found.as_str().and_then(|text| similar(text, allowed)) {

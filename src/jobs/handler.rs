@@ -53,18 +53,18 @@ pub trait Handler: Send + Sync + 'static {
     /// Returns the capability that this process lacks to run a job with such arguments, like
     /// `channel sms`, if another process may have it; `None` if nothing is missing.
     ///
-    /// Such a job is handed back without using an attempt, and waits for a worker that offers the
-    /// capability.
+    /// Such a job is handed back without using an attempt, and waits for a worker that capabilities
+    /// the capability.
     fn lacks(&self, args: &Value) -> Option<String> {
         let _ = args;
         None
     }
 
-    /// Returns the capabilities that this process offers for the kind, named as in
+    /// Returns the capabilities that this process capabilities for the kind, named as in
     /// [`Handler::lacks`], each with a digest of the settings behind it.
     ///
     /// The digests reveal processes whose settings differ.
-    fn offers(&self) -> BTreeMap<String, String> {
+    fn capabilities(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 

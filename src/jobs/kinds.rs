@@ -108,10 +108,10 @@ impl Kinds {
     }
 
     /// Returns the capabilities that all handlers offer together.
-    pub fn offers(&self) -> BTreeMap<String, String> {
+    pub fn capabilities(&self) -> BTreeMap<String, String> {
         self.0
             .values()
-            .flat_map(|handler| handler.offers())
+            .flat_map(|handler| handler.capabilities())
             .collect()
     }
 
@@ -148,8 +148,8 @@ impl Handler for TunedHandler {
         self.handler.lacks(args)
     }
 
-    fn offers(&self) -> BTreeMap<String, String> {
-        self.handler.offers()
+    fn capabilities(&self) -> BTreeMap<String, String> {
+        self.handler.capabilities()
     }
 
     fn timeout(&self) -> Option<Duration> {

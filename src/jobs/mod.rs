@@ -36,7 +36,7 @@ pub use outcome::{OnAmbiguous, Outcome};
 pub use postgres::{Client, NewMessage, Queue, SentMessage};
 pub use ready_lane::{ReadyLane, ReadyPriorities};
 pub use record::*;
-pub use serving::Serving;
+pub use serving::WorkerCapabilities;
 pub use shard::{SHARDS, lanes_of, shard_of};
 pub use tally::Tally;
 pub use typed::TypedHandler;

@@ -20,12 +20,12 @@ pub struct Attribution {
     pub why: String,
     /// The API token that authenticated the author. With a tenant, the operation reaches the jobs
     /// of that tenant only, and those of others are not found.
-    pub via: Via,
+    pub identity: TokenIdentity,
 }
 
 /// A token of the HTTP API, as recorded in the audit log; empty for other ways in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Via {
+pub struct TokenIdentity {
     /// The name of the token in the settings.
     pub token: Option<String>,
     /// The tenant to which the token is bound; `None` for operators.
@@ -33,11 +33,11 @@ pub struct Via {
 }
 
 impl Attribution {
-    /// Returns the signature in the format of `flyball.write_audit`: the author, then the token and its
-    /// tenant behind separators that no name contains.
+    /// Returns the signature in the format of `flyball.write_audit`: the author, then the token and
+    /// its tenant behind separators that no name contains.
     pub(crate) fn line(&self) -> String {
         let part = |text: &str| text.replace(SEPARATOR, "");
-        match (&self.via.token, &self.via.tenant) {
+        match (&self.identity.token, &self.identity.tenant) {
             (None, None) => part(&self.by),
             (token, tenant) => {
                 let part = |text: &Option<String>| part(text.as_deref().unwrap_or_default());

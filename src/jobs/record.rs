@@ -66,7 +66,7 @@ pub struct Summary {
 /// A job with its details: arguments, attempts, worker and progress.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
-pub struct Detail {
+pub struct JobDetail {
     /// The same fields as in lists.
     #[serde(flatten)]
     pub summary: Summary,
@@ -126,7 +126,7 @@ pub struct Progress {
     pub total: Option<i64>,
     /// The percentage done, 0 to 100, if the total is known.
     pub percent: Option<f64>,
-    /// One line of text for people.
+    /// A description of one line for people.
     pub note: String,
     /// The time at which the progress was stored.
     pub at: Timestamp,

@@ -13,7 +13,7 @@ const MAX_WORKERS_NAMED: usize = 5;
 
 /// A live worker, with its capabilities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Serving {
+pub struct WorkerCapabilities {
     /// The id of the worker.
     pub id: i32,
     /// The name of the worker, for people.
@@ -21,13 +21,13 @@ pub struct Serving {
     /// The kinds that the worker runs.
     pub kinds: BTreeSet<String>,
     /// The capabilities besides the kinds, each with a digest of the settings behind it.
-    pub offers: BTreeMap<String, String>,
+    pub capabilities: BTreeMap<String, String>,
 }
 
-impl Serving {
+impl WorkerCapabilities {
     /// Returns true if the worker runs jobs that need this capability, named as in [`not_served`].
     pub fn serves(&self, need: &str) -> bool {
-        self.offers.contains_key(need)
+        self.capabilities.contains_key(need)
             || need
                 .strip_prefix("the kind ")
                 .is_some_and(|kind| self.kinds.contains(kind))
@@ -51,18 +51,18 @@ pub fn need_of(kept: &str) -> Option<&str> {
 /// Returns the differences between live workers in the jobs that they run, one sentence each.
 ///
 /// A job goes to a worker that can run it, but later than it might.
-pub fn differences(workers: &[Serving]) -> Vec<String> {
+pub fn differences(workers: &[WorkerCapabilities]) -> Vec<String> {
     let kinds = workers
         .iter()
         .flat_map(|worker| &worker.kinds)
         .map(|kind| format!("the kind {kind}"));
-    let offers = workers
+    let capabilities = workers
         .iter()
-        .flat_map(|worker| worker.offers.keys().cloned());
-    let all: BTreeSet<String> = kinds.chain(offers).collect();
+        .flat_map(|worker| worker.capabilities.keys().cloned());
+    let all: BTreeSet<String> = kinds.chain(capabilities).collect();
     let mut answer = Vec::new();
     for one in &all {
-        let (with, without): (Vec<&Serving>, Vec<&Serving>) =
+        let (with, without): (Vec<&WorkerCapabilities>, Vec<&WorkerCapabilities>) =
             workers.iter().partition(|worker| worker.serves(one));
         if !without.is_empty() {
             answer.push(format!(
@@ -72,9 +72,9 @@ pub fn differences(workers: &[Serving]) -> Vec<String> {
                 named(&without)
             ));
         }
-        let mut digests: BTreeMap<&str, Vec<&Serving>> = BTreeMap::new();
+        let mut digests: BTreeMap<&str, Vec<&WorkerCapabilities>> = BTreeMap::new();
         for worker in with {
-            if let Some(digest) = worker.offers.get(one) {
+            if let Some(digest) = worker.capabilities.get(one) {
                 digests.entry(digest).or_default().push(worker);
             }
         }
@@ -89,7 +89,7 @@ pub fn differences(workers: &[Serving]) -> Vec<String> {
     answer
 }
 
-fn named(workers: &[&Serving]) -> String {
+fn named(workers: &[&WorkerCapabilities]) -> String {
     let names: Vec<String> = workers
         .iter()
         .take(MAX_WORKERS_NAMED)
@@ -107,16 +107,16 @@ fn named(workers: &[&Serving]) -> String {
 mod tests {
     use super::*;
 
-    fn worker(id: i32, kinds: &[&str], offers: &[(&str, &str)]) -> Serving {
-        let offers = offers
+    fn worker(id: i32, kinds: &[&str], capabilities: &[(&str, &str)]) -> WorkerCapabilities {
+        let capabilities = capabilities
             .iter()
             .map(|(what, digest)| ((*what).to_owned(), (*digest).to_owned()))
             .collect();
-        Serving {
+        WorkerCapabilities {
             id,
             name: "w".into(),
             kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(),
-            offers,
+            capabilities,
         }
     }
 

@@ -24,8 +24,8 @@ pub use notification::{
 };
 pub use postgres::Deliveries;
 pub use record::{
-    Attempt, BatchStanding, BeginRequest, BegunDelivery, DeliveryUpdate, Notice, RecipientResult,
-    Swept,
+    Attempt, BatchStatus, BeginRequest, BegunDelivery, DeliveryUpdate, EventReport,
+    RecipientResult, StepResult,
 };
 pub use state::DeliveryState;
 pub use watch::{publish_changes, watch};

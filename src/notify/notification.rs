@@ -36,7 +36,7 @@ pub struct Notification {
     /// True if its recipient reported it as spam.
     pub complained: bool,
     /// The number of attempts in all.
-    pub tries: i32,
+    pub attempt_count: i32,
     /// The last 50 attempts, oldest first.
     pub attempts: Vec<DeliveryAttempt>,
     /// The time at which it was requeued after it had died.

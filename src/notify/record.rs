@@ -29,12 +29,12 @@ impl fmt::Debug for BeginRequest {
     }
 }
 
-/// The standing of a message's batch before an attempt.
+/// The state of a message's batch before an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BatchStanding {
+pub enum BatchStatus {
     /// It runs, or the message is in none.
     #[default]
-    Runs,
+    Running,
     /// It is paused, so the message waits.
     Paused,
     /// It is cancelled, so the message is not sent.
@@ -61,8 +61,8 @@ pub struct BegunDelivery {
     pub waited: Duration,
     /// The recorded state; `None` if nothing was recorded.
     pub state: Option<DeliveryState>,
-    /// The standing of its batch.
-    pub batch: BatchStanding,
+    /// The state of its batch.
+    pub batch: BatchStatus,
     /// Failures in a row of the recipient, over all its messages.
     pub failures: u32,
     /// The remaining rest of the recipient; `None` if it may be tried now.
@@ -163,7 +163,7 @@ impl fmt::Debug for DeliveryUpdate {
 
 /// Events that a provider reported about one account's messages, in one request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Notice {
+pub struct EventReport {
     /// The pool of the account.
     pub pool: String,
     pub account: String,
@@ -174,7 +174,7 @@ pub struct Notice {
 
 /// The result of one bounded step over many messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct StepResult {
     /// Changed messages.
     pub jobs: u64,
     /// True if the walk is not complete; the next call continues after this one.

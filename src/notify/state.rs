@@ -1,6 +1,6 @@
 //! States of a message's delivery.
 
-/// The state of a message. It never goes back, however late and in whatever order events arrive.
+/// The state of a message. Late or reordered events never move it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::PoolHandle;
-use super::{Alarms, Deliveries, Swept};
+use super::{Alarms, Deliveries, StepResult};
 use crate::providers::PoolMetrics;
 use crate::providers::pool::{BreakerState, Change};
 use crate::service::{LoopOptions, periodic};
@@ -104,7 +104,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
         // While accounts are available, a message past its deadline ends when its turn comes.
         let expired = match is_away {
             true => deliveries.expire(&pool.name, pool.valid_for, MAX_MESSAGES_PER_STEP).await?,
-            false => Swept::default(),
+            false => StepResult::default(),
         };
         if expired.jobs > 0 {
             tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages became dead letters: no account was available before their deadline");

@@ -36,7 +36,7 @@ pub struct HttpConfig {
 /// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("setting up the HTTP client failed: {0}")]
-pub struct NoClient(#[from] std::io::Error);
+pub struct ClientSetUpError(#[from] std::io::Error);
 
 /// The handler of the kind `http`.
 pub struct HttpHandler {
@@ -48,7 +48,7 @@ pub struct HttpHandler {
 
 impl HttpHandler {
     /// Creates a handler with its own client.
-    pub fn new(config: HttpConfig) -> Result<Self, NoClient> {
+    pub fn new(config: HttpConfig) -> Result<Self, ClientSetUpError> {
         let resolver = Resolver::new(config.guard.clone(), config.lookup);
         let client = HttpClient::new(config.guard, resolver)?;
         Ok(Self {
@@ -221,7 +221,7 @@ impl Handler for HttpHandler {
         (!self.secrets.names().any(|known| *known == name)).then(|| format!("secret {name}"))
     }
 
-    fn offers(&self) -> BTreeMap<String, String> {
+    fn capabilities(&self) -> BTreeMap<String, String> {
         self.secrets
             .names()
             .map(|name| (format!("secret {name}"), String::new()))

@@ -40,14 +40,14 @@ impl Guard {
     /// Fails with the first entry that is none of them.
     pub fn allowing<S: AsRef<str>>(
         entries: impl IntoIterator<Item = S>,
-    ) -> Result<Self, NotAllowable> {
+    ) -> Result<Self, InvalidAllowEntry> {
         let mut guard = Self::default();
         for entry in entries {
             let entry = entry.as_ref().trim();
             match network(entry) {
                 Some(network) => guard.networks.push(network),
                 None if is_name(entry) => _ = guard.names.insert(plain(entry)),
-                None => return Err(NotAllowable(entry.chars().take(64).collect())),
+                None => return Err(InvalidAllowEntry(entry.chars().take(64).collect())),
             }
         }
         Ok(guard)
@@ -71,8 +71,8 @@ impl Guard {
 
 /// An entry of the list that is neither a name nor an address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is neither a host's name nor an address nor a network such as 10.1.0.0/16")]
-pub struct NotAllowable(String);
+#[error("{0:?} is not a host name, an address or a network such as 10.1.0.0/16")]
+pub struct InvalidAllowEntry(String);
 
 /// A refused host: an internal address, or a name with internal addresses only.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -322,7 +322,7 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(
-                error.contains("neither a host's name nor an address nor a network"),
+                error.contains("not a host name, an address or a network"),
                 "{entry}: {error}"
             );
         }

@@ -27,7 +27,8 @@ const KEPT_HEADERS: [&str; 6] = [
 /// Most characters of each kept header.
 const KEPT_CHARS: usize = 100;
 
-/// Shortest secret header value that is masked in an answer, so that no common word is.
+/// The shortest secret header value that is masked in an answer; shorter ones could be common
+/// words.
 const SECRET_BYTES: usize = 8;
 
 /// Least length of a secret's beginning that is masked at the end of an answer, in bytes.

@@ -21,7 +21,7 @@ use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests,
 };
 
-use self::budget::{Bounded, RenderBudget};
+use self::budget::{BoundedWriter, RenderBudget};
 pub use self::budget::{MAX_OUTPUT_BYTES, MAX_STEPS, MAX_WORK_BYTES};
 use self::values::watched;
 
@@ -53,7 +53,7 @@ pub fn render(
     let template = environment
         .template_from_named_str(NAME, template)
         .map_err(|error| describe_error(&error))?;
-    let mut output = Bounded::new(&work);
+    let mut output = BoundedWriter::new(&work);
     let rendered = template
         .render_captured_to(watched(data, &work), &mut output)
         .map(drop);
@@ -151,7 +151,7 @@ fn check_words(template: &str) -> Result<(), String> {
 /// Joins a list into one text.
 fn join(work: &RenderBudget, list: &Value, between: Rest<String>) -> Result<String, Error> {
     let between = between.first().map_or("", String::as_str);
-    let mut output = Bounded::new(work);
+    let mut output = BoundedWriter::new(work);
     for (place, item) in list.try_iter()?.enumerate() {
         let between = if place > 0 { between } else { "" };
         write!(output, "{between}{item}").map_err(|_| too_long())?;
@@ -161,7 +161,7 @@ fn join(work: &RenderBudget, list: &Value, between: Rest<String>) -> Result<Stri
 
 /// Writes any value as JSON.
 fn tojson(work: &RenderBudget, value: &Value) -> Result<String, Error> {
-    let mut output = Bounded::new(work);
+    let mut output = BoundedWriter::new(work);
     serde_json::to_writer(&mut output, value).map_err(|error| match error.is_io() {
         true => too_long(),
         false => Error::from(ErrorKind::BadSerialization),

@@ -1,6 +1,6 @@
 //! The driver of each provider.
 
-use super::{Account, Driver, Field, InvalidAccount, Provider, Tools};
+use super::{Account, Driver, DriverClients, Field, InvalidAccount, Provider};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
 /// Returns the account settings that are specific to a provider.
@@ -25,7 +25,7 @@ pub fn fields(provider: Provider) -> &'static [Field] {
 pub fn build(
     provider: Provider,
     account: &Account,
-    tools: &Tools,
+    tools: &DriverClients,
 ) -> Result<Box<dyn Driver>, InvalidAccount> {
     match provider {
         Provider::Twilio => twilio::build(account, tools),

@@ -39,7 +39,7 @@ pub(super) const fn field(
 
 /// The HTTP clients that a driver is built with, shared by all drivers of a process.
 #[derive(Clone)]
-pub struct Tools {
+pub struct DriverClients {
     /// The client for addresses from the settings: it may reach private networks.
     pub http: Arc<Http>,
     /// The client for addresses that come with a message: it may not reach private networks.

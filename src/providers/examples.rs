@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::code::{self, Code};
 use super::{
-    Account, AccountSecret, Channel, Class, Http, HttpAnswer, Message, Recipient, Sent, Tools,
+    Account, AccountSecret, Channel, Class, DriverClients, Http, HttpAnswer, Message, Recipient,
+    Sent,
 };
 use crate::outbound::Guard;
 
@@ -94,9 +95,9 @@ pub fn message(channel: Channel, to: &str, extra: Value) -> Message {
 }
 
 /// Builds clients that may reach every address.
-pub fn tools() -> Tools {
+pub fn tools() -> DriverClients {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
-    Tools {
+    DriverClients {
         http: Arc::clone(&http),
         guarded: http,
     }

@@ -10,10 +10,10 @@ use super::code::row;
 use super::driver::field;
 use super::invalid_account::refused;
 use super::oauth::{Service, Tokens};
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::{
-    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Message, Provider,
-    ProviderResponse, Scope, SendContext, Tools,
+    Account, Call, Class, Code, Driver, DriverClients, Field, Http, HttpAnswer, InvalidAccount,
+    Message, Provider, ProviderResponse, Scope, SendContext,
 };
 use crate::input::pointer;
 use crate::jobs::Issue;
@@ -75,7 +75,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Fcm::new(account, tools)?))
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Fcm {
 }
 
 impl Fcm {
-    pub(super) fn new(account: &Account, tools: &Tools) -> Result<Self, InvalidAccount> {
+    pub(super) fn new(account: &Account, tools: &DriverClients) -> Result<Self, InvalidAccount> {
         let service = Service::parse(
             outcome::secret(account, "service_account")?,
             "service_account",
@@ -367,7 +367,7 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (ProviderRespo
         () => code.or(error["status"].as_str()).unwrap_or_default(),
     };
     let status = answer.status.to_string();
-    let facts = Facts {
+    let facts = ResponseDetails {
         provider_id: body["name"].as_str().map(str::to_owned),
         key: Some(to.to_owned()),
         delay: any_delay(&answer.headers, now_s)

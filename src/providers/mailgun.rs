@@ -15,11 +15,11 @@ use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
 use super::invalid_account::refused;
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::words;
 use super::{
-    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
-    Provider, ProviderResponse, Scope, SendContext, Tools, code,
+    Account, Call, Class, Code, Driver, DriverClients, Field, Http, HttpAnswer, InvalidAccount,
+    Mailbox, Message, Provider, ProviderResponse, Scope, SendContext, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -153,7 +153,7 @@ const BODY_BYTES: usize = 16_000_000;
 const DELAY: Duration = Duration::from_secs(60);
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Mailgun::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -286,7 +286,7 @@ impl Mailgun {
             Class::Accepted if id.is_none() => Class::Ambiguous,
             class => class,
         };
-        let facts = Facts {
+        let facts = ResponseDetails {
             provider_id: id,
             key: None,
             delay: any_delay(&answer.headers, now_s)

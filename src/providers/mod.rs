@@ -42,7 +42,7 @@ pub use account::{Account, AccountSecret};
 pub use channel::Channel;
 pub use clock::now_s;
 pub use code::{Class, Code};
-pub use driver::{Driver, Field, ProviderResponse, SendContext, Tools};
+pub use driver::{Driver, DriverClients, Field, ProviderResponse, SendContext};
 pub use event::{EventKind, ProviderEvent, RejectedWebhook, WebhookRequest};
 pub use http::{Call, ExchangeError, Http, HttpAnswer};
 pub use invalid_account::InvalidAccount;

@@ -13,7 +13,7 @@ const REASON_CHARS: usize = 200;
 
 /// The facts of an answer besides its class.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct ResponseDetails {
     /// The provider's own id of the message.
     pub provider_id: Option<String>,
     /// The key of a throttle, if it is not the account.
@@ -25,8 +25,8 @@ pub(super) struct Facts {
 }
 
 /// Builds the outcome of a class.
-pub(super) fn sent(class: Class, facts: Facts) -> Sent {
-    let Facts {
+pub(super) fn sent(class: Class, facts: ResponseDetails) -> Sent {
+    let ResponseDetails {
         provider_id,
         key,
         delay,

@@ -15,11 +15,11 @@ use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
 use super::invalid_account::refused;
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::words;
 use super::{
-    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
-    Provider, ProviderResponse, Scope, SendContext, Tools, code,
+    Account, Call, Class, Code, Driver, DriverClients, Field, Http, HttpAnswer, InvalidAccount,
+    Mailbox, Message, Provider, ProviderResponse, Scope, SendContext, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -172,7 +172,7 @@ const RESERVED: &[&str] = &["dkim-signature", "received", "x-sg-eid", "x-sg-id"]
 const BODY_BYTES: usize = 20_000_000;
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Sendgrid::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -301,7 +301,7 @@ impl Sendgrid {
         let status = answer.status.to_string();
         let row = code::find(CODES, &status, &error_code(error));
         let class = row.map_or(Class::Request, |row| row.class);
-        let facts = Facts {
+        let facts = ResponseDetails {
             provider_id: answer
                 .headers
                 .get("x-message-id")

@@ -21,11 +21,11 @@ use super::arguments::{self, ExtraKind, issue};
 use super::driver::field;
 use super::exchange::exchange;
 use super::invalid_account::refused;
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::words;
 use super::{
-    Account, Call, Class, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
-    Provider, ProviderResponse, SendContext, Tools, code,
+    Account, Call, Class, Driver, DriverClients, Field, Http, HttpAnswer, InvalidAccount, Mailbox,
+    Message, Provider, ProviderResponse, SendContext, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -110,7 +110,7 @@ const HEADER_VALUE: usize = 870;
 const BODY_BYTES: usize = 20_000_000;
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Ses::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -297,7 +297,7 @@ impl Ses {
                 class => class,
             };
         let own = (error_code == DAILY).then_some(DAILY_DELAY);
-        let facts = Facts {
+        let facts = ResponseDetails {
             provider_id: id,
             key: None,
             delay: any_delay(&answer.headers, now_s).or(own),

@@ -13,10 +13,10 @@ use url::Url;
 use super::code::row;
 use super::driver::field;
 use super::invalid_account::refused;
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::{
-    Account, Call, Class, Code, Driver, Field, Http, InvalidAccount, Message, Provider,
-    ProviderResponse, Scope, SendContext, Tools,
+    Account, Call, Class, Code, Driver, DriverClients, Field, Http, InvalidAccount, Message,
+    Provider, ProviderResponse, Scope, SendContext,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay, retry_after};
@@ -139,7 +139,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Slack::new(account, tools)?))
 }
 
@@ -151,7 +151,7 @@ struct Slack {
 }
 
 impl Slack {
-    fn new(account: &Account, tools: &Tools) -> Result<Self, InvalidAccount> {
+    fn new(account: &Account, tools: &DriverClients) -> Result<Self, InvalidAccount> {
         let (token, webhook) = (account.secret("token"), account.secret("webhook_url"));
         let url = match (token, webhook) {
             (Some(_), Some(_)) => {
@@ -332,7 +332,7 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> P
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let status = status.to_string();
-    let facts = Facts {
+    let facts = ResponseDetails {
         provider_id: json["ts"].as_str().map(str::to_owned),
         key: Some(to.to_owned()),
         delay: Some(any_delay(headers, now_s).unwrap_or(DEFAULT_CHANNEL_PAUSE)),

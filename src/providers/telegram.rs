@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use super::code::row;
 use super::driver::field;
 use super::invalid_account::refused;
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::{
-    Account, Call, Class, Code, Driver, Field, Http, InvalidAccount, Message, Provider,
-    ProviderResponse, Scope, SendContext, Tools,
+    Account, Call, Class, Code, Driver, DriverClients, Field, Http, InvalidAccount, Message,
+    Provider, ProviderResponse, Scope, SendContext,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, MAX_RETRY_AFTER, retry_after};
@@ -86,7 +86,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     let token = outcome::secret(account, "token")?;
     let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '_' | '-');
     if !token.contains(':') || !token.chars().all(is_fit) {
@@ -271,7 +271,7 @@ fn judge(
         "migrated" => "the group has become a supergroup with another id".to_owned(),
         _ => outcome::line(description, hidden),
     };
-    let facts = Facts {
+    let facts = ResponseDetails {
         provider_id: body["result"]["message_id"]
             .as_i64()
             .map(|id| id.to_string()),

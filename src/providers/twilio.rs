@@ -18,11 +18,11 @@ use super::arguments::{self, ExtraKind, issue};
 use super::driver::field;
 use super::exchange::exchange;
 use super::invalid_account::refused;
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::words;
 use super::{
-    Account, Call, Class, Driver, Field, Http, HttpAnswer, InvalidAccount, Message, Provider,
-    ProviderResponse, Scope, SendContext, Tools, code,
+    Account, Call, Class, Driver, DriverClients, Field, Http, HttpAnswer, InvalidAccount, Message,
+    Provider, ProviderResponse, Scope, SendContext, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -94,7 +94,7 @@ const MEDIA: usize = 10;
 const VALIDITY_S: i64 = 36_000;
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Twilio::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -283,7 +283,7 @@ impl Twilio {
         let text = body["message"]
             .as_str()
             .map_or_else(|| words::foreign(&answer.body, "Twilio"), str::to_owned);
-        let facts = Facts {
+        let facts = ResponseDetails {
             provider_id: sid.map(str::to_owned),
             key,
             delay: any_delay(&answer.headers, now_s).or(own),

@@ -13,10 +13,10 @@ use url::Url;
 
 use super::driver::field;
 use super::invalid_account::refused;
-use super::outcome::{self, Facts};
+use super::outcome::{self, ResponseDetails};
 use super::{
-    Account, Call, Class, Code, Driver, ExchangeError, Field, Http, InvalidAccount, Message,
-    Provider, ProviderResponse, Scope, SendContext, Sent, Tools,
+    Account, Call, Class, Code, Driver, DriverClients, ExchangeError, Field, Http, InvalidAccount,
+    Message, Provider, ProviderResponse, Scope, SendContext, Sent,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay};
@@ -57,7 +57,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Webhook::new(account, tools)?))
 }
 
@@ -68,7 +68,7 @@ struct Webhook {
 }
 
 impl Webhook {
-    fn new(account: &Account, tools: &Tools) -> Result<Self, InvalidAccount> {
+    fn new(account: &Account, tools: &DriverClients) -> Result<Self, InvalidAccount> {
         if account.base_url.is_some() {
             return Err(refused(
                 "base_url",
@@ -152,7 +152,7 @@ impl Driver for Webhook {
 /// Maps an answer to an outcome for the endpoint `to`. The body is untrusted and ignored.
 fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> ProviderResponse {
     let status = status.to_string();
-    let facts = Facts {
+    let facts = ResponseDetails {
         provider_id: None,
         key: Some(to.to_owned()),
         delay: any_delay(headers, now_s),

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Account, AccountSecret, Channel, Class, Http, Message, Recipient, SendContext, Sent, Tools,
+    Account, AccountSecret, Channel, Class, DriverClients, Http, Message, Recipient, SendContext,
+    Sent,
 };
 use crate::outbound::Guard;
 use crate::outbound::retry_after::Headers;
@@ -50,9 +51,9 @@ pub fn extra(value: Value) -> Map<String, Value> {
 }
 
 /// Builds clients that reach this machine.
-pub fn tools() -> Tools {
+pub fn tools() -> DriverClients {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
-    Tools {
+    DriverClients {
         http: http.clone(),
         guarded: http,
     }

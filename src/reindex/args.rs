@@ -84,7 +84,7 @@ impl Args {
         let source = fields
             .part("source", &[])
             .and_then(|mut source| source_args::read(&mut source, catalogue));
-        // An invalid source is one fault, not two: its missing key is no fault of the sink.
+        // An invalid source is one fault, not two: its missing key is not a fault of the sink.
         let key = source.as_ref().map_or(Some(String::new()), |source| {
             (source.key.len() == 1).then(|| source.key[0].clone())
         });

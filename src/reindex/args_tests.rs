@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::reindex::catalogue::{
-    Hidden, NamedSink, NamedSource, Rights, SourceKind, USUAL_BULK_PATH,
+    DatabaseRights, NamedSink, NamedSource, SecretLocation, SourceKind, USUAL_BULK_PATH,
 };
 use crate::reindex::source_args::Rows;
 
@@ -27,10 +27,10 @@ fn catalogue() -> Catalogue {
     let source = NamedSource {
         kind: SourceKind::Postgres,
         collections: Vec::new(),
-        database: Some(Hidden::Variable("SHOP_DATABASE_URL".into())),
-        rights: Rights {
+        database: Some(SecretLocation::Variable("SHOP_DATABASE_URL".into())),
+        rights: DatabaseRights {
             role: Some("reader".into()),
-            ..Rights::default()
+            ..DatabaseRights::default()
         },
         tables: vec!["public.articles".into()],
         statements: BTreeMap::from([(
@@ -45,12 +45,12 @@ fn catalogue() -> Catalogue {
         url: "https://search.example.com:9200".into(),
         indexes: vec!["articles-*".into()],
         pipelines: vec!["clean".into()],
-        authorization: Some(Hidden::Variable("SEARCH_KEY".into())),
+        authorization: Some(SecretLocation::Variable("SEARCH_KEY".into())),
         ca_file: None,
     };
     let fts = NamedSink::Postgres {
         database: None,
-        rights: Rights::default(),
+        rights: DatabaseRights::default(),
         tables: vec!["search.articles".into()],
     };
     Catalogue {
@@ -77,7 +77,7 @@ fn what_a_job_names_is_resolved_to_what_the_operator_has_written() {
 
     assert_eq!(
         args.source.database,
-        Some(Hidden::Variable("SHOP_DATABASE_URL".into()))
+        Some(SecretLocation::Variable("SHOP_DATABASE_URL".into()))
     );
     assert_eq!(args.source.rights.role.as_deref(), Some("reader"));
     assert_eq!(
@@ -93,7 +93,7 @@ fn what_a_job_names_is_resolved_to_what_the_operator_has_written() {
     );
     assert_eq!(
         (sink.authorization, sink.is_guarded),
-        (Some(Hidden::Variable("SEARCH_KEY".into())), false)
+        (Some(SecretLocation::Variable("SEARCH_KEY".into())), false)
     );
 
     let mut by_statement = named();
@@ -258,7 +258,7 @@ fn variables_of_databases_cannot_be_headers_and_the_other_way_round_even_with_th
     };
     assert_eq!(
         (sink.authorization, sink.is_guarded),
-        (Some(Hidden::Bound("REINDEX_AUTH_X".into())), true)
+        (Some(SecretLocation::Bound("REINDEX_AUTH_X".into())), true)
     );
 }
 

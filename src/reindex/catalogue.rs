@@ -1,7 +1,7 @@
 //! The catalogue: the sources and sinks that the operator has named, with the tables, statements
 //! and indexes that each allows.
 //!
-//! A job names a source and a sink and chooses among the parts that they allow, and no more: only
+//! A job names a source and a sink and chooses among the parts that they allow: only
 //! the operator sets addresses, credentials and statements.
 
 use std::collections::BTreeMap;
@@ -39,13 +39,13 @@ pub const USUAL_BULK_PATH: &str = "/{index}/_bulk";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedSource {
     pub kind: SourceKind,
-    /// Collections that jobs may name, as `database.collection`; a name that ends with `*` stands for
-    /// all that begin like it.
+    /// Collections that jobs may name, as `database.collection`; a name that ends with `*` stands
+    /// for all that begin like it.
     pub collections: Vec<String>,
     /// The location of its URL; `None` for the queue's own database.
-    pub database: Option<Hidden>,
+    pub database: Option<SecretLocation>,
     /// The role to read as, and the limit on each statement's time.
-    pub rights: Rights,
+    pub rights: DatabaseRights,
     /// Tables that jobs may name; a name that ends with `*` stands for all that begin like it.
     pub tables: Vec<String>,
     /// Statements that jobs may name.
@@ -70,16 +70,16 @@ pub enum NamedSink {
         /// Aliases that jobs may move to their index, by the same rule.
         aliases: Vec<String>,
         /// The location of the text of the `authorization` header.
-        authorization: Option<Hidden>,
+        authorization: Option<SecretLocation>,
         /// A file of certificates that are trusted besides the system's.
         ca_file: Option<String>,
     },
     /// A database with full-text tables.
     Postgres {
         /// The location of its URL; `None` for the queue's own database.
-        database: Option<Hidden>,
+        database: Option<SecretLocation>,
         /// The role to write as, and the limit on each statement's time.
-        rights: Rights,
+        rights: DatabaseRights,
         /// Tables that jobs may name; a name that ends with `*` stands for all that begin like it.
         tables: Vec<String>,
     },
@@ -87,14 +87,14 @@ pub enum NamedSink {
 
 /// The role for a database, and the limit on each statement's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rights {
+pub struct DatabaseRights {
     /// The role that each transaction takes; `None` for the role of the URL.
     pub role: Option<String>,
     /// Longest time of one statement, after which the server ends it.
     pub statement_timeout: Duration,
 }
 
-impl Default for Rights {
+impl Default for DatabaseRights {
     fn default() -> Self {
         Self {
             role: None,
@@ -105,7 +105,7 @@ impl Default for Rights {
 
 /// The location of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hidden {
+pub enum SecretLocation {
     /// An environment variable that holds it.
     Variable(String),
     /// A file that holds it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::Args;
-use super::catalogue::Hidden;
+use super::catalogue::SecretLocation;
 use super::hidden;
 use super::postgres::ReindexDatabase;
 use super::sink::{ElasticSink, PostgresSink, Sink, WriteError};
@@ -53,7 +53,7 @@ impl Connect {
         args: &Args,
         collection: &CollectionName,
     ) -> Result<Arc<dyn DocumentSource>, source::Error> {
-        let lost = |secret: &Hidden, why: &str| {
+        let lost = |secret: &SecretLocation, why: &str| {
             source::Error::Lost(format!("{} {why}", hidden::describe_secret(secret)))
         };
         let Some(secret) = &args.source.database else {
@@ -121,7 +121,7 @@ impl Connect {
         })
     }
 
-    fn database(&self, url: Option<&Hidden>) -> Result<ReindexDatabase, String> {
+    fn database(&self, url: Option<&SecretLocation>) -> Result<ReindexDatabase, String> {
         match (url, &self.own) {
             (Some(secret), _) => ReindexDatabase::at(&hidden::read(secret)?)
                 .map_err(|why| format!("{} {why}", hidden::describe_secret(secret))),

@@ -9,8 +9,8 @@ pub struct Document {
     pub key: Arc<[String]>,
     /// Its id in the index, always the same for the same document; `None` if it has none.
     pub id: Option<String>,
-    /// The text that determines its shard, if the job names a column for that and the document has a
-    /// value there.
+    /// The text that determines its shard, if the job names a column for that and the document has
+    /// a value there.
     pub routing: Option<String>,
     /// The change that the sink makes under the id, or the reason why it cannot make one.
     pub action: Action,

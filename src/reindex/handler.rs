@@ -97,7 +97,7 @@ impl Handler for ReindexHandler {
         Args::lacking(args, &self.config.catalogue).map(|(part, name)| format!("{part} {name}"))
     }
 
-    fn offers(&self) -> BTreeMap<String, String> {
+    fn capabilities(&self) -> BTreeMap<String, String> {
         let sources = self
             .config
             .catalogue

@@ -3,12 +3,12 @@
 
 use url::Url;
 
-use super::catalogue::Hidden;
+use super::catalogue::SecretLocation;
 use super::sink::WriteError;
 use super::sink_args::ORIGINS;
 
 /// Reads the secret's text.
-pub(super) fn read(secret: &Hidden) -> Result<String, String> {
+pub(super) fn read(secret: &SecretLocation) -> Result<String, String> {
     let missing = || {
         format!(
             "{} is missing or empty on this worker",
@@ -16,10 +16,10 @@ pub(super) fn read(secret: &Hidden) -> Result<String, String> {
         )
     };
     let text = match secret {
-        Hidden::Variable(name) | Hidden::Bound(name) => {
+        SecretLocation::Variable(name) | SecretLocation::Bound(name) => {
             std::env::var(name).map_err(|_| missing())?
         }
-        Hidden::File(path) => std::fs::read_to_string(path).map_err(|_| missing())?,
+        SecretLocation::File(path) => std::fs::read_to_string(path).map_err(|_| missing())?,
     };
     let text = text.trim();
     if text.is_empty() {
@@ -32,8 +32,8 @@ pub(super) fn read(secret: &Hidden) -> Result<String, String> {
 /// Reads the text for the `authorization` header of requests to `url`.
 ///
 /// A variable that a job has named is sent only to the origins that its second variable lists.
-pub(super) fn authorization(secret: &Hidden, url: &str) -> Result<String, WriteError> {
-    if let Hidden::Bound(name) = secret {
+pub(super) fn authorization(secret: &SecretLocation, url: &str) -> Result<String, WriteError> {
+    if let SecretLocation::Bound(name) = secret {
         let list = format!("{name}{ORIGINS}");
         let origins = std::env::var(&list).unwrap_or_default();
         if !is_among(url, &origins) {
@@ -47,10 +47,12 @@ pub(super) fn authorization(secret: &Hidden, url: &str) -> Result<String, WriteE
 }
 
 /// Returns a secret's location, for messages.
-pub(super) fn describe_secret(secret: &Hidden) -> String {
+pub(super) fn describe_secret(secret: &SecretLocation) -> String {
     match secret {
-        Hidden::Variable(name) | Hidden::Bound(name) => format!("the environment variable {name}"),
-        Hidden::File(path) => format!("the file {path}"),
+        SecretLocation::Variable(name) | SecretLocation::Bound(name) => {
+            format!("the environment variable {name}")
+        }
+        SecretLocation::File(path) => format!("the file {path}"),
     }
 }
 

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Read [`backfill`] first. The nouns are pure: [`Catalogue`] (the sources and sinks that jobs may
-//! name), [`Args`], [`Window`] (the documents ahead of the cursor), [`BulkPacer`] (the number of tokens
-//! to ask for), [`Progress`]. Technologies are in [`source`] and [`sink`].
+//! name), [`Args`], [`Window`] (the documents ahead of the cursor), [`BulkPacer`] (the number of
+//! tokens to ask for), [`Progress`]. Technologies are in [`source`] and [`sink`].
 //!
 //! Its promise: every row that the source had when its page was read is sent at least once, under
 //! an id that does not change, so that a second copy overwrites the first. The checkpoint is a key

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-use super::catalogue::Rights;
+use super::catalogue::DatabaseRights;
 use crate::postgres::{Db, Pooler, Transaction};
 
 /// The connection options of a database; its users open the connections.
@@ -46,7 +46,7 @@ impl ReindexDatabase {
     /// Opens a session for transactions that may write.
     pub(super) fn writer(
         self,
-        rights: &Rights,
+        rights: &DatabaseRights,
         connections: u32,
         patience: Duration,
     ) -> TransactionPool {
@@ -56,7 +56,7 @@ impl ReindexDatabase {
     /// Opens a session for transactions that may only read.
     pub(super) fn reader(
         self,
-        rights: &Rights,
+        rights: &DatabaseRights,
         connections: u32,
         patience: Duration,
     ) -> TransactionPool {
@@ -90,7 +90,7 @@ impl TransactionPool {
     fn new(
         database: ReindexDatabase,
         begin: &str,
-        rights: &Rights,
+        rights: &DatabaseRights,
         connections: u32,
         patience: Duration,
     ) -> Self {

@@ -6,7 +6,7 @@ use super::arg_fields::{
     DATABASES, NO_URL, columns, missing, named, not_allowed, refuse, refuse_free, required,
     required_choice, table, text, variable, wrong,
 };
-use super::catalogue::{Catalogue, Hidden, NamedSink, Rights, USUAL_BULK_PATH};
+use super::catalogue::{Catalogue, DatabaseRights, NamedSink, SecretLocation, USUAL_BULK_PATH};
 use crate::input::Reader;
 use crate::input::patterns::allows;
 
@@ -18,9 +18,9 @@ pub enum SinkArgs {
     /// A full-text table in Postgres: `id text`, `body jsonb`, `tsv tsvector`; created if absent.
     Postgres {
         /// The location of the database's URL; `None` for the queue's own database.
-        database: Option<Hidden>,
+        database: Option<SecretLocation>,
         /// The role to write as, and the limit on each statement's time.
-        rights: Rights,
+        rights: DatabaseRights,
         /// The table, as its schema (if named) and its name.
         table: Vec<String>,
         /// Fields of the document that are searched; `None` for all texts.
@@ -45,7 +45,7 @@ pub struct Elastic {
     /// Column that is the document's id.
     pub id: String,
     /// The location of the text of the `authorization` header.
-    pub authorization: Option<Hidden>,
+    pub authorization: Option<SecretLocation>,
     /// A file of certificates that are trusted besides the system's.
     pub ca_file: Option<String>,
     /// True if the address comes from the job, so that the guard must allow it.
@@ -175,7 +175,7 @@ fn elastic(
                     "authorization_env",
                     "must not name the variable of the origins to which such a text may go",
                 ),
-                name => name.map(Hidden::Bound),
+                name => name.map(SecretLocation::Bound),
             };
             url.map(|url| Elastic {
                 url,
@@ -243,8 +243,8 @@ fn full_text(
             ]);
             refuse(fields, "url", NO_URL);
             (
-                variable(fields, "url_env", DATABASES).map(Hidden::Variable),
-                Rights::default(),
+                variable(fields, "url_env", DATABASES).map(SecretLocation::Variable),
+                DatabaseRights::default(),
             )
         }
     };

@@ -4,7 +4,9 @@ use super::arg_fields::{
     DATABASES, NO_URL, columns, key, missing, named, not_allowed, refuse, refuse_free, required,
     required_choice, table, text, variable, wrong,
 };
-use super::catalogue::{Catalogue, Hidden, NamedSource, Rights, SourceKind, one_query};
+use super::catalogue::{
+    Catalogue, DatabaseRights, NamedSource, SecretLocation, SourceKind, one_query,
+};
 use crate::input::Reader;
 use crate::input::patterns::allows;
 
@@ -12,9 +14,9 @@ use crate::input::patterns::allows;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceArgs {
     /// The location of the database's URL; `None` for the queue's own database.
-    pub database: Option<Hidden>,
+    pub database: Option<SecretLocation>,
     /// The role to read as, and the limit on each statement's time.
-    pub rights: Rights,
+    pub rights: DatabaseRights,
     /// The table or query to read.
     pub rows: Rows,
     /// Columns that together are unique and never null; the scan follows them upwards.
@@ -99,19 +101,19 @@ pub(super) fn read(fields: &mut Reader<'_>, catalogue: &Catalogue) -> Option<Sou
             "follow",
             "on_lost_changes",
         ]);
-        let database = variable(fields, "url_env", DATABASES).map(Hidden::Variable);
+        let database = variable(fields, "url_env", DATABASES).map(SecretLocation::Variable);
         if database.is_none() && !fields.has("url_env") {
             fields.missing(
                 "url_env",
                 "an environment variable that holds the URL of a deployment",
             );
         }
-        return collection(fields, Some(database?), Rights::default(), None);
+        return collection(fields, Some(database?), DatabaseRights::default(), None);
     }
     fields.only(&[
         "name", "type", "url", "url_env", "table", "query", "key", "columns",
     ]);
-    let database = variable(fields, "url_env", DATABASES).map(Hidden::Variable);
+    let database = variable(fields, "url_env", DATABASES).map(SecretLocation::Variable);
     let rows = match (text(fields, "table"), text(fields, "query")) {
         (Some(_), Some(_)) => wrong(
             fields,
@@ -131,7 +133,7 @@ pub(super) fn read(fields: &mut Reader<'_>, catalogue: &Catalogue) -> Option<Sou
     let columns = columns(fields, "columns");
     Some(SourceArgs {
         database,
-        rights: Rights::default(),
+        rights: DatabaseRights::default(),
         rows: rows?,
         key: key?,
         columns,
@@ -140,12 +142,12 @@ pub(super) fn read(fields: &mut Reader<'_>, catalogue: &Catalogue) -> Option<Sou
     })
 }
 
-/// Reads a collection of MongoDB; `allowed` are the settings' names of those that jobs may read, and
-/// without them jobs may read any.
+/// Reads a collection of MongoDB; `allowed` are the settings' names of those that jobs may read,
+/// and without them jobs may read any.
 fn collection(
     fields: &mut Reader<'_>,
-    database: Option<Hidden>,
-    rights: Rights,
+    database: Option<SecretLocation>,
+    rights: DatabaseRights,
     allowed: Option<&[String]>,
 ) -> Option<SourceArgs> {
     let name = required(

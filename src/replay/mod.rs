@@ -2,9 +2,9 @@
 //! loop.
 //!
 //! [`record`] is the recording, from a file or from Prometheus. [`smooth`] separates the background
-//! from the cost of our work, at every time of it. [`run`] lets the governor of `flyball serve`
-//! ([`crate::governor::ControlState`], no copy) work on that, at the recorded times of the samples and
-//! with their recorded noise. [`report`] compares the two, and states the uncertainty.
+//! from the cost of our work, at every moment. [`run`] lets the governor of `flyball serve`
+//! ([`crate::governor::ControlState`], no copy) work on that, at the recorded times of the samples
+//! and with their recorded noise. [`report`] compares the two, and states the uncertainty.
 //!
 //! This room invents no load: if a recording does not determine our share of it, the answer is a
 //! range. Simulated plants are in another room.

@@ -35,7 +35,7 @@ pub(super) struct Claim {
 /// Lanes whose ready jobs are to be dropped, and the newest job that existed when tokens were asked
 /// for.
 #[derive(Default)]
-pub(super) struct Drops {
+pub(super) struct DroppedLanes {
     pub(super) lanes: Vec<i64>,
     pub(super) newest: i64,
 }
@@ -56,7 +56,7 @@ pub(super) fn jobs(granted: &[Granted]) -> usize {
 pub(super) async fn claim(
     shared: Arc<WorkerContext>,
     granted: Vec<Granted>,
-    drops: Drops,
+    drops: DroppedLanes,
 ) -> Claim {
     let asked_at = Instant::now();
     let mut claim = claim_granted(&shared, granted, asked_at).await;
@@ -70,7 +70,7 @@ pub(super) async fn claim(
     claim
 }
 
-async fn drop_ready(shared: &WorkerContext, drops: &Drops) -> Result<(), Error> {
+async fn drop_ready(shared: &WorkerContext, drops: &DroppedLanes) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     loop {
         let dropped = bounded(
@@ -167,7 +167,7 @@ async fn claim_granted(
     }
 }
 
-/// Marks jobs that stand in another lane than their own. A lane is identified by 64 bits of a hash,
+/// Marks jobs that are in another lane than their own. A lane is identified by 64 bits of a hash,
 /// for which a collision can be searched: the tokens were granted to one of the two lanes, and a
 /// job of the other must not run on them.
 pub(super) fn reject_misplaced(granted: &[Granted], jobs: &mut [Claimed]) {

@@ -100,9 +100,9 @@ impl Discovery {
 
     /// Returns the time of the next look. A worker that producers ring for need not look for
     /// arrivals.
-    pub(super) fn next(&self, is_rung_for: bool) -> Instant {
+    pub(super) fn next(&self, is_notified: bool) -> Instant {
         let quiet = self.next_sweep.min(self.next_weights);
-        if is_rung_for {
+        if is_notified {
             quiet
         } else {
             quiet.min(self.next_arrivals)
@@ -116,7 +116,7 @@ impl Discovery {
         scheduler: &mut LaneScheduler,
         woken: PendingWakeups,
         owned: u64,
-        is_rung_for: bool,
+        is_notified: bool,
     ) -> Result<(), Error> {
         if owned != self.owned {
             self.owned = owned;
@@ -139,7 +139,7 @@ impl Discovery {
             self.take_in(shared, scheduler, &seen).await?;
         }
         let now = Instant::now();
-        if woken.somewhere || (!is_rung_for && now >= self.next_arrivals) {
+        if woken.somewhere || (!is_notified && now >= self.next_arrivals) {
             self.arrivals(shared, scheduler, now).await?;
         }
         if now >= self.next_weights {

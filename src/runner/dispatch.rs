@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::claim::{Claim, ClaimedLane, Drops, Granted, claim, jobs, refund};
+use super::claim::{Claim, ClaimedLane, DroppedLanes, Granted, claim, jobs, refund};
 use super::discover::Discovery;
 use super::hold_reports::{report_holds, report_until_stopped};
 use super::lane_scheduler::{LaneScheduler, PlannedAcquire};
@@ -29,7 +29,7 @@ const MAX_RINGS: u32 = 200;
 /// Pause after a failure of Postgres.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// Interval of upkeep while everything is paused or no permit is free.
+/// Interval of maintenance while everything is paused or no permit is free.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 /// Interval between claims at the head of a lane, as a multiple of the estimated time to claim at
@@ -65,7 +65,7 @@ struct DispatcherState {
     head_cost_s: f64,
     rings: (Instant, u32),
     loud_until: Instant,
-    rung_for_until: Instant,
+    notified_until: Instant,
 }
 
 /// The steps by which a dispatcher is stopped.
@@ -93,7 +93,7 @@ pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
         head_cost_s: 0.0,
         rings: (now, 0),
         loud_until: now,
-        rung_for_until: now,
+        notified_until: now,
     };
     tokio::select! {
         () = stopping.hurried.cancelled() => {}
@@ -198,8 +198,8 @@ async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Resul
     dispatcher.rings.1 += woken.times;
     if dispatcher.rings.1 > MAX_RINGS {
         dispatcher.loud_until = now + Duration::from_secs(1);
-        if now < dispatcher.rung_for_until {
-            dispatcher.rung_for_until = now;
+        if now < dispatcher.notified_until {
+            dispatcher.notified_until = now;
             bounded(shared, shared.queue.wake_up()).await?;
         }
     }
@@ -211,7 +211,7 @@ async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Resul
             &mut dispatcher.scheduler,
             woken,
             owned,
-            now < dispatcher.rung_for_until,
+            now < dispatcher.notified_until,
         )
         .await
 }
@@ -241,7 +241,7 @@ async fn serve(
     for (one, answer) in planned.iter().zip(&answers) {
         dispatcher.scheduler.answered(one, answer, now);
     }
-    let drops = Drops {
+    let drops = DroppedLanes {
         lanes: newest
             .map(|_| over_limit(dispatcher, &planned, &answers))
             .unwrap_or_default(),
@@ -391,9 +391,9 @@ async fn settle(
     Ok(())
 }
 
-/// Sleeps until a lane or a look is due, a claim is done, or the notifier wakes it. Before a longer sleep
-/// it asks producers to ring and looks for new jobs once more, so that none enqueued in between is
-/// missed.
+/// Sleeps until a lane or a look is due, a claim is done, or the notifier wakes it. Before a longer
+/// sleep it asks producers to ring and looks for new jobs once more, so that none enqueued in
+/// between is missed.
 async fn rest(
     shared: &WorkerContext,
     dispatcher: &mut DispatcherState,
@@ -411,10 +411,10 @@ async fn rest(
     let may_sleep = dispatcher.claims.is_empty()
         && now >= dispatcher.loud_until
         && due.is_none_or(|at| at > now + NAP);
-    if may_sleep && now >= dispatcher.rung_for_until {
+    if may_sleep && now >= dispatcher.notified_until {
         bounded(shared, shared.queue.fall_asleep()).await?;
         // Another worker may ask producers to be quiet again, so this holds for a while only.
-        dispatcher.rung_for_until = now + IDLE_LOOK_EVERY;
+        dispatcher.notified_until = now + IDLE_LOOK_EVERY;
         dispatcher
             .discovery
             .arrivals(shared, &mut dispatcher.scheduler, Instant::now())
@@ -423,7 +423,7 @@ async fn rest(
     let now = Instant::now();
     let until = [
         dispatcher.scheduler.next_due(now),
-        Some(dispatcher.discovery.next(now < dispatcher.rung_for_until)),
+        Some(dispatcher.discovery.next(now < dispatcher.notified_until)),
         Some(now + jittered(IDLE_LOOK_EVERY)),
     ];
     let until = until.into_iter().flatten().min().unwrap_or(now);

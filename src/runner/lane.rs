@@ -1,5 +1,5 @@
-//! One lane as the scheduler knows it: its share, its wait, and the place in it where the next claim
-//! begins. Pure; time is an argument.
+//! One lane as the scheduler knows it: its share, its wait, and the place in it where the next
+//! claim begins. Pure; time is an argument.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ pub struct Lane {
     pub order: i64,
     /// The last job taken from the lane or seen in it, which sets its position in the next round.
     pub last: i64,
-    pub standing: LaneStatus,
+    pub status: LaneStatus,
     /// Jobs that run in this process.
     pub held: u32,
     /// Claims in progress.
@@ -91,7 +91,7 @@ impl Lane {
             tag: 0.0,
             order: 0,
             last: 0,
-            standing: LaneStatus::Idle,
+            status: LaneStatus::Idle,
             held: 0,
             claims: 0,
             appetite: MIN_APPETITE,

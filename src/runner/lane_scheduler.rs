@@ -25,7 +25,7 @@ const FORGET_AFTER: u32 = 5;
 mod plan;
 mod reports;
 
-/// The ask of one throttle, with the lanes that it stands for.
+/// The request of one throttle, with the lanes that it is for.
 #[derive(Debug)]
 pub struct PlannedAcquire {
     /// The request to the store.
@@ -100,8 +100,8 @@ pub struct LaneScheduler {
 }
 
 impl LaneScheduler {
-    /// Returns an empty scheduler of a worker, which `holder` identifies in counts of running jobs, and
-    /// whose reports lapse after `ttl`.
+    /// Returns an empty scheduler of a worker, which `holder` identifies in counts of running jobs,
+    /// and whose reports lapse after `ttl`.
     pub fn new(holder: String, ttl: Duration) -> Self {
         Self {
             lanes: HashMap::new(),
@@ -125,7 +125,7 @@ impl LaneScheduler {
                 Some(lane) => {
                     lane.pass = self.pass;
                     lane.note(seen.priorities, now);
-                    if lane.standing == LaneStatus::Idle {
+                    if lane.status == LaneStatus::Idle {
                         lane.last = seen.head;
                         self.stand(seen.lane_id, LaneStatus::Due);
                     }
@@ -147,7 +147,7 @@ impl LaneScheduler {
         lane.note(seen.priorities, now);
         lane.last = seen.head;
         self.lanes.entry(named.lane_id).or_insert(lane);
-        if self.lanes[&named.lane_id].standing == LaneStatus::Idle {
+        if self.lanes[&named.lane_id].status == LaneStatus::Idle {
             self.stand(named.lane_id, LaneStatus::Due);
         }
     }
@@ -168,7 +168,7 @@ impl LaneScheduler {
         let due: Vec<i64> = self
             .lanes
             .iter()
-            .filter(|(_, lane)| lane.standing == LaneStatus::Due)
+            .filter(|(_, lane)| lane.status == LaneStatus::Due)
             .map(|(id, _)| *id)
             .collect();
         for ring in &mut self.rings {
@@ -202,7 +202,7 @@ impl LaneScheduler {
         self.pass = self.pass.wrapping_add(1);
         let (pass, rings) = (self.pass, &self.rings);
         self.lanes.retain(|id, lane| {
-            let is_busy = lane.standing != LaneStatus::Idle
+            let is_busy = lane.status != LaneStatus::Idle
                 || lane.held > 0
                 || rings[lane.ring].released.contains(id);
             is_busy || pass.wrapping_sub(lane.pass) <= FORGET_AFTER
@@ -234,8 +234,8 @@ impl LaneScheduler {
         }
     }
 
-    /// Returns the claim of a granted lane whose jobs only move to other lanes: always from its head,
-    /// so that the most urgent goes first.
+    /// Returns the claim of a granted lane whose jobs only move to other lanes: always from its
+    /// head, so that the most urgent goes first.
     pub fn release(&mut self, lane_id: i64, jobs: u32) -> LaneClaim {
         if let Some(lane) = self.lanes.get_mut(&lane_id) {
             lane.claims += 1;
@@ -248,7 +248,7 @@ impl LaneScheduler {
         let busy = self
             .lanes
             .iter()
-            .filter(|(_, lane)| lane.standing != LaneStatus::Idle);
+            .filter(|(_, lane)| lane.status != LaneStatus::Idle);
         busy.map(|(id, lane)| {
             (
                 *id,
@@ -302,7 +302,7 @@ impl LaneScheduler {
         lane.pass = self.pass;
         lane.claims = lane.claims.saturating_sub(1);
         let is_empty = lane.took(claim.after, taken, is_dry || missing > 0, asked_at);
-        match lane.standing {
+        match lane.status {
             _ if is_empty => self.stand(claim.lane_id, LaneStatus::Idle),
             // Of two concurrent claims, the one that found the end was answered first.
             LaneStatus::Idle => self.stand(claim.lane_id, LaneStatus::Due),
@@ -334,7 +334,7 @@ impl LaneScheduler {
         if std::mem::take(&mut ring.probes) {
             ring.not_before = None;
         }
-        if was_probing && matches!(lane.standing, LaneStatus::Waiting(_)) {
+        if was_probing && matches!(lane.status, LaneStatus::Waiting(_)) {
             self.stand(lane_id, LaneStatus::Due);
         }
     }
@@ -423,7 +423,7 @@ impl LaneScheduler {
         }
     }
 
-    /// Makes lanes due whose wait is over.
+    /// Marks lanes as due when their wait is over.
     fn wake(&mut self, now: Instant) {
         for place in 0..self.rings.len() {
             while let Some((at, id)) = self.rings[place].waiting.first().copied()
@@ -434,15 +434,15 @@ impl LaneScheduler {
         }
     }
 
-    /// Changes the standing of a lane, and moves it to the matching set.
-    fn stand(&mut self, id: i64, standing: LaneStatus) {
+    /// Changes the status of a lane, and moves it to the matching set.
+    fn stand(&mut self, id: i64, status: LaneStatus) {
         self.unplace(id);
         if let Some(lane) = self.lanes.get_mut(&id) {
-            if standing == LaneStatus::Due {
+            if status == LaneStatus::Due {
                 lane.order = lane.last;
                 lane.tag = lane.tag.max(self.rings[lane.ring].begin);
             }
-            lane.standing = standing;
+            lane.status = status;
         }
         self.place(id);
     }
@@ -452,7 +452,7 @@ impl LaneScheduler {
             return;
         };
         let ring = &mut self.rings[lane.ring];
-        match lane.standing {
+        match lane.status {
             LaneStatus::Idle => {}
             LaneStatus::Due => {
                 _ = ring.due.remove(&rank(id, lane)) || ring.guests.remove(&rank(id, lane))
@@ -466,7 +466,7 @@ impl LaneScheduler {
             return;
         };
         let ring = &mut self.rings[lane.ring];
-        match lane.standing {
+        match lane.status {
             LaneStatus::Idle => {}
             LaneStatus::Due if self.owned & (1 << shard_of(id)) == 0 => {
                 _ = ring.guests.insert(rank(id, lane))

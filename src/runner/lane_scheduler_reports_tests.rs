@@ -72,8 +72,8 @@ fn what_is_held_is_reported_now_and_then_although_nobody_counts_it_yet() {
     );
 }
 
-/// Returns a scheduler whose throttle `t` counts running jobs, with `held` jobs granted of lane 1 and
-/// none claimed yet.
+/// Returns a scheduler whose throttle `t` counts running jobs, with `held` jobs granted of lane 1
+/// and none claimed yet.
 fn counting(held: u32, now: Instant) -> (LaneScheduler, LaneClaim) {
     let mut scheduler = scheduler();
     add(&mut scheduler, 1, "t", 1.0, now);

@@ -106,8 +106,8 @@ pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: Cancellat
     .await;
 }
 
-/// Gives back jobs that are leased to this worker and unknown to it. Uncertain claims are looked for
-/// only for a while, and one that waited longer behind a lock in Postgres was carried out after
+/// Gives back jobs that are leased to this worker and unknown to it. Uncertain claims are looked
+/// for only for a while, and one that waited longer behind a lock in Postgres was carried out after
 /// that.
 async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! The notifier that wakes the dispatcher, used by producers, by promotion and rescue, and by jobs that
-//! return to their lane.
+//! The notifier that wakes the dispatcher, used by producers, by promotion and rescue, and by jobs
+//! that return to their lane.
 
 use std::collections::BTreeSet;
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_add_up_until_they_are_heard() {
+    fn notifications_add_up_until_they_are_read() {
         let notifier = Notifier::default();
         notifier.notify(&[1, 2]);
         notifier.notify(&[2]);

@@ -21,7 +21,7 @@ use crate::throttle::{AcquireRequest, AcquireResponse, LaneRequest, Name};
 /// Most messages released at once.
 const MAX_RELEASED: usize = 500;
 
-/// Longest sleep while nothing is known to wait.
+/// Longest sleep while no message is known to wait.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Shortest sleep between two turns.
@@ -57,7 +57,7 @@ pub(super) async fn release(shared: Arc<WorkerContext>, cancel: CancellationToke
     }
 }
 
-/// Releases what may go now; returns the time until the next turn.
+/// Releases the messages that may be sent now; returns the time until the next turn.
 async fn turn(shared: &WorkerContext) -> Result<Duration, Error> {
     if shared.is_halted() {
         return Ok(IDLE);
@@ -77,9 +77,9 @@ async fn turn(shared: &WorkerContext) -> Result<Duration, Error> {
         let answers = join_all(asks.iter().map(|ask| shared.throttles.acquire(ask))).await;
         let now = Instant::now();
         {
-            let mut board = shared.admissions.lock();
+            let mut scheduler = shared.admissions.lock();
             for (one, answer) in planned.iter().zip(&answers) {
-                board.answered(one, answer, now);
+                scheduler.answered(one, answer, now);
             }
         }
         release_granted(shared, &planned, &answers).await?;
@@ -104,14 +104,14 @@ async fn release_granted(
 ) -> Result<(), Error> {
     let mut granted: Vec<Slots> = Vec::new();
     {
-        let mut board = shared.admissions.lock();
+        let mut scheduler = shared.admissions.lock();
         for (one, answer) in planned.iter().zip(answers) {
             let lanes = one.lanes.iter().zip(&one.ask.lanes).zip(&answer.lanes);
             for ((lane, wanted), grant) in lanes.filter(|(_, grant)| grant.granted > 0) {
                 granted.push(Slots {
                     throttle: one.ask.throttle.clone(),
                     key: wanted.key.clone(),
-                    claim: board.release(*lane, grant.granted),
+                    claim: scheduler.release(*lane, grant.granted),
                 });
             }
         }
@@ -124,22 +124,22 @@ async fn release_granted(
     let released = match carry_out(shared, &claims, false).await {
         Ok(released) => released,
         Err(error) => {
-            // The statement may have been carried out although its answer was lost, so the tokens
-            // count as spent: no window ever holds more than its limit.
-            let mut board = shared.admissions.lock();
-            claims.iter().for_each(|claim| board.unclaimed(claim));
+            // The statement may have succeeded although its answer was lost, so the tokens count as
+            // spent: no window ever exceeds its limit.
+            let mut scheduler = shared.admissions.lock();
+            claims.iter().for_each(|claim| scheduler.unclaimed(claim));
             return Err(error);
         }
     };
     let mut unused = Vec::new();
     {
-        let mut board = shared.admissions.lock();
+        let mut scheduler = shared.admissions.lock();
         for one in &granted {
             let lane = one.claim.lane_id;
             let places = released.places.get(&lane).map_or(&[][..], Vec::as_slice);
-            board.claimed(&one.claim, places, false, asked_at);
-            // They run nowhere yet.
-            places.iter().for_each(|_| board.ended(lane));
+            scheduler.claimed(&one.claim, places, false, asked_at);
+            // None of them runs yet.
+            places.iter().for_each(|_| scheduler.ended(lane));
             let left = one.claim.jobs - places.len() as i32;
             if left > 0 {
                 unused.push((one, left));
@@ -177,7 +177,7 @@ async fn release_urgent(shared: &WorkerContext, busy: &[(i64, Name, String)]) ->
             holder: None,
         };
         let answer = shared.throttles.acquire(&ask).await;
-        // Without the store nobody can count, and a critical message must not wait for it.
+        // Without the store messages cannot be counted, and a critical one must not wait for it.
         let granted = match answer.at_us {
             0 => jobs as u32,
             _ => answer.lanes.first().map_or(0, |lane| lane.granted),

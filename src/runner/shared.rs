@@ -75,8 +75,8 @@ pub(super) struct WorkerContext {
     pub(super) throttles: Arc<dyn throttle::Store>,
     pub(super) checkpoints: Arc<dyn Checkpoints>,
     pub(super) runs: Runs,
-    /// Capabilities that this worker offers besides its kinds.
-    pub(super) offers: BTreeMap<String, String>,
+    /// Capabilities that this worker capabilities besides its kinds.
+    pub(super) capabilities: BTreeMap<String, String>,
     pub(super) metrics: WorkerMetrics,
     pub(super) running: RunningJobs,
     pub(super) uncertain_claims: UncertainClaims,
@@ -125,7 +125,7 @@ impl WorkerContext {
         };
         self.queue.declare_kinds(&self.runs.public()).await?;
         let id = self.queue.register(&worker).await?;
-        self.queue.offer(id, &self.offers).await?;
+        self.queue.offer(id, &self.capabilities).await?;
         self.worker_id.store(id, Ordering::Release);
         self.tallies.begin_again();
         Ok(())

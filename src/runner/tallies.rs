@@ -34,8 +34,8 @@ pub(super) struct Tallies(Mutex<HashMap<String, (Tally, ReportState)>>);
 /// The report state of a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReportState {
-    Told,
-    Untold,
+    Reported,
+    Unreported,
 }
 
 impl Tallies {
@@ -78,15 +78,17 @@ impl Tallies {
     pub(super) fn take_unreported(&self) -> Vec<Tally> {
         let mut all = self.lock();
         if all.len() > MAX_REMEMBERED {
-            all.retain(|_, (tally, answer)| tally.running > 0 || *answer == ReportState::Untold);
+            all.retain(|_, (tally, answer)| {
+                tally.running > 0 || *answer == ReportState::Unreported
+            });
         }
         let untold = all
             .values_mut()
-            .filter(|(_, answer)| *answer == ReportState::Untold)
+            .filter(|(_, answer)| *answer == ReportState::Unreported)
             .take(MAX_TALLIES_REPORTED);
         untold
             .map(|(tally, answer)| {
-                *answer = ReportState::Told;
+                *answer = ReportState::Reported;
                 tally.clone()
             })
             .collect()
@@ -97,7 +99,7 @@ impl Tallies {
         let mut all = self.lock();
         for tally in tallies {
             if let Some((_, answer)) = all.get_mut(&tally.throttle) {
-                *answer = ReportState::Untold;
+                *answer = ReportState::Unreported;
             }
         }
     }
@@ -110,7 +112,7 @@ impl Tallies {
                 running: tally.running,
                 ..Tally::default()
             };
-            *answer = ReportState::Untold;
+            *answer = ReportState::Unreported;
             tally.running > 0
         });
     }
@@ -119,7 +121,7 @@ impl Tallies {
         let mut all = self.lock();
         if let Some((tally, answer)) = all.get_mut(throttle) {
             change(tally);
-            *answer = ReportState::Untold;
+            *answer = ReportState::Unreported;
             return;
         }
         let mut tally = Tally {
@@ -127,7 +129,7 @@ impl Tallies {
             ..Tally::default()
         };
         change(&mut tally);
-        all.insert(throttle.to_owned(), (tally, ReportState::Untold));
+        all.insert(throttle.to_owned(), (tally, ReportState::Unreported));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (Tally, ReportState)>> {

@@ -63,7 +63,7 @@ impl Worker {
             config,
             queue: queue.clone(),
             throttles: throttles.clone(),
-            offers: kinds.offers(),
+            capabilities: kinds.capabilities(),
             runs: Runs::new(kinds, &metrics),
             metrics: metrics.clone(),
             running: RunningJobs::default(),

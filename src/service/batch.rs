@@ -56,7 +56,7 @@ struct Item<T, R> {
 /// The error of a call that panicked; it is unknown whether its items were processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the batch ended unexpectedly")]
-pub struct Broken;
+pub struct BatchPanicked;
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// Collects up to `most` items for one call of `run`, which returns one result for each, in
@@ -93,14 +93,14 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     }
 
     /// Submits an item and waits for its result.
-    pub async fn submit(&self, what: T) -> Result<R, Broken> {
+    pub async fn submit(&self, what: T) -> Result<R, BatchPanicked> {
         let room = self
             .shared
             .room
             .clone()
             .acquire_owned()
             .await
-            .map_err(|_| Broken)?;
+            .map_err(|_| BatchPanicked)?;
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut waiting = self.shared.lock();
@@ -122,7 +122,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
                 .all(),
             );
         }
-        answered.await.map_err(|_| Broken)
+        answered.await.map_err(|_| BatchPanicked)
     }
 }
 
@@ -296,7 +296,7 @@ mod tests {
     async fn after_a_sudden_end_the_next_item_begins_anew() {
         let (batcher, _) = doubling(Arc::new(Semaphore::new(1)));
 
-        assert_eq!(batcher.submit(13).await, Err(Broken));
+        assert_eq!(batcher.submit(13).await, Err(BatchPanicked));
 
         assert_eq!(batcher.submit(4).await, Ok(8));
     }

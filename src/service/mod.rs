@@ -8,7 +8,7 @@ mod periodic;
 mod postgres;
 mod supervisor;
 
-pub use batch::{Batcher, Broken};
+pub use batch::{BatchPanicked, Batcher};
 pub use periodic::{LoopOptions, periodic};
 pub use postgres::{Leader, STATEMENTS};
 pub use supervisor::TaskSupervisor;

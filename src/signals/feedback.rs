@@ -128,8 +128,8 @@ pub struct Span {
     pub at: f64,
 }
 
-/// Sums the counters of workers that come and go: it adds each worker's increments, none of which
-/// is negative.
+/// Sums the counters of workers that start and stop: it adds each worker's increments, none of
+/// which is negative.
 #[derive(Clone, Debug, Default)]
 pub struct FeedbackMeter {
     workers: BTreeMap<i64, (Feedback, Durations)>,
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(
             meter.at(),
             Some(104.5),
-            "nobody was heard of: the time stands"
+            "no worker reported: the time is unchanged"
         );
         assert!(meter.over(5.0).unwrap().work.completed == 5.0);
 

@@ -61,7 +61,7 @@ pub enum Error {
     },
     /// The workers' own counters cannot be read.
     #[error("reading the outcomes of this throttle's jobs failed")]
-    Unheard,
+    NoFeedback,
     /// The server cannot be reached.
     #[error("{url} cannot be reached: {reason}")]
     Unreachable {
@@ -105,7 +105,7 @@ pub enum Error {
     #[error("{url} returned an answer that cannot be parsed: {reason}")]
     Garbled {
         url: String,
-        /// The fault of the answer.
+        /// The defect of the answer.
         reason: String,
     },
     /// The answer is valid but holds no usable value.

@@ -173,7 +173,7 @@ impl Prometheus {
     /// Runs one query and returns every series with its samples, in times of the caller's clock.
     async fn query(&self, query: &str, now: f64) -> Result<Vec<Vec<Reading>>, Error> {
         let (clock, data) = self
-            .send(&self.server, &Question::Instant { query, at: None })
+            .send(&self.server, &PrometheusQuery::Instant { query, at: None })
             .await?;
         self.compare_clocks(clock, now);
         Ok(series_of(&data, self.offset()))
@@ -195,14 +195,14 @@ impl Prometheus {
     pub(super) async fn send(
         &self,
         server: &SignalServer,
-        question: &Question<'_>,
+        question: &PrometheusQuery<'_>,
     ) -> Result<(Option<f64>, Data), Error> {
         let client = server.prometheus()?;
         let authorization = server.authorization().await?;
         // The server gives up first, so that its own error arrives.
         let timeout_ms = (server.timeout().as_millis() * 9 / 10) as i64;
         let sent = match *question {
-            Question::Instant { query, at } => {
+            PrometheusQuery::Instant { query, at } => {
                 let mut request = client.query(query).timeout(timeout_ms);
                 if let Some(at) = at {
                     request = request.at(at);
@@ -212,7 +212,7 @@ impl Prometheus {
                 }
                 request.post_raw().await
             }
-            Question::Range {
+            PrometheusQuery::Range {
                 query,
                 from,
                 to,
@@ -305,7 +305,7 @@ struct QueryResponse {
 
 /// A query, evaluated at one time or at regular steps; times are unix seconds of the server.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Question<'a> {
+pub(super) enum PrometheusQuery<'a> {
     Instant {
         query: &'a str,
         /// `None` for the server's present.
@@ -319,7 +319,7 @@ pub(super) enum Question<'a> {
     },
 }
 
-impl<'a> Question<'a> {
+impl<'a> PrometheusQuery<'a> {
     fn query(&self) -> &'a str {
         match self {
             Self::Instant { query, .. } | Self::Range { query, .. } => query,
@@ -327,7 +327,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Returns every series with its samples, in times that are `offset_s` earlier.
+/// Returns every series, with the timestamps of its samples shifted back by `offset_s`.
 pub(super) fn series_of(data: &Data, offset_s: f64) -> Vec<Vec<Reading>> {
     let reading = |sample: &Sample| Reading {
         value: sample.value(),

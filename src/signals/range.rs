@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::prometheus::{Question, series_of};
+use super::prometheus::{PrometheusQuery, series_of};
 use super::series::{clock, worst};
 use super::{Error, Missing, Prometheus, Reading, promql};
 
@@ -63,7 +63,7 @@ impl Prometheus {
 
     /// Returns the present by Prometheus' clock, in unix seconds.
     pub async fn clock(&self) -> Result<f64, Error> {
-        let question = Question::Instant {
+        let question = PrometheusQuery::Instant {
             query: "vector(time())",
             at: None,
         };
@@ -76,7 +76,7 @@ impl Prometheus {
         // The API takes whole seconds; the caller drops what lies outside of its range.
         let at = end.ceil();
         let ranged = format!("{query}[{}s]", (at - start).ceil());
-        self.past(&Question::Instant {
+        self.past(&PrometheusQuery::Instant {
             query: &ranged,
             at: Some(at as i64),
         })
@@ -91,7 +91,7 @@ impl Prometheus {
         step_s: f64,
     ) -> Result<Vec<Reading>, Error> {
         // The first point is a step after the end of the piece before.
-        self.past(&Question::Range {
+        self.past(&PrometheusQuery::Range {
             query,
             from: (start + step_s).floor() as i64,
             to: end.ceil() as i64,
@@ -100,7 +100,7 @@ impl Prometheus {
         .await
     }
 
-    async fn past(&self, question: &Question<'_>) -> Result<Vec<Reading>, Error> {
+    async fn past(&self, question: &PrometheusQuery<'_>) -> Result<Vec<Reading>, Error> {
         let (_, data) = self.send(self.slow(TIMEOUT)?, question).await?;
         merged(series_of(&data, 0.0))
     }

@@ -21,8 +21,8 @@ pub struct ComparisonRow {
     /// True if the governor was given wrong dynamics; such rows are reported, but left out of the
     /// sums.
     pub wrong_dynamics: bool,
-    /// True if the scenario is about one part of the law: durations that say nothing (N), or a queue
-    /// (Q). Such rows are reported, but left out of the sums, which are about the rest.
+    /// True if the scenario is about one part of the law: durations that say nothing (N), or a
+    /// queue (Q). Such rows are reported, but left out of the sums, which are about the rest.
     pub one_part: bool,
     /// True if the knob limits concurrency; such rows are reported, but left out of the sums, which
     /// are about rates.
@@ -72,12 +72,12 @@ pub fn compare(
     let work = || {
         let mut done: Vec<(usize, Contender, Score)> = Vec::new();
         while let Some(&(n, day)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let weather = Disturbance::draw(&scenarios[n], day);
+            let disturbance = Disturbance::draw(&scenarios[n], day);
             for &contender in contenders {
                 done.push((
                     n,
                     contender,
-                    Score::of(&scenarios[n], &run(&scenarios[n], &weather, contender)),
+                    Score::of(&scenarios[n], &run(&scenarios[n], &disturbance, contender)),
                 ));
             }
         }

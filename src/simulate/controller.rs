@@ -3,7 +3,7 @@
 use crate::governor::RateLimit;
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::governor::policy::{Heard, Policy, SignalKind};
+use crate::governor::policy::{FeedbackKind, Policy, SignalKind};
 use crate::governor::{Bounds, ControlState, Observation, Plan, SignalSample};
 
 /// A controller of a rate.
@@ -82,7 +82,7 @@ impl Controller for Governed {
 pub(super) struct Newest {
     setpoints: BTreeMap<String, (SignalKind, f64)>,
     /// The signal of the jobs' own duration, with its scale.
-    heard: Option<(String, f64)>,
+    latency: Option<(String, f64)>,
     values: BTreeMap<String, (f64, f64)>,
 }
 
@@ -93,13 +93,13 @@ impl Newest {
             .iter()
             .map(|signal| (signal.name.clone(), (signal.kind, signal.setpoint)))
             .collect();
-        let heard = policy
+        let latency = policy
             .signals
             .iter()
-            .find(|signal| signal.heard == Some(Heard::Latency));
+            .find(|signal| signal.feedback == Some(FeedbackKind::Latency));
         Self {
             setpoints,
-            heard: heard.map(|signal| (signal.name.clone(), signal.scale)),
+            latency: latency.map(|signal| (signal.name.clone(), signal.scale)),
             values: BTreeMap::new(),
         }
     }
@@ -129,7 +129,7 @@ impl Newest {
                 .insert(name.clone(), (seen.now, (share / setpoint).min(2.0)));
         }
         let slow = self
-            .heard
+            .latency
             .iter()
             .find_map(|(name, scale)| Some((name, scale * seen.mean_duration_s?)));
         if let Some((name, value)) = slow

@@ -23,7 +23,7 @@ pub struct Series {
 /// All series, with their scrapes.
 pub struct ExporterPage<'a> {
     exporter: &'a Exporter,
-    weather: &'a Disturbance,
+    disturbance: &'a Disturbance,
     /// Published series, by resource.
     pub series: Vec<Series>,
     /// Scrapes that are not visible yet: `(visible at, sampled at, series)`.
@@ -33,10 +33,10 @@ pub struct ExporterPage<'a> {
 
 impl<'a> ExporterPage<'a> {
     /// Returns a page on which the series have their values of the first second.
-    pub fn new(scenario: &'a Scenario, weather: &'a Disturbance, first: Vec<Series>) -> Self {
+    pub fn new(scenario: &'a Scenario, disturbance: &'a Disturbance, first: Vec<Series>) -> Self {
         Self {
             exporter: &scenario.exporter,
-            weather,
+            disturbance,
             series: first,
             coming: Vec::new(),
             next: 0,
@@ -47,7 +47,7 @@ impl<'a> ExporterPage<'a> {
     pub fn second(&mut self, t: u64, now: &[Series]) {
         for (n, (shown, real)) in self.series.iter_mut().zip(now).enumerate() {
             if t.is_multiple_of(SAMPLE_S) {
-                let draw = self.weather.days[n]
+                let draw = self.disturbance.days[n]
                     .noise
                     .get((t / SAMPLE_S) as usize)
                     .copied()
@@ -70,7 +70,7 @@ impl<'a> ExporterPage<'a> {
             }
         }
         while let Some(&(at, visible)) = self
-            .weather
+            .disturbance
             .scrapes
             .get(self.next)
             .filter(|scrape| scrape.0 <= t as f64)

@@ -3,8 +3,8 @@
 //!
 //! A [`scenario`] is a knobs file with tables about its plant. All quantities that a run cannot
 //! influence (background work, the cost of a job, noise, delays) are drawn once from the seed
-//! ([`disturbance`]), so that every controller meets the same day. [`plant`] computes the load caused
-//! by a rate, [`exporter`] the observed load and its delay, and [`controller`] the response;
+//! ([`disturbance`]), so that every controller meets the same day. [`plant`] computes the load
+//! caused by a rate, [`exporter`] the observed load and its delay, and [`controller`] the response;
 //! [`run`] closes the loop, [`score`] judges it, [`compare`] adds up many days, [`plot`] draws one.
 
 pub mod bare_pid;

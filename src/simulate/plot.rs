@@ -333,10 +333,10 @@ mod tests {
     #[test]
     fn every_scenario_can_be_drawn() {
         for scenario in library::scenarios().unwrap() {
-            let weather = Disturbance::draw(&scenario, 0);
+            let disturbance = Disturbance::draw(&scenario, 0);
             let (governed, other) = (
-                run(&scenario, &weather, Contender::Flyball),
-                run(&scenario, &weather, Contender::Fixed),
+                run(&scenario, &disturbance, Contender::Flyball),
+                run(&scenario, &disturbance, Contender::Fixed),
             );
             let svg = draw(&scenario, &governed, ("fixed", &other)).unwrap();
             assert!(

@@ -1,4 +1,4 @@
-//! Plants drawn at random, so that the law is judged on plants that nobody tuned it for.
+//! Plants drawn at random, so that the law is judged on plants that it was not tuned for.
 //!
 //! The distribution, one draw per plant; `~log` is uniform in the logarithm:
 //!

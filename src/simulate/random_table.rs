@@ -43,11 +43,13 @@ pub struct RandomRow {
     pub overload_of_pid: Option<f64>,
     /// Overload in seconds x setpoints, the mean of the plants.
     pub overload_s: f64,
-    /// Plants on which the knob swung by more than half a nat and turned more than 30 times an hour.
+    /// Plants on which the knob swung by more than half a nat and turned more than 30 times an
+    /// hour.
     pub unstable: usize,
 }
 
-/// Runs every contender on the plants `0..plants` of the series `seed`, under `law` if one is given.
+/// Runs every contender on the plants `0..plants` of the series `seed`, under `law` if one is
+/// given.
 pub fn scores(
     contenders: &[Contender],
     law: Option<&ControllerTuning>,

@@ -7,7 +7,7 @@ use super::exporter::{ExporterPage, Series};
 use super::plant::{self, Machine};
 use super::scenario::Scenario;
 use crate::governor::RateLimit;
-use crate::governor::policy::{Heard, SignalKind, SignalPolicy};
+use crate::governor::policy::{FeedbackKind, SignalKind, SignalPolicy};
 use crate::governor::{Actuator, Observation, SignalSample, counters::Flow};
 
 /// Fewest jobs from which the 99th percentile is reported.
@@ -55,15 +55,19 @@ pub struct SimulationRecord {
     pub thoughts: Vec<TickRecord>,
 }
 
-/// Runs `contender` through `scenario` on the day `weather`.
-pub fn run(scenario: &Scenario, weather: &Disturbance, contender: Contender) -> SimulationRecord {
+/// Runs `contender` through `scenario` on the day `disturbance`.
+pub fn run(
+    scenario: &Scenario,
+    disturbance: &Disturbance,
+    contender: Contender,
+) -> SimulationRecord {
     let controller = contender.start(&scenario.policy, scenario.bounds, scenario.start_rps);
-    Loop::new(scenario, weather, controller).run()
+    Loop::new(scenario, disturbance, controller).run()
 }
 
 struct Loop<'a> {
     scenario: &'a Scenario,
-    weather: &'a Disturbance,
+    disturbance: &'a Disturbance,
     controller: Box<dyn Controller>,
     page: ExporterPage<'a>,
     /// Entries in the queue that the jobs fill.
@@ -92,19 +96,19 @@ struct Since {
 impl<'a> Loop<'a> {
     fn new(
         scenario: &'a Scenario,
-        weather: &'a Disturbance,
+        disturbance: &'a Disturbance,
         controller: Box<dyn Controller>,
     ) -> Self {
         // No jobs ran before, so the averages begin with the background.
         let page = ExporterPage::new(
             scenario,
-            weather,
-            series(&machines(scenario, weather, 0), 0.0),
+            disturbance,
+            series(&machines(scenario, disturbance, 0), 0.0),
         );
         let knob = scenario.start_rps;
         Self {
             scenario,
-            weather,
+            disturbance,
             controller,
             page,
             depth: 0.0,
@@ -160,7 +164,7 @@ impl<'a> Loop<'a> {
 
     fn second(&mut self, t: u64) {
         let (now, jobs) = (t as f64, &self.scenario.jobs);
-        let machines = machines(self.scenario, self.weather, t as usize);
+        let machines = machines(self.scenario, self.disturbance, t as usize);
         let knob = self.obeyed(now);
         let demand = jobs.demand.at(now);
         let slots = self.scenario.policy.law.actuator == Actuator::Concurrency;
@@ -229,7 +233,7 @@ impl<'a> Loop<'a> {
         jobs.answer_s
             .as_ref()
             .map_or((machines, jobs.base_s), |curve| {
-                let factor = self.weather.answers.get(t).copied().unwrap_or(1.0);
+                let factor = self.disturbance.answers.get(t).copied().unwrap_or(1.0);
                 (&machines[..0], curve.at(t as f64) * factor)
             })
     }
@@ -238,7 +242,7 @@ impl<'a> Loop<'a> {
     /// end to it.
     fn drain(&self, t: usize) -> f64 {
         self.scenario.queue.as_ref().map_or(f64::INFINITY, |queue| {
-            queue.drain.at(t as f64) * self.weather.drains.get(t).copied().unwrap_or(1.0)
+            queue.drain.at(t as f64) * self.disturbance.drains.get(t).copied().unwrap_or(1.0)
         })
     }
 
@@ -303,7 +307,7 @@ impl<'a> Loop<'a> {
         };
         let reported = self.scenario.jobs.durations && since.completed > 0.0;
         let draw = self
-            .weather
+            .disturbance
             .durations
             .get(t as usize)
             .copied()
@@ -367,7 +371,7 @@ impl<'a> Loop<'a> {
     /// It is the mean of the seconds' percentiles, weighted by the jobs that ended in each, with
     /// the error of a percentile of so many jobs.
     fn slowest_hundredth(&self, now: f64, t: usize) -> Vec<SignalSample> {
-        let draw = self.weather.durations.get(t).copied().unwrap_or(0.0);
+        let draw = self.disturbance.durations.get(t).copied().unwrap_or(0.0);
         let of = |signal: &SignalPolicy| {
             let over_s = self
                 .scenario
@@ -394,7 +398,7 @@ impl<'a> Loop<'a> {
             .policy
             .signals
             .iter()
-            .filter(|signal| signal.heard == Some(Heard::LatencyP99));
+            .filter(|signal| signal.feedback == Some(FeedbackKind::LatencyP99));
         signals.map(of).collect()
     }
 
@@ -431,10 +435,10 @@ impl<'a> Loop<'a> {
 /// Returns the duration of jobs at `rate`, in seconds, as a signal of the work's own times measures
 /// it; `None` for other signals.
 fn took_s(signal: &SignalPolicy, machines: &[Machine], base_s: f64, rate: f64) -> Option<f64> {
-    match signal.heard? {
-        Heard::Latency => Some(plant::duration_s(machines, base_s, rate)),
-        Heard::LatencyP99 => Some(plant::duration_p99_s(machines, base_s, rate)),
-        Heard::Refused | Heard::Errors => None,
+    match signal.feedback? {
+        FeedbackKind::Latency => Some(plant::duration_s(machines, base_s, rate)),
+        FeedbackKind::LatencyP99 => Some(plant::duration_p99_s(machines, base_s, rate)),
+        FeedbackKind::Refused | FeedbackKind::Errors => None,
     }
 }
 
@@ -456,8 +460,8 @@ fn series(machines: &[Machine], rate: f64) -> Vec<Series> {
         .collect()
 }
 
-fn machines(scenario: &Scenario, weather: &Disturbance, t: usize) -> Vec<Machine> {
-    let days = scenario.resources.iter().zip(&weather.days);
+fn machines(scenario: &Scenario, disturbance: &Disturbance, t: usize) -> Vec<Machine> {
+    let days = scenario.resources.iter().zip(&disturbance.days);
     days.map(|(resource, day)| Machine {
         cores: resource.cores,
         background: day.background[t],

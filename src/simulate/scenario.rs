@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::curve::Curve;
-use crate::governor::policy::{Heard, Policy, SignalKind, SignalPolicy, SignalSource};
+use crate::governor::policy::{FeedbackKind, Policy, SignalKind, SignalPolicy, SignalSource};
 use crate::governor::{Actuator, Bounds, ControllerTuning};
 
 /// The longest virtual time of a scenario, in minutes: five weeks.
@@ -494,7 +494,10 @@ impl Scenario {
                 ),
                 SignalSource::Feedback => check(
                     self.quota.is_some()
-                        || matches!(signal.heard, Some(Heard::Latency | Heard::LatencyP99)),
+                        || matches!(
+                            signal.feedback,
+                            Some(FeedbackKind::Latency | FeedbackKind::LatencyP99)
+                        ),
                     format!("signal.source: {name} needs a [quota], because nothing else refuses"),
                 ),
                 SignalSource::Depth => check(

@@ -129,7 +129,7 @@ impl Layout {
         )
     }
 
-    /// Returns the file that marks the data as made with a role of the URL that is no superuser.
+    /// Returns the file that marks the data as made with a role of the URL that is not a superuser.
     pub fn postgres_roles(&self) -> PathBuf {
         self.home("postgres").join("roles")
     }

@@ -180,7 +180,7 @@ impl RunningStack {
         match reported {
             Ok(_) if answer.starts_with("{\"st") => Ok(()),
             _ => Err(Error::Supervisor {
-                status: format!("failed at {verb} {}", part.name()),
+                status: format!("{verb} {} failed", part.name()),
                 output: answer.trim().to_owned(),
             }),
         }

@@ -20,13 +20,13 @@ const TAKE: &str = "
 with due as materialized (
     select ctid from flyball.ready order by priority, job_id limit 1000 for update
 ),
-taken as (
+removed as (
     delete from flyball.ready where ctid = any(array(select ctid from due))
     returning *
 ),
 leased as (
     insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, holds_unique)
-    select job_id, $1, $2, lane_id, priority, attempt + 1, cost, holds_unique from taken
+    select job_id, $1, $2, lane_id, priority, attempt + 1, cost, holds_unique from removed
     returning job_id, priority, attempt
 )
 select j.id, j.kind, j.args, j.throttle, j.key, j.priority, j.max_attempts, j.cost, j.created_at, j.timeout_s, j.traceparent, l.attempt

@@ -97,7 +97,7 @@ pub struct AcquireResponse {
     pub levels_decide: bool,
     /// The knob `over_limit`: the fate of jobs that were not granted.
     pub over_limit: OverLimit,
-    /// The highest charged cost of one unit, in tokens; a dearer unit was charged this.
+    /// The highest charged cost of one unit, in tokens; a more expensive unit was charged this.
     pub max_cost: f64,
     /// The server's error if the store counts as lost although the server answers.
     pub server_error: Option<&'static str>,

@@ -1,18 +1,18 @@
 //! The throttles that admit the messages of tenants: their names and patterns.
 //!
-//! Each tenant has a throttle `notify:<tenant>`, whose keys are the tenant's modules, and a throttle
-//! `notify-critical:<tenant>`, which limits messages that do not wait for the first. Both are made
-//! on first use from the patterns `notify:*` and `notify-critical:*`.
+//! Each tenant has a throttle `notify:<tenant>`, whose keys are the tenant's modules, and a
+//! throttle `notify-critical:<tenant>`, which limits messages that do not wait for the first. Both
+//! are made on first use from the patterns `notify:*` and `notify-critical:*`.
 
 use std::collections::BTreeMap;
 
 use super::Name;
 use super::on_demand::KnobTexts;
 
-/// The beginning of the names of throttles that admit messages.
+/// The prefix of the names of throttles that admit messages.
 const ADMISSION: &str = "notify:";
 
-/// The beginning of the names of throttles that limit critical messages.
+/// The prefix of the names of throttles that limit critical messages.
 const CRITICAL: &str = "notify-critical:";
 
 /// The source of the patterns' knobs.
@@ -41,7 +41,7 @@ pub fn is_admission(throttle: &str) -> bool {
 }
 
 /// Returns true for a throttle of this module. No job is enqueued into it, and its number is not
-/// limited: there are as many as tenants, whom an operator lets in.
+/// limited: there are as many as tenants, which an operator registers.
 pub fn is_of_admission(throttle: &str) -> bool {
     is_admission(throttle) || throttle.starts_with(CRITICAL)
 }

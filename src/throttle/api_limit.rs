@@ -1,6 +1,6 @@
 //! Limits of an API's requests: groups by method and URL prefix, per key and per customer.
 //!
-//! The limit of one key stands beside one for all keys of its customer together, so that a customer
+//! The limit of one key exists beside one for all keys of its customer together, so that a customer
 //! that changes keys gains nothing.
 
 use super::Name;

@@ -161,8 +161,8 @@ impl Bucket {
 }
 
 impl OpenBucket {
-    /// Returns the units of `cost` tokens that fit now. A unit dearer than the bucket fits when the
-    /// bucket is full.
+    /// Returns the units of `cost` tokens that fit now. A unit above the size of the bucket fits
+    /// when the bucket is full.
     pub fn units(&self, cost: f64, now: f64) -> f64 {
         let units = ((now - self.spent_to + SLACK_US) / (cost * self.interval)).floor();
         if units < 1.0 && self.is_full(now) {
@@ -172,7 +172,7 @@ impl OpenBucket {
         }
     }
 
-    /// Takes `units` units of `cost` tokens; a unit dearer than the bucket leaves a debt.
+    /// Takes `units` units of `cost` tokens; a unit above the size of the bucket leaves a debt.
     pub fn take(&mut self, units: f64, cost: f64, now: f64) {
         self.spent_to += units * (cost * self.interval);
         self.debt = ((self.spent_to - now) / self.interval).max(0.0);
@@ -205,7 +205,7 @@ impl OpenBucket {
             .max(0.0)
     }
 
-    /// Returns the microseconds until the next unit fits into the upper half; infinite for a dearer
+    /// Returns the microseconds until the next unit fits into the upper half; infinite for a larger
     /// unit.
     pub fn spare_wait_us(&self, cost: f64, now: f64) -> f64 {
         let needed = cost * self.interval;

@@ -26,7 +26,7 @@ pub async fn make_in(
     let known = store.names().await?.len();
     if known >= made_max {
         let message = format!(
-            "{name} was not made: there are {known} throttles, and with {made_max} or more (setting throttles_made_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
+            "{name} was not made: there are {known} throttles, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
         );
         return Err(Error::Invalid(vec![KnobProblem {
             field: "throttle".to_owned(),
@@ -85,7 +85,7 @@ impl CallerKnobs {
         Ok(())
     }
 
-    /// Forgets a throttle, which the store does not know any more.
+    /// Forgets a throttle that the store no longer knows.
     pub fn forget(&self, name: &Name) {
         self.declared.lock().remove(name);
     }

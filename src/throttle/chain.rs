@@ -64,7 +64,7 @@ impl LaneDemand<'_> {
 
 /// The use of a key's concurrency limit by the lanes of that key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KeyRoom {
+pub struct KeySlots {
     /// The jobs that may still begin.
     pub left: f64,
     /// The jobs granted.

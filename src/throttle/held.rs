@@ -43,7 +43,7 @@ pub struct OverQuotaKey {
     /// The key; empty for jobs without one.
     pub key: String,
     /// The tokens per second that the key's new jobs cost.
-    pub asked_rps: f64,
+    pub requested_rps: f64,
     /// The tokens per second that its server, or its knobs, grant.
     pub granted_rps: f64,
     /// The growth of its backlog, in jobs per minute.
@@ -112,19 +112,19 @@ impl OverQuotaKey {
         }
         let cost = backlog.arrived_tokens / backlog.arrived as f64;
         let lately_rps = backlog.arrived_tokens / backlog.arrived_within_s.max(1.0);
-        let asked_rps = backlog.ready as f64 * cost / backlog.oldest_s;
-        let is_over = asked_rps.min(lately_rps) >= OVER_QUOTA_RATIO * granted_rps;
+        let requested_rps = backlog.ready as f64 * cost / backlog.oldest_s;
+        let is_over = requested_rps.min(lately_rps) >= OVER_QUOTA_RATIO * granted_rps;
         is_over.then(|| Self {
             key: key.to_owned(),
-            asked_rps,
+            requested_rps,
             granted_rps,
-            growth_per_min: 60.0 * (asked_rps - granted_rps) / cost,
+            growth_per_min: 60.0 * (requested_rps - granted_rps) / cost,
         })
     }
 
     /// Returns the tokens that the key asks for, in multiples of those that it is granted.
     pub fn ratio(&self) -> f64 {
-        self.asked_rps / self.granted_rps
+        self.requested_rps / self.granted_rps
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
         };
         // 16 jobs of two tokens arrive each second; 5 can go.
         let found = of(16 * 600, 600.0, 16 * 300).unwrap();
-        assert_eq!((found.asked_rps, found.ratio()), (32.0, 3.2));
+        assert_eq!((found.requested_rps, found.ratio()), (32.0, 3.2));
         assert_eq!(found.growth_per_min, 660.0);
         assert_eq!(of(16 * 299, 299.0, 16 * 299), None, "it may be a burst");
         assert_eq!(of(100_000, 600.0, 0), None, "no job arrives any more");

@@ -25,7 +25,7 @@ pub const GUEST: &str = "http:";
 
 /// The jobs that a holder may run under one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct FreeSlots {
     /// The jobs that it may still begin.
     pub left: i64,
     /// The jobs that it counts as running.
@@ -55,11 +55,11 @@ impl HolderReport {
 impl Holds {
     /// Returns the jobs that `who` may begin beside those of others if it reports `held` running;
     /// drops lapsed reports.
-    pub fn room(&mut self, who: &str, limit: i64, held: u32, now_ms: i64) -> Room {
+    pub fn room(&mut self, who: &str, limit: i64, held: u32, now_ms: i64) -> FreeSlots {
         self.words.retain(|_, word| word.stands(now_ms));
         let held = self.believed(who, i64::from(held), now_ms);
         if self.words.len() >= MAX_HOLDERS && !self.words.contains_key(who) {
-            return Room {
+            return FreeSlots {
                 left: 0,
                 held,
                 is_full: true,
@@ -71,7 +71,7 @@ impl Holds {
             .filter(|(other, _)| other.as_str() != who)
             .map(|(_, word)| word.jobs)
             .sum::<i64>();
-        Room {
+        FreeSlots {
             left: room((limit - others).max(0), held),
             held,
             is_full: false,
@@ -172,7 +172,7 @@ mod tests {
         let (mut holds, guest) = (Holds::default(), "http:me/mail");
         assert_eq!(
             holds.room(guest, 10, 1_000_000, 0),
-            Room {
+            FreeSlots {
                 left: 10,
                 held: 0,
                 is_full: false
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(holds.believed(guest, 2, 1000), 0, "it has lapsed");
         assert_eq!(
             holds.room("worker/mail", 10, 8, 0),
-            Room {
+            FreeSlots {
                 left: 0,
                 held: 8,
                 is_full: false
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(holds.words.len(), MAX_HOLDERS);
         assert_eq!(
             holds.room("new", 1_000_000, 0, 0),
-            Room {
+            FreeSlots {
                 left: 0,
                 held: 0,
                 is_full: true
@@ -216,7 +216,7 @@ mod tests {
         );
         assert_eq!(
             holds.room("new", 1_000_000, 0, 1000),
-            Room {
+            FreeSlots {
                 left: 1_000_000,
                 held: 0,
                 is_full: false

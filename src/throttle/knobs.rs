@@ -35,7 +35,7 @@ const MAX_UNKNOWN_FIELDS: usize = 20;
 /// The number of characters of `by` and `why` that are shown.
 const MAX_NOTE_CHARS: usize = 1000;
 
-/// The longest `capacity_why` that is shown, in bytes.
+/// The longest `capacity_reason` that is shown, in bytes.
 const LONGEST_WHY: usize = 1000;
 
 /// The highest cost of a job anywhere, in tokens.
@@ -77,7 +77,7 @@ pub struct Knobs {
     /// The rate that the receivers behind the throttle can take now. No rate in force is above it.
     pub capacity: RateLimit,
     /// The reason of `capacity`; empty if none is recorded.
-    pub capacity_why: String,
+    pub capacity_reason: String,
     /// The rate of each key.
     pub key_rps: RateLimit,
     /// The burst of each key, in windows' worth of tokens; 0 spaces its jobs evenly.
@@ -137,7 +137,7 @@ pub struct Knobs {
     pub why: String,
 }
 
-/// Returns the number that stands for a limit of jobs at once in knobs, answers and metrics; -1 for
+/// Returns the number that represents a limit of jobs at once in knobs, answers and metrics; -1 for
 /// no limit.
 pub fn concurrency_number(limit: Option<u32>) -> i64 {
     limit.map_or(-1, i64::from)
@@ -171,7 +171,7 @@ impl Default for Knobs {
             max: 1000.0,
             safe_rps: RateLimit::PerSecond(1.0),
             capacity: RateLimit::Unlimited,
-            capacity_why: String::new(),
+            capacity_reason: String::new(),
             key_rps: RateLimit::Unlimited,
             key_burst: 1.0,
             cost_factor: 1.0,
@@ -282,8 +282,8 @@ impl Knobs {
             max: reader.number("max", plain.max),
             safe_rps,
             capacity,
-            capacity_why: raw
-                .get("capacity_why")
+            capacity_reason: raw
+                .get("capacity_reason")
                 .filter(|why| why.len() <= LONGEST_WHY)
                 .cloned()
                 .unwrap_or_default(),
@@ -342,7 +342,7 @@ impl Knobs {
         if more > 0 {
             reader.problems.push(KnobProblem {
                 field: "…".to_owned(),
-                message: format!("{more} more fields are no knobs"),
+                message: format!("{more} more fields are not knobs"),
             });
         }
         (knobs, reader.problems)
@@ -381,37 +381,37 @@ impl Knobs {
     }
 
     /// Returns true if the lease of `rps` has lapsed.
-    pub fn lease_lapsed(&self, now_us: i64) -> bool {
+    pub fn lease_expired(&self, now_us: i64) -> bool {
         self.valid_until_ms
             .is_some_and(|until| now_us as f64 / 1000.0 > until as f64)
     }
 
     /// Returns the rate in force after pause, lease and capacity.
     pub fn effective_rps(&self, now_us: i64) -> RateLimit {
-        self.asked_rps(now_us).slower(self.capacity)
+        self.requested_rps(now_us).slower(self.capacity)
     }
 
     /// Returns the reason of a stop by zero capacity, if that is the only cause.
     pub fn stopped_because(&self, now_us: i64) -> Option<&str> {
-        let is_told = (1..=LONGEST_WHY).contains(&self.capacity_why.len());
+        let is_told = (1..=LONGEST_WHY).contains(&self.capacity_reason.len());
         let why = if is_told {
-            &self.capacity_why
+            &self.capacity_reason
         } else {
             NO_CAPACITY
         };
-        (self.capacity.is_stopped() && !self.asked_rps(now_us).is_stopped()).then_some(why)
+        (self.capacity.is_stopped() && !self.requested_rps(now_us).is_stopped()).then_some(why)
     }
 
     /// Returns true if `capacity` sets the rate in force, and no other knob.
     pub fn is_limited_by_capacity(&self, now_us: i64) -> bool {
-        self.effective_rps(now_us) != self.asked_rps(now_us)
+        self.effective_rps(now_us) != self.requested_rps(now_us)
     }
 
     /// Returns the rate after pause and lease, regardless of `capacity`.
-    fn asked_rps(&self, now_us: i64) -> RateLimit {
+    fn requested_rps(&self, now_us: i64) -> RateLimit {
         match () {
             () if self.paused => RateLimit::Stopped,
-            () if self.lease_lapsed(now_us) => self.rps.slower(self.safe_rps),
+            () if self.lease_expired(now_us) => self.rps.slower(self.safe_rps),
             () => self.rps,
         }
     }
@@ -419,7 +419,9 @@ impl Knobs {
     /// Returns the rate of the throttle's own bucket.
     pub fn rate(&self, now_us: i64) -> Rate {
         // A capacity is not rounded up.
-        let rps = self.in_whole(self.asked_rps(now_us)).slower(self.capacity);
+        let rps = self
+            .in_whole(self.requested_rps(now_us))
+            .slower(self.capacity);
         Rate {
             rps,
             depth_us: self.burst * self.window * 1e6,

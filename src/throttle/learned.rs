@@ -34,14 +34,15 @@ use super::quota_window::{LATE_US, QuotaWindow};
 /// The share of the rate that a refusal takes away.
 const CUT: f64 = 0.3;
 
-/// The share that a refusal takes away if the rate has moved by less than [`NEAR_KNOWN_RATE`], or by
-/// less than [`SURE_KNOWN_RATE`], because little is left to find out.
+/// The share that a refusal takes away if the rate has moved by less than [`NEAR_KNOWN_RATE`], or
+/// by less than [`SURE_KNOWN_RATE`], because little is left to find out.
 const NEAR_CUT: f64 = 0.1;
 const NEAR_KNOWN_RATE: f64 = 0.25;
 const SURE_CUT: f64 = 0.03;
 const SURE_KNOWN_RATE: f64 = 0.05;
 
-/// The least steepness of the curve beyond `settle`, so that a sure rate still finds a raised quota.
+/// The least steepness of the curve beyond `settle`, so that a sure rate still finds a raised
+/// quota.
 const STEEPNESS: f64 = 0.1;
 
 /// The most that one more refusal in a row takes away, because the pause doubles.
@@ -65,14 +66,14 @@ const GUESS: f64 = 0.0;
 const DOUBLING_S: f64 = 4.0;
 const DOUBLING_TOKENS: f64 = 4.0;
 
-/// The share of the rate in force of a guess that must have succeeded lately, and the share of it that
-/// is taken for the server's rate then.
+/// The share of the rate in force of a guess that must have succeeded lately, and the share of it
+/// that is taken for the server's rate then.
 const GUESS_LIMITED_SHARE: f64 = 0.4;
 const GUESS_FOUND: f64 = 0.8;
 
-/// The time or the tokens since a pause from which a refusal takes its whole share away, and the time
-/// and the tokens of a count that ends with refusals, or the number of those in a row, by which a guess
-/// is known: a server that counts in windows has then shown a whole one.
+/// The time or the tokens since a pause from which a refusal takes its whole share away, and the
+/// time and the tokens of a count that ends with refusals, or the number of those in a row, by
+/// which a guess is known: a server that counts in windows has then shown a whole one.
 const COUNTED_US: f64 = 10e6;
 const COUNTED_TOKENS: f64 = 20.0;
 const COUNTED_ROW: f64 = 3.0;
@@ -108,8 +109,8 @@ const PROBE_LOST_AFTER_US: f64 = 30e6;
 /// refusal in a row.
 const FIRST_PAUSE_US: f64 = 1e6;
 
-/// The same for a key whose rate is known, in microseconds: such a rate is refused shortly before the
-/// end of the server's window.
+/// The same for a key whose rate is known, in microseconds: such a rate is refused shortly before
+/// the end of the server's window.
 const KNOWN_PAUSE_US: f64 = 100_000.0;
 
 /// The shortest pause after a refusal with a stated delay, in microseconds, doubled with each
@@ -283,8 +284,8 @@ impl Learned {
         self.probe = ProbeCredit::begin(self.grows_from);
     }
 
-    /// Returns the rate at which the curve settles after a refusal, and the share by which it begins
-    /// below.
+    /// Returns the rate at which the curve settles after a refusal, and the share by which it
+    /// begins below.
     fn found(&self, now: f64, until: f64, answer: bool, configured: RateLimit) -> (f64, f64) {
         let before = self.settle;
         let tried = match configured.rate() {
@@ -333,7 +334,7 @@ impl Learned {
         let settle = match () {
             // With successes near the rate in force, that rate is what the server allows. The mean
             // would count our own pause and the time below the rate, and sink with each refusal. Of
-            // a stated delay the part counts that is no rounding.
+            // a stated delay the part beyond rounding counts.
             () if is_near => {
                 let stated = if answer {
                     (until - now - 1e6).max(0.0)
@@ -352,7 +353,7 @@ impl Learned {
             () if is_near && has_stayed(SURE_KNOWN_RATE) => SURE_CUT,
             () if (is_near && is_same) || has_stayed(SURE_KNOWN_RATE) => NEAR_CUT,
             () if is_near || is_same || (is_row && is_known) => CUT,
-            // The key's own rate is no guess.
+            // The key's own rate is not a guess.
             () if before == 0.0 && self.done == 0.0 => CUT,
             () => GUESS,
         };
@@ -364,7 +365,8 @@ impl Learned {
         (settle, cut)
     }
 
-    /// Returns the share by which the curve of a guess begins below `settle` after a row of refusals.
+    /// Returns the share by which the curve of a guess begins below `settle` after a row of
+    /// refusals.
     fn row_cut(&self) -> f64 {
         let counted = self.grows_from - self.since;
         match () {
@@ -452,7 +454,7 @@ impl Learned {
     }
 
     /// Returns the refill that may be saved up under the rate, in microseconds: under a reported
-    /// quota, what a late worker would lose, or more; under a learned rate no more than that, and
+    /// quota, what a late worker would lose, or more; under a learned rate at most that, and
     /// nothing from fifty a second down, because some servers refuse any two requests that come too
     /// close together. What late workers lose there, the curve adds.
     pub fn depth_us(&self, now: f64) -> f64 {

@@ -29,14 +29,14 @@ const MAX_THROTTLES: usize = 10_000;
 
 /// The source of the answers to asks for tokens alone.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct AnsweredBy {
-    answered_by: &'static str,
+struct ReplySource {
+    source: &'static str,
 }
 
 /// A store that answers asks from leases on another store.
 pub struct LeasedStore {
     cache: Arc<LeaseCache>,
-    asks: Family<AnsweredBy, Counter>,
+    asks: Family<ReplySource, Counter>,
     from_lease: Counter,
     from_store: Counter,
 }
@@ -73,8 +73,8 @@ impl LeasedStore {
             workers: AtomicU32::new(1),
             holdings: Mutex::default(),
         };
-        let asks = Family::<AnsweredBy, Counter>::default();
-        let by = |answered_by| asks.get_or_create_owned(&AnsweredBy { answered_by });
+        let asks = Family::<ReplySource, Counter>::default();
+        let by = |source| asks.get_or_create_owned(&ReplySource { source });
         Self {
             cache: Arc::new(cache),
             from_lease: by("lease"),
@@ -86,7 +86,7 @@ impl LeasedStore {
     /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Token requests of this process without a job to run, by source of the answer";
-        registry.register("flyball_token_asks", help, self.asks.clone());
+        registry.register("flyball_token_requests", help, self.asks.clone());
     }
 
     /// Gives back everything held, for instance because the process ends.
@@ -119,7 +119,7 @@ impl LeaseCache {
         let Some(asking) = self.begin(ask, begun) else {
             return self.store.acquire(ask).await;
         };
-        let mut under_way = UnderWay {
+        let mut under_way = PendingRequest {
             cache: self,
             throttle: &ask.throttle,
             asking,
@@ -221,14 +221,14 @@ impl LeaseCache {
 }
 
 /// A pending request; if it is abandoned, others may request a lease again.
-struct UnderWay<'a> {
+struct PendingRequest<'a> {
     cache: &'a LeaseCache,
     throttle: &'a Name,
     asking: PendingLease,
     is_over: bool,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if !self.is_over
             && let Some(holding) = self.cache.locked().get_mut(self.throttle)

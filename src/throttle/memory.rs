@@ -315,11 +315,11 @@ impl Store for MemoryStore {
             .then(|| why.to_owned())
             .filter(|why| !why.is_empty());
         if known.raw.get("capacity") != text.as_ref()
-            || known.raw.get("capacity_why") != why.as_ref()
+            || known.raw.get("capacity_reason") != why.as_ref()
         {
             let was_stopped = Knobs::read(&known.raw).0.effective_rps(now).is_stopped();
             put(&mut known.raw, "capacity", text);
-            put(&mut known.raw, "capacity_why", why);
+            put(&mut known.raw, "capacity_reason", why);
             let is_stopped =
                 !known.raw.is_empty() && Knobs::read(&known.raw).0.effective_rps(now).is_stopped();
             if was_stopped || is_stopped {

@@ -47,7 +47,7 @@ impl Name {
         if beginning.is_empty() && text.len() == 1 {
             return Ok(Self(text));
         }
-        // The beginning keeps a byte for what stands behind it.
+        // The beginning keeps a byte for the part after it.
         Self::new(beginning).and_then(|_| {
             if text.len() <= MAX_BYTES {
                 Ok(Self(text.clone()))

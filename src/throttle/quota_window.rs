@@ -5,8 +5,8 @@
 //! still. Counted anew from each answer, such an end would run away, and half of a quota counted
 //! per second would stay unused. So while the rest shrinks, the earliest reported end holds. If
 //! more is left before that end, the window began anew earlier than reported, and the following
-//! ends are taken to be late by as much. Windows last whole seconds, so the end of the next one is a
-//! number of whole seconds after the earliest reported end of this one:
+//! ends are taken to be late by as much. Windows last whole seconds, so the end of the next one is
+//! a number of whole seconds after the earliest reported end of this one:
 //!
 //! ```text
 //!   pace = (left + 0.5) / (end - now)      the answered request used the start of the first part
@@ -29,8 +29,9 @@ const ROUNDED_US: f64 = 60e6;
 const DRIFT_US: f64 = 2e6;
 
 /// The least lateness in microseconds at which the end of a new window follows from that of the one
-/// before, and the part of a second by which it may then be earlier than reported. Below a quarter, a
-/// server's window may have begun with our request; close to one, the new report is the more exact.
+/// before, and the part of a second by which it may then be earlier than reported. Below a quarter,
+/// a server's window may have begun with our request; close to one, the new report is the more
+/// exact.
 const TOLD_LATE_US: f64 = 150_000.0;
 const EARLIER_US: std::ops::RangeInclusive<f64> = 250_000.0..=900_000.0;
 

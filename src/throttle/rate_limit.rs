@@ -30,7 +30,7 @@ impl RateLimit {
         }
     }
 
-    /// Returns the number that stands for the limit in knobs, answers and metrics: tokens per
+    /// Returns the number that represents the limit in knobs, answers and metrics: tokens per
     /// second, 0 if stopped, -1 if unlimited.
     pub fn number(self) -> f64 {
         self.tokens().unwrap_or(-1.0)

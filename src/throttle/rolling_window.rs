@@ -132,8 +132,8 @@ impl OpenWindow {
         }
     }
 
-    /// Returns true if a grant of the future counts as one of now. It must be stored like this, or it
-    /// would move along with the clock.
+    /// Returns true if a grant of the future counts as one of now. It must be stored like this, or
+    /// it would move along with the clock.
     pub fn is_clamped(&self) -> bool {
         self.is_clamped
     }
@@ -182,8 +182,8 @@ impl OpenWindow {
             .map_or(0.0, |(at, _)| at + self.limit.span_us() - now)
     }
 
-    /// Returns the microseconds until the `place`-th further token may be granted, from 1, if each is
-    /// taken as soon as it is there and nothing else takes any.
+    /// Returns the microseconds until the `place`-th further token may be granted, from 1, if each
+    /// is taken as soon as it is there and nothing else takes any.
     pub fn place_us(&self, place: f64, now: f64) -> f64 {
         // After those that count now, every span grants as many as the limit.
         let spans = ((place / self.limit.tokens).ceil() - 1.0).max(0.0);

@@ -150,7 +150,7 @@ pub const TABLE: &[Knob] = &[
         meaning: "Written by the governor: the end of its lease. After this time `safe_rps` is in force until the next write. Ignored in the modes manual, shadow and off." },
     Knob { name: "governed", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "Written by the governor together with `rps`, with the same value. If the two differ, a person has changed `rps`." },
-    Knob { name: "capacity_why", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
+    Knob { name: "capacity_reason", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "The reason for the value of `capacity`, written together with it." },
     Knob { name: "made_from", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "The source of a throttle that was made on first use: a pattern, or `caller` for the knobs that a caller brought." },

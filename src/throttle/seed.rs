@@ -38,7 +38,7 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
     Ok(created)
 }
 
-/// Makes the patterns if they do not exist, and brings the knobs that nobody has set since to the
+/// Makes the patterns if they do not exist, and brings the knobs that were not set since to the
 /// present settings.
 pub async fn seed_patterns(store: &dyn Store, limits: &TenantLimits) -> Result<(), Error> {
     for (name, knobs) in limits.patterns() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::RateLimit;
 use super::bucket::{Bucket, MAX_WAIT_US, OpenBucket, Rate, STOPPED_WAIT_US, Start};
-use super::chain::{KeyRoom, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy};
+use super::chain::{KeySlots, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy};
 use super::holds::CROWDED_WAIT_US;
 use super::learned::{Learned, ProbeCredit};
 use super::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
@@ -41,7 +41,7 @@ pub fn serve(
     now: f64,
     source: ServeContext<'_>,
     wishes: &[LaneDemand<'_>],
-) -> (Vec<LaneAnswer>, BTreeMap<String, KeyRoom>) {
+) -> (Vec<LaneAnswer>, BTreeMap<String, KeySlots>) {
     let ServeContext {
         levels,
         key_rate,
@@ -89,13 +89,13 @@ pub fn serve(
             .collect();
         return (served, BTreeMap::new());
     }
-    let dearest = wishes.iter().map(|wish| wish.cost).fold(0.0, f64::max);
+    let highest_cost = wishes.iter().map(|wish| wish.cost).fold(0.0, f64::max);
     let open = levels.iter().map(|level| {
         let is_limited = level.rate.rps.rate().is_some();
         is_limited.then(|| {
             level
                 .bucket
-                .open(level.rate, Start::OneToken, now, dearest, most)
+                .open(level.rate, Start::OneToken, now, highest_cost, most)
         })
     });
     let open: Vec<Option<OpenBucket>> = open.collect();
@@ -118,7 +118,7 @@ pub fn serve(
         levels,
         served: Vec::with_capacity(wishes.len()),
     };
-    let mut rooms: BTreeMap<String, KeyRoom> = BTreeMap::new();
+    let mut rooms: BTreeMap<String, KeySlots> = BTreeMap::new();
     let mut rest = wishes;
     while let Some((wish, after)) = rest.split_first() {
         let is_plain = |wish: &LaneDemand<'_>| {
@@ -133,7 +133,7 @@ pub fn serve(
             0
         };
         if alike > 0 {
-            service.serve(alike, wish, OwnLimits::default());
+            service.serve(alike, wish, LaneLimits::default());
             rest = &rest[alike..];
             continue;
         }
@@ -146,7 +146,7 @@ pub fn serve(
         };
         service.serve_bound(wish, limits, learned, &mut rooms);
     }
-    let mut served = service.close(dearest);
+    let mut served = service.close(highest_cost);
     // A level that needs reports of how jobs end needs those of all lanes.
     served.iter_mut().for_each(|one| one.watched |= is_watched);
     (served, rooms)
@@ -175,11 +175,11 @@ struct Service<'a> {
 
 /// The limits of a lane besides those of the levels.
 #[derive(Default)]
-struct OwnLimits<'a> {
+struct LaneLimits<'a> {
     rate: Option<Rate>,
     bucket: Option<&'a mut OpenBucket>,
     windows: &'a mut [OpenWindow],
-    room: Option<&'a mut KeyRoom>,
+    room: Option<&'a mut KeySlots>,
     learned: Option<&'a mut Learned>,
     /// True if the rate is the learned one.
     is_learned: bool,
@@ -192,7 +192,7 @@ impl Service<'_> {
         wish: &LaneDemand<'_>,
         limits: KeyLimits<'_>,
         learned: &mut BTreeMap<String, Learned>,
-        rooms: &mut BTreeMap<String, KeyRoom>,
+        rooms: &mut BTreeMap<String, KeySlots>,
     ) {
         if let Some(until_ms) = wish
             .paused_until_ms
@@ -215,7 +215,7 @@ impl Service<'_> {
                 .push(nothing(wish, STOPPED_WAIT_US, LimitedBy::Key));
         }
         let room = wish.room.map(|left| {
-            let room = KeyRoom { left, granted: 0.0 };
+            let room = KeySlots { left, granted: 0.0 };
             rooms.entry(wish.key.to_owned()).or_insert(room)
         });
         let learned = learned.get_mut(wish.key);
@@ -251,7 +251,7 @@ impl Service<'_> {
             let known = limits.grants.get(wish.key).map_or(&[][..], Vec::as_slice);
             OpenWindow::open_all(limits.windows, known, self.now)
         };
-        let own = OwnLimits {
+        let own = LaneLimits {
             rate: Some(key_rate),
             bucket: open.as_mut(),
             windows: &mut windows,
@@ -274,7 +274,7 @@ impl Service<'_> {
 
     /// Serves `lanes` lanes with the same wish in one step and returns the units granted to them
     /// together.
-    fn serve(&mut self, lanes: usize, wish: &LaneDemand<'_>, mut own: OwnLimits<'_>) -> f64 {
+    fn serve(&mut self, lanes: usize, wish: &LaneDemand<'_>, mut own: LaneLimits<'_>) -> f64 {
         let (now, want, cost) = (self.now, wish.want, wish.cost);
         let wanted = lanes as f64 * want;
         let mut granted =
@@ -391,7 +391,7 @@ impl Service<'_> {
     }
 
     /// Returns the jobs that may begin under the probe limit of a key; `None` for no limit.
-    fn key_credit(&self, own: &OwnLimits<'_>) -> Option<f64> {
+    fn key_credit(&self, own: &LaneLimits<'_>) -> Option<f64> {
         self.credit(&own.learned.as_deref()?.probe)
     }
 
@@ -432,7 +432,7 @@ impl Service<'_> {
     }
 
     /// Returns the longest wait now, in microseconds, and the place that causes it.
-    fn limit(&mut self, cost: f64, own: &OwnLimits<'_>) -> (f64, Option<LimitedBy>) {
+    fn limit(&mut self, cost: f64, own: &LaneLimits<'_>) -> (f64, Option<LimitedBy>) {
         let (mut wait_us, mut limit) = (0.0, None);
         let levels =
             (0..self.levels.len()).map(|at| (LimitedBy::Level(at), self.wait_us(at, cost)));
@@ -492,12 +492,14 @@ impl Service<'_> {
     }
 
     /// Closes the levels' buckets and records waits.
-    fn close(self, dearest: f64) -> Vec<LaneAnswer> {
+    fn close(self, highest_cost: f64) -> Vec<LaneAnswer> {
         let each = self.levels.iter_mut().zip(self.open).zip(self.refused);
         for (((level, open), refused), windows) in each.zip(self.windows) {
-            let has_more = (open.is_none_or(|open| open.units(dearest, self.now) >= 1.0)
+            let has_more = (open.is_none_or(|open| open.units(highest_cost, self.now) >= 1.0)
                 || level.borrows)
-                && windows.iter().all(|window| window.units(dearest) >= 1.0);
+                && windows
+                    .iter()
+                    .all(|window| window.units(highest_cost) >= 1.0);
             level.grants = windows.into_iter().map(OpenWindow::close).collect();
             if let Some(open) = open {
                 level.bucket = open.close();

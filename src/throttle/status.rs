@@ -26,7 +26,7 @@ pub struct Status {
     /// The rate in force.
     pub effective_rps: RateLimit,
     /// True if the knob's lease has lapsed and `safe_rps` is in force.
-    pub lease_lapsed: bool,
+    pub lease_expired: bool,
     /// The tokens taken since the throttle's bucket began, net of refunds. May restart from 0.
     pub used: f64,
     /// The cumulative time during which a caller waited for this level's tokens, in microseconds.
@@ -68,7 +68,7 @@ impl Status {
         Self {
             name,
             effective_rps: knobs.effective_rps(now_us),
-            lease_lapsed: knobs.lease_lapsed(now_us),
+            lease_expired: knobs.lease_expired(now_us),
             used: meter.used,
             limited_us: meter.limited_us_at(now_us as f64),
             at_us: now_us,

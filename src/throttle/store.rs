@@ -121,8 +121,9 @@ pub trait Store: Send + Sync + 'static {
     /// `lanes` are keys with the number of their jobs that run now. A key that fell to 0 must be
     /// reported once with 0, because an omitted key stays as it is until it lapses. Call it every
     /// second or so for each throttle with running jobs, and soon after a release if
-    /// [`AcquireResponse::limits_concurrency`] is set. Never call it while an acquire of the same throttle
-    /// by the same holder is under way, because the number would miss the jobs of that grant.
+    /// [`AcquireResponse::limits_concurrency`] is set. Never call it while an acquire of the same
+    /// throttle by the same holder is under way, because the number would miss the jobs of that
+    /// grant.
     fn hold<'a>(
         &'a self,
         throttle: &'a Name,

@@ -1,4 +1,4 @@
-//! Throttles that belong to tenants. The name of a throttle tells its owner, so every process,
+//! Throttles that belong to tenants. The name of a throttle contains its owner, so every process,
 //! Postgres, and a stream that has only names agree about it.
 
 /// The beginning of the throttle of a tenant's messages, before the tenant.

@@ -1,7 +1,7 @@
 -- Flyball's throttles: the law of the bucket for Redis 6 or newer and Valkey.
 --
--- It is the law of bucket.rs, holds.rs, learned.rs, quota_window.rs, rolling_window.rs and serve.rs,
--- operation by operation; docs/reference/throttle-protocol.md describes the calls.
+-- It is the law of bucket.rs, holds.rs, learned.rs, quota_window.rs, rolling_window.rs and
+-- serve.rs, operation by operation; docs/reference/throttle-protocol.md describes the calls.
 --
 -- Every key is passed in KEYS. ARGV[1] is the verb, ARGV[2] the time in unix microseconds for
 -- tests, empty to use the server's clock. Numbers that must not lose digits are passed as text,
@@ -72,8 +72,8 @@ local function name_of(text)
   return ''
 end
 
--- Returns the limits of rolling windows, `10/1 1000/3600` as tokens and seconds, or nil for anything
--- else; and the rate that they allow in the long run, below 0 for none.
+-- Returns the limits of rolling windows, `10/1 1000/3600` as tokens and seconds, or nil for
+-- anything else; and the rate that they allow in the long run, below 0 for none.
 local NO_WINDOWS = {}
 local function windows_of(value)
   if not value then return NO_WINDOWS, -1 end
@@ -89,9 +89,9 @@ local function windows_of(value)
   return limits, rps
 end
 
--- Returns the grants that windows remember, from MessagePack: for each window a list of its span and
--- then times and tokens in turn, oldest first. Anything else, which only a person can have written,
--- is forgotten.
+-- Returns the grants that windows remember, from MessagePack: for each window a list of its span
+-- and then times and tokens in turn, oldest first. Anything else, which only a person can have
+-- written, is forgotten.
 local function parse_grants(value)
   if not value or value == '' then return NO_WINDOWS end
   local ok, all = pcall(cmsgpack.unpack, value)
@@ -550,8 +550,8 @@ local function refusal_text(r)
 end
 
 -- Reads a throttle's bucket, a hash of `spent_to debt used limited_us limited_to stopped kept
--- refusal grants`. `kept` is the time at which its time to live was set, in unix seconds; `was` is the
--- stored state.
+-- refusal grants`. `kept` is the time at which its time to live was set, in unix seconds; `was` is
+-- the stored state.
 local function bucket(key)
   local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to', 'stopped', 'kept', 'refusal', 'grants')
   if h.err then
@@ -805,7 +805,7 @@ local function acquire(write)
   if unknown or stopped then
     local detail = unknown or stopped
     if not unknown and chain[stopped].bears_nothing then
-      local why = redis.call('HGET', KEYS[3 * stopped - 2], 'capacity_why')
+      local why = redis.call('HGET', KEYS[3 * stopped - 2], 'capacity_reason')
       detail = string.format('%.0f|', stopped) .. (why and why ~= '' and #why <= LONGEST_WHY and why or 'its capacity is 0')
     end
     for run = first, #ARGV, 5 do
@@ -844,14 +844,14 @@ local function acquire(write)
     return reply
   end
 
-  local dearest, factor = 0, leaf.cost_factor
-  for run = first, #ARGV, 5 do dearest = math.max(dearest, math.min(tonumber(ARGV[run + 2]) * factor, most)) end
+  local highest_cost, factor = 0, leaf.cost_factor
+  for run = first, #ARGV, 5 do highest_cost = math.max(highest_cost, math.min(tonumber(ARGV[run + 2]) * factor, most)) end
   local opened, rooms, holding, full, waits, begun = {}, {}, {}, {}, {}, 0
   local windowed = {}
   if watched then reply[6] = needed .. 'w' end
   for i = 1, levels do
     local k = chain[i]
-    opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, dearest, most)
+    opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, highest_cost, most)
     windowed[i] = NO_WINDOWS
     if #k.windows > 0 then
       windowed[i] = open_windows(k.windows, stored[i].grants)
@@ -1084,8 +1084,8 @@ local function acquire(write)
 
   for i = 1, levels do
     local b, o = stored[i], opened[i]
-    local has_more = not o or units(o, dearest) >= 1 or chain[i].borrows
-    for j = 1, #windowed[i] do has_more = has_more and window_units(windowed[i][j], dearest) >= 1 end
+    local has_more = not o or units(o, highest_cost) >= 1 or chain[i].borrows
+    for j = 1, #windowed[i] do has_more = has_more and window_units(windowed[i][j], highest_cost) >= 1 end
     if windowed[i].changed then close_windows(b, windowed[i]) end
     if o then close_stored(b, o) end
     local pending = math.max(b.limited_to - now, 0)
@@ -1288,8 +1288,8 @@ local function refused_until(strikes, known, most)
   return math.ceil((now + math.floor(math.min(plain * (1 + JITTER * tonumber(ARGV[4])), most))) / 1000)
 end
 
--- Returns the rate at which the curve settles after a refusal with a pause to `until_us`, and the share
--- by which it begins below; `configured` is the key's own rate, 0 or below for none.
+-- Returns the rate at which the curve settles after a refusal with a pause to `until_us`, and the
+-- share by which it begins below; `configured` is the key's own rate, 0 or below for none.
 local function found(l, until_us, configured)
   local before, tried = l.settle, curve(l)
   if tried > 0 then tried = slower(tried, configured > 0 and configured or -1) end
@@ -1518,7 +1518,7 @@ local function set()
     end
   end
   -- A change of `capacity` includes its reason, so the old reason goes.
-  if named.capacity and not named.capacity_why and ARGV[7] ~= '1' then after.capacity_why = nil end
+  if named.capacity and not named.capacity_reason and ARGV[7] ~= '1' then after.capacity_reason = nil end
   -- A change of `mode` cancels the end of the old one.
   if named.mode and not named.manual_until_ms and ARGV[7] ~= '1' then after.manual_until_ms = nil end
   local min, max = number(after.min, 1e-6, 1e9) or 0.1, number(after.max, 1e-6, 1e9) or 1000
@@ -1564,11 +1564,11 @@ local function set_capacity()
   local key, value, why = KEYS[1], string.match(ARGV[3], '^=(.*)$'), nil
   if redis.call('EXISTS', key) == 0 then return { 'unknown' } end
   if value and ARGV[4] ~= '' then why = ARGV[4] end
-  local stands = redis.call('HMGET', key, 'capacity', 'capacity_why')
+  local stands = redis.call('HMGET', key, 'capacity', 'capacity_reason')
   if (stands[1] or nil) == value and (stands[2] or nil) == why then return { 'ok' } end
   local earlier = knobs(key)
   if value then redis.call('HSET', key, 'capacity', value) else redis.call('HDEL', key, 'capacity') end
-  if why then redis.call('HSET', key, 'capacity_why', why) else redis.call('HDEL', key, 'capacity_why') end
+  if why then redis.call('HSET', key, 'capacity_reason', why) else redis.call('HDEL', key, 'capacity_reason') end
   local later = knobs(key)
   local is_stopped = later and later.rps == 0 or false
   if earlier.rps == 0 or is_stopped then

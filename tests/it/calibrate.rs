@@ -363,7 +363,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     child.wait().unwrap();
     assert_eq!(rig.status().await.knobs.by, calibration::CALIBRATION_ACTOR);
     eventually("the lease lapses", SOON, || async {
-        rig.status().await.lease_lapsed.then_some(())
+        rig.status().await.lease_expired.then_some(())
     })
     .await;
     assert_eq!(rig.status().await.effective_rps.number(), 5.0);

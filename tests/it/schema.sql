@@ -1,6 +1,7 @@
--- Describes the schema `flyball`, one line for each thing. Left out: partitions, which follow the calendar, and the record of
--- migrations, which the migrator makes. Bodies are digests of the text without comments on lines of their own and without the
--- number of blanks. What Postgres writes back in its own words differs between major versions: these lines name theirs.
+-- Describes the schema `flyball`, one line for each thing. Left out: partitions, which follow the
+-- calendar, and the record of migrations, which the migrator makes. Bodies are digests of the text
+-- without comments on lines of their own and without the number of blanks. What Postgres writes
+-- back in its own words differs between major versions: these lines name theirs.
 with relations as (
     select c.*, case c.relkind when 'v' then 'view' when 'S' then 'sequence' else 'table' end as word
     from pg_class c

@@ -1,10 +1,13 @@
 //! A burst of 10,000 jobs of one key against a server with a fixed window, in the four modes of
-//! `on_429`, beside the calculated refusals; then two minutes of work for each of the usual limiters:
-//! `make bench-burst`, those alone with `ARGS="--only limiter"`.
+//! `on_429`, beside the calculated refusals; then two minutes of work for each of the usual
+//! limiters: `make bench-burst`, those alone with `ARGS="--only limiter"`.
 //!
 //! Jobs of other keys trickle in at the same time, and must start as if there were no burst.
 
 mod server;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
+mod support;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,10 +22,12 @@ use flyball::stack::{SpawnOptions, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use serde_json::json;
 use server::{BURST, Counting, MINUTE, Reports, Rules};
+use support::machine;
+use support::report::Report;
 
 /// Measures a burst of one key on private servers.
 #[derive(Parser, Debug)]
-struct Cli {
+struct BurstArgs {
     /// Jobs of the burst
     #[arg(long, default_value_t = 10_000)]
     jobs: usize,
@@ -35,13 +40,12 @@ struct Cli {
     /// Measure only the rows whose name contains this text
     #[arg(long)]
     only: Option<String>,
-    /// Passed by cargo and ignored
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    report: Report,
 }
 
 /// One row of the table.
-struct Row {
+struct BurstRow {
     name: String,
     knobs: Vec<(&'static str, String)>,
     rules: Rules,
@@ -62,7 +66,7 @@ fn met(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }
 
-struct Came {
+struct ArrivalCounts {
     refused: u64,
     took: Duration,
     /// The share of the available quota used after the first minute; `None` if the work ended
@@ -73,7 +77,7 @@ struct Came {
     started_ms: (f64, f64),
 }
 
-fn rows(cli: &Cli) -> Vec<Row> {
+fn rows(cli: &BurstArgs) -> Vec<BurstRow> {
     let (jobs, quota) = (cli.jobs as f64, cli.quota);
     let windows = (jobs / quota).ceil();
     let with = |mode: &'static str, share: f64| {
@@ -95,14 +99,16 @@ fn rows(cli: &Cli) -> Vec<Row> {
     };
     let row = |name: &str, knobs, rules: Rules, arithmetic: String| {
         let goal = match (
-            name.contains("active-informed") || name.contains("told") || name.contains("no rate"),
+            name.contains("active-informed")
+                || name.contains("reported")
+                || name.contains("no rate"),
             rules.others > 0.0,
         ) {
             (true, true) => Some(100),
             (true, false) if !name.contains("100 %") => Some(0),
             _ => None,
         };
-        Row {
+        BurstRow {
             name: name.to_owned(),
             knobs,
             rules,
@@ -120,7 +126,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             counts,
             reports,
         };
-        Row {
+        BurstRow {
             name: format!("limiter: {name}"),
             knobs,
             rules,
@@ -132,7 +138,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
     let known = || vec![("key_rps", "9.8".to_owned()), ("key_burst", "0".to_owned())];
     let limiters = [
         limiter(
-            "express, 10/s, told in seconds",
+            "express, 10/s, reported in seconds",
             10.0,
             0.0,
             Counting::Fixed,
@@ -140,7 +146,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             vec![],
         ),
         limiter(
-            "express, 10/s, told in seconds, 9.8 known",
+            "express, 10/s, reported in seconds, 9.8 known",
             10.0,
             0.0,
             Counting::Fixed,
@@ -148,7 +154,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             known(),
         ),
         limiter(
-            "flask, 10/s, told as unix seconds",
+            "flask, 10/s, reported as unix seconds",
             10.0,
             0.0,
             Counting::Fixed,
@@ -164,7 +170,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             known(),
         ),
         limiter(
-            "50/s, half used by others, told in seconds",
+            "50/s, half used by others, reported in seconds",
             50.0,
             0.5,
             Counting::Fixed,
@@ -180,7 +186,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             vec![],
         ),
         limiter(
-            "sliding 10/s, nothing told",
+            "sliding 10/s, nothing reported",
             10.0,
             0.0,
             Counting::Sliding,
@@ -188,7 +194,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             vec![],
         ),
         limiter(
-            "leaky 10/s, burst 5, nothing told",
+            "leaky 10/s, burst 5, nothing reported",
             10.0,
             0.0,
             Counting::Leaky(5.0),
@@ -196,7 +202,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             vec![],
         ),
         limiter(
-            "leaky 10/s, no burst, nothing told",
+            "leaky 10/s, no burst, nothing reported",
             10.0,
             0.0,
             Counting::Leaky(1.0),
@@ -204,7 +210,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             vec![],
         ),
         limiter(
-            "leaky 50/s, burst 20, nothing told",
+            "leaky 50/s, burst 20, nothing reported",
             50.0,
             0.0,
             Counting::Leaky(20.0),
@@ -244,7 +250,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "0, and what jitter adds".to_owned(),
         ),
         row(
-            "active-informed, told what is left",
+            "active-informed, remaining quota reported",
             with("active-informed", 1.0),
             Rules {
                 reports: Reports::Rest,
@@ -277,7 +283,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "a pause a period".to_owned(),
         ),
         row(
-            "half used by others: told what is left",
+            "half used by others: remaining quota reported",
             with("active-informed", 0.0),
             Rules {
                 reports: Reports::Rest,
@@ -292,7 +298,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let cli = BurstArgs::parse();
     let dir = tempfile::tempdir()?;
     let options = SpawnOptions {
         program: Some(PathBuf::from(env!("CARGO_BIN_EXE_flyball-lab"))),
@@ -304,14 +310,23 @@ async fn main() -> anyhow::Result<()> {
     let running = spawn(dir.path(), &options)?;
     let queue = Queue::connect(&running.urls.database_url, 6, Duration::from_secs(20)).await?;
     queue.migrate().await?;
-    println!(
-        "{} jobs of one key, {} a second allowed, unless a row states otherwise\n",
+    machine::describe(cli.report);
+    machine::load(cli.report);
+    let title = format!(
+        "{} jobs of one key, {} a second allowed, unless a row states otherwise",
         cli.jobs, cli.quota
     );
-    println!(
-        "| what | refused | arithmetic | took | used after a minute | other keys start after, p50 / p99 |"
+    let table = cli.report.table(
+        &title,
+        &[
+            "what",
+            "refused",
+            "arithmetic",
+            "took",
+            "used after a minute",
+            "other keys start after, p50 / p99",
+        ],
     );
-    println!("|---|---|---|---|---|---|");
     for (at, row) in rows(&cli).iter().enumerate() {
         if cli
             .only
@@ -326,34 +341,31 @@ async fn main() -> anyhow::Result<()> {
         )?);
         let came = burst(&cli, row, &queue, store, at).await?;
         let (p50, p99) = came.started_ms;
-        println!(
-            "| {} | {}{} | {} | {:.1} s | {} | {p50:.1} / {p99:.1} ms ({}) |",
-            row.name,
-            came.refused,
-            row.goal.map_or(String::new(), |goal| format!(
-                " (at most {goal}: {})",
-                met(came.refused <= goal)
-            )),
-            row.arithmetic,
-            came.took.as_secs_f64(),
-            came.used.map_or("".to_owned(), |used| format!(
-                "{:.0} % ({})",
-                100.0 * used,
-                met(used >= GOAL_USED)
-            )),
-            met(p99 <= GOAL_MS),
-        );
+        let refused_goal = row.goal.map_or(String::new(), |goal| {
+            format!(" (at most {goal}: {})", met(came.refused <= goal))
+        });
+        let used = came.used.map_or(String::new(), |used| {
+            format!("{:.0} % ({})", 100.0 * used, met(used >= GOAL_USED))
+        });
+        table.row([
+            row.name.clone(),
+            format!("{}{refused_goal}", came.refused),
+            row.arithmetic.clone(),
+            format!("{:.1} s", came.took.as_secs_f64()),
+            used,
+            format!("{p50:.1} / {p99:.1} ms ({})", met(p99 <= GOAL_MS)),
+        ]);
     }
     Ok(())
 }
 
 async fn burst(
-    cli: &Cli,
-    row: &Row,
+    cli: &BurstArgs,
+    row: &BurstRow,
     queue: &Queue,
     store: Arc<dyn Store>,
     at: usize,
-) -> anyhow::Result<Came> {
+) -> anyhow::Result<ArrivalCounts> {
     let throttle = format!("burst{at}");
     let mut fields: BTreeMap<String, Option<String>> = row
         .knobs
@@ -424,7 +436,7 @@ async fn burst(
     let took = seen.last.unwrap_or(begun).duration_since(begun);
     let later_s = took.saturating_sub(MINUTE).as_secs_f64();
     let to_be_had = (row.rules.quota - row.rules.others) * later_s;
-    Ok(Came {
+    Ok(ArrivalCounts {
         refused: seen.refused,
         took,
         used: (later_s > 1.0).then(|| seen.served_later as f64 / to_be_had),

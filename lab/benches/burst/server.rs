@@ -52,7 +52,7 @@ pub struct Rules {
 
 /// The requests received.
 #[derive(Default)]
-pub struct Seen {
+pub struct ReceivedRequests {
     /// The answered requests of the burst's key.
     served_at: VecDeque<Instant>,
     level: f64,
@@ -72,7 +72,7 @@ pub struct Seen {
 struct Server {
     rules: Rules,
     begun: Instant,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ReceivedRequests>>,
 }
 
 /// The key of the burst.
@@ -81,8 +81,8 @@ pub const BURST: &str = "burst";
 pub const MINUTE: Duration = Duration::from_secs(60);
 
 /// Starts the server on a free port.
-pub async fn start(rules: Rules) -> anyhow::Result<(SocketAddr, Arc<Mutex<Seen>>)> {
-    let seen = Arc::new(Mutex::new(Seen::default()));
+pub async fn start(rules: Rules) -> anyhow::Result<(SocketAddr, Arc<Mutex<ReceivedRequests>>)> {
+    let seen = Arc::new(Mutex::new(ReceivedRequests::default()));
     let server = Server {
         rules,
         begun: Instant::now(),
@@ -99,7 +99,7 @@ pub async fn start(rules: Rules) -> anyhow::Result<(SocketAddr, Arc<Mutex<Seen>>
 
 impl Rules {
     /// Returns true if a request fits, the rest after it, and the seconds until more fits.
-    fn admit(&self, seen: &mut Seen, begun: Instant, now: Instant) -> (bool, f64, f64) {
+    fn admit(&self, seen: &mut ReceivedRequests, begun: Instant, now: Instant) -> (bool, f64, f64) {
         let second = Duration::from_secs(1);
         match self.counts {
             Counting::Fixed => {

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use flyball_fakes::{Fake, FakeOptions, Fault, Speaks};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Fault};
 
-use crate::Cli;
+use crate::NotifyArgs;
 use crate::report::{Report, count};
 use crate::shed::until_it_flows;
-use crate::world::{Set, World, accounts};
+use crate::world::{NotifyServers, Set, accounts};
 
 const RPS: f64 = 20.0;
 const FAILURES: u64 = 5;
@@ -18,11 +18,11 @@ const COOLDOWN_S: u64 = 10;
 const AT_ONCE: usize = 8;
 
 /// Measures the requests to a dead account.
-pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(cli: &NotifyArgs, report: Report) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let world = World::start(dir.path()).await?;
+    let world = NotifyServers::start(dir.path()).await?;
     let accounts = accounts(3);
-    let fake = Fake::start(Speaks::Twilio, FakeOptions::default()).await?;
+    let fake = Fake::start(FakeProvider::Twilio, FakeOptions::default()).await?;
     world
         .enqueue(0, (cli.dead_s as f64 * RPS * 4.0) as usize)
         .await?;

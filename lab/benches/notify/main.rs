@@ -9,26 +9,27 @@ mod breaker;
 mod choice;
 #[path = "../queue/cpu.rs"]
 mod cpu;
-#[path = "../queue/machine.rs"]
-mod machine;
-#[path = "../queue/report.rs"]
-#[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
-mod report;
 mod send;
+#[path = "../queue/servers.rs"]
+mod servers;
 mod shed;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
+mod support;
 mod windows;
 mod world;
 
 use clap::{Parser, ValueEnum};
 
-use report::Report;
+use support::report::Report;
+use support::{machine, report};
 
 /// Measures notifications on private servers and a fake provider.
 #[derive(Parser, Debug)]
-struct Cli {
+struct NotifyArgs {
     /// Measure only these parts, separated by commas
     #[arg(long, value_delimiter = ',', value_enum)]
-    part: Vec<Part>,
+    part: Vec<BenchPart>,
     /// Parts send and free: messages per round
     #[arg(long, default_value_t = 60_000)]
     messages: usize,
@@ -50,7 +51,8 @@ struct Cli {
     /// Milliseconds until the provider answers
     #[arg(long, default_value_t = 20)]
     answer_ms: u64,
-    /// Part send: seconds of its rate that an account may save up, instead of the pool's setting
+    /// Part send: seconds of its rate that an account may save up, instead of the pool's
+    /// setting
     #[arg(long)]
     key_burst: Option<f64>,
     /// Part shed: seconds for which accounts are watched
@@ -62,16 +64,12 @@ struct Cli {
     /// Part breaker: seconds without answers from an account
     #[arg(long, default_value_t = 60)]
     dead_s: u64,
-    /// Print markdown
-    #[arg(long)]
-    markdown: bool,
-    /// Passed by cargo and ignored
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    report: Report,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Part {
+enum BenchPart {
     /// Throughput and cost of accounts with limits, and the adherence to each limit in every second
     Send,
     /// Maximum throughput of one worker through accounts without limits
@@ -85,30 +83,28 @@ enum Part {
 }
 
 fn main() -> anyhow::Result<std::process::ExitCode> {
-    let cli = Cli::parse();
+    let cli = NotifyArgs::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let report = Report {
-        markdown: cli.markdown,
-    };
+    let report = cli.report;
     let mut broken = Vec::new();
     runtime.block_on(async {
         let dir = tempfile::tempdir()?;
         {
-            let world = world::World::start(dir.path()).await?;
-            machine::describe(report, &world.queue, dir.path()).await?;
+            let world = world::NotifyServers::start(dir.path()).await?;
+            servers::describe(report, &world.queue, dir.path()).await?;
         }
-        for part in Part::value_variants()
+        for part in BenchPart::value_variants()
             .iter()
             .filter(|part| cli.part.is_empty() || cli.part.contains(part))
         {
             match part {
-                Part::Send => broken.extend(send::measure(&cli, report, true).await?),
-                Part::Free => broken.extend(send::measure(&cli, report, false).await?),
-                Part::Choice => choice::measure(report),
-                Part::Shed => broken.extend(shed::measure(&cli, report).await?),
-                Part::Breaker => breaker::measure(&cli, report).await?,
+                BenchPart::Send => broken.extend(send::measure(&cli, report, true).await?),
+                BenchPart::Free => broken.extend(send::measure(&cli, report, false).await?),
+                BenchPart::Choice => choice::measure(report),
+                BenchPart::Shed => broken.extend(shed::measure(&cli, report).await?),
+                BenchPart::Breaker => breaker::measure(&cli, report).await?,
             }
         }
         machine::load(report);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use flyball_fakes::{Fake, FakeOptions, Latency, Speaks, WindowQuota};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Latency, WindowQuota};
 
-use crate::Cli;
+use crate::NotifyArgs;
 use crate::cpu::{Cpu, resident_mib};
 use crate::report::{Report, count, median};
-use crate::windows::{Most, seconds};
-use crate::world::{Set, World, accounts, now_s, recipient};
+use crate::windows::{PeakRate, seconds};
+use crate::world::{NotifyServers, Set, accounts, now_s, recipient};
 
 /// The multiple of a limit up to which it counts as kept.
 const TOLERANCE: f64 = 1.01;
@@ -25,9 +25,9 @@ const STEADY: (f64, f64) = (0.1, 0.9);
 
 const LONGEST: Duration = Duration::from_secs(600);
 
-struct Round {
+struct SendRound {
     per_second: Vec<f64>,
-    most: Most,
+    most: PeakRate,
     refused: u64,
     /// The CPU-seconds of the servers and the worker for 1,000 messages.
     cpu: Cpu,
@@ -43,7 +43,11 @@ struct Round {
 }
 
 /// Runs the rounds and returns the violations.
-pub async fn measure(cli: &Cli, report: Report, is_limited: bool) -> anyhow::Result<Vec<String>> {
+pub async fn measure(
+    cli: &NotifyArgs,
+    report: Report,
+    is_limited: bool,
+) -> anyhow::Result<Vec<String>> {
     let title = match is_limited {
         true => format!(
             "{} messages through {} accounts of {} a second each",
@@ -93,9 +97,16 @@ pub async fn measure(cli: &Cli, report: Report, is_limited: bool) -> anyhow::Res
     Ok(broken)
 }
 
-fn row(table: &crate::report::Table, name: &str, rounds: &[&Round], cli: &Cli, is_limited: bool) {
-    let middle = |of: fn(&Round) -> f64| median(rounds.iter().map(|round| of(round)));
-    let worst = |of: fn(&Round) -> f64| rounds.iter().map(|round| of(round)).fold(0.0, f64::max);
+fn row(
+    table: &crate::report::Table,
+    name: &str,
+    rounds: &[&SendRound],
+    cli: &NotifyArgs,
+    is_limited: bool,
+) {
+    let middle = |of: fn(&SendRound) -> f64| median(rounds.iter().map(|round| of(round)));
+    let worst =
+        |of: fn(&SendRound) -> f64| rounds.iter().map(|round| of(round)).fold(0.0, f64::max);
     let kept = |most: f64| match is_limited {
         true => format!(
             "{most:.0} of {:.0} ({})",
@@ -139,9 +150,9 @@ fn row(table: &crate::report::Table, name: &str, rounds: &[&Round], cli: &Cli, i
     ]);
 }
 
-async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
+async fn round(cli: &NotifyArgs, is_limited: bool) -> anyhow::Result<SendRound> {
     let dir = tempfile::tempdir()?;
-    let world = World::start(dir.path()).await?;
+    let world = NotifyServers::start(dir.path()).await?;
     let accounts = accounts(cli.accounts);
     let latency = Duration::from_millis(cli.answer_ms);
     let latency = (!latency.is_zero()).then_some(Latency {
@@ -149,7 +160,7 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
         at_once: 10_000,
     });
     let fake = Fake::start(
-        Speaks::Twilio,
+        FakeProvider::Twilio,
         FakeOptions {
             latency,
             tells_delay: true,
@@ -185,9 +196,9 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
     let cpu = to.cpu - from.cpu;
     world.settled(LONGEST).await?;
     let (peak_mib, _) = resident_mib(worker.pid());
-    let round = Round {
+    let round = SendRound {
         per_second: seconds(&fake, &accounts, from.at_s + 1, to.at_s),
-        most: Most::of(&fake, &accounts),
+        most: PeakRate::of(&fake, &accounts),
         refused: fake.totals_of_all().refused,
         cpu: Cpu {
             postgres_s: each(cpu.postgres_s),
@@ -249,10 +260,10 @@ struct Moment {
 
 /// Waits until everything is sent and returns the first and the last moment of the steady part.
 async fn steady(
-    cli: &Cli,
+    cli: &NotifyArgs,
     fake: &Fake,
-    world: &World,
-    worker: &mut crate::world::Worker,
+    world: &NotifyServers,
+    worker: &mut crate::world::WorkerProcess,
 ) -> anyhow::Result<(Moment, Moment)> {
     let begun = Instant::now();
     let mut first = None;
@@ -289,7 +300,7 @@ async fn steady(
 
 /// Returns the time from the claim of a message to the provider's answer in milliseconds: median
 /// and 99th percentile.
-async fn answered_ms(world: &World) -> anyhow::Result<(f64, f64)> {
+async fn answered_ms(world: &NotifyServers) -> anyhow::Result<(f64, f64)> {
     let statement = "select percentile_cont(array[0.5, 0.99]) within group (order by
             extract(epoch from (d.attempts -> -1 ->> 'at')::timestamptz - a.started_at)::float8 * 1000
                 + (d.attempts -> -1 ->> 'ms')::float8)
@@ -302,9 +313,9 @@ async fn answered_ms(world: &World) -> anyhow::Result<(f64, f64)> {
 
 /// Returns the violations: messages that were lost or came twice, and limits that were exceeded.
 async fn broken(
-    cli: &Cli,
+    cli: &NotifyArgs,
     fake: &Fake,
-    world: &World,
+    world: &NotifyServers,
     accounts: &[String],
     is_limited: bool,
 ) -> anyhow::Result<Vec<String>> {
@@ -332,7 +343,7 @@ async fn broken(
             cli.messages
         ));
     }
-    let most = Most::of(fake, accounts);
+    let most = PeakRate::of(fake, accounts);
     if is_limited && f64::from(most.fixed.max(most.sliding)) > cli.rps * TOLERANCE {
         broken.push(format!(
             "an account of {} a second got {} in a second, {} in any",

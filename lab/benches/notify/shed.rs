@@ -6,12 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-use flyball_fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Fault, ThrottleScope, WindowQuota};
 
-use crate::Cli;
+use crate::NotifyArgs;
 use crate::report::{Report, count, median};
 use crate::windows::seconds;
-use crate::world::{Set, Worker, World, accounts, now_s};
+use crate::world::{NotifyServers, Set, WorkerProcess, accounts, now_s};
 
 /// The provider's quota of each account, in messages per second.
 const RPS: f64 = 150.0;
@@ -29,7 +29,7 @@ const BLOCK: Duration = Duration::from_secs(600);
 const TOLERANCE: f64 = 1.01;
 
 /// Measures with and without shedding and returns the violations.
-pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<Vec<String>> {
+pub async fn measure(cli: &NotifyArgs, report: Report) -> anyhow::Result<Vec<String>> {
     let title = format!(
         "one of {ACCOUNTS} accounts of {RPS} a second is blocked, watched for {} s",
         cli.shed_s
@@ -68,7 +68,7 @@ pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<Vec<String>> {
     Ok(broken)
 }
 
-struct Seen {
+struct ShedMeasurement {
     before: f64,
     after: f64,
     most: u32,
@@ -76,12 +76,12 @@ struct Seen {
     none_after_s: Option<f64>,
 }
 
-async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
+async fn watch(cli: &NotifyArgs, shedding: bool) -> anyhow::Result<ShedMeasurement> {
     let dir = tempfile::tempdir()?;
-    let world = World::start(dir.path()).await?;
+    let world = NotifyServers::start(dir.path()).await?;
     let accounts = accounts(ACCOUNTS);
     let fake = Fake::start(
-        Speaks::Twilio,
+        FakeProvider::Twilio,
         FakeOptions {
             tells_delay: true,
             ..FakeOptions::default()
@@ -156,7 +156,7 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
         .map(|second| second.accepted + second.refused)
         .max()
         .unwrap_or(0);
-    let seen = Seen {
+    let seen = ShedMeasurement {
         before,
         after,
         most,
@@ -170,7 +170,7 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
 }
 
 /// Waits for the first message.
-pub async fn until_it_flows(fake: &Fake, worker: &mut Worker) -> anyhow::Result<()> {
+pub async fn until_it_flows(fake: &Fake, worker: &mut WorkerProcess) -> anyhow::Result<()> {
     let until = Instant::now() + Duration::from_secs(60);
     while fake.totals_of_all().accepted == 0 {
         worker.check()?;

@@ -4,14 +4,14 @@ use flyball_fakes::{Fake, SecondTotals};
 
 /// The most messages of one account within a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Most {
+pub struct PeakRate {
     /// The most in a second of the clock, as providers count.
     pub fixed: u32,
     /// The most in any second, wherever it begins.
     pub sliding: u32,
 }
 
-impl Most {
+impl PeakRate {
     /// Returns the most of any of these accounts; `fixed` includes refused messages, because they
     /// were sent.
     pub fn of(fake: &Fake, accounts: &[String]) -> Self {

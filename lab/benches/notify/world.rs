@@ -23,7 +23,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_flyball-lab");
 pub const POOL: &str = "sms";
 
 /// Postgres and Redis of one round, which stop when dropped.
-pub struct World {
+pub struct NotifyServers {
     pub queue: Queue,
     /// The servers' processes.
     pub servers: Servers,
@@ -51,7 +51,7 @@ pub fn accounts(many: usize) -> Vec<String> {
     (1..=many).map(|n| format!("AC{n:03}")).collect()
 }
 
-impl World {
+impl NotifyServers {
     /// Starts servers in `dir`, in place of those of an earlier world, and migrates.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
         let options = SpawnOptions {
@@ -111,7 +111,7 @@ impl World {
     }
 
     /// Starts a worker process that only runs jobs.
-    pub fn worker(&self, set: &Set<'_>) -> anyhow::Result<Worker> {
+    pub fn worker(&self, set: &Set<'_>) -> anyhow::Result<WorkerProcess> {
         let config = self.dir.join("worker.toml");
         fs::write(&config, settings(set)?)?;
         let log = File::options()
@@ -132,7 +132,7 @@ impl World {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        Ok(Worker {
+        Ok(WorkerProcess {
             child: command.spawn()?,
             log: self.dir.join("worker.log"),
         })
@@ -206,12 +206,12 @@ fn settings(set: &Set<'_>) -> anyhow::Result<String> {
 }
 
 /// A worker process, killed when dropped.
-pub struct Worker {
+pub struct WorkerProcess {
     child: Child,
     log: PathBuf,
 }
 
-impl Worker {
+impl WorkerProcess {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -239,7 +239,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

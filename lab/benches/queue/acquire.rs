@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use flyball::throttle::{AcquireRequest, LaneRequest, MAX_LANES_PER_ASK, Name};
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::report::{Report, count, median};
-use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
 
 const CALLS: usize = 500;
 
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     let table = report.table(
         "asking a throttle for tokens, one client",

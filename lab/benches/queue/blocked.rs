@@ -6,12 +6,12 @@ use std::time::Duration;
 use flyball::throttle::Name;
 use futures_util::future::try_join_all;
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::drain::size;
 use crate::fill::{self, Group};
 use crate::report::{Report, against, count, median};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
-use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
 
 /// The least share of its rate that a drain must keep.
 const GOAL: f64 = 0.9;
@@ -72,7 +72,7 @@ impl Blocked {
 }
 
 /// Measures every kind of blocked lanes beside none, by the bare statements and by the runner.
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     let (jobs, lanes) = if cli.full {
         (1_000_000, 50_000)
     } else {
@@ -146,8 +146,8 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 }
 
 async fn once(
-    world: &World,
-    cli: &Cli,
+    world: &QueueServers,
+    cli: &QueueArgs,
     blocked: Blocked,
     drainer: Drainer<'_>,
 ) -> anyhow::Result<Ran> {
@@ -179,7 +179,7 @@ async fn once(
 }
 
 /// Pauses every key of a group for longer than any run takes.
-async fn pause(world: &World, name: &str, lanes: i64) -> anyhow::Result<()> {
+async fn pause(world: &QueueServers, name: &str, lanes: i64) -> anyhow::Result<()> {
     let throttle = Name::new(THROTTLE)?;
     for from in (0..lanes).step_by(100) {
         let keys: Vec<String> = (from..(from + 100).min(lanes))

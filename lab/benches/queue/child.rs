@@ -25,7 +25,7 @@ const TELL_EVERY: Duration = Duration::from_millis(5);
 
 /// The parameters of the child.
 #[derive(Args, Clone, Debug)]
-pub struct ChildArgs {
+pub struct DrainArgs {
     /// The queue.
     #[arg(long)]
     pub database_url: String,
@@ -44,7 +44,7 @@ pub struct ChildArgs {
 }
 
 /// Runs until standard input closes.
-pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
+pub async fn run(args: DrainArgs) -> anyhow::Result<()> {
     let done = Arc::new(AtomicU64::new(0));
     let mut lines = stdin_lines();
     if args.clients == 0 {
@@ -55,7 +55,7 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
 }
 
 /// Drains with the runner: throttles, fences and history.
-async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
+async fn runner(args: &DrainArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
     let queue = Queue::connect(&args.database_url, 10, Duration::from_secs(20)).await?;
     let store = Arc::new(RedisStore::connect(&args.redis_url, "")?);
     say("ready");
@@ -80,7 +80,7 @@ async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
 }
 
 /// Drains with the bare statements, as fast as a minimal loop can send them.
-async fn floor(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
+async fn floor(args: &DrainArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
     let queue = Queue::connect(
         &args.database_url,
         args.clients as u32,

@@ -8,8 +8,8 @@ use crate::fill::{self, Group};
 use crate::report::{Report, against, count, median, ratio};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
 use crate::statements;
-use crate::world::{FAR_ABOVE, THROTTLE, World};
-use crate::{Cli, Variant};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
+use crate::{QueueArgs, Variant};
 
 /// The least share of the floor's rate that the runner must reach.
 const GOAL_OF_FLOOR: f64 = 0.7;
@@ -33,7 +33,7 @@ struct Cell {
 
 /// A way to drain one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum DrainMethod {
     Floor(usize),
     Runner(&'static str),
 }
@@ -77,7 +77,7 @@ pub fn size(batch: usize, full: bool) -> (u64, u64) {
 }
 
 /// Measures every cell of the matrix.
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     let table = report.table(
         "draining: the bare claim and finish statements, and the runner through a throttle",
         &[
@@ -92,7 +92,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
             "cpu",
         ],
     );
-    let mut seen: BTreeMap<(Cell, Way), Medians> = BTreeMap::new();
+    let mut seen: BTreeMap<(Cell, DrainMethod), Medians> = BTreeMap::new();
     let mut filled = None;
     for cell in cells(cli) {
         let plural = if cell.lanes == 1 { "lane" } else { "lanes" };
@@ -113,18 +113,18 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         for (way, rounds) in &measured {
             let medians = Medians::of(rounds);
             let name = match way {
-                Way::Floor(clients) => format!("{label}: floor x{clients}"),
-                Way::Runner(rps) => format!(
+                DrainMethod::Floor(clients) => format!("{label}: floor x{clients}"),
+                DrainMethod::Runner(rps) => format!(
                     "{label}: runner {}",
                     if *rps == "-1" { "free" } else { "finite" }
                 ),
             };
             let (wall, cpu) = match (way, floor) {
-                (Way::Runner(_), Some(floor)) if cell.batch >= GOAL_BATCH => (
+                (DrainMethod::Runner(_), Some(floor)) if cell.batch >= GOAL_BATCH => (
                     against(medians.per_s / floor.per_s, GOAL_OF_FLOOR, true),
                     against(medians.per_both_s / floor.per_both_s, GOAL_OF_FLOOR, true),
                 ),
-                (Way::Runner(_), Some(floor)) => (
+                (DrainMethod::Runner(_), Some(floor)) => (
                     ratio(medians.per_s / floor.per_s),
                     ratio(medians.per_both_s / floor.per_both_s),
                 ),
@@ -136,7 +136,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
                 count(medians.per_postgres_s),
                 count(medians.per_flyball_s),
                 count(medians.per_both_s),
-                if *way == Way::Runner("-1") || *way == Way::Runner(FAR_ABOVE) {
+                if *way == DrainMethod::Runner("-1") || *way == DrainMethod::Runner(FAR_ABOVE) {
                     count(medians.per_redis_s)
                 } else {
                     "-".into()
@@ -154,7 +154,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 
 /// Returns the cells of the matrix; the short form leaves out those that cost minutes and reveal
 /// little.
-fn cells(cli: &Cli) -> Vec<Cell> {
+fn cells(cli: &QueueArgs) -> Vec<Cell> {
     let lanes = cli.lanes.clone().unwrap_or_else(|| {
         if cli.full {
             vec![1, 10_000, 100_000]
@@ -197,22 +197,26 @@ fn cells(cli: &Cli) -> Vec<Cell> {
 /// Measures all ways through a cell in turns, so that a busy minute of the machine affects all
 /// alike.
 async fn measure_cell(
-    world: &World,
-    cli: &Cli,
+    world: &QueueServers,
+    cli: &QueueArgs,
     cell: Cell,
     filled: &mut Option<(i64, i64)>,
-) -> anyhow::Result<BTreeMap<Way, Vec<Ran>>> {
+) -> anyhow::Result<BTreeMap<DrainMethod, Vec<Ran>>> {
     let mut ways = Vec::new();
     if cli.variant.contains(&Variant::Floor) {
-        ways.extend(cli.clients.iter().map(|clients| Way::Floor(*clients)));
+        ways.extend(
+            cli.clients
+                .iter()
+                .map(|clients| DrainMethod::Floor(*clients)),
+        );
     }
     if cli.variant.contains(&Variant::Free) {
-        ways.push(Way::Runner("-1"));
+        ways.push(DrainMethod::Runner("-1"));
     }
     if cli.variant.contains(&Variant::Finite) {
-        ways.push(Way::Runner(FAR_ABOVE));
+        ways.push(DrainMethod::Runner(FAR_ABOVE));
     }
-    let mut measured: BTreeMap<Way, Vec<Ran>> = BTreeMap::new();
+    let mut measured: BTreeMap<DrainMethod, Vec<Ran>> = BTreeMap::new();
     // A deep backlog is kept from one batch size to the next; the jobs taken from it are replaced
     // before each run.
     if *filled != Some((cell.lanes, cell.backlog)) {
@@ -236,7 +240,12 @@ async fn measure_cell(
     Ok(measured)
 }
 
-async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<Ran> {
+async fn once(
+    world: &QueueServers,
+    cli: &QueueArgs,
+    cell: Cell,
+    way: DrainMethod,
+) -> anyhow::Result<Ran> {
     let (warm, measured) = size(cell.batch, cli.full);
     // The first discovery of so many lanes belongs to the warm-up.
     let found = if cell.batch >= 100 {
@@ -258,8 +267,8 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
     fill::add(&world.pool, group, missing.max(0)).await?;
     fill::settle(&world.pool).await?;
     let drainer = match way {
-        Way::Floor(clients) => Drainer::Floor { clients, group: "" },
-        Way::Runner(rps) => {
+        DrainMethod::Floor(clients) => Drainer::Floor { clients, group: "" },
+        DrainMethod::Runner(rps) => {
             world.knobs(THROTTLE, &[("rps", rps)]).await?;
             Drainer::Runner { processes: 1 }
         }
@@ -270,7 +279,7 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
     }
     // Each client of the bare loop holds one batch; the runner claims whatever has room, which
     // comes close to its concurrency.
-    let batch = if let Way::Runner(_) = way {
+    let batch = if let DrainMethod::Runner(_) = way {
         cell.batch * cli.in_flight
     } else {
         cell.batch
@@ -311,17 +320,17 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
 }
 
 /// Returns the medians of the fastest number of clients, which are the floor.
-fn best_floor(measured: &BTreeMap<Way, Vec<Ran>>) -> Option<Medians> {
+fn best_floor(measured: &BTreeMap<DrainMethod, Vec<Ran>>) -> Option<Medians> {
     let floors = measured
         .iter()
-        .filter(|(way, _)| matches!(way, Way::Floor(_)));
+        .filter(|(way, _)| matches!(way, DrainMethod::Floor(_)));
     floors
         .map(|(_, rounds)| Medians::of(rounds))
         .max_by(|a, b| a.per_s.total_cmp(&b.per_s))
 }
 
 /// Compares many lanes with one, and deep backlogs with none.
-fn compare(report: Report, seen: &BTreeMap<(Cell, Way), Medians>) {
+fn compare(report: Report, seen: &BTreeMap<(Cell, DrainMethod), Medians>) {
     let table = report.table(
         "what many lanes and deep backlogs cost",
         &["of the same batch and way", "wall", "cpu of both"],
@@ -342,12 +351,12 @@ fn compare(report: Report, seen: &BTreeMap<(Cell, Way), Medians>) {
     };
     for ((cell, way), medians) in seen
         .iter()
-        .filter(|((_, way), _)| matches!(way, Way::Runner(_) | Way::Floor(2)))
+        .filter(|((_, way), _)| matches!(way, DrainMethod::Runner(_) | DrainMethod::Floor(2)))
     {
         let name = match way {
-            Way::Floor(clients) => format!("floor x{clients}"),
-            Way::Runner("-1") => "runner free".to_owned(),
-            Way::Runner(_) => "runner finite".to_owned(),
+            DrainMethod::Floor(clients) => format!("floor x{clients}"),
+            DrainMethod::Runner("-1") => "runner free".to_owned(),
+            DrainMethod::Runner(_) => "runner finite".to_owned(),
         };
         if cell.lanes > 1
             && let Some(base) = seen.get(&(Cell { lanes: 1, ..*cell }, *way))

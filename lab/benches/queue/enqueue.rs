@@ -7,11 +7,11 @@ use flyball::jobs::{NewJob, Queue};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, Row};
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::cpu::{Cpu, Servers};
 use crate::fill;
 use crate::report::{Report, against, count, median};
-use crate::world::{THROTTLE, World};
+use crate::world::{QueueServers, THROTTLE};
 
 // The columns of a job as its producer sets them, without defaults that have a cost of their own.
 const PLAIN: &str = "
@@ -43,7 +43,7 @@ const GOAL_BULK: f64 = 0.5;
 
 /// The wall-clock time and Postgres' CPU time of one turn.
 #[derive(Clone, Copy)]
-struct Turn {
+struct EnqueueRound {
     rows: f64,
     wall_s: f64,
     postgres_s: f64,
@@ -53,11 +53,11 @@ async fn turn<F: Future<Output = anyhow::Result<()>>>(
     servers: &Servers,
     rows: i64,
     work: F,
-) -> anyhow::Result<Turn> {
+) -> anyhow::Result<EnqueueRound> {
     let (begun, before): (Instant, Cpu) = (Instant::now(), servers.spent(&[]));
     work.await?;
     let cpu = servers.spent(&[]) - before;
-    Ok(Turn {
+    Ok(EnqueueRound {
         rows: rows as f64,
         wall_s: begun.elapsed().as_secs_f64(),
         postgres_s: cpu.postgres_s,
@@ -65,7 +65,7 @@ async fn turn<F: Future<Output = anyhow::Result<()>>>(
 }
 
 /// Measures single rows and bulks.
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     fill::clear(&world.pool).await?;
     let table = report.table(
         "enqueue on one connection",
@@ -178,7 +178,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 fn row(
     table: &crate::report::Table,
     name: &str,
-    turns: &[Turn],
+    turns: &[EnqueueRound],
     of_bare: Option<(f64, f64, f64, bool)>,
 ) {
     let (wall, cpu) = match of_bare {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::process::{Child, Command};
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::fill::{self, Group};
 use crate::report::{Report, count, median, quantile};
 use crate::run::{Drainer, Run, run};
-use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
 
 /// The most milliseconds that a list may take.
 const GOAL_MS: f64 = 50.0;
@@ -54,7 +54,12 @@ const OTHERS: &[&str] = &[
     "delete from flyball.ready r using flyball.scheduled s where r.lane_id = s.lane_id and r.job_id = s.job_id",
 ];
 
-pub async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) -> anyhow::Result<()> {
+pub async fn measure(
+    world: &QueueServers,
+    cli: &QueueArgs,
+    report: Report,
+    dir: &Path,
+) -> anyhow::Result<()> {
     let (lanes, jobs) = if cli.full {
         (100_000, 5_000_000)
     } else {
@@ -170,7 +175,7 @@ struct Served {
 }
 
 impl Served {
-    async fn start(world: &World, dir: &Path) -> anyhow::Result<Self> {
+    async fn start(world: &QueueServers, dir: &Path) -> anyhow::Result<Self> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?
             .local_addr()?
             .port();

@@ -13,14 +13,15 @@ mod drain;
 mod enqueue;
 mod fill;
 mod lists;
-mod machine;
 mod memory;
 mod pinned;
 mod processes;
-mod report;
 mod run;
+mod servers;
 mod statements;
 mod storm;
+#[path = "../support/mod.rs"]
+mod support;
 mod trickle;
 mod world;
 
@@ -29,26 +30,24 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand, ValueEnum};
 use futures_util::FutureExt;
 
-use report::Report;
-use world::World;
+use support::report::Report;
+use support::{machine, report};
+use world::QueueServers;
 
 /// Measures the queue on private servers.
 #[derive(Parser, Debug)]
-struct Cli {
+struct QueueArgs {
     #[command(subcommand)]
-    command: Option<Hidden>,
+    command: Option<QueueProcess>,
     /// Long form: 100,000 lanes and five million waiting jobs; takes about an hour
     #[arg(long)]
     full: bool,
     /// Measure only these cases, separated by commas
     #[arg(long, value_delimiter = ',', value_enum)]
-    only: Vec<Case>,
+    only: Vec<QueueCase>,
     /// Rounds per median; 3, or 5 in the long form
     #[arg(long)]
     rounds: Option<usize>,
-    /// Print markdown
-    #[arg(long)]
-    markdown: bool,
     /// Directory for the servers' data; a new one below the system's temporary directory
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -76,20 +75,19 @@ struct Cli {
     /// Print every round on standard error
     #[arg(long)]
     verbose: bool,
-    /// Passed by cargo and ignored
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    report: Report,
 }
 
 #[derive(Subcommand, Debug)]
-enum Hidden {
+enum QueueProcess {
     /// A process that drains; started by this program itself
     #[command(hide = true)]
-    Child(child::ChildArgs),
+    Child(child::DrainArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Case {
+enum QueueCase {
     /// The bare statements and the runner, for batches, lanes and backlogs
     Drain,
     /// Single and bulk enqueue beside bare inserts
@@ -122,19 +120,19 @@ enum Variant {
     Finite,
 }
 
-impl Cli {
+impl QueueArgs {
     fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.full { 5 } else { 3 }).max(1)
     }
 }
 
 fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let cli = QueueArgs::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     match cli.command {
-        Some(Hidden::Child(args)) => runtime.block_on(child::run(args)),
+        Some(QueueProcess::Child(args)) => runtime.block_on(child::run(args)),
         None => {
             let (dir, _kept) = match &cli.dir {
                 Some(dir) => {
@@ -147,11 +145,9 @@ fn main() -> anyhow::Result<()> {
                 }
             };
             runtime.block_on(async {
-                let world = World::start(&dir, cli.statements).await?;
-                let report = Report {
-                    markdown: cli.markdown,
-                };
-                machine::describe(report, &world.queue, &dir).await?;
+                let world = QueueServers::start(&dir, cli.statements).await?;
+                let report = cli.report;
+                servers::describe(report, &world.queue, &dir).await?;
                 measure(&world, &cli, report, &dir).await;
                 machine::load(report);
                 Ok(())
@@ -161,23 +157,23 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Runs the cases; a failed case does not stop the others.
-async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) {
-    for case in Case::value_variants() {
+async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report, dir: &Path) {
+    for case in QueueCase::value_variants() {
         if !cli.only.is_empty() && !cli.only.contains(case) {
             continue;
         }
         let measuring = async {
             match case {
-                Case::Drain => drain::measure(world, cli, report).await,
-                Case::Enqueue => enqueue::measure(world, cli, report).await,
-                Case::Trickle => trickle::measure(world, cli, report).await,
-                Case::Storm => storm::measure(world, cli, report).await,
-                Case::Blocked => blocked::measure(world, cli, report).await,
-                Case::Pinned => pinned::measure(world, cli, report).await,
-                Case::Processes => processes::measure(world, cli, report).await,
-                Case::Memory => memory::measure(world, cli, report).await,
-                Case::Lists => lists::measure(world, cli, report, dir).await,
-                Case::Acquire => acquire::measure(world, cli, report).await,
+                QueueCase::Drain => drain::measure(world, cli, report).await,
+                QueueCase::Enqueue => enqueue::measure(world, cli, report).await,
+                QueueCase::Trickle => trickle::measure(world, cli, report).await,
+                QueueCase::Storm => storm::measure(world, cli, report).await,
+                QueueCase::Blocked => blocked::measure(world, cli, report).await,
+                QueueCase::Pinned => pinned::measure(world, cli, report).await,
+                QueueCase::Processes => processes::measure(world, cli, report).await,
+                QueueCase::Memory => memory::measure(world, cli, report).await,
+                QueueCase::Lists => lists::measure(world, cli, report, dir).await,
+                QueueCase::Acquire => acquire::measure(world, cli, report).await,
             }
         };
         match std::panic::AssertUnwindSafe(measuring).catch_unwind().await {

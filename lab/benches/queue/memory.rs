@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::fill::{self, Group};
 use crate::report::{Report, count, median};
 use crate::run::{Drainer, Run, run};
-use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
 
 /// The goals in MiB, for a plain drain, and with many lanes and a deep backlog: 30 and 100 MB.
 const GOALS_MIB: (f64, f64) = (28.6, 95.4);
 
 /// Measures the memory in both cases.
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     let table = report.table(
         "memory of a worker process",

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, Row};
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::fill::{self, Group};
 use crate::report::{Report, against, count, median};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
 use crate::statements;
-use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
 
 /// The least share of an undisturbed drain's rate that the later half of a drain must keep.
 const GOAL: f64 = 0.75;
@@ -25,7 +25,7 @@ struct Pinned {
 }
 
 /// Measures drains with and without a reader, by the bare statements and by the runner.
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     let table = report.table(
         "a long drain beside an idle REPEATABLE READ reader, batch 500",
@@ -97,8 +97,8 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 }
 
 async fn once(
-    world: &World,
-    cli: &Cli,
+    world: &QueueServers,
+    cli: &QueueArgs,
     lanes: i64,
     drainer: Drainer<'_>,
     pinned: bool,
@@ -159,7 +159,7 @@ async fn once(
 }
 
 /// Returns the size of a table's heap and of its indexes, in MiB.
-async fn size_mib(world: &World, table: &str) -> anyhow::Result<(f64, f64)> {
+async fn size_mib(world: &QueueServers, table: &str) -> anyhow::Result<(f64, f64)> {
     let sizes = "select pg_relation_size($1::regclass) / 1048576.0::float8, pg_indexes_size($1::regclass) / 1048576.0::float8";
     let row = sqlx::query(sizes)
         .bind(table)

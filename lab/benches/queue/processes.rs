@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::drain::size;
 use crate::fill::{self, Group};
 use crate::report::{Report, count, median, ratio};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
-use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
 
 const BATCH: usize = 100;
 
 /// Measures one, two and four processes.
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     let table = report.table(
         "worker processes on one queue, concurrency 100 each",
@@ -63,7 +63,12 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     Ok(())
 }
 
-async fn once(world: &World, cli: &Cli, lanes: i64, processes: usize) -> anyhow::Result<Ran> {
+async fn once(
+    world: &QueueServers,
+    cli: &QueueArgs,
+    lanes: i64,
+    processes: usize,
+) -> anyhow::Result<Ran> {
     let (warm, measured) = size(BATCH, cli.full);
     fill::clear(&world.pool).await?;
     let jobs = (warm + measured + measured / 2) as i64;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::cpu::{Cpu, resident_mib};
-use crate::world::World;
+use crate::world::QueueServers;
 
 /// The interval at which the driver checks the counts.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -106,7 +106,7 @@ struct Drain {
 }
 
 impl Drain {
-    fn start(world: &World, batch: usize, drainer: Drainer<'_>) -> anyhow::Result<Self> {
+    fn start(world: &QueueServers, batch: usize, drainer: Drainer<'_>) -> anyhow::Result<Self> {
         let (clients, group) = match drainer {
             Drainer::Floor { clients, group } => (clients, group),
             Drainer::Runner { .. } => (0, ""),
@@ -182,13 +182,13 @@ impl Drain {
 }
 
 /// A moment of a run.
-struct Mark {
+struct Snapshot {
     at: Instant,
     cpu: Cpu,
     jobs: f64,
 }
 
-fn between(from: &Mark, to: &Mark) -> Stretch {
+fn between(from: &Snapshot, to: &Snapshot) -> Stretch {
     Stretch {
         jobs: to.jobs - from.jobs,
         wall_s: (to.at - from.at).as_secs_f64(),
@@ -197,7 +197,7 @@ fn between(from: &Mark, to: &Mark) -> Stretch {
 }
 
 /// Starts the processes, measures the run, and stops them.
-pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
+pub async fn run(world: &QueueServers, what: Run<'_>) -> anyhow::Result<Ran> {
     let processes = match what.drainer {
         Drainer::Floor { .. } => 1,
         Drainer::Runner { processes } => processes,
@@ -250,7 +250,12 @@ pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
 ///
 /// A job counts only when its end is written, so the history is counted if it is short enough for
 /// that to cost nothing; on a long drain the handlers' own count is close enough.
-async fn mark(world: &World, pids: &[u32], drains: &[Drain], exact: bool) -> anyhow::Result<Mark> {
+async fn mark(
+    world: &QueueServers,
+    pids: &[u32],
+    drains: &[Drain],
+    exact: bool,
+) -> anyhow::Result<Snapshot> {
     let (at, cpu, handled) = (Instant::now(), world.servers.spent(pids), total(drains));
     let jobs = if exact {
         let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt")
@@ -260,7 +265,7 @@ async fn mark(world: &World, pids: &[u32], drains: &[Drain], exact: bool) -> any
     } else {
         handled as f64
     };
-    Ok(Mark { at, cpu, jobs })
+    Ok(Snapshot { at, cpu, jobs })
 }
 
 fn total(drains: &[Drain]) -> u64 {

@@ -13,10 +13,10 @@ use sqlx::{Connection, PgConnection};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::fill;
 use crate::report::{Report, count, median, quantile};
-use crate::world::{THROTTLE, World};
+use crate::world::{QueueServers, THROTTLE};
 
 /// The throttle of the crowd, and its rate in jobs per second.
 const CROWD: (&str, &str) = ("crowd", "1000");
@@ -53,7 +53,7 @@ from fresh";
 const PROBE: &str = "
 select job_id from flyball.enqueue('noop', $1, $2, priority => $3, run_at => clock_timestamp() + make_interval(secs => $4))";
 
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     let jobs = if cli.full { 5_000_000 } else { 300_000 };
     let table = report.table(
         &format!(
@@ -107,7 +107,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 
 /// Returns the lateness of critical jobs and of jobs with the crowd's priority in milliseconds, and
 /// the crowd's jobs promoted per second.
-async fn once(world: &World) -> anyhow::Result<(Vec<f64>, Vec<f64>, f64)> {
+async fn once(world: &QueueServers) -> anyhow::Result<(Vec<f64>, Vec<f64>, f64)> {
     let (sender, mut receiver) = mpsc::unbounded_channel::<(u64, Instant)>();
     let mut kinds = Kinds::default();
     kinds.register_fn("noop", move |job, _| {

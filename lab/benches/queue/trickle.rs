@@ -12,10 +12,10 @@ use sqlx::{Connection, PgConnection};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::Cli;
+use crate::QueueArgs;
 use crate::fill;
 use crate::report::{Report, median, quantile};
-use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
 
 const ENQUEUE: &str = "select job_id from flyball.enqueue('noop', $1, $2, $3)";
 
@@ -25,7 +25,7 @@ const PER_S: u64 = 100;
 /// 99th percentile.
 const GOAL_MS: (f64, f64) = (2.0, 6.0);
 
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     let table = report.table(
         "enqueue to start on an idle system, 100 jobs/s one by one",
         &[
@@ -83,7 +83,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 
 /// Returns the milliseconds from the return and from the start of each enqueue to the start of its
 /// handler.
-async fn once(world: &World, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+async fn once(world: &QueueServers, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     let (sender, mut receiver) = mpsc::unbounded_channel::<(u64, Instant)>();
     let mut kinds = Kinds::default();
     kinds.register_fn("noop", move |job, _| {

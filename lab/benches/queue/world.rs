@@ -23,7 +23,7 @@ pub const THROTTLE: &str = "bench";
 pub const FAR_ABOVE: &str = "10000000";
 
 /// The servers of the whole program, which stop when this is dropped.
-pub struct World {
+pub struct QueueServers {
     pub database_url: String,
     pub redis_url: String,
     /// Connections with the server's own settings, for filling and inspecting.
@@ -36,7 +36,7 @@ pub struct World {
     _running: RunningStack,
 }
 
-impl World {
+impl QueueServers {
     /// Starts Postgres and Redis in `dir` and migrates; with `statements`, Postgres keeps
     /// statistics of every statement.
     pub async fn start(dir: &Path, statements: bool) -> anyhow::Result<Self> {

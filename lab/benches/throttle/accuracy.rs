@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use flyball::throttle::{AcquireRequest, LaneRequest, Name, RedisStore, Store};
 
-use crate::child::What;
+use crate::child::RequestMode;
 use crate::report::{Report, count};
-use crate::world::World;
+use crate::world::ThrottleServer;
 
 /// Rates that are too slow to measure in real time, in tokens per second.
 const VIRTUAL: [&str; 5] = ["0.0001", "0.001", "0.01", "0.1", "0.7"];
@@ -34,7 +34,7 @@ const ALLOWED: f64 = 0.002;
 /// The start of virtual time, in unix microseconds.
 const START: i64 = 1_795_000_000_000_000;
 
-pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
+pub async fn measure(world: &ThrottleServer, report: Report) -> anyhow::Result<()> {
     let columns = [
         "commanded rate, tokens/s",
         "who asks",
@@ -83,7 +83,7 @@ pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
         let throttle = format!("real-{processes}-{rps}");
         world.knobs(&throttle, &[("rps", rps)]).await?;
         let output = world
-            .askers(What::Pace, &throttle, seconds, processes)?
+            .askers(RequestMode::Pace, &throttle, seconds, processes)?
             .go(|| Ok(()))?;
         let read = |line: &String| {
             let (at_us, units) = line.split_once(' ')?;
@@ -112,7 +112,11 @@ pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
 /// Lets each client ask for one token, again after each advised wait.
 ///
 /// Returns the tokens granted after the first one, and the seconds since that one.
-async fn in_virtual_time(world: &World, rps: &str, clients: usize) -> anyhow::Result<(f64, f64)> {
+async fn in_virtual_time(
+    world: &ThrottleServer,
+    rps: &str,
+    clients: usize,
+) -> anyhow::Result<(f64, f64)> {
     let now = Arc::new(AtomicI64::new(START));
     let store = |_| {
         let clock = now.clone();

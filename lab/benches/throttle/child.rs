@@ -23,13 +23,13 @@ pub const LANES: usize = 100;
 
 /// The parameters of the child.
 #[derive(Args, Clone, Debug)]
-pub struct ChildArgs {
+pub struct ClientArgs {
     /// The address of Redis.
     #[arg(long)]
     redis_url: String,
     /// The kind of request.
     #[arg(long, value_enum)]
-    what: What,
+    what: RequestMode,
     /// The throttle and the keys.
     #[arg(long)]
     throttle: String,
@@ -40,7 +40,7 @@ pub struct ChildArgs {
 
 /// The requests of a process.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub enum What {
+pub enum RequestMode {
     /// A script that counts
     Bare,
     /// One token for one key, one request after the other
@@ -55,7 +55,7 @@ pub enum What {
     Pace,
 }
 
-impl What {
+impl RequestMode {
     /// Returns the value on the command line.
     pub fn word(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ impl What {
 }
 
 /// Asks for tokens and prints the results.
-pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
+pub async fn run(args: ClientArgs) -> anyhow::Result<()> {
     let redis: Arc<dyn Store> =
         Arc::new(RedisStore::connect(&args.redis_url, "")?.with_bound(Duration::from_secs(10)));
     let throttle = Name::new(args.throttle.as_str())?;
@@ -92,12 +92,12 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
     let begun = Instant::now();
     let time = Duration::from_secs_f64(args.seconds);
     let decisions = match args.what {
-        What::Bare => bare(&args.redis_url, begun, time).await?,
-        What::Single => asked(&redis, &lanes(1, 1), 1, begun, time).await?,
-        What::One => asked(&redis, &lanes(1, 1), IN_FLIGHT, begun, time).await?,
-        What::Lanes => asked(&redis, &lanes(LANES, 1), IN_FLIGHT, begun, time).await?,
-        What::Leased => return leased(redis, &lanes(1, 1), time).await,
-        What::Pace => return pace(&*redis, &lanes(1, 1_000_000), begun, time).await,
+        RequestMode::Bare => bare(&args.redis_url, begun, time).await?,
+        RequestMode::Single => asked(&redis, &lanes(1, 1), 1, begun, time).await?,
+        RequestMode::One => asked(&redis, &lanes(1, 1), IN_FLIGHT, begun, time).await?,
+        RequestMode::Lanes => asked(&redis, &lanes(LANES, 1), IN_FLIGHT, begun, time).await?,
+        RequestMode::Leased => return leased(redis, &lanes(1, 1), time).await,
+        RequestMode::Pace => return pace(&*redis, &lanes(1, 1_000_000), begun, time).await,
     };
     println!("{decisions} {}", begun.elapsed().as_secs_f64());
     Ok(())

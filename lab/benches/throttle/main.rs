@@ -7,11 +7,10 @@
 
 mod accuracy;
 mod child;
-mod machine;
-#[path = "../queue/report.rs"]
-#[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
-mod report;
 mod speed;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
+mod support;
 #[path = "../../../tests/it/support/redis_server.rs"]
 #[allow(dead_code, reason = "tests stop and kill it as well")]
 mod throttle_redis;
@@ -19,17 +18,18 @@ mod world;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use report::Report;
-use world::World;
+use support::report::Report;
+use support::{machine, report};
+use world::ThrottleServer;
 
 /// Measures throttles on a private Redis.
 #[derive(Parser, Debug)]
-struct Cli {
+struct ThrottleArgs {
     #[command(subcommand)]
-    command: Option<Hidden>,
+    command: Option<ThrottleProcess>,
     /// Measure only these cases, separated by commas
     #[arg(long, value_delimiter = ',', value_enum)]
-    only: Vec<Case>,
+    only: Vec<ThrottleCase>,
     /// Rounds per median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -39,23 +39,19 @@ struct Cli {
     /// Case speed: client processes
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4])]
     processes: Vec<usize>,
-    /// Print markdown
-    #[arg(long)]
-    markdown: bool,
-    /// Passed by cargo and ignored
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    report: Report,
 }
 
 #[derive(Subcommand, Debug)]
-enum Hidden {
+enum ThrottleProcess {
     /// A client process; started by this program itself
     #[command(hide = true)]
-    Child(child::ChildArgs),
+    Child(child::ClientArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Case {
+enum ThrottleCase {
     /// Decisions per second and the cost of each, beside a bare script
     Speed,
     /// Commanded and achieved rates
@@ -63,8 +59,8 @@ enum Case {
 }
 
 fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
-    if let Some(Hidden::Child(args)) = cli.command {
+    let cli = ThrottleArgs::parse();
+    if let Some(ThrottleProcess::Child(args)) = cli.command {
         // One thread, as in a process that is busy with other work.
         return tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -75,20 +71,17 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let (world, report) = (
-            World::start()?,
-            Report {
-                markdown: cli.markdown,
-            },
-        );
-        machine::describe(report, &world)?;
-        for case in Case::value_variants()
+        let (world, report) = (ThrottleServer::start()?, cli.report);
+        machine::describe(report);
+        world.describe(report)?;
+        machine::load(report);
+        for case in ThrottleCase::value_variants()
             .iter()
             .filter(|case| cli.only.is_empty() || cli.only.contains(case))
         {
             match case {
-                Case::Speed => speed::measure(&world, &cli, report).await?,
-                Case::Accuracy => accuracy::measure(&world, report).await?,
+                ThrottleCase::Speed => speed::measure(&world, &cli, report).await?,
+                ThrottleCase::Accuracy => accuracy::measure(&world, report).await?,
             }
         }
         machine::load(report);

@@ -3,15 +3,15 @@
 
 use flyball::throttle::{AcquireRequest, LaneRequest, Name};
 
-use crate::Cli;
-use crate::child::{LANES, What};
+use crate::ThrottleArgs;
+use crate::child::{LANES, RequestMode};
 use crate::report::{Report, against, count, median};
-use crate::world::World;
+use crate::world::ThrottleServer;
 
 /// A case: the request, the throttle, and the knobs along its chain.
-struct Row {
+struct SpeedRow {
     name: &'static str,
-    what: What,
+    what: RequestMode,
     lanes: usize,
     chain: &'static [(&'static str, &'static [(&'static str, &'static str)])],
     /// The goal for one decision, in microseconds of Redis.
@@ -21,31 +21,31 @@ struct Row {
 /// A rate that no machine reaches: the buckets are really counted down, but no request waits.
 const FAR: &str = "100000000";
 
-const ROWS: [Row; 6] = [
-    Row {
+const ROWS: [SpeedRow; 6] = [
+    SpeedRow {
         name: "a bare EVALSHA of an INCR",
-        what: What::Bare,
+        what: RequestMode::Bare,
         lanes: 1,
         chain: &[("bare", &[("rps", FAR)])],
         goal_us: None,
     },
-    Row {
+    SpeedRow {
         name: "one key, one ask after the other",
-        what: What::Single,
+        what: RequestMode::Single,
         lanes: 1,
         chain: &[("one", &[("rps", FAR)])],
         goal_us: None,
     },
-    Row {
+    SpeedRow {
         name: "one key of one throttle",
-        what: What::One,
+        what: RequestMode::One,
         lanes: 1,
         chain: &[("one", &[("rps", FAR)])],
         goal_us: None,
     },
-    Row {
+    SpeedRow {
         name: "tier, throttle, 100 keys a call",
-        what: What::Lanes,
+        what: RequestMode::Lanes,
         lanes: LANES,
         chain: &[
             ("tier", &[("rps", FAR)]),
@@ -53,9 +53,9 @@ const ROWS: [Row; 6] = [
         ],
         goal_us: Some(4.0),
     },
-    Row {
+    SpeedRow {
         name: "the same, each key with its own rate",
-        what: What::Lanes,
+        what: RequestMode::Lanes,
         lanes: LANES,
         chain: &[
             ("tier", &[("rps", FAR)]),
@@ -66,9 +66,9 @@ const ROWS: [Row; 6] = [
         ],
         goal_us: Some(4.0),
     },
-    Row {
+    SpeedRow {
         name: "one key, 20 asks a millisecond, leases",
-        what: What::Leased,
+        what: RequestMode::Leased,
         lanes: 1,
         chain: &[("leased", &[("rps", FAR)])],
         goal_us: None,
@@ -79,14 +79,18 @@ const ROWS: [Row; 6] = [
 const LEASED_GOAL_US: f64 = 1.0;
 
 #[derive(Clone, Copy)]
-struct Round {
+struct SpeedRound {
     per_s: f64,
     client_us: f64,
     redis_us_per_call: f64,
     redis_us: f64,
 }
 
-pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+pub async fn measure(
+    world: &ThrottleServer,
+    cli: &ThrottleArgs,
+    report: Report,
+) -> anyhow::Result<()> {
     for (throttle, knobs) in ROWS.iter().flat_map(|row| row.chain) {
         world.knobs(throttle, knobs).await?;
         // A new bucket begins with one token and fills from the first request on.
@@ -108,7 +112,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         "decisions: eight requests in flight in each process, or one where stated",
         &columns,
     );
-    let mut seen: Vec<Vec<Round>> = vec![Vec::new(); ROWS.len() * cli.processes.len()];
+    let mut seen: Vec<Vec<SpeedRound>> = vec![Vec::new(); ROWS.len() * cli.processes.len()];
     for _ in 0..cli.rounds.max(1) {
         let places = cli
             .processes
@@ -123,12 +127,12 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         .iter()
         .flat_map(|processes| ROWS.iter().map(move |row| (row, *processes)));
     for ((row, processes), rounds) in places.zip(&seen) {
-        let over = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
+        let over = |figure: fn(&SpeedRound) -> f64| median(rounds.iter().map(figure));
         let (client_us, redis_us) = (over(|round| round.client_us), over(|round| round.redis_us));
         table.row([
             format!("{} x{processes}", row.name),
             count(over(|round| round.per_s)),
-            if row.what == What::Leased {
+            if row.what == RequestMode::Leased {
                 against(client_us, LEASED_GOAL_US, false)
             } else {
                 format!("{client_us:.2}")
@@ -143,7 +147,12 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     Ok(())
 }
 
-fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Result<Round> {
+fn once(
+    world: &ThrottleServer,
+    row: &SpeedRow,
+    processes: usize,
+    seconds: f64,
+) -> anyhow::Result<SpeedRound> {
     let throttle = row.chain[row.chain.len() - 1].0;
     let mut redis = world.redis()?;
     let askers = world.askers(row.what, throttle, seconds, processes)?;
@@ -164,11 +173,11 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
         known_decisions += known;
     }
     let (calls, redis_us) = scripts(&mut redis)?;
-    Ok(Round {
+    Ok(SpeedRound {
         per_s,
         client_us: busy_s * 1e6 / decisions,
         redis_us_per_call: redis_us / calls,
-        redis_us: if row.what == What::Leased {
+        redis_us: if row.what == RequestMode::Leased {
             redis_us / known_decisions
         } else {
             redis_us / calls / row.lanes as f64

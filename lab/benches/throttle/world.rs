@@ -7,19 +7,20 @@ use std::sync::Arc;
 use anyhow::Context;
 use flyball::throttle::{Change, Name, RedisStore, Store};
 
-use crate::child::What;
+use crate::child::RequestMode;
+use crate::report::Report;
 use crate::throttle_redis::Server;
 
 /// The Redis of the whole program, which stops when this is dropped.
-pub struct World {
+pub struct ThrottleServer {
     pub store: Arc<dyn Store>,
     server: Server,
 }
 
 /// Processes that are ready to ask for tokens.
-pub struct Askers(Vec<Child>);
+pub struct ClientProcesses(Vec<Child>);
 
-impl World {
+impl ThrottleServer {
     /// Starts Redis. Must be called inside a Tokio runtime.
     pub fn start() -> anyhow::Result<Self> {
         let server = Server::start();
@@ -31,6 +32,19 @@ impl World {
 
     pub fn url(&self) -> String {
         self.server.url()
+    }
+
+    /// Prints the version of the server.
+    pub fn describe(&self, report: Report) -> anyhow::Result<()> {
+        let server: String = redis::cmd("INFO").arg("server").query(&mut self.redis()?)?;
+        let version = server
+            .lines()
+            .find_map(|line| line.strip_prefix("redis_version:"))
+            .unwrap_or("unknown");
+        report.bullet(&format!(
+            "server: Redis {version} on this machine by a unix socket"
+        ));
+        Ok(())
     }
 
     /// Sets knobs of a throttle, which is created if it does not exist.
@@ -54,14 +68,14 @@ impl World {
         Ok(redis::Client::open(self.url())?.get_connection()?)
     }
 
-    /// Starts processes that wait for [`Askers::go`].
+    /// Starts processes that wait for [`ClientProcesses::go`].
     pub fn askers(
         &self,
-        what: What,
+        what: RequestMode,
         throttle: &str,
         seconds: f64,
         processes: usize,
-    ) -> anyhow::Result<Askers> {
+    ) -> anyhow::Result<ClientProcesses> {
         let start = || {
             Command::new(std::env::current_exe()?)
                 .args([
@@ -79,7 +93,7 @@ impl World {
                 .spawn()
                 .context("starting a process that asks")
         };
-        Ok(Askers(
+        Ok(ClientProcesses(
             (0..processes)
                 .map(|_| start())
                 .collect::<anyhow::Result<_>>()?,
@@ -87,7 +101,7 @@ impl World {
     }
 }
 
-impl Askers {
+impl ClientProcesses {
     /// Waits until all are ready, calls `begin`, starts them, and returns the lines that each of
     /// them printed.
     pub fn go(
@@ -125,7 +139,7 @@ impl Askers {
     }
 }
 
-impl Drop for Askers {
+impl Drop for ClientProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();

@@ -19,23 +19,23 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use flyball_fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Fault, ThrottleScope, WindowQuota};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-const PROVIDERS: [(&str, Speaks); 10] = [
-    ("twilio", Speaks::Twilio),
-    ("sendgrid", Speaks::Sendgrid),
-    ("ses", Speaks::Ses),
-    ("mailgun", Speaks::Mailgun),
-    ("telegram", Speaks::Telegram),
-    ("slack", Speaks::Slack),
-    ("webhook", Speaks::Webhook),
-    ("fcm", Speaks::Fcm),
-    ("apns", Speaks::Apns),
-    ("smtp", Speaks::Smtp),
+const PROVIDERS: [(&str, FakeProvider); 10] = [
+    ("twilio", FakeProvider::Twilio),
+    ("sendgrid", FakeProvider::Sendgrid),
+    ("ses", FakeProvider::Ses),
+    ("mailgun", FakeProvider::Mailgun),
+    ("telegram", FakeProvider::Telegram),
+    ("slack", FakeProvider::Slack),
+    ("webhook", FakeProvider::Webhook),
+    ("fcm", FakeProvider::Fcm),
+    ("apns", FakeProvider::Apns),
+    ("smtp", FakeProvider::Smtp),
 ];
 
-fn read(args: &[String]) -> anyhow::Result<(Speaks, u16)> {
+fn read(args: &[String]) -> anyhow::Result<(FakeProvider, u16)> {
     let known = || PROVIDERS.map(|(word, _)| word).join(", ");
     let (word, rest) = args
         .split_first()

@@ -5,33 +5,37 @@ use serde_json::{Value, json};
 use super::crypt::{Keys, base64, hex, hmac_sha1, hmac_sha256};
 use super::events::PendingEvent;
 use super::wire::FormatState;
-use super::{Fate, Speaks, sns};
+use super::{FakeProvider, PlannedEvent, sns};
 
 /// A request that reports events.
-pub(super) struct Post {
+pub(super) struct EventPost {
     pub url: String,
     pub headers: Vec<(&'static str, String)>,
     pub body: String,
 }
 
 /// Returns the most events that one request reports.
-pub(super) fn at_once(speaks: Speaks) -> usize {
-    if speaks == Speaks::Sendgrid { 1_000 } else { 1 }
+pub(super) fn at_once(speaks: FakeProvider) -> usize {
+    if speaks == FakeProvider::Sendgrid {
+        1_000
+    } else {
+        1
+    }
 }
 
 /// Builds the request for events that go to one address; `None` for providers that post none.
 pub(super) fn post(
-    speaks: Speaks,
+    speaks: FakeProvider,
     answer: &[PendingEvent],
     format_state: &FormatState,
     keys: &Keys,
     secret: &str,
     now_ms: u64,
-) -> Option<Post> {
+) -> Option<EventPost> {
     let first = answer.first()?;
     let json = ("content-type", "application/json".to_owned());
     let (headers, body) = match speaks {
-        Speaks::Twilio => {
+        FakeProvider::Twilio => {
             let form = twilio(first);
             let token = format_state
                 .secrets
@@ -52,7 +56,7 @@ pub(super) fn post(
             );
             (vec![kind, ("x-twilio-signature", signature)], body)
         }
-        Speaks::Sendgrid => {
+        FakeProvider::Sendgrid => {
             let body = Value::Array(answer.iter().map(sendgrid).collect()).to_string();
             let at = (now_ms / 1_000).to_string();
             let signature =
@@ -67,7 +71,7 @@ pub(super) fn post(
                 body,
             )
         }
-        Speaks::Ses => {
+        FakeProvider::Ses => {
             let topic = sns::topic(&first.account);
             let message = ses(first).to_string();
             let body = sns::notification(
@@ -80,7 +84,7 @@ pub(super) fn post(
             );
             (sns_headers("Notification"), body.to_string())
         }
-        Speaks::Mailgun => {
+        FakeProvider::Mailgun => {
             let at = (now_ms / 1_000).to_string();
             let token = hex(&hmac_sha256(
                 b"token",
@@ -97,14 +101,14 @@ pub(super) fn post(
                 json!({ "signature": signature, "event-data": mailgun(first) }).to_string(),
             )
         }
-        Speaks::Telegram
-        | Speaks::Slack
-        | Speaks::Webhook
-        | Speaks::Fcm
-        | Speaks::Apns
-        | Speaks::Smtp => return None,
+        FakeProvider::Telegram
+        | FakeProvider::Slack
+        | FakeProvider::Webhook
+        | FakeProvider::Fcm
+        | FakeProvider::Apns
+        | FakeProvider::Smtp => return None,
     };
-    Some(Post {
+    Some(EventPost {
         url: first.callback.clone(),
         headers,
         body,
@@ -131,11 +135,11 @@ pub(super) fn stamp(at_ms: u64) -> String {
 /// Returns the fields of the form, sorted by name because they are signed in that order.
 fn twilio(answer: &PendingEvent) -> Vec<(&'static str, String)> {
     let (status, code) = match answer.fate {
-        Fate::Delivered => ("delivered", None),
-        Fate::Bounced => ("undelivered", Some("30005")),
-        Fate::Failed => ("undelivered", Some("30003")),
-        Fate::Complained => ("undelivered", Some("30007")),
-        Fate::Unsubscribed => ("failed", Some("21610")),
+        PlannedEvent::Delivered => ("delivered", None),
+        PlannedEvent::Bounced => ("undelivered", Some("30005")),
+        PlannedEvent::Failed => ("undelivered", Some("30003")),
+        PlannedEvent::Complained => ("undelivered", Some("30007")),
+        PlannedEvent::Unsubscribed => ("failed", Some("21610")),
     };
     let mut form = vec![
         ("AccountSid", answer.account.clone()),
@@ -160,13 +164,13 @@ fn sendgrid(answer: &PendingEvent) -> Value {
         "sg_message_id": format!("{}.recvd-fake-1.0", answer.id), "smtp-id": format!("<{}@fake.invalid>", answer.id),
     });
     let more = match answer.fate {
-        Fate::Delivered => json!({ "event": "delivered", "response": "250 OK" }),
-        Fate::Bounced => {
+        PlannedEvent::Delivered => json!({ "event": "delivered", "response": "250 OK" }),
+        PlannedEvent::Bounced => {
             json!({ "event": "bounce", "type": "bounce", "status": "5.1.1", "reason": "550 5.1.1 unknown user" })
         }
-        Fate::Failed => json!({ "event": "dropped", "reason": "Bounced Address" }),
-        Fate::Complained => json!({ "event": "spamreport" }),
-        Fate::Unsubscribed => json!({ "event": "unsubscribe" }),
+        PlannedEvent::Failed => json!({ "event": "dropped", "reason": "Bounced Address" }),
+        PlannedEvent::Complained => json!({ "event": "spamreport" }),
+        PlannedEvent::Unsubscribed => json!({ "event": "unsubscribe" }),
     };
     if let (Some(event), Value::Object(more)) = (event.as_object_mut(), more) {
         event.extend(more);
@@ -187,20 +191,20 @@ fn ses(answer: &PendingEvent) -> Value {
         })
     };
     match answer.fate {
-        Fate::Delivered => json!({
+        PlannedEvent::Delivered => json!({
             "eventType": "Delivery", "mail": mail,
             "delivery": { "timestamp": at, "recipients": [answer.to], "processingTimeMillis": 500, "smtpResponse": "250 ok" },
         }),
-        Fate::Bounced => bounce("Permanent", "General", "5.1.1"),
-        Fate::Failed => bounce("Transient", "MailboxFull", "4.2.2"),
-        Fate::Complained => json!({
+        PlannedEvent::Bounced => bounce("Permanent", "General", "5.1.1"),
+        PlannedEvent::Failed => bounce("Transient", "MailboxFull", "4.2.2"),
+        PlannedEvent::Complained => json!({
             "eventType": "Complaint", "mail": mail,
             "complaint": {
                 "complainedRecipients": [{ "emailAddress": answer.to }], "timestamp": at, "feedbackId": answer.event_id,
                 "complaintFeedbackType": "abuse",
             },
         }),
-        Fate::Unsubscribed => json!({
+        PlannedEvent::Unsubscribed => json!({
             "eventType": "Subscription", "mail": mail,
             "subscription": {
                 "contactList": "all", "timestamp": at, "source": "UnsubscribeHeader",
@@ -213,11 +217,11 @@ fn ses(answer: &PendingEvent) -> Value {
 fn mailgun(answer: &PendingEvent) -> Value {
     // A final failure that is not a bounce comes after hours of retries: `old`.
     let (event, reason) = match answer.fate {
-        Fate::Delivered => ("delivered", None),
-        Fate::Bounced => ("failed", Some(("bounce", 550))),
-        Fate::Failed => ("failed", Some(("old", 452))),
-        Fate::Complained => ("complained", None),
-        Fate::Unsubscribed => ("unsubscribed", None),
+        PlannedEvent::Delivered => ("delivered", None),
+        PlannedEvent::Bounced => ("failed", Some(("bounce", 550))),
+        PlannedEvent::Failed => ("failed", Some(("old", 452))),
+        PlannedEvent::Complained => ("complained", None),
+        PlannedEvent::Unsubscribed => ("unsubscribed", None),
     };
     let mut data = json!({
         "id": answer.event_id, "timestamp": answer.at_ms as f64 / 1_000.0, "event": event, "recipient": answer.to,

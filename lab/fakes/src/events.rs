@@ -7,7 +7,7 @@ use super::plan::dice;
 
 /// The fate of a message after it was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum PlannedEvent {
     /// Delivered to the recipient.
     Delivered,
     /// Refused for good by the receiving side.
@@ -35,7 +35,7 @@ pub struct Events {
     /// It is Mailgun's signing key, and Twilio's token for accounts without a known secret.
     pub secret: String,
     /// The share of each fate.
-    pub shares: Vec<(Fate, f64)>,
+    pub shares: Vec<(PlannedEvent, f64)>,
     /// The time from a message to its event.
     pub delay: Duration,
     /// The share of the events that are posted twice.
@@ -57,7 +57,7 @@ pub struct PendingEvent {
     pub id: String,
     /// The recipient of the message.
     pub to: String,
-    pub fate: Fate,
+    pub fate: PlannedEvent,
     /// The URL to which the event is posted.
     pub callback: String,
     /// The time of the event, in unix milliseconds.
@@ -66,7 +66,7 @@ pub struct PendingEvent {
 
 impl Events {
     /// Returns the fate of message `number` and the delays of its events; `None` if it gets none.
-    pub fn fate(&self, seed: u64, number: u64) -> Option<(Fate, Vec<Duration>)> {
+    pub fn fate(&self, seed: u64, number: u64) -> Option<(PlannedEvent, Vec<Duration>)> {
         let mut rest = dice(seed, &(number, "fate"));
         let fate = self.shares.iter().find_map(|(fate, share)| {
             rest -= share;
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn shares_are_kept_and_the_same_seed_gives_the_same() {
         let events = Events {
-            shares: vec![(Fate::Delivered, 0.8), (Fate::Bounced, 0.1)],
+            shares: vec![(PlannedEvent::Delivered, 0.8), (PlannedEvent::Bounced, 0.1)],
             delay: Duration::from_secs(1),
             duplicates: 0.2,
             late: 0.1,
@@ -121,7 +121,7 @@ mod tests {
         about(
             answer
                 .iter()
-                .filter(|(fate, _)| *fate == Fate::Bounced)
+                .filter(|(fate, _)| *fate == PlannedEvent::Bounced)
                 .count(),
             1_000,
         );

@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
 use super::crypt::Keys;
-use super::event_forms::{Post, sns_headers, stamp};
+use super::event_forms::{EventPost, sns_headers, stamp};
 use super::ledger::Ledger;
 use super::plan::Plan;
-use super::poster::{Counts, Poster, send};
+use super::poster::{Counts, EventPoster, send};
 use super::server::{FakeServer, LatencyModel};
 use super::wire::{FormatState, IncomingRequest, WireFormat};
 use super::{
-    FakeOptions, Fault, Latency, Received, Rule, SecondTotals, Speaks, Totals, WindowQuota,
+    FakeOptions, FakeProvider, Fault, Latency, Received, Rule, SecondTotals, Totals, WindowQuota,
     connection, sns,
 };
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
@@ -37,24 +37,24 @@ pub struct Fake {
 }
 
 /// Returns the HTTP format of a provider; `None` for SMTP.
-fn wire(speaks: Speaks) -> Option<Arc<dyn WireFormat>> {
+fn wire(speaks: FakeProvider) -> Option<Arc<dyn WireFormat>> {
     Some(match speaks {
-        Speaks::Twilio => Arc::new(twilio::Twilio),
-        Speaks::Sendgrid => Arc::new(sendgrid::Sendgrid),
-        Speaks::Ses => Arc::new(ses::Ses),
-        Speaks::Mailgun => Arc::new(mailgun::Mailgun),
-        Speaks::Telegram => Arc::new(telegram::Telegram),
-        Speaks::Slack => Arc::new(slack::Slack),
-        Speaks::Webhook => Arc::new(webhook::Webhook),
-        Speaks::Fcm => Arc::new(fcm::Fcm),
-        Speaks::Apns => Arc::new(apns::Apns),
-        Speaks::Smtp => return None,
+        FakeProvider::Twilio => Arc::new(twilio::Twilio),
+        FakeProvider::Sendgrid => Arc::new(sendgrid::Sendgrid),
+        FakeProvider::Ses => Arc::new(ses::Ses),
+        FakeProvider::Mailgun => Arc::new(mailgun::Mailgun),
+        FakeProvider::Telegram => Arc::new(telegram::Telegram),
+        FakeProvider::Slack => Arc::new(slack::Slack),
+        FakeProvider::Webhook => Arc::new(webhook::Webhook),
+        FakeProvider::Fcm => Arc::new(fcm::Fcm),
+        FakeProvider::Apns => Arc::new(apns::Apns),
+        FakeProvider::Smtp => return None,
     })
 }
 
 impl Fake {
     /// Starts a fake that serves in tasks of the current runtime.
-    pub async fn start(speaks: Speaks, options: FakeOptions) -> std::io::Result<Self> {
+    pub async fn start(speaks: FakeProvider, options: FakeOptions) -> std::io::Result<Self> {
         let listener =
             TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, options.port))).await?;
         let port = listener.local_addr()?.port();
@@ -80,7 +80,7 @@ impl Fake {
         let mut serving = Vec::new();
         let events = options.events.map(|events| {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let poster = Poster {
+            let poster = EventPoster {
                 speaks,
                 format_state: format_state.clone(),
                 keys: keys.clone(),
@@ -140,7 +140,7 @@ impl Fake {
 
     /// Returns the base URL, without a trailing slash.
     pub fn url(&self) -> String {
-        let scheme = if self.server.speaks == Speaks::Smtp {
+        let scheme = if self.server.speaks == FakeProvider::Smtp {
             "smtp"
         } else {
             "http"
@@ -304,7 +304,7 @@ impl Fake {
             &stamp(now_ms),
         )
         .to_string();
-        let post = Post {
+        let post = EventPost {
             url: callback.to_owned(),
             headers: sns_headers("SubscriptionConfirmation"),
             body,

@@ -18,17 +18,17 @@ use super::wire::{FakeRequest, IncomingRequest, Read, Reply, WireFormat};
 /// The absence of an answer: the connection is closed, or the stream reset.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer is given")]
-pub(super) struct Silent;
+pub(super) struct NoResponse;
 
 pub(super) async fn answer(
     server: Arc<FakeServer>,
     wire: Arc<dyn WireFormat>,
     link: Arc<FakeConnection>,
     request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Silent> {
-    let _under_way = UnderWay::new(&server.under_way);
+) -> Result<Response<Full<Bytes>>, NoResponse> {
+    let _under_way = PendingRequest::new(&server.under_way);
     let (parts, body) = request.into_parts();
-    let body = body.collect().await.map_err(|_| Silent)?.to_bytes();
+    let body = body.collect().await.map_err(|_| NoResponse)?.to_bytes();
     let now_ms = server.clock.now_ms();
     let came = IncomingRequest {
         method: parts.method,
@@ -68,7 +68,7 @@ async fn message(
     wire: &dyn WireFormat,
     requested: &FakeRequest,
     mark: u64,
-) -> Result<Reply, Silent> {
+) -> Result<Reply, NoResponse> {
     let (verdict, now_ms) = server.judge(requested, mark);
     match verdict {
         RequestDecision::Accepted {
@@ -79,7 +79,7 @@ async fn message(
             let (id, reply) = wire.accepted(requested, number, now_ms);
             server.remember(requested, &id, number, now_ms);
             match fault {
-                Some(Fault::ResetAfterWrite) => return Err(Silent),
+                Some(Fault::ResetAfterWrite) => return Err(NoResponse),
                 Some(Fault::Slow(time)) => sleep(time).await,
                 _ => server.work().await,
             }
@@ -95,10 +95,10 @@ async fn message(
         }
         RequestDecision::Faulty(Fault::Hang) => {
             server.stop.cancelled().await;
-            Err(Silent)
+            Err(NoResponse)
         }
         RequestDecision::Faulty(fault) => {
-            let reply = wire.faulty(requested, &fault, now_ms).ok_or(Silent)?;
+            let reply = wire.faulty(requested, &fault, now_ms).ok_or(NoResponse)?;
             server.work().await;
             Ok(reply)
         }
@@ -120,16 +120,16 @@ fn response(reply: Reply) -> Response<Full<Bytes>> {
 }
 
 /// Counts a request until it is answered or its client is gone.
-struct UnderWay<'a>(&'a AtomicU64);
+struct PendingRequest<'a>(&'a AtomicU64);
 
-impl<'a> UnderWay<'a> {
+impl<'a> PendingRequest<'a> {
     fn new(count: &'a AtomicU64) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -37,10 +37,10 @@ pub mod twilio;
 pub mod webhook;
 pub mod wire;
 
-pub use events::{Events, Fate};
+pub use events::{Events, PlannedEvent};
 pub use fake::Fake;
 pub use latency::Latency;
 pub use ledger::{Received, SecondTotals, Totals};
-pub use options::{FakeOptions, Speaks};
+pub use options::{FakeOptions, FakeProvider};
 pub use plan::{Fault, Rule, RuleMatch, ThrottleScope};
 pub use quota::WindowQuota;

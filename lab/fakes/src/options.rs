@@ -6,7 +6,7 @@ use super::{Events, Latency, Rule, WindowQuota};
 
 /// The provider that a fake imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Speaks {
+pub enum FakeProvider {
     /// Twilio Messages.
     Twilio,
     /// SendGrid v3 mail/send.

@@ -10,10 +10,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::Speaks;
+use super::FakeProvider;
 use super::clock::Clock;
 use super::crypt::Keys;
-use super::event_forms::{Post, at_once, post};
+use super::event_forms::{EventPost, at_once, post};
 use super::events::PendingEvent;
 use super::wire::FormatState;
 
@@ -31,8 +31,8 @@ pub(super) struct Counts {
 }
 
 /// The task that posts events.
-pub(super) struct Poster {
-    pub speaks: Speaks,
+pub(super) struct EventPoster {
+    pub speaks: FakeProvider,
     pub format_state: Arc<FormatState>,
     pub keys: Arc<Keys>,
     pub secret: String,
@@ -45,7 +45,7 @@ pub(super) struct Poster {
 /// The events by due time; the number distinguishes events that are due at the same instant.
 type Queue = BinaryHeap<Reverse<(Instant, u64)>>;
 
-impl Poster {
+impl EventPoster {
     /// Posts incoming events when they are due, until the fake is stopped.
     pub(super) async fn run(self, mut coming: mpsc::UnboundedReceiver<(Duration, PendingEvent)>) {
         let me = Arc::new(self);
@@ -122,7 +122,7 @@ impl Poster {
 }
 
 /// Sends a request and returns the status of the answer; `None` without an answer.
-pub(super) async fn send(client: &reqwest::Client, post: Post) -> Option<u16> {
+pub(super) async fn send(client: &reqwest::Client, post: EventPost) -> Option<u16> {
     let mut request = client
         .post(&post.url)
         .timeout(Duration::from_secs(10))

@@ -14,7 +14,7 @@ use super::clock::Clock;
 use super::events::PendingEvent;
 use super::ledger::{Ledger, RequestDecision};
 use super::wire::{FakeRequest, FormatState, IncomingRequest};
-use super::{Events, Latency, Speaks};
+use super::{Events, FakeProvider, Latency};
 
 /// The latency of answers, with a permit for each request that is worked on.
 pub(super) struct LatencyModel {
@@ -40,7 +40,7 @@ pub(super) fn mark(content: &[&[u8]]) -> u64 {
 
 /// The state that all connections of a fake share.
 pub(super) struct FakeServer {
-    pub speaks: Speaks,
+    pub speaks: FakeProvider,
     pub format_state: Arc<FormatState>,
     pub ledger: Mutex<Ledger>,
     pub clock: Clock,

@@ -18,7 +18,7 @@ use super::tally::{Campaign, CampaignSnapshot};
 use flyball::jobs::operate::{Attribution, BulkCursor, CancelFilter};
 use flyball::jobs::{NewJob, Queue};
 use flyball::throttle::Name;
-use flyball_fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Fault, ThrottleScope, WindowQuota};
 
 /// The length of the full act, in seconds; a shorter act scales the times of all its events.
 const WHOLE_S: f64 = 90.0;
@@ -63,7 +63,7 @@ impl Provider {
     /// directory.
     pub(super) async fn start(dir: &Path) -> anyhow::Result<Self> {
         let fake = Fake::start(
-            Speaks::Twilio,
+            FakeProvider::Twilio,
             FakeOptions {
                 tells_delay: false,
                 ..FakeOptions::default()

@@ -34,7 +34,7 @@ const SHOW: &str = "
 with batch as materialized (
     select * from flyball.batch b where b.id = $2 and ($1::text is null or b.tenant = $1)
 ),
-mine as materialized (
+members as materialized (
     select m.job_id, n.waits,
         case when m.cancelled or n.state = 'failed' and n.reason = 'cancelled' then 'cancelled'
             when n.waits then 'waiting' else n.state end as state
@@ -45,10 +45,10 @@ mine as materialized (
         from flyball.notification v where v.job_id = m.job_id limit 1
     ) n
 )
-select b.id, b.tenant, b.module, b.state, b.recipients, b.unsent, jsonb_array_length(b.messages) as expanding, b.created_at,
-    b.updated_at, (select coalesce(jsonb_object_agg(s.state, s.jobs), '{}') from (select state, count(*) as jobs from mine group by 1) s)
+select b.id, b.tenant, b.module, b.state, b.recipients, b.not_enqueued, jsonb_array_length(b.messages) as expanding, b.created_at,
+    b.updated_at, (select coalesce(jsonb_object_agg(s.state, s.jobs), '{}') from (select state, count(*) as jobs from members group by 1) s)
         as counts,
-    (select max(job_id) from mine where waits) as last_waiting
+    (select max(job_id) from members where waits) as last_waiting
 from batch b";
 
 /// The statements of this file.
@@ -92,7 +92,7 @@ pub enum BatchAcceptance {
     Repeated(Acceptance),
 }
 
-/// A batch as it is shown.
+/// A batch, as shown to clients.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Batch {
@@ -107,13 +107,13 @@ pub struct Batch {
     /// The number of its recipients.
     pub recipients: i64,
     /// The number of messages in each state: `expanding` for those that are not enqueued yet,
-    /// `waiting` for those that wait for the limits of the tenant, `duplicate` for those whose unique
-    /// key another message holds, `cancelled`, or the state of the delivery. They add up to the
-    /// recipients.
+    /// `waiting` for those that wait for the limits of the tenant, `duplicate` for those whose
+    /// unique key another message holds, `cancelled`, or the state of the delivery. They add up to
+    /// the recipients.
     #[cfg_attr(feature = "api", schema(value_type = BTreeMap<String, u64>))]
     pub counts: BTreeMap<String, i64>,
-    /// The time at which the last of those that wait is admitted, as estimated; `null` if none waits or
-    /// it cannot be estimated.
+    /// The time at which the last of those that wait is admitted, as estimated; `null` if none
+    /// waits or it cannot be estimated.
     pub estimate: Option<Timestamp>,
     /// The time at which it was accepted.
     pub created_at: Timestamp,
@@ -138,7 +138,7 @@ pub struct CancelledBatch {
     pub too_late: i64,
 }
 
-/// The batches in Postgres. `tenant` is the tenant whose batches are meant, `None` for all.
+/// The batches in Postgres. `tenant` restricts them to one tenant; `None` for all.
 #[derive(Clone)]
 pub struct Batches {
     queue: Queue,
@@ -203,14 +203,14 @@ impl Batches {
         let Json(mut counts): Json<BTreeMap<String, i64>> = row.try_get("counts")?;
         let recipients = i64::from(row.try_get::<i32, _>("recipients")?);
         let expanding = i64::from(row.try_get::<i32, _>("expanding")?);
-        let unsent = i64::from(row.try_get::<i32, _>("unsent")?);
+        let not_enqueued = i64::from(row.try_get::<i32, _>("not_enqueued")?);
         let mut add = |state: &str, messages: i64| {
             if messages > 0 {
                 *counts.entry(state.to_owned()).or_default() += messages;
             }
         };
         add("expanding", expanding);
-        add("cancelled", unsent);
+        add("cancelled", not_enqueued);
         let known: i64 = counts.values().sum();
         if recipients > known {
             counts.insert("duplicate".to_owned(), recipients - known);

@@ -29,8 +29,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
 /// The digests by which a repeated request is recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digests {
-    /// The digest of the sender and the idempotency key, or without a key of the sender and the
-    /// body; `None` if repeats are not looked for.
+    /// The digest of the sender and the idempotency key, or of the sender and the body if there is
+    /// no key; `None` if repeats are not detected.
     pub request: Option<Vec<u8>>,
     /// The digest of the body.
     pub body: Vec<u8>,

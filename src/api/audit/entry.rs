@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::http::caller::Caller;
-use crate::jobs::Via;
+use crate::jobs::TokenIdentity;
 use crate::throttle::{Change, Status};
 
 /// An entry of the audit log.
@@ -60,7 +60,7 @@ impl AuditEntry {
 
     /// Records the token that was sent.
     pub fn by(self, caller: &Caller) -> Self {
-        let Via { token, tenant } = caller.via();
+        let TokenIdentity { token, tenant } = caller.identity();
         Self {
             token,
             tenant,

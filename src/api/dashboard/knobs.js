@@ -33,7 +33,7 @@ export const FIELDS = [
 ];
 
 /** The fields that are not knobs, left out of differences. */
-const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms', 'capacity_why']);
+const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms', 'capacity_reason']);
 
 /**
  * Returns the current values of a throttle as the form uses them.

@@ -130,10 +130,10 @@ export class Notifications {
     setText(parts.state, message.complained ? `${message.state}, complained` : message.state);
     setAttr(parts.state, 'data-tone', message.complained ? 'alarm' : deliveryTone(message.state));
     setText(parts.account, message.account ?? '–');
-    setText(parts.tries, count(message.tries));
+    setText(parts.tries, count(message.attempt_count));
     const isOpen = this.open.has(message.id);
     setAttr(parts.tries, 'aria-expanded', String(isOpen));
-    setAttr(parts.tries, 'aria-label', `${count(message.tries)} attempts of message ${message.id}`);
+    setAttr(parts.tries, 'aria-label', `${count(message.attempt_count)} attempts of message ${message.id}`);
     setText(parts.reason, message.reason ?? '');
     setText(parts.heard, heardText(message, now));
   }

@@ -145,7 +145,7 @@ const MACHINES = new Set(['pool', 'flyball']);
  * @param {string} [newer] a reason that is known better than the one that was written beside the knob
  */
 export function capacitySentence(detail, newer) {
-  const { capacity, rps, capacity_why: why } = detail?.knobs ?? {};
+  const { capacity, rps, capacity_reason: why } = detail?.knobs ?? {};
   // Sums of limits differ in their last digits.
   if (typeof capacity !== 'number' || capacity < 0 || (typeof rps === 'number' && rps >= 0 && rps <= capacity * 1.000001)) return '';
   return `Held to its capacity of ${capacity >= 1000 ? count(capacity) : rate(capacity)}/s: ${newer || why || 'the knob capacity says so'}.`;

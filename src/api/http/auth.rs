@@ -19,7 +19,8 @@ pub const ADMIN: &str = "admin";
 /// The name of the session cookie.
 pub const COOKIE: &str = "flyball_session";
 
-/// An API token with its tenant, its module, its scopes, and the sessions of browsers that have sent it.
+/// An API token with its tenant, its module, its scopes, and the sessions of browsers that have
+/// sent it.
 pub struct AuthToken {
     name: Arc<str>,
     tenant: Option<Arc<str>>,

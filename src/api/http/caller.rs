@@ -7,7 +7,7 @@ use aws_lc_rs::hmac;
 use super::limits::DEFAULT_TENANT;
 use super::token_scope::Permissions;
 use crate::input::patterns::allows;
-use crate::jobs::Via;
+use crate::jobs::TokenIdentity;
 use crate::throttle::tenant::tenant_of;
 
 /// The caller of a request.
@@ -64,9 +64,9 @@ impl Caller {
         self.leave.may_use(throttle) && (self.tenant.is_none() || !self.is_foreign(throttle))
     }
 
-    /// Returns true if the caller may take tokens from a throttle. Bound to a tenant, it may use the
-    /// throttles of the tenant, and of the shared ones only those that the settings of its token
-    /// name, because what it takes there is missing to others.
+    /// Returns true if the caller may take tokens from a throttle. Bound to a tenant, it may use
+    /// the throttles of the tenant, and of the shared ones only those that the settings of its
+    /// token name, because what it takes there is missing to others.
     pub fn may_take_from(&self, throttle: &str) -> bool {
         if self.tenant.is_none() {
             return self.leave.may_use(throttle);
@@ -104,8 +104,8 @@ impl Caller {
 
     /// Returns the token and the tenant that the audit log stores beside the author's name from the
     /// request.
-    pub fn via(&self) -> Via {
-        Via {
+    pub fn identity(&self) -> TokenIdentity {
+        TokenIdentity {
             token: self.token.as_deref().map(str::to_owned),
             tenant: self.tenant.as_deref().map(str::to_owned),
         }

@@ -42,9 +42,9 @@ codes! {
     /// The token is missing or wrong.
     Unauthorized = ("unauthorized", 401, "A valid token is required"),
     /// The Host header is not a name of this machine's loopback.
-    ForeignHost = ("foreign_host", 403, "The Host header is not allowed"),
+    HostNotAllowed = ("host_not_allowed", 403, "The Host header is not allowed"),
     /// A page of another origin sent the request.
-    ForeignOrigin = ("foreign_origin", 403, "Requests from other sites are refused"),
+    OriginNotAllowed = ("origin_not_allowed", 403, "Requests from other sites are refused"),
     /// The token lacks a scope that the route needs.
     ScopeMissing = ("scope_missing", 403, "The token lacks a scope"),
     /// The token may not enqueue this kind, or not use this throttle.
@@ -92,9 +92,9 @@ codes! {
     /// A bug in Flyball.
     Internal = ("internal", 500, "Flyball failed"),
     /// Postgres does not answer.
-    QueueLost = ("queue_lost", 503, "Postgres does not answer"),
+    QueueUnavailable = ("queue_unavailable", 503, "Postgres does not answer"),
     /// Redis does not answer, or refuses.
-    ThrottlesLost = ("throttles_lost", 503, "Redis does not answer, or refuses"),
+    ThrottlesUnavailable = ("throttles_unavailable", 503, "Redis does not answer, or refuses"),
     /// A part of the system is not ready yet, or has stopped.
     NotReady = ("not_ready", 503, "Flyball is not ready"),
     /// Too many live streams are open.

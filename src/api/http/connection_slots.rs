@@ -47,7 +47,7 @@ struct ConnectionEntry<T> {
     place: ConnectionClass,
     /// The turn among the waiting connections; none while a request is being answered.
     turn: Option<u64>,
-    door: T,
+    connection: T,
 }
 
 /// The result of the admission of a connection.
@@ -86,7 +86,7 @@ impl<T> ConnectionSlots<T> {
     }
 
     /// Admits a connection. It waits for its first request.
-    pub fn admit(&mut self, origin: Origin, door: T) -> Admitted<T> {
+    pub fn admit(&mut self, origin: Origin, connection: T) -> Admitted<T> {
         let of_origin = self.origins.get(&origin).copied().unwrap_or_default();
         let (is_full, own) = match of_origin >= self.share {
             true => (true, Some(origin)),
@@ -95,7 +95,7 @@ impl<T> ConnectionSlots<T> {
         if !is_full {
             return Admitted {
                 seat: Some((
-                    self.seat(origin, ConnectionClass::Ordinary, door),
+                    self.seat(origin, ConnectionClass::Ordinary, connection),
                     ConnectionClass::Ordinary,
                 )),
                 sent_away: None,
@@ -107,7 +107,7 @@ impl<T> ConnectionSlots<T> {
             let sent_away = self.remove(id);
             return Admitted {
                 seat: Some((
-                    self.seat(origin, ConnectionClass::Ordinary, door),
+                    self.seat(origin, ConnectionClass::Ordinary, connection),
                     ConnectionClass::Ordinary,
                 )),
                 sent_away,
@@ -127,7 +127,7 @@ impl<T> ConnectionSlots<T> {
         };
         Admitted {
             seat: Some((
-                self.seat(origin, ConnectionClass::Reserve, door),
+                self.seat(origin, ConnectionClass::Reserve, connection),
                 ConnectionClass::Reserve,
             )),
             sent_away,
@@ -135,7 +135,7 @@ impl<T> ConnectionSlots<T> {
     }
 
     /// Marks a connection as busy with a request. False for a connection that must close: its
-    /// request may not be answered any more.
+    /// request may no longer be answered.
     pub fn begins(&mut self, id: Id) -> bool {
         let Some(row) = self.rows.get_mut(&id) else {
             return false;
@@ -169,7 +169,7 @@ impl<T> ConnectionSlots<T> {
             .find(|id| self.rows.get(id).is_some_and(&is_meant))
     }
 
-    fn seat(&mut self, origin: Origin, place: ConnectionClass, door: T) -> Id {
+    fn seat(&mut self, origin: Origin, place: ConnectionClass, connection: T) -> Id {
         self.last += 1;
         let turn = self.next_turn();
         self.waiting.insert(turn, self.last);
@@ -179,7 +179,7 @@ impl<T> ConnectionSlots<T> {
                 origin,
                 place,
                 turn: Some(turn),
-                door,
+                connection,
             },
         );
         if place == ConnectionClass::Ordinary {
@@ -203,7 +203,7 @@ impl<T> ConnectionSlots<T> {
                 }
             }
         }
-        Some(row.door)
+        Some(row.connection)
     }
 
     fn next_turn(&mut self) -> u64 {

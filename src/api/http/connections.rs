@@ -116,8 +116,8 @@ impl Connections {
         let admitted = crowd.admit(origin, close.clone());
         self.count(&crowd);
         drop(crowd);
-        if let Some(door) = admitted.sent_away {
-            door.cancel();
+        if let Some(connection) = admitted.sent_away {
+            connection.cancel();
             self.refused(ConnectionRefusal::MadeRoom);
         }
         match admitted.seat {

@@ -90,8 +90,8 @@ impl Gate {
         self.absent.lock()
     }
 
-    /// Makes the throttles of a tenant that only its tokens name, once per process, as the start does
-    /// for the tenants of the settings. Without Redis nothing is limited anyway.
+    /// Makes the throttles of a tenant that only its tokens name, once per process, as the start
+    /// does for the tenants of the settings. Without Redis nothing is limited anyway.
     pub async fn welcome(&self, tenant: &Arc<str>) {
         let is_new = {
             let mut welcomed = self.welcomed.lock();
@@ -202,7 +202,7 @@ impl Gate {
         }
     }
 
-    /// Returns the limits of a throttle as its headers tell them, at most a second old; `None` if
+    /// Returns the limits of a throttle for its headers, at most a second old; `None` if
     /// the store does not answer.
     pub async fn promise(&self, name: &Name) -> Option<RateLimitPolicy> {
         let now = Instant::now();

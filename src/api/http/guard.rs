@@ -84,7 +84,7 @@ pub async fn guard(
             gate.welcome(tenant).await;
         }
         request.extensions_mut().insert(caller.clone());
-        // Layers outside tell the limits of the caller.
+        // Outer layers report the limits of the caller.
         let mut response = next.run(request).await;
         response.extensions_mut().insert(caller);
         return response;
@@ -100,7 +100,7 @@ async fn refuse(
     has_shown: bool,
     reason: Option<JwtError>,
 ) -> Response {
-    // That is no fault of the client.
+    // That is not the client's fault.
     if reason == Some(JwtError::NoKeys) {
         let detail = "the token cannot be checked, because the keys of its issuer cannot be read; send it again";
         return Problem::new(Code::Overloaded, detail)
@@ -157,7 +157,7 @@ fn host_is_loopback(headers: &HeaderMap, authority: Option<&Authority>) -> Resul
     let detail = format!(
         "the request has {answer}; without FLYBALL_API_TOKEN only localhost, 127.0.0.1 and [::1] are served"
     );
-    Err(Problem::new(Code::ForeignHost, detail))
+    Err(Problem::new(Code::HostNotAllowed, detail))
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -190,7 +190,7 @@ fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(
-        Code::ForeignOrigin,
+        Code::OriginNotAllowed,
         "the request comes from a page of another site; use the dashboard, or a program with the \
          token",
     ))

@@ -1,7 +1,7 @@
 //! Strict parser of JSON: it refuses a broken text with line and column, and an object that repeats
 //! a field.
 //!
-//! The memory of a value is counted while it is read, because a short text can stand for much: two
+//! The memory of a value is counted while it is read, because a short text can become large: two
 //! bytes of an array become thirty-two, and eight of an object seven hundred. The parser stops when
 //! a bound is exceeded.
 

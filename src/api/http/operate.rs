@@ -41,7 +41,7 @@ pub struct Reason {
 
 /// The result of a change of many jobs, or of its dry run.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Changed {
+pub struct BulkChange {
     /// Jobs that were changed; with `dry_run` those that would be, at most 10,000.
     jobs: i64,
     /// Running jobs whose cancellation was requested; their handlers stop soon. With `dry_run` they
@@ -55,7 +55,7 @@ pub struct Changed {
     next: Option<String>,
 }
 
-impl From<BulkResult> for Changed {
+impl From<BulkResult> for BulkChange {
     fn from(walked: BulkResult) -> Self {
         let BulkResult {
             jobs,
@@ -72,7 +72,7 @@ impl From<BulkResult> for Changed {
     }
 }
 
-impl From<Count> for Changed {
+impl From<Count> for BulkChange {
     fn from(count: Count) -> Self {
         Self {
             jobs: count.jobs,
@@ -121,7 +121,7 @@ pub fn from_body<T>(
             Attribution {
                 by,
                 why,
-                via: caller.via(),
+                identity: caller.identity(),
             },
         )
     });
@@ -159,7 +159,7 @@ pub fn signed_of_query(query: &mut Query, caller: &Caller) -> Attribution {
             .text("by", BY_BYTES_MAX)
             .unwrap_or_else(|| caller.who().to_owned()),
         why: query.text("why", WHY_BYTES_MAX).unwrap_or_default(),
-        via: caller.via(),
+        identity: caller.identity(),
     }
 }
 
@@ -178,7 +178,7 @@ pub async fn count_or_change<E: Into<Problem>>(
     dry_run: bool,
     count: impl Future<Output = Result<Count, E>>,
     change: impl Future<Output = Result<BulkResult, E>>,
-) -> Result<Json<Changed>, Problem> {
+) -> Result<Json<BulkChange>, Problem> {
     let changed = if dry_run {
         with_timeout(LIST_TIMEOUT, count).await?.into()
     } else {

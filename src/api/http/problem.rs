@@ -191,7 +191,7 @@ impl Problem {
                 tracing::warn!(%reason, "the queue store did not answer a request");
                 let detail = "Postgres does not answer; a change may have been made: check, or \
                               send it again with a unique_key, which creates a job once";
-                Self::new(Code::QueueLost, detail).retry_after(1)
+                Self::new(Code::QueueUnavailable, detail).retry_after(1)
             }
             jobs::Error::Store(error) => {
                 // Postgres' message may quote the data of a job, so it goes to the log of the
@@ -289,7 +289,7 @@ impl From<throttle::Error> for Problem {
                              again soon"
                         .to_owned(),
                 };
-                Self::new(Code::ThrottlesLost, detail).retry_after(1)
+                Self::new(Code::ThrottlesUnavailable, detail).retry_after(1)
             }
             throttle::Error::Unknown(name) => Self::throttle_not_found(&name),
             conflict @ throttle::Error::Conflict { .. } => {

@@ -14,7 +14,7 @@ use crate::throttle::tenant::tenant_of;
 
 /// The permission that a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum RequiredAccess {
     /// No token: the request comes from the operator of the process, or from a provider with its
     /// own signature.
     Open,
@@ -26,7 +26,7 @@ pub enum Need {
 
 /// The part of a route's data that a caller reaches who is bound to a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum TenantAccess {
     /// None: the route shows or changes what all tenants share.
     Operators,
     /// The data of its tenant: the statements of the route filter by it.
@@ -38,366 +38,396 @@ pub enum Reach {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, Need, Reach); 65] = [
-    ("GET", "/healthz", Need::Open, Reach::Tenant),
-    ("GET", "/readyz", Need::Open, Reach::Tenant),
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 65] = [
+    (
+        "GET",
+        "/healthz",
+        RequiredAccess::Open,
+        TenantAccess::Tenant,
+    ),
+    ("GET", "/readyz", RequiredAccess::Open, TenantAccess::Tenant),
     (
         "POST",
         "/api/v1/provider-events/{pool}/{account}",
-        Need::Open,
-        Reach::Tenant,
+        RequiredAccess::Open,
+        TenantAccess::Tenant,
     ),
-    ("GET", "/openapi.json", Need::Token, Reach::Tenant),
+    (
+        "GET",
+        "/openapi.json",
+        RequiredAccess::Token,
+        TenantAccess::Tenant,
+    ),
     (
         "GET",
         "/metrics",
-        Need::Scope(MetricsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(MetricsRead),
+        TenantAccess::Operators,
     ),
     (
         "POST",
         "/api/v1/jobs",
-        Need::Scope(JobsEnqueue),
-        Reach::Tenant,
+        RequiredAccess::Scope(JobsEnqueue),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/jobs/batch",
-        Need::Scope(JobsEnqueue),
-        Reach::Tenant,
+        RequiredAccess::Scope(JobsEnqueue),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/notifications",
-        Need::Scope(NotifySend),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifySend),
+        TenantAccess::Tenant,
     ),
-    ("GET", "/api/v1/jobs", Need::Scope(JobsRead), Reach::Tenant),
+    (
+        "GET",
+        "/api/v1/jobs",
+        RequiredAccess::Scope(JobsRead),
+        TenantAccess::Tenant,
+    ),
     (
         "GET",
         "/api/v1/jobs/{id}",
-        Need::Scope(JobsRead),
-        Reach::Tenant,
+        RequiredAccess::Scope(JobsRead),
+        TenantAccess::Tenant,
     ),
     (
         "GET",
         "/api/v1/jobs/{id}/attempts",
-        Need::Scope(JobsRead),
-        Reach::Tenant,
+        RequiredAccess::Scope(JobsRead),
+        TenantAccess::Tenant,
     ),
     (
         "GET",
         "/api/v1/notifications",
-        Need::Scope(NotifyRead),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifyRead),
+        TenantAccess::Tenant,
     ),
     (
         "GET",
         "/api/v1/notifications/{id}",
-        Need::Scope(NotifyRead),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifyRead),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/notifications/batch",
-        Need::Scope(NotifySend),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifySend),
+        TenantAccess::Tenant,
     ),
     (
         "GET",
         "/api/v1/notifications/batches/{id}",
-        Need::Scope(NotifyRead),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifyRead),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/notifications/batches/{id}/pause",
-        Need::Scope(NotifySend),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifySend),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/notifications/batches/{id}/resume",
-        Need::Scope(NotifySend),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifySend),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/notifications/batches/{id}/cancel",
-        Need::Scope(NotifySend),
-        Reach::Tenant,
+        RequiredAccess::Scope(NotifySend),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/throttles/{name}/acquire",
-        Need::Scope(ThrottlesAcquire),
-        Reach::UsableThrottle,
+        RequiredAccess::Scope(ThrottlesAcquire),
+        TenantAccess::UsableThrottle,
     ),
     (
         "POST",
         "/api/v1/throttles/{name}/peek",
-        Need::Scope(ThrottlesAcquire),
-        Reach::UsableThrottle,
+        RequiredAccess::Scope(ThrottlesAcquire),
+        TenantAccess::UsableThrottle,
     ),
     (
         "POST",
         "/api/v1/throttles/{name}/return",
-        Need::Scope(ThrottlesAcquire),
-        Reach::UsableThrottle,
+        RequiredAccess::Scope(ThrottlesAcquire),
+        TenantAccess::UsableThrottle,
     ),
     (
         "POST",
         "/api/v1/check",
-        Need::Scope(ThrottlesAcquire),
-        Reach::Operators,
+        RequiredAccess::Scope(ThrottlesAcquire),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/pause",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/throttles",
-        Need::Scope(OpsRead),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Tenant,
     ),
     (
         "GET",
         "/api/v1/throttles/{name}",
-        Need::Scope(OpsRead),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::OwnThrottle,
     ),
     (
         "GET",
         "/api/v1/throttles/{name}/why",
-        Need::Scope(OpsRead),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::OwnThrottle,
     ),
     (
         "GET",
         "/api/v1/throttles/{name}/history",
-        Need::Scope(OpsRead),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::OwnThrottle,
     ),
     (
         "GET",
         "/api/v1/throttles/{name}/lanes",
-        Need::Scope(OpsRead),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::OwnThrottle,
     ),
     (
         "GET",
         "/api/v1/throttles/{name}/keys/{key}",
-        Need::Scope(OpsRead),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::OwnThrottle,
     ),
     (
         "GET",
         "/api/v1/pools",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/pools/{name}",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/crons",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/crons/{name}",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/suppressions",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/decisions",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
     (
         "GET",
         "/api/v1/failures",
-        Need::Scope(OpsRead),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Tenant,
     ),
-    ("GET", "/api/v1/audit", Need::Scope(OpsRead), Reach::Tenant),
+    (
+        "GET",
+        "/api/v1/audit",
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Tenant,
+    ),
     (
         "GET",
         "/api/v1/workers",
-        Need::Scope(OpsRead),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Operators,
     ),
-    ("GET", "/api/v1/stream", Need::Scope(OpsRead), Reach::Tenant),
+    (
+        "GET",
+        "/api/v1/stream",
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Tenant,
+    ),
     (
         "POST",
         "/api/v1/jobs/cancel",
-        Need::Scope(OpsWrite),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Tenant,
     ),
     (
         "DELETE",
         "/api/v1/jobs/{id}",
-        Need::Scope(OpsWrite),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/jobs/{id}/retry",
-        Need::Scope(OpsWrite),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/jobs/{id}/reschedule",
-        Need::Scope(OpsWrite),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/jobs/{id}/discard",
-        Need::Scope(OpsWrite),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/dead/requeue",
-        Need::Scope(OpsWrite),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/dead/discard",
-        Need::Scope(OpsWrite),
-        Reach::Tenant,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Tenant,
     ),
     (
         "POST",
         "/api/v1/pause",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "POST",
         "/api/v1/resume",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "PATCH",
         "/api/v1/throttles/{name}",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "DELETE",
         "/api/v1/throttles/{name}",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "POST",
         "/api/v1/throttles/{name}/pause",
-        Need::Scope(OpsWrite),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::OwnThrottle,
     ),
     (
         "POST",
         "/api/v1/throttles/{name}/resume",
-        Need::Scope(OpsWrite),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::OwnThrottle,
     ),
     (
         "PATCH",
         "/api/v1/throttles/{name}/keys/{key}",
-        Need::Scope(OpsWrite),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::OwnThrottle,
     ),
     (
         "DELETE",
         "/api/v1/throttles/{name}/keys/{key}/jobs",
-        Need::Scope(OpsWrite),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::OwnThrottle,
     ),
     (
         "POST",
         "/api/v1/throttles/{name}/keys/{key}/pause",
-        Need::Scope(OpsWrite),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::OwnThrottle,
     ),
     (
         "POST",
         "/api/v1/throttles/{name}/keys/{key}/resume",
-        Need::Scope(OpsWrite),
-        Reach::OwnThrottle,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::OwnThrottle,
     ),
     (
         "POST",
         "/api/v1/pools/{name}/accounts/{account}/resume",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "PUT",
         "/api/v1/crons/{name}",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "DELETE",
         "/api/v1/crons/{name}",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "POST",
         "/api/v1/crons/{name}/run",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "POST",
         "/api/v1/crons/{name}/pause",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "POST",
         "/api/v1/crons/{name}/resume",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "POST",
         "/api/v1/suppressions",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
     (
         "DELETE",
         "/api/v1/suppressions",
-        Need::Scope(OpsWrite),
-        Reach::Operators,
+        RequiredAccess::Scope(OpsWrite),
+        TenantAccess::Operators,
     ),
-    ("POST", "/logout", Need::Open, Reach::Tenant),
+    (
+        "POST",
+        "/logout",
+        RequiredAccess::Open,
+        TenantAccess::Tenant,
+    ),
 ];
 
 /// Returns the row of a route.
-fn row(method: &Method, template: &str) -> Option<(Need, Reach)> {
+fn row(method: &Method, template: &str) -> Option<(RequiredAccess, TenantAccess)> {
     let method = if *method == Method::HEAD {
         "GET"
     } else {
@@ -411,20 +441,20 @@ fn row(method: &Method, template: &str) -> Option<(Need, Reach)> {
 
 /// Returns the permission that a route needs, by its template. Pages and files of the dashboard
 /// show no data by themselves.
-pub fn need(method: &Method, template: &str) -> Need {
+pub fn need(method: &Method, template: &str) -> RequiredAccess {
     match row(method, template) {
         Some((need, _)) => need,
         None if template.starts_with("/api/") || template == "/metrics" => {
-            Need::Scope(TokenScope::Admin)
+            RequiredAccess::Scope(TokenScope::Admin)
         }
-        None => Need::Token,
+        None => RequiredAccess::Token,
     }
 }
 
 /// Returns the part of a route's data that a caller bound to a tenant reaches; none of a route that
 /// the table does not list.
-pub fn reach(method: &Method, template: &str) -> Reach {
-    row(method, template).map_or(Reach::Operators, |(_, reach)| reach)
+pub fn reach(method: &Method, template: &str) -> TenantAccess {
+    row(method, template).map_or(TenantAccess::Operators, |(_, reach)| reach)
 }
 
 /// Returns true if the table lists a route, so that its permission was chosen deliberately.
@@ -435,7 +465,7 @@ pub fn is_known(method: &Method, template: &str) -> bool {
 /// Admits a caller to a route, or returns the missing permission.
 pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Result<(), Problem> {
     let leave = &caller.leave;
-    let Need::Scope(scope) = need(method, template) else {
+    let RequiredAccess::Scope(scope) = need(method, template) else {
         return Ok(());
     };
     if leave.is_admin() {
@@ -475,8 +505,8 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
     Ok(())
 }
 
-/// Admits a caller bound to a tenant to a route, or returns the refusal. A throttle that it does not
-/// reach is not found, whether or not it exists.
+/// Admits a caller bound to a tenant to a route, or returns the refusal. A throttle that it does
+/// not reach is not found, whether or not it exists.
 fn within_tenant(
     caller: &Caller,
     tenant: &str,
@@ -485,11 +515,11 @@ fn within_tenant(
     path: &str,
 ) -> Result<(), Problem> {
     let is_reached = |throttle: &str| match reach(method, template) {
-        Reach::OwnThrottle => tenant_of(throttle) == Some(tenant),
-        Reach::UsableThrottle => caller.may_take_from(throttle),
-        Reach::Operators | Reach::Tenant => true,
+        TenantAccess::OwnThrottle => tenant_of(throttle) == Some(tenant),
+        TenantAccess::UsableThrottle => caller.may_take_from(throttle),
+        TenantAccess::Operators | TenantAccess::Tenant => true,
     };
-    if reach(method, template) == Reach::Operators {
+    if reach(method, template) == TenantAccess::Operators {
         let detail = format!(
             "{method} {template} concerns all tenants and needs a token of operators; token {} is \
              bound to tenant {tenant}",
@@ -500,7 +530,7 @@ fn within_tenant(
     let throttle = throttle_in(template, path).filter(|throttle| !is_reached(throttle));
     match throttle.map(Name::or_pattern) {
         Some(Ok(name)) => Err(Problem::throttle_not_found(&name)),
-        // The route refuses what is no name.
+        // The route refuses invalid names.
         Some(Err(_)) | None => Ok(()),
     }
 }
@@ -552,9 +582,12 @@ mod tests {
     fn what_nobody_thought_about_is_for_administrators() {
         assert_eq!(
             need(&Method::POST, "/api/v1/new"),
-            Need::Scope(TokenScope::Admin)
+            RequiredAccess::Scope(TokenScope::Admin)
         );
-        assert_eq!(need(&Method::HEAD, "/api/v1/jobs"), Need::Scope(JobsRead));
-        assert_eq!(need(&Method::GET, "/"), Need::Token);
+        assert_eq!(
+            need(&Method::HEAD, "/api/v1/jobs"),
+            RequiredAccess::Scope(JobsRead)
+        );
+        assert_eq!(need(&Method::GET, "/"), RequiredAccess::Token);
     }
 }

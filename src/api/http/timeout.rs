@@ -27,7 +27,7 @@ pub async fn with_timeout<T, E: Into<Problem>>(
                  made. Try again soon; a job with a unique_key is created once",
                 limit.as_secs()
             );
-            Err(Problem::new(Code::QueueLost, detail).retry_after(1))
+            Err(Problem::new(Code::QueueUnavailable, detail).retry_after(1))
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::api::http::problem::{Code, LANE_FULL_RETRY_S, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::{clock, postgres};
-use crate::jobs::{Backlog, Detail, Enqueued, NewJob, State as JobState, Summary};
+use crate::jobs::{Backlog, Enqueued, JobDetail, NewJob, State as JobState, Summary};
 use crate::throttle::Name;
 
 /// The most throttles of a batch that are read for its warnings.
@@ -33,7 +33,7 @@ const WARNED_THROTTLES_MAX: usize = 100;
 pub struct Accepted {
     /// The job.
     #[serde(flatten)]
-    job: Detail,
+    job: JobDetail,
     /// True if no new job was created.
     duplicate: bool,
     /// True if the waiting job was replaced by this request.
@@ -49,14 +49,14 @@ pub struct Accepted {
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct AcceptedBatch {
     /// The jobs, in the order of the request.
-    jobs: Vec<Ticket>,
+    jobs: Vec<EnqueuedJob>,
     /// Warnings for the sender.
     warnings: Vec<String>,
 }
 
 /// One job of a batch.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Ticket {
+pub struct EnqueuedJob {
     /// The new job, or the one that already holds the unique key.
     id: i64,
     /// True if no new job was created.
@@ -183,7 +183,7 @@ pub async fn enqueue_batch(
                       duplicate,
                       replaced,
                       backlog,
-                  }| Ticket {
+                  }| EnqueuedJob {
         id,
         duplicate,
         replaced,
@@ -297,10 +297,10 @@ pub(in crate::api) async fn warnings<'a>(
 
 /// Returns the job as its sender described it, for a job that was stored and could not be read
 /// back.
-fn as_sent(job: NewJob, id: i64, tenant: &str) -> Detail {
+fn as_sent(job: NewJob, id: i64, tenant: &str) -> JobDetail {
     let now = clock::now();
     let due_at = job.run_at.filter(|at| *at > now);
-    Detail {
+    JobDetail {
         summary: Summary {
             id,
             kind: job.kind,

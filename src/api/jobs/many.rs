@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::ObjectReader;
-use crate::api::http::operate::{self, Changed, signed};
+use crate::api::http::operate::{self, BulkChange, signed};
 use crate::api::http::problem::Problem;
 
 use crate::jobs::{CancelFilter, DeadFilter, Queue, State as JobState};
@@ -92,12 +92,12 @@ pub struct DeadMany {
 
 /// Cancels the jobs that match a filter, a bounded number at a time.
 #[utoipa::path(post, path = "/api/v1/jobs/cancel", operation_id = "cancel_jobs", tag = "jobs", request_body = CancelMany,
-    responses((status = 200, body = Changed)))]
+    responses((status = 200, body = BulkChange)))]
 pub async fn cancel(
     State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<Changed>, Problem> {
+) -> Result<Json<BulkChange>, Problem> {
     const FILTERS: [&str; 6] = [
         "kind",
         "throttle",
@@ -147,12 +147,12 @@ pub async fn cancel(
 
 /// Makes the dead jobs that match a filter ready again, a bounded number at a time.
 #[utoipa::path(post, path = "/api/v1/dead/requeue", operation_id = "requeue_dead", tag = "jobs", request_body = DeadMany,
-    responses((status = 200, body = Changed)))]
+    responses((status = 200, body = BulkChange)))]
 pub async fn requeue(
     State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<Changed>, Problem> {
+) -> Result<Json<BulkChange>, Problem> {
     let read = |fields: &mut ObjectReader<'_>| {
         (
             dead(fields),
@@ -173,12 +173,12 @@ pub async fn requeue(
 
 /// Discards the dead jobs that match a filter, a bounded number at a time.
 #[utoipa::path(post, path = "/api/v1/dead/discard", operation_id = "discard_dead", tag = "jobs", request_body = DeadMany,
-    responses((status = 200, body = Changed)))]
+    responses((status = 200, body = BulkChange)))]
 pub async fn discard(
     State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<Changed>, Problem> {
+) -> Result<Json<BulkChange>, Problem> {
     let read = |fields: &mut ObjectReader<'_>| (dead(fields), operate::walk(fields));
     let ((filter, walk), signed) = signed(
         request,

@@ -72,7 +72,7 @@ pub async fn cancel(
             return Err(Problem::new(
                 Code::WrongState,
                 format!(
-                    "job {id} is {} already, so it cannot be cancelled",
+                    "job {id} is already {}, so it cannot be cancelled",
                     state.as_str()
                 ),
             ));

@@ -84,8 +84,8 @@ pub async fn check(
     }
 }
 
-/// Returns the scope that the token lacks for a message, whatever route the message came by, and the
-/// field that needs the scope.
+/// Returns the scope that the token lacks for a message, whatever route the message came by, and
+/// the field that needs the scope.
 fn missing_scope(caller: &Caller, job: &NewJob) -> Option<(&'static str, TokenScope)> {
     let critical = PRIORITIES.first();
     let is_critical = critical.is_some_and(|(word, number)| {

@@ -18,7 +18,7 @@ use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::postgres;
 use crate::api::waiting::{self, WaitReason};
-use crate::jobs::{Attempt, Detail, JobFilter, Queue, State as JobState, Summary};
+use crate::jobs::{Attempt, JobDetail, JobFilter, Queue, State as JobState, Summary};
 use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
 /// The values of `state` in a search: a state, or all states in which a job has ended.
@@ -51,7 +51,7 @@ impl Searched {
 pub struct JobView {
     /// The facts that the queue stores.
     #[serde(flatten)]
-    detail: Detail,
+    detail: JobDetail,
     /// The reason for which the job does not run yet; `null` if it does not wait.
     waiting: Option<WaitReason>,
 }
@@ -192,7 +192,7 @@ pub async fn attempts(
 }
 
 /// Returns a job that the caller may see, or the problem that it does not exist.
-pub async fn found(state: &JobsState, caller: &Caller, id: i64) -> Result<Detail, Problem> {
+pub async fn found(state: &JobsState, caller: &Caller, id: i64) -> Result<JobDetail, Problem> {
     let read = state.queue.get_of(id, caller.tenant.as_deref());
     let mut detail = with_timeout(ROW_TIMEOUT, read)
         .await?
@@ -202,7 +202,7 @@ pub async fn found(state: &JobsState, caller: &Caller, id: i64) -> Result<Detail
 }
 
 /// Returns the job as the API shows it.
-pub async fn view(state: &JobsState, caller: &Caller, detail: Detail) -> JobView {
+pub async fn view(state: &JobsState, caller: &Caller, detail: JobDetail) -> JobView {
     let sees_all = caller.sees(&detail.summary.throttle);
     let waiting = why_job_waits(&state.queue, &*state.throttles, &detail, sees_all).await;
     JobView { detail, waiting }
@@ -210,11 +210,11 @@ pub async fn view(state: &JobsState, caller: &Caller, detail: Detail) -> JobView
 
 /// Returns the reason for which the job does not run now, or does not stop; `None` if it runs or
 /// has ended. Without `sees_all`, texts that operators and the answers of receivers left at the
-/// throttle stay out, because they may tell about other tenants.
+/// throttle stay out, because they may reveal other tenants.
 pub async fn why_job_waits(
     queue: &Queue,
     throttles: &dyn Store,
-    detail: &Detail,
+    detail: &JobDetail,
     sees_all: bool,
 ) -> Option<WaitReason> {
     let job = &detail.summary;

@@ -13,7 +13,7 @@ use crate::api::clock;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::ObjectReader;
 use crate::api::http::operate::{
-    Changed, FIELDS, count_or_change, signed, signed_of_query, walk_of_query,
+    BulkChange, FIELDS, count_or_change, signed, signed_of_query, walk_of_query,
 };
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
@@ -31,7 +31,7 @@ pub(in crate::api) const WEIGHT_MIN: f64 = 0.001;
 
 /// The current state of a lane.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct LaneNow {
+pub struct LaneDetail {
     /// The throttle of the lane.
     throttle: String,
     /// The key of the lane; empty for jobs without one.
@@ -58,7 +58,7 @@ pub struct LaneNow {
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
-pub struct Weigh {
+pub struct LaneWeight {
     /// The lane's share beside the other lanes of its throttle, 0.001 to 1000; 1 by default.
     weight: f64,
     /// The author of the change, for the audit log.
@@ -70,26 +70,26 @@ pub struct Weigh {
 /// Shows one lane.
 #[utoipa::path(get, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "show_lane", tag = "lanes",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
-    responses((status = 200, body = LaneNow)))]
+    responses((status = 200, body = LaneDetail)))]
 pub async fn show(
     State(state): State<Arc<ThrottlesState>>,
     Path((name, key)): Path<(String, String)>,
-) -> Result<Json<LaneNow>, Problem> {
+) -> Result<Json<LaneDetail>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
     Ok(Json(lane(&state, &name, &key).await?))
 }
 
 /// Sets the weight of a lane.
-#[utoipa::path(patch, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "weigh_lane", tag = "lanes",
+#[utoipa::path(patch, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "edit_lane", tag = "lanes",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
-    request_body = Weigh,
-    responses((status = 200, body = LaneNow)))]
+    request_body = LaneWeight,
+    responses((status = 200, body = LaneDetail)))]
 pub async fn weigh(
     State(state): State<Arc<ThrottlesState>>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     request: Request,
-) -> Result<Json<LaneNow>, Problem> {
+) -> Result<Json<LaneDetail>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
     let read = |fields: &mut ObjectReader<'_>| match fields.take("weight") {
         Some(value) => {
@@ -135,13 +135,13 @@ pub async fn weigh(
         ("start" = Option<String>, Query, description = "The cursor: `next` of the previous response."),
         ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
         ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
-    responses((status = 200, body = Changed)))]
+    responses((status = 200, body = BulkChange)))]
 pub async fn purge(
     State(state): State<Arc<ThrottlesState>>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
-) -> Result<Json<Changed>, Problem> {
+) -> Result<Json<BulkChange>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
     let mut query = Query::open(pairs, &FIELDS);
     let walk = walk_of_query(&mut query);
@@ -158,7 +158,7 @@ pub async fn purge(
     .await
 }
 
-async fn lane(state: &ThrottlesState, name: &Name, key: &str) -> Result<LaneNow, Problem> {
+async fn lane(state: &ThrottlesState, name: &Name, key: &str) -> Result<LaneDetail, Problem> {
     let queue = &state.queue;
     let found = with_timeout(ROW_TIMEOUT, queue.lane_of(name.as_str(), key)).await?;
     let waiting = with_timeout(
@@ -170,7 +170,7 @@ async fn lane(state: &ThrottlesState, name: &Name, key: &str) -> Result<LaneNow,
         .await
         .remove(0);
     let oldest_at = found.as_ref().and_then(|lane| lane.oldest_at);
-    Ok(LaneNow {
+    Ok(LaneDetail {
         throttle: name.to_string(),
         key: key.to_owned(),
         weight: found.as_ref().map_or(1.0, |lane| lane.weight),

@@ -137,7 +137,7 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    // A throttle may have lanes before it exists, so an unknown name is no error.
+    // A throttle may have lanes before it exists, so an unknown name is not an error.
     let name = name_of(name)?;
     let (lanes, next) = match key {
         Some(key) => (

@@ -25,7 +25,7 @@ const CRITICAL: i32 = 0;
 /// The dependencies of the routes that accept tenants' messages.
 pub struct AdmissionState {
     pub admission: Admission,
-    /// True if a message without a key that repeats a waiting one is that one.
+    /// True if a message without a key counts as a repeat of an equal waiting one.
     pub implicit_idempotency: bool,
     /// The beginning of the types of the problems of admission.
     pub problem_types: String,
@@ -171,7 +171,7 @@ impl Slot {
     }
 }
 
-/// Takes a slot. A critical message beyond the limit of those becomes one of the priority `high`.
+/// Takes a slot. A critical message beyond the critical limit gets the priority `high`.
 async fn take(
     admission: &Admission,
     sender: &MessageSender<'_>,
@@ -202,7 +202,7 @@ async fn take(
     }
 }
 
-/// Answers a repeated request with the present state of what the first one made.
+/// Answers a repeated request with the current state of the first one's message or batch.
 async fn repeat(
     state: &Arc<AdmissionState>,
     sender: &MessageSender<'_>,
@@ -227,7 +227,7 @@ async fn repeat(
         }
         (_, None) => {
             let detail =
-                format!("notification {job_id} was accepted before and is not kept any more");
+                format!("notification {job_id} was accepted before and is no longer stored");
             return Err(Problem::new(Code::NotificationNotFound, detail));
         }
     };
@@ -237,7 +237,7 @@ async fn repeat(
     Ok(response)
 }
 
-/// Returns the refusal of a request that cannot be answered with what an earlier one made.
+/// Returns the refusal of a request that is not a valid repeat of an earlier one.
 pub fn refused_repeat(repeated: &Acceptance) -> Problem {
     match repeated {
         Acceptance::Running => {

@@ -20,8 +20,8 @@ pub struct AcceptedNotification {
     duplicate: bool,
     /// The priority with which it is sent: `critical`, `high`, `normal` or `low`.
     priority: &'static str,
-    /// The time until which it waits for the limits of its tenant, and the reason; absent if it does
-    /// not wait.
+    /// The time until which it waits for the limits of its tenant, and the reason; absent if it
+    /// does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<HeldMessage>,
     /// Warnings for the sender, for example that the pool's throttle does not exist yet.

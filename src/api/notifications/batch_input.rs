@@ -77,7 +77,7 @@ pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Pro
     };
     let mut has_told_base = false;
     for (place, recipient) in recipients.into_iter().enumerate() {
-        // A text is the address itself: it has no fields, and the others are those of the batch.
+        // A text is the address itself; all fields are those of the batch.
         let is_address = recipient.is_string();
         let merged = match merge(&base, recipient) {
             Ok(merged) => merged,
@@ -102,7 +102,7 @@ pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Pro
                         errors.body(error.pointer, error.message);
                     }
                 }
-                // What is wrong with the batch itself is the same for every recipient.
+                // Errors of the batch itself are the same for every recipient.
                 has_told_base |= errors.total > 0;
             }
         }

@@ -35,8 +35,8 @@ use crate::providers::{Channel, Pools};
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct NewBatch {
-    /// The recipients, 1 to 500: addresses, or objects with `to` and, if they differ from the batch's,
-    /// `data`, `key` and `unique_key`.
+    /// The recipients, 1 to 500: addresses, or objects with `to` and, if they differ from the
+    /// batch's, `data`, `key` and `unique_key`.
     recipients: Vec<Value>,
     /// True to send to the valid recipients although others are invalid; false if absent.
     partial: Option<bool>,
@@ -84,7 +84,7 @@ pub struct AcceptedBatchOfMessages {
     recipients: usize,
     /// The priority with which it is sent.
     priority: &'static str,
-    /// The recipients one by one; only those that were refused if a job enqueues the messages.
+    /// The recipients one by one; only the refused ones if a job enqueues the messages.
     results: Vec<RecipientAnswer>,
     /// Warnings for the sender.
     warnings: Vec<String>,
@@ -111,8 +111,8 @@ pub struct BatchState {
     state: String,
 }
 
-/// Sends a message to up to 500 recipients, all or none unless `partial` is true. Each counts as one
-/// message when it goes to its pool, so a large batch is spread over minutes.
+/// Sends a message to up to 500 recipients, all or none unless `partial` is true. Each counts as
+/// one message when it goes to its pool, so a large batch is spread over minutes.
 #[utoipa::path(post, path = "/api/v1/notifications/batch", operation_id = "notify_many", tag = "notifications", request_body = NewBatch,
     responses(
         (status = 202, body = AcceptedBatchOfMessages, description = "The batch was accepted.", headers(("Location" = String, description = "The URL of the batch."))),
@@ -230,8 +230,8 @@ struct BatchSlots {
     was_asked: bool,
 }
 
-/// Takes slots for the messages that are enqueued with the request. Critical messages for which there
-/// is no room get the priority `high`, all of them.
+/// Takes slots for the messages that are enqueued with the request. If not all critical messages
+/// fit, all of them get the priority `high`.
 async fn take(
     state: &AdmissionState,
     sender: &MessageSender<'_>,

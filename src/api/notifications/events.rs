@@ -13,14 +13,14 @@ use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::gate::{Gate, address as address_of};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
-use crate::notify::{Deliveries, Notice};
-use crate::providers::{Pools, RejectedWebhook, Tools, WebhookRequest, events};
+use crate::notify::{Deliveries, EventReport};
+use crate::providers::{DriverClients, Pools, RejectedWebhook, WebhookRequest, events};
 
 /// The dependencies of the route of the providers' events.
 pub struct WebhookState {
     pub pools: Arc<Pools>,
     pub deliveries: Deliveries,
-    pub tools: Tools,
+    pub tools: DriverClients,
     pub public_url: String,
 }
 
@@ -32,7 +32,7 @@ const BYTES_MAX: usize = 1024 * 1024;
 
 /// Records a provider's events about an account's messages. Each is accepted by its signature
 /// alone, and counts once however often it arrives.
-#[utoipa::path(post, path = "/api/v1/provider-events/{pool}/{account}", operation_id = "tell_provider_events", tag = "notifications",
+#[utoipa::path(post, path = "/api/v1/provider-events/{pool}/{account}", operation_id = "receive_provider_events", tag = "notifications",
     params(
         ("pool" = String, Path, description = "The pool."),
         ("account" = String, Path, description = "The account, by its name in the pool.")),
@@ -86,7 +86,7 @@ pub async fn receive_events(
                 );
                 return Err(refuse(&gate, address, Code::Unauthorized, UNSIGNED).await);
             }
-            let notice = Notice {
+            let notice = EventReport {
                 pool: pool.name.clone(),
                 account: account.name.clone(),
                 channel: pool.channel(),

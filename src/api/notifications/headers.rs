@@ -8,14 +8,14 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::accept::AdmissionState;
-use crate::admission::{LevelStanding, Standing};
+use crate::admission::{AdmissionUsage, LevelUsage};
 use crate::api::clock;
 use crate::api::http::caller::Caller;
 
 /// The routes of messages.
 const ROUTES: &str = "/api/v1/notifications";
 
-/// Adds the standing of the caller's tenant and module to answers of the routes of messages, refusals
+/// Adds the usage of the caller's tenant and module to answers of the routes of messages, refusals
 /// included. A caller without a tenant has no limits.
 pub async fn tell_limits(
     State(state): State<Arc<AdmissionState>>,
@@ -34,19 +34,19 @@ pub async fn tell_limits(
     let asks = caller.and_then(|caller| Some((caller.tenant.clone()?, caller.module.clone())));
     if let Some((tenant, module)) = asks {
         let now_s = clock::now().as_second();
-        let standing = state.admission.standing(&tenant, &module, now_s).await;
-        set(response.headers_mut(), &standing);
+        let usage = state.admission.quota_usage(&tenant, &module, now_s).await;
+        set(response.headers_mut(), &usage);
     }
     response
 }
 
-fn set(headers: &mut HeaderMap, standing: &Standing) {
+fn set(headers: &mut HeaderMap, usage: &AdmissionUsage) {
     let mut set = |name: &'static str, text: String| {
         if let Ok(value) = HeaderValue::try_from(text) {
             headers.insert(name, value);
         }
     };
-    let levels = [("tenant", standing.tenant), ("module", standing.module)];
+    let levels = [("tenant", usage.tenant), ("module", usage.module)];
     let names = [
         ("x-ratelimit-limit-tenant", "x-ratelimit-remaining-tenant"),
         ("x-ratelimit-limit-module", "x-ratelimit-remaining-module"),
@@ -57,8 +57,8 @@ fn set(headers: &mut HeaderMap, standing: &Standing) {
             set(remaining, level.remaining.to_string());
         }
     }
-    set("x-ratelimit-reset", standing.resets_at_s().to_string());
-    let list = |one: &dyn Fn(&str, LevelStanding) -> String| -> String {
+    set("x-ratelimit-reset", usage.resets_at_s().to_string());
+    let list = |one: &dyn Fn(&str, LevelUsage) -> String| -> String {
         let told: Vec<String> = levels
             .iter()
             .filter_map(|(name, level)| Some(one(name, (*level)?)))
@@ -72,7 +72,7 @@ fn set(headers: &mut HeaderMap, standing: &Standing) {
     set(
         "ratelimit",
         list(&|name, level| {
-            let left_s = (level.resets_at_s - standing.now_s).max(0);
+            let left_s = (level.resets_at_s - usage.now_s).max(0);
             format!("\"{name}\";r={};t={left_s}", level.remaining)
         }),
     );
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn both_forms_tell_the_same() {
         let level = |limit, remaining, resets_at_s| {
-            Some(LevelStanding {
+            Some(LevelUsage {
                 limit,
                 span_s: 60.0,
                 remaining,
@@ -93,12 +93,12 @@ mod tests {
             })
         };
         let mut headers = HeaderMap::new();
-        let standing = Standing {
+        let usage = AdmissionUsage {
             now_s: 1_744_714_242,
             tenant: level(100, 43, 1_744_714_260),
             module: level(50, 17, 1_744_714_250),
         };
-        set(&mut headers, &standing);
+        set(&mut headers, &usage);
         let told: Vec<(&str, &str)> = headers
             .iter()
             .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))

@@ -74,7 +74,7 @@ pub struct NewNotification {
 
 /// A message with the time until which it waits for the limits of its tenant.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct ShownNotification {
+pub struct NotificationView {
     #[serde(flatten)]
     notification: Notification,
     /// The time until which it waits, and the reason; absent if it does not wait.
@@ -182,13 +182,13 @@ pub async fn list(
 /// Shows the fate of a message: its state, and every attempt with account, status and reason.
 #[utoipa::path(get, path = "/api/v1/notifications/{id}", operation_id = "show_notification", tag = "notifications",
     params(("id" = i64, Path, description = "The number of its job.")),
-    responses((status = 200, body = ShownNotification)))]
+    responses((status = 200, body = NotificationView)))]
 pub async fn show(
     State(deliveries): State<Deliveries>,
     State(admission): State<Arc<AdmissionState>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<ShownNotification>, Problem> {
+) -> Result<Json<NotificationView>, Problem> {
     let id = id_of(&id)?;
     let found = with_timeout(ROW_TIMEOUT, deliveries.find(id, caller.tenant.as_deref())).await?;
     let notification = found.ok_or_else(|| {
@@ -201,7 +201,7 @@ pub async fn show(
         DeliveryState::Queued => with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await?,
         _ => None,
     };
-    Ok(Json(ShownNotification {
+    Ok(Json(NotificationView {
         notification,
         held: waiting.as_ref().map(HeldMessage::of),
     }))

@@ -1,5 +1,5 @@
 //! Repeated requests: the idempotency key, the digests by which a repeat is recognised, and the
-//! client's wish for an answer that says no more than "accepted".
+//! client's wish for an answer that says only "accepted".
 
 use aws_lc_rs::digest::{SHA256, digest};
 use axum::http::HeaderMap;

@@ -1,4 +1,4 @@
-//! Suppressions: recipients that get no messages on a channel any more. They are stored as digests;
+//! Suppressions: recipients that no longer get messages on a channel. They are stored as digests;
 //! no list shows an address.
 
 use axum::extract::{Query as Pairs, Request, State};

@@ -63,7 +63,7 @@ pub(super) fn bodies() -> Vec<Body> {
         },
         Body {
             more: json!({ "anyOf": any_of(&settable()) }),
-            ..body("Edit", edit(), &[])
+            ..body("KnobsEdit", edit(), &[])
         },
         body("Reason", with_signed(Vec::new()), &[]),
         body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
@@ -93,7 +93,7 @@ pub(super) fn bodies() -> Vec<Body> {
         },
         Body {
             more: tokens_alone(),
-            ..body("Wanted", wanted(true), &[])
+            ..body("AcquireBody", wanted(true), &[])
         },
         Body {
             more: tokens_alone(),
@@ -111,7 +111,7 @@ pub(super) fn bodies() -> Vec<Body> {
             &["method", "path"],
         ),
         body(
-            "Unused",
+            "UnusedTokens",
             vec![
                 ("key", text(0..=KEY_BYTES_MAX)),
                 ("tokens", above_zero(COST_MAX)),
@@ -124,7 +124,7 @@ pub(super) fn bodies() -> Vec<Body> {
             &["seconds"],
         ),
         body(
-            "Weigh",
+            "LaneWeight",
             with_signed(vec![(
                 "weight",
                 json!({ "type": "number", "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX }),

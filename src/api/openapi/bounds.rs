@@ -199,7 +199,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         (_, "path", "account") => {
             json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX })
         }
-        ("show_pool" | "resume_account" | "tell_provider_events", "path", _) => {
+        ("show_pool" | "resume_account" | "receive_provider_events", "path", _) => {
             json!({ "type": "string", "minLength": 1, "maxLength": THROTTLE_BYTES_MAX })
         }
         (_, "path", "name") => throttle(),
@@ -273,7 +273,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
     }
     Some(match (schema, field) {
         ("Problem", "status") => json!({ "minimum": ERRORS.start(), "maximum": ERRORS.end() }),
-        ("KnobProblem" | "Edit", _) => return None,
+        ("KnobProblem" | "KnobsEdit", _) => return None,
         (_, "id" | "job_id" | "last_job_id") => json!({ "minimum": 1, "maximum": i64::MAX }),
         ("AcceptedNotification" | "AcceptedBatchOfMessages", "priority") => {
             let words = crate::notify::args::PRIORITIES.map(|(word, _)| word);
@@ -284,13 +284,15 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             json!({ "minimum": MAX_ATTEMPTS.start(), "maximum": MAX_ATTEMPTS.end() })
         }
         (_, "cost") => json!({ "exclusiveMinimum": 0, "maximum": COST_MAX }),
-        ("Lane" | "LaneNow", "weight") => json!({ "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX }),
+        ("Lane" | "LaneDetail", "weight") => {
+            json!({ "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX })
+        }
         (_, "percent") => json!({ "minimum": 0, "maximum": 100 }),
         (_, "limiting_share" | "refused_share" | "braked_share" | "gain_factor") => {
             json!({ "minimum": 0, "maximum": 1 })
         }
         ("DurationsState", "score") => json!({ "minimum": -6, "maximum": 6 }),
-        // -1 is no limit.
+        // -1 means no limit.
         (
             _,
             "effective_rps" | "rps" | "previous_rps" | "concurrency" | "limit_rps"
@@ -304,14 +306,14 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         (
             _,
             "depth" | "max" | "max_backlog" | "ready" | "held_ready" | "scheduled" | "running"
-            | "dead" | "jobs" | "requested" | "attempt" | "attempts" | "done" | "total" | "tries"
-            | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at" | "remaining"
-            | "granted" | "retry_after_ms" | "wait_s" | "returned" | "available" | "failures"
-            | "refused" | "mean_cost" | "asked_rps" | "granted_rps" | "growth_per_min"
-            | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds" | "own_jobs" | "overload_s"
-            | "own_overload_s" | "peak" | "own_peak" | "lower_s" | "higher_s" | "stopped_s"
-            | "parked_jobs" | "recipients" | "recipient" | "sent" | "cancelled" | "too_late"
-            | "place",
+            | "dead" | "jobs" | "requested" | "attempt" | "attempts" | "done" | "total"
+            | "attempt_count" | "ms" | "seq" | "errors_omitted" | "workers" | "running_total"
+            | "at" | "remaining" | "granted" | "retry_after_ms" | "wait_s" | "returned"
+            | "available" | "failures" | "refused" | "mean_cost" | "requested_rps" | "granted_rps"
+            | "growth_per_min" | "achieved_rps" | "learned_rps" | "proposed_rps" | "seconds"
+            | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
+            | "higher_s" | "stopped_s" | "parked_jobs" | "recipients" | "recipient" | "sent"
+            | "cancelled" | "too_late" | "place",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),

@@ -28,7 +28,7 @@ const OF_THE_STREAM: [&str; 4] = ["Tick", "Decision", "FailedAttempt", "AuditEnt
 /// The bodies that equal another one without a field: the new name, the other, the field, and the
 /// operation that takes it.
 const WITHOUT: [(&str, &str, &str, &str); 2] = [
-    ("Peek", "Wanted", "wait_ms", "peek_tokens"),
+    ("Peek", "AcquireBody", "wait_ms", "peek_tokens"),
     ("DeadDiscard", "DeadMany", "keep_attempts", "discard_dead"),
 ];
 

@@ -68,7 +68,7 @@ fn no_two_types_have_one_name_in_the_document() {
         assert_eq!(
             types.len(),
             1,
-            "the schema {name} is told by {types:?}; rename one of them, or one overwrites the other"
+            "the schema {name} is defined by {types:?}; rename one of them, or one overwrites the other"
         );
     }
     let [document, _] = documents();
@@ -211,7 +211,7 @@ fn whatever_is_sent_has_its_bounds_at_both_ends_and_is_closed() {
             );
             assert!(
                 limits["description"].is_string(),
-                "{name} {field} is told by the readers and not by the type, or is described nowhere"
+                "{name} {field} is known to the readers and not to the type, or is described nowhere"
             );
         }
     }

@@ -73,7 +73,7 @@ fn body(operation: &str) -> Option<Value> {
             json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "key-1", "customer": "acme" })
         }
         "pause_key" => json!({ "seconds": 5, "why": "429" }),
-        "weigh_lane" => json!({ "weight": 2.5, "by": "alice" }),
+        "edit_lane" => json!({ "weight": 2.5, "by": "alice" }),
         "set_schedule" => json!({
             "expression": "30 2 * * MON-FRI", "time_zone": "Europe/Berlin", "kind": "http",
             "args": { "url": "https://example.com/report" }, "by": "alice",
@@ -166,7 +166,7 @@ fn answer(operation: &str) -> Option<Value> {
         "list_lanes" => json!({ "throttle": "hooks", "at": AT, "next": null, "lanes": [{
             "key": "acme", "depth": 532, "counted_at": AT, "oldest_ready_s": 61.5, "weight": 1.0, "first_seen": AT, "paused": null,
         }] }),
-        "show_lane" | "weigh_lane" => json!({
+        "show_lane" | "edit_lane" => json!({
             "throttle": "hooks", "key": "acme", "weight": 2.5, "waiting": { "jobs": 532, "more": false }, "oldest_ready_s": 61.5,
             "first_seen": AT, "paused": null,
         }),
@@ -245,7 +245,7 @@ fn detail() -> Value {
 fn throttle() -> Value {
     let knobs = json!({
         "rps": 5.0, "manual_until_ms": null, "burst": 1.0, "window": 1.0, "min": 0.1, "max": 1000.0, "safe_rps": 1.0,
-        "capacity": -1.0, "capacity_why": "", "key_rps": -1.0, "key_burst": 1.0, "cost_factor": 1.0, "windows": "",
+        "capacity": -1.0, "capacity_reason": "", "key_rps": -1.0, "key_burst": 1.0, "cost_factor": 1.0, "windows": "",
         "key_windows": "", "on_store_loss": "closed", "borrow": false,
         "on_429": "active-informed", "trust_scope": "key", "max_pause": null, "concurrency": -1, "key_concurrency": -1,
         "weight": 1.0, "over_limit": "wait", "max_cost": 1000.0, "max_backlog": null, "on_backlog": "signal",

@@ -8,87 +8,103 @@ use serde_json::{Map, Value, json};
 use super::operation_id::id_of;
 use crate::api::http::limits::Group;
 use crate::api::http::problem::{Code, MEDIA_TYPE};
-use crate::api::http::scopes::{Need, need};
+use crate::api::http::scopes::{RequiredAccess, need};
 use Code::{
     AccountNotFound, BadRequest, Conflict, InUse, InvalidHeader, JobNotFound, LaneFull, NotAllowed,
-    NotReady, NotificationNotFound, PoolNotFound, QueueLost, ScheduleNotFound, ThrottleNotFound,
-    ThrottlesLost, TooManyStreams, WrongState,
+    NotReady, NotificationNotFound, PoolNotFound, QueueUnavailable, ScheduleNotFound,
+    ThrottleNotFound, ThrottlesUnavailable, TooManyStreams, WrongState,
 };
 
 /// The codes that only some operations answer: something does not exist, is forbidden, or is in a
 /// store that does not answer. The other codes follow from the input of an operation.
 const OWN: &[(&str, &[Code])] = &[
-    ("list_jobs", &[QueueLost]),
+    ("list_jobs", &[QueueUnavailable]),
     (
         "enqueue_job",
-        &[NotAllowed, QueueLost, LaneFull, Code::QueueFull],
+        &[NotAllowed, QueueUnavailable, LaneFull, Code::QueueFull],
     ),
     (
         "enqueue_jobs",
-        &[NotAllowed, QueueLost, LaneFull, Code::QueueFull],
+        &[NotAllowed, QueueUnavailable, LaneFull, Code::QueueFull],
     ),
-    ("cancel_jobs", &[QueueLost]),
-    ("show_job", &[JobNotFound, QueueLost]),
-    ("cancel_job", &[JobNotFound, WrongState, QueueLost]),
-    ("list_attempts", &[JobNotFound, QueueLost]),
-    ("retry_job", &[JobNotFound, WrongState, QueueLost]),
-    ("reschedule_job", &[JobNotFound, WrongState, QueueLost]),
-    ("discard_job", &[JobNotFound, WrongState, QueueLost]),
-    ("requeue_dead", &[QueueLost]),
-    ("discard_dead", &[QueueLost]),
-    ("show_pause", &[QueueLost]),
-    ("pause_all", &[QueueLost]),
-    ("resume_all", &[QueueLost]),
-    ("list_throttles", &[ThrottlesLost]),
-    ("show_throttle", &[ThrottleNotFound, ThrottlesLost]),
+    ("cancel_jobs", &[QueueUnavailable]),
+    ("show_job", &[JobNotFound, QueueUnavailable]),
+    ("cancel_job", &[JobNotFound, WrongState, QueueUnavailable]),
+    ("list_attempts", &[JobNotFound, QueueUnavailable]),
+    ("retry_job", &[JobNotFound, WrongState, QueueUnavailable]),
+    (
+        "reschedule_job",
+        &[JobNotFound, WrongState, QueueUnavailable],
+    ),
+    ("discard_job", &[JobNotFound, WrongState, QueueUnavailable]),
+    ("requeue_dead", &[QueueUnavailable]),
+    ("discard_dead", &[QueueUnavailable]),
+    ("show_pause", &[QueueUnavailable]),
+    ("pause_all", &[QueueUnavailable]),
+    ("resume_all", &[QueueUnavailable]),
+    ("list_throttles", &[ThrottlesUnavailable]),
+    ("show_throttle", &[ThrottleNotFound, ThrottlesUnavailable]),
     (
         "edit_throttle",
-        &[InvalidHeader, ThrottleNotFound, Conflict, ThrottlesLost],
+        &[
+            InvalidHeader,
+            ThrottleNotFound,
+            Conflict,
+            ThrottlesUnavailable,
+        ],
     ),
     (
         "delete_throttle",
-        &[ThrottleNotFound, InUse, QueueLost, ThrottlesLost],
+        &[
+            ThrottleNotFound,
+            InUse,
+            QueueUnavailable,
+            ThrottlesUnavailable,
+        ],
     ),
     (
         "explain_throttle",
-        &[ThrottleNotFound, QueueLost, ThrottlesLost],
+        &[ThrottleNotFound, QueueUnavailable, ThrottlesUnavailable],
     ),
     ("show_throttle_history", &[]),
-    ("pause_throttle", &[ThrottleNotFound, ThrottlesLost]),
-    ("resume_throttle", &[ThrottleNotFound, ThrottlesLost]),
-    ("list_lanes", &[QueueLost]),
+    ("pause_throttle", &[ThrottleNotFound, ThrottlesUnavailable]),
+    ("resume_throttle", &[ThrottleNotFound, ThrottlesUnavailable]),
+    ("list_lanes", &[QueueUnavailable]),
     (
         "acquire_tokens",
-        &[NotAllowed, ThrottleNotFound, ThrottlesLost],
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
     ),
     (
         "peek_tokens",
-        &[NotAllowed, ThrottleNotFound, ThrottlesLost],
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
     ),
     ("check_request", &[InvalidHeader]),
     (
         "return_tokens",
-        &[NotAllowed, ThrottleNotFound, ThrottlesLost],
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
     ),
-    ("show_lane", &[QueueLost]),
-    ("weigh_lane", &[QueueLost]),
-    ("purge_lane", &[QueueLost]),
-    ("pause_key", &[ThrottleNotFound, ThrottlesLost]),
-    ("resume_key", &[ThrottleNotFound, ThrottlesLost]),
+    ("show_lane", &[QueueUnavailable]),
+    ("edit_lane", &[QueueUnavailable]),
+    ("purge_lane", &[QueueUnavailable]),
+    ("pause_key", &[ThrottleNotFound, ThrottlesUnavailable]),
+    ("resume_key", &[ThrottleNotFound, ThrottlesUnavailable]),
     ("list_pools", &[]),
-    ("show_pool", &[PoolNotFound, QueueLost]),
+    ("show_pool", &[PoolNotFound, QueueUnavailable]),
     (
         "resume_account",
-        &[PoolNotFound, AccountNotFound, ThrottlesLost],
+        &[PoolNotFound, AccountNotFound, ThrottlesUnavailable],
     ),
-    ("list_schedules", &[QueueLost]),
-    ("show_schedule", &[ScheduleNotFound, QueueLost]),
-    ("set_schedule", &[NotAllowed, QueueLost]),
-    ("delete_schedule", &[ScheduleNotFound, QueueLost]),
-    ("run_schedule", &[ScheduleNotFound, QueueLost, LaneFull]),
-    ("pause_schedule", &[ScheduleNotFound, QueueLost]),
-    ("resume_schedule", &[ScheduleNotFound, QueueLost]),
-    ("list_notifications", &[QueueLost]),
+    ("list_schedules", &[QueueUnavailable]),
+    ("show_schedule", &[ScheduleNotFound, QueueUnavailable]),
+    ("set_schedule", &[NotAllowed, QueueUnavailable]),
+    ("delete_schedule", &[ScheduleNotFound, QueueUnavailable]),
+    (
+        "run_schedule",
+        &[ScheduleNotFound, QueueUnavailable, LaneFull],
+    ),
+    ("pause_schedule", &[ScheduleNotFound, QueueUnavailable]),
+    ("resume_schedule", &[ScheduleNotFound, QueueUnavailable]),
+    ("list_notifications", &[QueueUnavailable]),
     (
         "notify",
         &[
@@ -97,7 +113,7 @@ const OWN: &[(&str, &[Code])] = &[
             Code::RequestRunning,
             Code::IdempotencyKeyReused,
             Code::RateLimitExceeded,
-            QueueLost,
+            QueueUnavailable,
             LaneFull,
             Code::QueueFull,
         ],
@@ -110,36 +126,42 @@ const OWN: &[(&str, &[Code])] = &[
             NotAllowed,
             Code::RequestRunning,
             Code::IdempotencyKeyReused,
-            QueueLost,
+            QueueUnavailable,
             LaneFull,
             Code::QueueFull,
         ],
     ),
-    ("show_batch", &[Code::BatchNotFound, QueueLost]),
-    ("pause_batch", &[Code::BatchNotFound, WrongState, QueueLost]),
+    ("show_batch", &[Code::BatchNotFound, QueueUnavailable]),
+    (
+        "pause_batch",
+        &[Code::BatchNotFound, WrongState, QueueUnavailable],
+    ),
     (
         "resume_batch",
-        &[Code::BatchNotFound, WrongState, QueueLost],
+        &[Code::BatchNotFound, WrongState, QueueUnavailable],
     ),
-    ("cancel_batch", &[Code::BatchNotFound, QueueLost]),
-    ("show_notification", &[NotificationNotFound, QueueLost]),
-    ("list_suppressions", &[QueueLost]),
-    ("suppress", &[QueueLost]),
-    ("unsuppress", &[QueueLost]),
+    ("cancel_batch", &[Code::BatchNotFound, QueueUnavailable]),
     (
-        "tell_provider_events",
+        "show_notification",
+        &[NotificationNotFound, QueueUnavailable],
+    ),
+    ("list_suppressions", &[QueueUnavailable]),
+    ("suppress", &[QueueUnavailable]),
+    ("unsuppress", &[QueueUnavailable]),
+    (
+        "receive_provider_events",
         &[
             BadRequest,
             Code::Unauthorized,
             AccountNotFound,
             Code::TooManyRequests,
-            QueueLost,
+            QueueUnavailable,
         ],
     ),
-    ("list_decisions", &[QueueLost]),
-    ("list_failures", &[QueueLost]),
-    ("list_audit", &[QueueLost]),
-    ("list_workers", &[QueueLost]),
+    ("list_decisions", &[QueueUnavailable]),
+    ("list_failures", &[QueueUnavailable]),
+    ("list_audit", &[QueueUnavailable]),
+    ("list_workers", &[QueueUnavailable]),
     ("stream_events", &[TooManyStreams]),
     ("show_metrics", &[]),
     ("show_liveness", &[]),
@@ -227,19 +249,19 @@ fn codes(path: &str, method: &str, operation: &Map<String, Value>, has_tokens: b
         .cloned()
         .unwrap_or_default();
     let method: axum::http::Method = method.to_uppercase().parse().unwrap_or_default();
-    if need(&method, path) != Need::Open {
+    if need(&method, path) != RequiredAccess::Open {
         codes.push(Code::InvalidQuery);
         let is_change = method != axum::http::Method::GET;
         if has_tokens {
             codes.extend([Code::Unauthorized, Code::TooManyRequests]);
-            if matches!(need(&method, path), Need::Scope(_)) {
+            if matches!(need(&method, path), RequiredAccess::Scope(_)) {
                 codes.push(Code::ScopeMissing);
             }
         } else {
-            codes.push(Code::ForeignHost);
+            codes.push(Code::HostNotAllowed);
         }
         if is_change {
-            codes.push(Code::ForeignOrigin);
+            codes.push(Code::OriginNotAllowed);
         }
         if Group::of(&method, path, false).is_some() {
             codes.push(Code::TooManyRequests);

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn with_a_token_every_route_but_health_asks_for_it() {
-    let door = door(Some("s3cret")).await;
+    let fixture = fixture(Some("s3cret")).await;
     for path in [
         "/",
         "/metrics",
@@ -14,24 +14,24 @@ async fn with_a_token_every_route_but_health_asks_for_it() {
         "/assets/app.js",
         "/nowhere",
     ] {
-        let response = door.get(path).send().await.unwrap();
+        let response = fixture.get(path).send().await.unwrap();
         assert_eq!(
             response.headers()["www-authenticate"],
             "Bearer realm=\"flyball\""
         );
         problem(response, 401, "unauthorized").await;
         problem(
-            door.get(path).bearer_auth("s3cre").send().await.unwrap(),
+            fixture.get(path).bearer_auth("s3cre").send().await.unwrap(),
             401,
             "unauthorized",
         )
         .await;
     }
     assert_eq!(
-        door.get("/healthz").send().await.unwrap().status(),
+        fixture.get("/healthz").send().await.unwrap().status(),
         StatusCode::OK
     );
-    let open = door
+    let open = fixture
         .get("/api/v1/throttles")
         .bearer_auth("s3cret")
         .header("host", "flyball.example")
@@ -44,8 +44,8 @@ async fn with_a_token_every_route_but_health_asks_for_it() {
 #[tokio::test]
 async fn a_browser_is_shown_the_login_page_and_stays_logged_in_by_a_cookie_that_pages_cannot_read()
 {
-    let door = door(Some("s3cret")).await;
-    let page = door
+    let fixture = fixture(Some("s3cret")).await;
+    let page = fixture
         .get("/")
         .header("accept", "text/html,*/*")
         .send()
@@ -61,7 +61,7 @@ async fn a_browser_is_shown_the_login_page_and_stays_logged_in_by_a_cookie_that_
     assert!(page.text().await.unwrap().contains("name=\"token\""));
 
     let login = |token: &str| {
-        let form = door
+        let form = fixture
             .ask(Method::POST, "/login")
             .header("content-type", "application/x-www-form-urlencoded");
         form.body(format!("token={token}")).send()
@@ -88,7 +88,8 @@ async fn a_browser_is_shown_the_login_page_and_stays_logged_in_by_a_cookie_that_
 
     let value = cookie.split(';').next().unwrap();
     assert_eq!(
-        door.get("/api/v1/throttles")
+        fixture
+            .get("/api/v1/throttles")
             .header("cookie", value)
             .send()
             .await
@@ -98,7 +99,8 @@ async fn a_browser_is_shown_the_login_page_and_stays_logged_in_by_a_cookie_that_
     );
     let forged = value.replace('.', "0.");
     problem(
-        door.get("/api/v1/throttles")
+        fixture
+            .get("/api/v1/throttles")
             .header("cookie", forged)
             .send()
             .await
@@ -107,47 +109,48 @@ async fn a_browser_is_shown_the_login_page_and_stays_logged_in_by_a_cookie_that_
         "unauthorized",
     )
     .await;
-    let edit = door
+    let edit = fixture
         .ask(Method::PATCH, "/api/v1/throttles/reindex")
         .header("cookie", value)
         .header("sec-fetch-site", "cross-site");
     problem(
         edit.json(&json!({"rps": 1})).send().await.unwrap(),
         403,
-        "foreign_origin",
+        "origin_not_allowed",
     )
     .await;
 }
 
 #[tokio::test]
 async fn without_a_token_other_names_and_other_sites_are_refused() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     problem(
-        door.get("/api/v1/throttles")
+        fixture
+            .get("/api/v1/throttles")
             .header("host", "evil.example")
             .send()
             .await
             .unwrap(),
         403,
-        "foreign_host",
+        "host_not_allowed",
     )
     .await;
-    let edit = door
+    let edit = fixture
         .ask(Method::PATCH, "/api/v1/throttles/reindex")
         .header("origin", "https://evil.example");
     problem(
         edit.json(&json!({"rps": 1})).send().await.unwrap(),
         403,
-        "foreign_origin",
+        "origin_not_allowed",
     )
     .await;
 }
 
 #[tokio::test]
 async fn every_answer_carries_the_headers_that_keep_browsers_in_bounds() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     for path in ["/", "/healthz", "/nowhere", "/api/v1/throttles"] {
-        let response = door.get(path).send().await.unwrap();
+        let response = fixture.get(path).send().await.unwrap();
         let header = |name: &str| response.headers()[name].to_str().unwrap();
         assert!(
             header("content-security-policy").starts_with("default-src 'none'; script-src 'self'"),
@@ -162,12 +165,13 @@ async fn every_answer_carries_the_headers_that_keep_browsers_in_bounds() {
 
 #[tokio::test]
 async fn the_dashboard_is_served_with_etags_and_nothing_beside_its_files() {
-    let door = door(None).await;
-    let page = door.get("/").send().await.unwrap();
+    let fixture = fixture(None).await;
+    let page = fixture.get("/").send().await.unwrap();
     assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8");
     let tag = page.headers()["etag"].to_str().unwrap().to_owned();
     assert_eq!(
-        door.get("/")
+        fixture
+            .get("/")
             .header("if-none-match", tag)
             .send()
             .await
@@ -182,7 +186,7 @@ async fn the_dashboard_is_served_with_etags_and_nothing_beside_its_files() {
         "/assets/",
     ] {
         assert_eq!(
-            door.get(path).send().await.unwrap().status(),
+            fixture.get(path).send().await.unwrap().status(),
             StatusCode::NOT_FOUND,
             "{path}"
         );

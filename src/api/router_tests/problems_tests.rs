@@ -4,8 +4,8 @@ use super::*;
 
 #[tokio::test]
 async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_route() {
-    let door = door(None).await;
-    let document: Value = door
+    let fixture = fixture(None).await;
+    let document: Value = fixture
         .get("/openapi.json")
         .send()
         .await
@@ -30,7 +30,7 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
             Method::PUT,
             Method::DELETE,
         ] {
-            let response = door.ask(method.clone(), &url).send().await.unwrap();
+            let response = fixture.ask(method.clone(), &url).send().await.unwrap();
             let is_known = response.status() != StatusCode::METHOD_NOT_ALLOWED;
             let is_declared = item.get(method.as_str().to_lowercase()).is_some();
             assert_eq!(is_known, is_declared, "{method} {path}");
@@ -56,8 +56,8 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
 #[tokio::test]
 async fn every_reference_of_the_document_leads_somewhere_and_every_operation_may_answer_a_problem()
 {
-    let door = door(None).await;
-    let document: Value = door
+    let fixture = fixture(None).await;
+    let document: Value = fixture
         .get("/openapi.json")
         .send()
         .await
@@ -105,7 +105,7 @@ async fn every_reference_of_the_document_leads_somewhere_and_every_operation_may
 #[tokio::test]
 async fn an_unknown_route_is_a_problem_that_says_where_the_routes_are() {
     let body = problem(
-        door(None)
+        fixture(None)
             .await
             .get("/api/v2/jobs?x=1")
             .send()
@@ -123,13 +123,13 @@ async fn an_unknown_route_is_a_problem_that_says_where_the_routes_are() {
 
 #[tokio::test]
 async fn a_body_that_is_not_sent_as_json_is_refused_with_what_to_send() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     for kind in [
         Some("application/x-www-form-urlencoded"),
         Some("text/plain"),
         None,
     ] {
-        let request = door.ask(Method::POST, "/api/v1/jobs").body("{}");
+        let request = fixture.ask(Method::POST, "/api/v1/jobs").body("{}");
         let request = kind.map_or(request.try_clone().unwrap(), |kind| {
             request.header("content-type", kind)
         });
@@ -145,7 +145,7 @@ async fn a_body_that_is_not_sent_as_json_is_refused_with_what_to_send() {
 
 #[tokio::test]
 async fn broken_json_is_refused_with_line_and_column() {
-    let request = door(None)
+    let request = fixture(None)
         .await
         .ask(Method::POST, "/api/v1/jobs")
         .header("content-type", "application/json")
@@ -160,10 +160,10 @@ async fn broken_json_is_refused_with_line_and_column() {
 
 #[tokio::test]
 async fn too_large_a_body_is_refused_with_the_limit_whether_or_not_its_length_is_announced() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let body = json!({"kind": "noop", "args": {"blob": "x".repeat(10_000_000)}}).to_string();
 
-    let announced = door
+    let announced = fixture
         .ask(Method::POST, "/api/v1/jobs")
         .header("content-type", "application/json")
         .body(body)
@@ -181,7 +181,7 @@ async fn too_large_a_body_is_refused_with_the_limit_whether_or_not_its_length_is
 
     let args = json!({"kind": "noop", "args": {"blob": "x".repeat(600_000)}});
     let refused = problem(
-        door.send(Method::POST, "/api/v1/jobs", args).await,
+        fixture.send(Method::POST, "/api/v1/jobs", args).await,
         422,
         "invalid_fields",
     )
@@ -191,9 +191,10 @@ async fn too_large_a_body_is_refused_with_the_limit_whether_or_not_its_length_is
 
 #[tokio::test]
 async fn a_batch_is_counted_while_it_is_read_and_a_length_beyond_the_limit_is_refused_at_once() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let post = |body: String| {
-        door.ask(Method::POST, "/api/v1/jobs/batch")
+        fixture
+            .ask(Method::POST, "/api/v1/jobs/batch")
             .header("content-type", "application/json")
             .body(body)
     };
@@ -218,7 +219,7 @@ async fn a_batch_is_counted_while_it_is_read_and_a_length_beyond_the_limit_is_re
     );
 
     // The server does not wait for a body that is announced as this large.
-    let mut stream = tokio::net::TcpStream::connect(door.base.trim_start_matches("http://"))
+    let mut stream = tokio::net::TcpStream::connect(fixture.base.trim_start_matches("http://"))
         .await
         .unwrap();
     let head = "POST /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100000000000000\r\n\r\n{";
@@ -240,10 +241,12 @@ async fn a_batch_is_counted_while_it_is_read_and_a_length_beyond_the_limit_is_re
 
 #[tokio::test]
 async fn a_bad_job_is_refused_with_every_field_and_the_pointers_of_a_batch_have_indexes() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let job = json!({"kind": 7, "priority": -1, "cost": "NaN", "colour": 1});
     let refused = problem(
-        door.send(Method::POST, "/api/v1/jobs", job.clone()).await,
+        fixture
+            .send(Method::POST, "/api/v1/jobs", job.clone())
+            .await,
         422,
         "invalid_fields",
     )
@@ -262,7 +265,9 @@ async fn a_bad_job_is_refused_with_every_field_and_the_pointers_of_a_batch_have_
 
     let batch = json!([{"kind": "noop"}, job]);
     let refused = problem(
-        door.send(Method::POST, "/api/v1/jobs/batch", batch).await,
+        fixture
+            .send(Method::POST, "/api/v1/jobs/batch", batch)
+            .await,
         422,
         "invalid_fields",
     )
@@ -274,7 +279,8 @@ async fn a_bad_job_is_refused_with_every_field_and_the_pointers_of_a_batch_have_
 
     let many: Vec<Value> = vec![json!({"kind": 1}); 300];
     let refused = problem(
-        door.send(Method::POST, "/api/v1/jobs/batch", json!(many))
+        fixture
+            .send(Method::POST, "/api/v1/jobs/batch", json!(many))
             .await,
         422,
         "invalid_fields",
@@ -288,9 +294,9 @@ async fn a_bad_job_is_refused_with_every_field_and_the_pointers_of_a_batch_have_
 
 #[tokio::test]
 async fn bad_ids_names_and_parameters_are_refused_where_they_are() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let refused = problem(
-        door.get("/api/v1/jobs/abc").send().await.unwrap(),
+        fixture.get("/api/v1/jobs/abc").send().await.unwrap(),
         400,
         "invalid_path",
     )
@@ -300,7 +306,8 @@ async fn bad_ids_names_and_parameters_are_refused_where_they_are() {
         (Some("path"), vec!["/id"])
     );
     problem(
-        door.get("/api/v1/throttles/two%20words")
+        fixture
+            .get("/api/v1/throttles/two%20words")
             .send()
             .await
             .unwrap(),
@@ -309,13 +316,14 @@ async fn bad_ids_names_and_parameters_are_refused_where_they_are() {
     )
     .await;
     problem(
-        door.get("/api/v1/throttles/%FF").send().await.unwrap(),
+        fixture.get("/api/v1/throttles/%FF").send().await.unwrap(),
         400,
         "bad_request",
     )
     .await;
     let refused = problem(
-        door.get("/api/v1/jobs?stat=ready&limit=0&state=redy")
+        fixture
+            .get("/api/v1/jobs?stat=ready&limit=0&state=redy")
             .send()
             .await
             .unwrap(),
@@ -325,7 +333,8 @@ async fn bad_ids_names_and_parameters_are_refused_where_they_are() {
     .await;
     assert_eq!(pointers(&refused), ["/stat", "/state", "/limit"]);
     problem(
-        door.get("/api/v1/decisions?limit=1e3")
+        fixture
+            .get("/api/v1/decisions?limit=1e3")
             .send()
             .await
             .unwrap(),
@@ -337,16 +346,22 @@ async fn bad_ids_names_and_parameters_are_refused_where_they_are() {
 
 #[tokio::test]
 async fn while_postgres_does_not_answer_requests_are_told_to_come_back() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     for path in ["/api/v1/workers", "/api/v1/audit"] {
-        let response = door.get(path).send().await.unwrap();
+        let response = fixture.get(path).send().await.unwrap();
         assert_eq!(response.headers()["retry-after"], "1");
-        problem(response, 503, "queue_lost").await;
+        problem(response, 503, "queue_unavailable").await;
     }
-    let ready = problem(door.get("/readyz").send().await.unwrap(), 503, "not_ready").await;
+    let ready = problem(
+        fixture.get("/readyz").send().await.unwrap(),
+        503,
+        "not_ready",
+    )
+    .await;
     assert_eq!(ready["detail"], "Postgres does not answer within 1 s");
     assert_eq!(
-        door.get("/healthz")
+        fixture
+            .get("/healthz")
             .send()
             .await
             .unwrap()
@@ -359,7 +374,7 @@ async fn while_postgres_does_not_answer_requests_are_told_to_come_back() {
 
 #[tokio::test]
 async fn while_postgres_does_not_answer_nobody_can_say_that_a_kind_is_wrong() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let job = json!({"kind": "elsewhere"});
     let schedule = json!({"kind": "elsewhere", "expression": "@daily"});
 
@@ -368,25 +383,26 @@ async fn while_postgres_does_not_answer_nobody_can_say_that_a_kind_is_wrong() {
         (Method::POST, "/api/v1/jobs/batch", json!([job])),
         (Method::PUT, "/api/v1/crons/nightly", schedule),
     ] {
-        let response = door.send(method, path, body).await;
+        let response = fixture.send(method, path, body).await;
 
         assert_eq!(response.headers()["retry-after"], "1", "{path}");
-        problem(response, 503, "queue_lost").await;
+        problem(response, 503, "queue_unavailable").await;
     }
 }
 
 #[tokio::test]
 async fn while_redis_does_not_answer_throttles_are_503_and_a_defect_is_a_500_problem() {
-    let door = door(None).await;
-    door.shelf.is_lost.store(true, Ordering::SeqCst);
+    let fixture = fixture(None).await;
+    fixture.map_store.is_lost.store(true, Ordering::SeqCst);
     problem(
-        door.get("/api/v1/throttles").send().await.unwrap(),
+        fixture.get("/api/v1/throttles").send().await.unwrap(),
         503,
-        "throttles_lost",
+        "throttles_unavailable",
     )
     .await;
     assert_eq!(
-        door.get("/readyz")
+        fixture
+            .get("/readyz")
             .send()
             .await
             .unwrap()
@@ -395,9 +411,9 @@ async fn while_redis_does_not_answer_throttles_are_503_and_a_defect_is_a_500_pro
             .unwrap()["detail"],
         "Postgres and Redis do not answer within 1 s"
     );
-    door.shelf.panics.store(true, Ordering::SeqCst);
+    fixture.map_store.panics.store(true, Ordering::SeqCst);
     let body = problem(
-        door.get("/api/v1/throttles").send().await.unwrap(),
+        fixture.get("/api/v1/throttles").send().await.unwrap(),
         500,
         "internal",
     )

@@ -27,9 +27,9 @@ async fn events(response: &mut Response, count: usize) -> String {
 
 #[tokio::test]
 async fn a_listener_gets_the_history_and_then_each_tick_and_after_a_break_only_what_it_missed() {
-    let door = door(None).await;
-    (1..=3).for_each(|at| door.live.publish_tick(&tick(at)));
-    let mut stream = door.get("/api/v1/stream").send().await.unwrap();
+    let fixture = fixture(None).await;
+    (1..=3).for_each(|at| fixture.live.publish_tick(&tick(at)));
+    let mut stream = fixture.get("/api/v1/stream").send().await.unwrap();
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
 
     let history = events(&mut stream, 1).await;
@@ -39,15 +39,15 @@ async fn a_listener_gets_the_history_and_then_each_tick_and_after_a_break_only_w
             && history.contains("\"at\":1,"),
         "{history}"
     );
-    door.live.publish_tick(&tick(4));
-    door.live.publish("decision", &json!({"id": 1}));
+    fixture.live.publish_tick(&tick(4));
+    fixture.live.publish("decision", &json!({"id": 1}));
     let next = events(&mut stream, 2).await;
     assert!(
         next.contains("event: tick") && next.contains("id: 4") && next.contains("event: decision"),
         "{next}"
     );
 
-    let mut again = door
+    let mut again = fixture
         .get("/api/v1/stream")
         .header("last-event-id", "3")
         .send()
@@ -62,18 +62,18 @@ async fn a_listener_gets_the_history_and_then_each_tick_and_after_a_break_only_w
 
 #[tokio::test]
 async fn streams_are_bounded_and_end_when_the_server_stops() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let mut streams = Vec::new();
     for _ in 0..STREAMS_MAX {
-        streams.push(door.get("/api/v1/stream").send().await.unwrap());
+        streams.push(fixture.get("/api/v1/stream").send().await.unwrap());
     }
-    let refused = door.get("/api/v1/stream").send().await.unwrap();
+    let refused = fixture.get("/api/v1/stream").send().await.unwrap();
     assert_eq!(refused.headers()["retry-after"], "5");
     problem(refused, 503, "too_many_streams").await;
 
-    door.cancel.cancel();
+    fixture.cancel.cancel();
 
-    let ended = tokio::time::timeout(Duration::from_secs(5), door.server).await;
+    let ended = tokio::time::timeout(Duration::from_secs(5), fixture.server).await;
     assert!(
         ended
             .expect("the server ends although streams are open")
@@ -84,15 +84,15 @@ async fn streams_are_bounded_and_end_when_the_server_stops() {
 
 #[tokio::test]
 async fn requests_are_counted_by_the_routes_template_and_never_by_path_or_key() {
-    let door = door(None).await;
-    let _ = door.get("/api/v1/jobs/abc").send().await.unwrap();
-    let _ = door.get("/secret-path").send().await.unwrap();
-    let _ = door
+    let fixture = fixture(None).await;
+    let _ = fixture.get("/api/v1/jobs/abc").send().await.unwrap();
+    let _ = fixture.get("/secret-path").send().await.unwrap();
+    let _ = fixture
         .ask(Method::from_bytes(b"BREW").unwrap(), "/healthz")
         .send()
         .await
         .unwrap();
-    let text = door
+    let text = fixture
         .get("/metrics")
         .send()
         .await

@@ -4,8 +4,12 @@ use super::*;
 
 #[tokio::test]
 async fn a_throttle_is_shown_with_its_seq_as_etag() {
-    let door = door(None).await;
-    let response = door.get("/api/v1/throttles/reindex").send().await.unwrap();
+    let fixture = fixture(None).await;
+    let response = fixture
+        .get("/api/v1/throttles/reindex")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(response.headers()["etag"], "\"17\"");
     let one: Value = response.json().await.unwrap();
     assert_eq!(
@@ -17,7 +21,7 @@ async fn a_throttle_is_shown_with_its_seq_as_etag() {
         (Some("flowing"), Some(5.0), &Value::Null)
     );
     assert_eq!(one["knobs"]["on_store_loss"], "closed");
-    let all: Value = door
+    let all: Value = fixture
         .get("/api/v1/throttles")
         .send()
         .await
@@ -26,7 +30,7 @@ async fn a_throttle_is_shown_with_its_seq_as_etag() {
         .await
         .unwrap();
     assert_eq!(all["throttles"], json!([one]));
-    let why: Value = door
+    let why: Value = fixture
         .get("/api/v1/throttles/reindex/why")
         .send()
         .await
@@ -42,9 +46,10 @@ async fn a_throttle_is_shown_with_its_seq_as_etag() {
 
 #[tokio::test]
 async fn an_edit_is_made_under_its_condition_and_a_lost_audit_line_is_a_warning() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let edit = |seq: &'static str| {
-        door.ask(Method::PATCH, "/api/v1/throttles/reindex")
+        fixture
+            .ask(Method::PATCH, "/api/v1/throttles/reindex")
             .header("if-match", seq)
     };
 
@@ -87,8 +92,8 @@ async fn an_edit_is_made_under_its_condition_and_a_lost_audit_line_is_a_warning(
 
 #[tokio::test]
 async fn a_wrong_edit_changes_nothing_and_lists_all_that_is_wrong() {
-    let door = door(None).await;
-    let edit = |path: &'static str, body: Value| door.send(Method::PATCH, path, body);
+    let fixture = fixture(None).await;
+    let edit = |path: &'static str, body: Value| fixture.send(Method::PATCH, path, body);
 
     let wrong = json!({"rps": "fast", "seq": 3, "by": 5, "parent": "reindex"});
     let refused = problem(
@@ -129,7 +134,8 @@ async fn a_wrong_edit_changes_nothing_and_lists_all_that_is_wrong() {
         StatusCode::OK
     );
     assert_eq!(
-        door.shelf
+        fixture
+            .map_store
             .find(&Name::new("reindex").unwrap())
             .unwrap()
             .knobs
@@ -140,9 +146,10 @@ async fn a_wrong_edit_changes_nothing_and_lists_all_that_is_wrong() {
 
 #[tokio::test]
 async fn any_program_can_take_tokens() {
-    let door = door(None).await;
+    let fixture = fixture(None).await;
     let take = |name: &str, body: Value| {
-        door.ask(Method::POST, &format!("/api/v1/throttles/{name}/acquire"))
+        fixture
+            .ask(Method::POST, &format!("/api/v1/throttles/{name}/acquire"))
             .json(&body)
             .send()
     };
@@ -187,8 +194,8 @@ async fn any_program_can_take_tokens() {
 
 #[tokio::test]
 async fn keys_are_paused_and_resumed_and_a_minus_is_the_lane_without_a_key() {
-    let door = door(None).await;
-    let paused: Value = door
+    let fixture = fixture(None).await;
+    let paused: Value = fixture
         .send(
             Method::POST,
             "/api/v1/throttles/reindex/keys/a%2Fb/pause",
@@ -202,7 +209,7 @@ async fn keys_are_paused_and_resumed_and_a_minus_is_the_lane_without_a_key() {
         (paused["key"].as_str(), paused["until"].as_str()),
         (Some("a/b"), Some("1970-01-01T00:00:05Z"))
     );
-    let resumed: Value = door
+    let resumed: Value = fixture
         .ask(Method::POST, "/api/v1/throttles/reindex/keys/-/resume")
         .send()
         .await
@@ -214,7 +221,7 @@ async fn keys_are_paused_and_resumed_and_a_minus_is_the_lane_without_a_key() {
         (resumed["key"].as_str(), resumed["resumed"].as_bool()),
         (Some(""), Some(true))
     );
-    let minus: Value = door
+    let minus: Value = fixture
         .ask(Method::POST, "/api/v1/throttles/reindex/keys/--/resume")
         .send()
         .await
@@ -230,7 +237,8 @@ async fn keys_are_paused_and_resumed_and_a_minus_is_the_lane_without_a_key() {
         json!({"seconds": 1e9}),
     ] {
         let refused = problem(
-            door.send(Method::POST, "/api/v1/throttles/reindex/keys/a/pause", body)
+            fixture
+                .send(Method::POST, "/api/v1/throttles/reindex/keys/a/pause", body)
                 .await,
             422,
             "invalid_fields",
@@ -239,12 +247,13 @@ async fn keys_are_paused_and_resumed_and_a_minus_is_the_lane_without_a_key() {
         assert_eq!(pointers(&refused), ["/seconds"]);
     }
     problem(
-        door.send(
-            Method::POST,
-            "/api/v1/throttles/none/keys/a/pause",
-            json!({"seconds": 5}),
-        )
-        .await,
+        fixture
+            .send(
+                Method::POST,
+                "/api/v1/throttles/none/keys/a/pause",
+                json!({"seconds": 5}),
+            )
+            .await,
         404,
         "throttle_not_found",
     )

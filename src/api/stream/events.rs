@@ -24,8 +24,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Streams live events: `history` once, then `tick` each second, `decision`, `failure` and `audit`.
-/// A tenant gets the ticks of its own throttles, the failures of its own jobs and the changes by its
-/// own tokens.
+/// A tenant gets the ticks of its own throttles, the failures of its own jobs and the changes by
+/// its own tokens.
 ///
 /// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server
 /// stops and when a listener is too slow; clients reconnect with the id of the last tick that they

@@ -58,7 +58,7 @@ const NAP_MIN: Duration = Duration::from_millis(2);
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
-pub struct Wanted {
+pub struct AcquireBody {
     /// The rate-limit key; empty for none.
     key: Option<String>,
     /// Tokens wanted, all or nothing; in place of `cost` and `want`.
@@ -116,7 +116,7 @@ pub struct Granted {
     retry_after_ms: u64,
     /// The same wait in seconds.
     wait_s: f64,
-    /// The end of the wait as a time by the store's clock, where it is known.
+    /// The time at which the wait ends, by the store's clock; `null` if it is unknown.
     until: Option<Timestamp>,
     /// The level that limits: `tier`, `throttle`, `key`, `learned`, `probing`, `concurrency`,
     /// `holders`, `paused`, `stopped`, `unknown` or `store_lost`, with its facts. `null` if
@@ -139,7 +139,7 @@ pub struct Granted {
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
-pub struct Unused {
+pub struct UnusedTokens {
     /// The rate-limit key for which the tokens were taken; empty for none.
     key: Option<String>,
     /// The number of unused tokens.
@@ -148,7 +148,7 @@ pub struct Unused {
 
 /// The tokens that are returned.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Returned {
+pub struct ReturnedTokens {
     /// The throttle.
     throttle: String,
     /// The key.
@@ -162,7 +162,7 @@ pub struct Returned {
 /// Takes tokens.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/acquire", operation_id = "acquire_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
-    request_body = Wanted,
+    request_body = AcquireBody,
     responses((status = 200, body = Granted)))]
 pub async fn acquire(
     State(state): State<Arc<ThrottlesState>>,
@@ -200,7 +200,7 @@ pub async fn acquire(
 /// Returns the answer that acquire would give, and takes nothing.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/peek", operation_id = "peek_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
-    request_body = Wanted,
+    request_body = AcquireBody,
     responses((status = 200, body = Granted)))]
 pub async fn peek(
     State(state): State<Arc<ThrottlesState>>,
@@ -232,7 +232,7 @@ async fn declare(
             &*state.throttles,
             &ask.throttle,
             knobs,
-            state.throttles_made_max,
+            state.throttles_created_max,
         )
         .await;
     match declared {
@@ -263,13 +263,13 @@ async fn declare_again(
 /// Returns tokens that no work used.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/return", operation_id = "return_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
-    request_body = Unused,
-    responses((status = 200, body = Returned)))]
+    request_body = UnusedTokens,
+    responses((status = 200, body = ReturnedTokens)))]
 pub async fn give_back(
     State(state): State<Arc<ThrottlesState>>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Json<Returned>, Problem> {
+) -> Result<Json<ReturnedTokens>, Problem> {
     let throttle = name_of(name)?;
     let mut errors = Errors::default();
     let (mut key, mut tokens) = (String::new(), None);
@@ -303,7 +303,7 @@ pub async fn give_back(
         },
     )
     .await;
-    Ok(Json(Returned {
+    Ok(Json(ReturnedTokens {
         throttle: throttle.to_string(),
         key,
         returned,
@@ -434,7 +434,7 @@ async fn read(
 
 /// Takes tokens, and waits for them up to `wait`.
 ///
-/// Of the requests that wait for one lane only the first asks the store; the others queue behind
+/// Only the first of the requests that wait for one lane asks the store; the others queue behind
 /// it. So a thousand waiting requests cost Redis as much as one, and a request for many tokens is
 /// not overtaken forever by requests for few.
 async fn wait_for(state: &ThrottlesState, ask: &AcquireRequest, wait: Duration) -> AcquireResponse {
@@ -511,7 +511,7 @@ async fn granted(
                 |server_error| format!("Redis refuses ({server_error})"),
             );
             return Err(Problem::new(
-                Code::ThrottlesLost,
+                Code::ThrottlesUnavailable,
                 format!("{what}, and this throttle then grants nothing"),
             )
             .retry_after(1));

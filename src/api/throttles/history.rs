@@ -94,8 +94,8 @@ pub struct ThrottleHistory {
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct HistorySeries {
     /// `allowed` and `refused` are requests for tokens over HTTP, checks, and requests of this API;
-    /// `completed`, `throttled` (429 and the like) and `failed` are attempts of jobs; `achieved_rps`
-    /// are tokens taken.
+    /// `completed`, `throttled` (429 and the like) and `failed` are attempts of jobs;
+    /// `achieved_rps` are tokens taken.
     name: &'static str,
     /// The unit: `1/min` or `tokens/s`.
     unit: &'static str,

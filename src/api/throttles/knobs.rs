@@ -46,7 +46,7 @@ pub struct Throttles {
 
 /// The reason for the rate of a throttle.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Why {
+pub struct Explanation {
     /// The name of the throttle.
     throttle: String,
     /// The reason, in one sentence.
@@ -64,7 +64,7 @@ pub struct Why {
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
-pub struct Edit {
+pub struct KnobsEdit {
     /// Tokens per second; 0 stops, -1 is unlimited.
     rps: Option<f64>,
     /// Tokens that may be spent at once after an idle time, in windows' worth.
@@ -82,7 +82,7 @@ pub struct Edit {
     /// Rate in force when `rps` cannot be read or its lease has expired.
     safe_rps: Option<f64>,
     /// The rate that the resource behind the throttle can serve now; no rate in force is above it.
-    /// -1 is no limit.
+    /// -1 means no limit.
     capacity: Option<f64>,
     /// Rate of each key; -1 is unlimited.
     key_rps: Option<f64>,
@@ -111,9 +111,9 @@ pub struct Edit {
     trust_scope: Option<String>,
     /// The longest pause after a refusal, in seconds; `null` for the default.
     max_pause: Option<f64>,
-    /// The most jobs that may run at once over all processes; 0 lets none run, -1 is no limit.
+    /// The most jobs that may run at once over all processes; 0 lets none run, -1 means no limit.
     concurrency: Option<i64>,
-    /// The most jobs of one key that may run at once over all processes; -1 is no limit.
+    /// The most jobs of one key that may run at once over all processes; -1 means no limit.
     key_concurrency: Option<i64>,
     /// Share of a worker's slots beside other throttles.
     weight: Option<f64>,
@@ -193,12 +193,12 @@ pub async fn show(
     params(
         ("name" = String, Path, description = "Its name."),
         ("limit" = Option<i64>, Query, description = "The maximum number of decisions, 1 to 1000; 20 if absent.")),
-    responses((status = 200, body = Why)))]
+    responses((status = 200, body = Explanation)))]
 pub async fn why(
     State(state): State<Arc<ThrottlesState>>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
-) -> Result<Json<Why>, Problem> {
+) -> Result<Json<Explanation>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(20);
     if !query.errors.is_empty() {
@@ -213,7 +213,7 @@ pub async fn why(
         state.decisions.recent(Some(status.name.as_str()), limit),
     )
     .await?;
-    Ok(Json(Why {
+    Ok(Json(Explanation {
         throttle: status.name.to_string(),
         sentence,
         decisions,
@@ -226,7 +226,7 @@ pub async fn why(
         ("name" = String, Path, description = "Its name."),
         ("create" = Option<bool>, Query, description = "`true` creates the throttle if it does not exist."),
         ("If-Match" = Option<String>, Header, description = "Apply the change only if the knobs' `seq` equals this.")),
-    request_body = Edit,
+    request_body = KnobsEdit,
     responses((status = 200, body = View)))]
 pub async fn edit(
     State(state): State<Arc<ThrottlesState>>,
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn every_knob_that_may_be_set_is_in_the_document() {
-        let document = serde_json::to_value(Edit::schema()).unwrap();
+        let document = serde_json::to_value(KnobsEdit::schema()).unwrap();
         let reported: BTreeSet<&str> = document["properties"]
             .as_object()
             .unwrap()

@@ -65,7 +65,7 @@ impl RateWindow {
 }
 
 /// Returns true if the counters restarted: they do so from zero when the store is emptied, and its
-/// clock may step back with it. Returned tokens lower `used` slightly, which is no restart.
+/// clock may step back with it. Returned tokens lower `used` slightly, which is not a restart.
 fn began_anew(last: &Point, now: &Point) -> bool {
     now.at_us <= last.at_us || now.limited_us < last.limited_us || now.used < last.used / 2.0 - 1.0
 }

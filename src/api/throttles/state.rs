@@ -32,7 +32,7 @@ pub struct ThrottlesState {
     /// The knobs that callers bring along.
     pub caller_knobs: CallerKnobs,
     /// The number of throttles beyond which none is made on first use.
-    pub throttles_made_max: usize,
+    pub throttles_created_max: usize,
     /// The Prometheus that has the metrics of the throttles.
     pub prometheus: Arc<Prometheus>,
     /// The counters of requests for tokens.

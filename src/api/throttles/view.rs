@@ -77,11 +77,11 @@ pub struct KnobsView {
     #[schema(value_type = f64)]
     pub safe_rps: RateLimit,
     /// The rate that the resource behind the throttle can serve now; no rate in force is above it.
-    /// -1 is no limit.
+    /// -1 means no limit.
     #[schema(value_type = f64)]
     pub capacity: RateLimit,
     /// The reason for `capacity`; empty if none was given.
-    pub capacity_why: String,
+    pub capacity_reason: String,
     /// Rate of each key; -1 is unlimited.
     #[schema(value_type = f64)]
     pub key_rps: RateLimit,
@@ -105,9 +105,9 @@ pub struct KnobsView {
     pub trust_scope: &'static str,
     /// The longest pause after a refusal, in seconds; `null` for the default.
     pub max_pause: Option<f64>,
-    /// The most jobs that may run at once over all processes; -1 is no limit.
+    /// The most jobs that may run at once over all processes; -1 means no limit.
     pub concurrency: i64,
-    /// The most jobs of one key that may run at once over all processes; -1 is no limit.
+    /// The most jobs of one key that may run at once over all processes; -1 means no limit.
     pub key_concurrency: i64,
     /// Share of a worker's slots beside other throttles.
     pub weight: f64,
@@ -174,7 +174,7 @@ pub struct OverQuotaKeyView {
     /// The key; empty for jobs without one.
     pub key: String,
     /// The tokens per second that its new jobs cost.
-    pub asked_rps: f64,
+    pub requested_rps: f64,
     /// The tokens per second that its server or its knobs grant.
     pub granted_rps: f64,
     /// The growth of its backlog, in jobs per minute.
@@ -345,7 +345,7 @@ impl HeldKeysView {
         } = *held;
         let most_over_quota = held.most_over_quota.as_ref().map(|most| OverQuotaKeyView {
             key: most.key.clone(),
-            asked_rps: most.asked_rps,
+            requested_rps: most.requested_rps,
             granted_rps: most.granted_rps,
             growth_per_min: most.growth_per_min,
         });
@@ -390,7 +390,7 @@ impl KnobsView {
             max: knobs.max,
             safe_rps: knobs.safe_rps,
             capacity: knobs.capacity,
-            capacity_why: knobs.capacity_why.clone(),
+            capacity_reason: knobs.capacity_reason.clone(),
             key_rps: knobs.key_rps,
             key_burst: knobs.key_burst,
             cost_factor: knobs.cost_factor,
@@ -503,7 +503,7 @@ fn own_state(status: &Status) -> &'static str {
         _ if status.has_missing_parent() => "stopped",
         _ if status.refusal.is_some() => "refused",
         _ if status.debt_until_ms.is_some() => "debt",
-        _ if status.lease_lapsed || is_careful => "safe_rps",
+        _ if status.lease_expired || is_careful => "safe_rps",
         RateLimit::Unlimited if status.knobs.windows.is_empty() => "unlimited",
         _ => "flowing",
     }
@@ -557,7 +557,7 @@ fn explain_rate(status: &Status) -> String {
         format!(": {}", knobs.why)
     };
     if !knobs.paused && knobs.is_limited_by_capacity(status.at_us) {
-        let why = match knobs.capacity_why.as_str() {
+        let why = match knobs.capacity_reason.as_str() {
             "" => String::new(),
             why => format!(": {why}"),
         };

@@ -21,7 +21,7 @@ pub(super) async fn import(
 ) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for name in store.search().await? {
-        // A pattern is Flyball's own: nobody takes tokens from it.
+        // A pattern is Flyball's own: no tokens are taken from it.
         if Name::or_pattern(name.as_str()).is_ok_and(|name| name.is_pattern()) {
             continue;
         }

@@ -67,7 +67,7 @@ pub(super) fn note(status: &Status) -> String {
     if status.knobs.paused {
         notes.push("paused".to_owned());
     }
-    if status.lease_lapsed {
+    if status.lease_expired {
         notes.push("the governor's lease has expired; safe_rps is in force".to_owned());
     }
     notes.extend(

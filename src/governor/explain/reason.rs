@@ -166,8 +166,8 @@ fn found(state: &Snapshot<'_>, now: f64) -> &'static str {
     match evidence.verdict {
         _ if evidence.since != Some(now) => "",
         Verdict::Unknown => "",
-        Verdict::Telling => "; job durations follow the load that jobs cause, so they count",
-        Verdict::Silent => "; job durations say nothing of the load, so jobs are counted",
+        Verdict::Informative => "; job durations follow the load that jobs cause, so they count",
+        Verdict::Uninformative => "; job durations do not reflect the load, so jobs are counted",
     }
 }
 

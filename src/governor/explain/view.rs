@@ -64,9 +64,9 @@ pub struct GovernorView {
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "api", schema(as = DurationsState))]
 pub struct DurationsView {
-    /// The finding: `unknown` (they count), `telling` (they follow the load that jobs cause, and
-    /// count) or `silent` (they say nothing of the load, and jobs are counted instead).
-    #[cfg_attr(feature = "api", schema(value_type = String, example = "telling"))]
+    /// The finding: `unknown` (they count), `informative` (they follow the load that jobs cause,
+    /// and count) or `uninformative` (they do not reflect the load, and jobs are counted instead).
+    #[cfg_attr(feature = "api", schema(value_type = String, example = "informative"))]
     pub verdict: Verdict,
     /// The time of the finding; `null` before the first one.
     pub since: Option<Timestamp>,
@@ -147,8 +147,8 @@ pub struct ShadowView {
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "api", schema(as = FindingState))]
 pub struct FindingView {
-    /// The kind of the finding: `oscillating`, `shared`, `deaf`, `unreachable` or `idle`.
-    #[cfg_attr(feature = "api", schema(value_type = String, example = "deaf"))]
+    /// The kind of the finding: `oscillating`, `shared`, `unresponsive`, `unreachable` or `idle`.
+    #[cfg_attr(feature = "api", schema(value_type = String, example = "unresponsive"))]
     pub finding: Finding,
     /// The time since which the finding holds.
     pub since: Timestamp,
@@ -175,7 +175,7 @@ pub struct SignalView {
     /// The threshold of the breaker: that of the policy, higher for a noisy signal.
     pub trip: f64,
     /// The rate for which the signal asks; `null` before its first reading.
-    pub ask_rps: Option<f64>,
+    pub proposed_rps: Option<f64>,
     /// The unpublished quota that refusals have revealed; `null` for other signals and before the
     /// first refusal.
     pub learned_quota: Option<LearnedQuota>,
@@ -189,7 +189,7 @@ pub struct SignalView {
     pub problem: Option<String>,
     /// The time at which the newest sample became visible, in unix seconds.
     #[serde(skip)]
-    pub(crate) heard_at: f64,
+    pub(crate) sampled_at: f64,
     /// The silence after which it is stale, in seconds.
     #[serde(skip)]
     pub(crate) stale_after_s: f64,
@@ -207,14 +207,14 @@ impl GovernorView {
             .map(|signal| ask(decides, signal))
             .collect();
         let signals = state.signals.iter().zip(&policy.signals).zip(asks).map(
-            |((signal, about), ask_rps)| SignalView {
+            |((signal, about), proposed_rps)| SignalView {
                 name: signal.name.clone(),
                 kind: about.kind,
                 value: signal.value,
                 setpoint: about.setpoint,
                 soft: about.soft,
                 trip: signal.trip_x * about.setpoint,
-                ask_rps,
+                proposed_rps,
                 learned_quota: signal
                     .controller
                     .quota()
@@ -223,7 +223,7 @@ impl GovernorView {
                 age_s: None,
                 stale: false,
                 problem: None,
-                heard_at: signal.front.seen.unwrap_or(state.began_at),
+                sampled_at: signal.front.seen.unwrap_or(state.began_at),
                 stale_after_s: signal.stale_after_s(about, &policy.law),
             },
         );
@@ -289,7 +289,7 @@ impl GovernorView {
     pub fn age(&mut self, now: f64) {
         for signal in &mut self.signals {
             signal.age_s = signal.at.map(|at| (now - unix_s(at)).max(0.0));
-            signal.stale = now - signal.heard_at > signal.stale_after_s;
+            signal.stale = now - signal.sampled_at > signal.stale_after_s;
         }
     }
 }

@@ -103,10 +103,10 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         )];
     }
     if knobs.is_limited_by_capacity(status.at_us) {
-        let why = if knobs.capacity_why.is_empty() {
+        let why = if knobs.capacity_reason.is_empty() {
             String::new()
         } else {
-            format!(": {}", knobs.capacity_why)
+            format!(": {}", knobs.capacity_reason)
         };
         let most = if status.effective_rps.is_stopped() {
             "nothing"
@@ -117,7 +117,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
             "{rate}, because the system behind it can take {most}{why}"
         )];
     }
-    if status.lease_lapsed && actuator == Actuator::Rps {
+    if status.lease_expired && actuator == Actuator::Rps {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| {
             format!(" for {}", seconds(requested.now - ms as f64 / 1e3))
         });
@@ -331,7 +331,7 @@ fn runner_up(view: &GovernorView) -> Option<String> {
         .iter()
         .filter(|s| Some(&s.name) != view.signal.as_ref() && !s.stale);
     let (name, rps) = others
-        .filter_map(|s| Some((&s.name, s.ask_rps?)))
+        .filter_map(|s| Some((&s.name, s.proposed_rps?)))
         .filter(|(_, rps)| *rps > view.rps)
         .min_by(|a, b| a.1.total_cmp(&b.1))?;
     view.signal
@@ -364,8 +364,8 @@ fn durations(requested: &WhyInput, view: &GovernorView) -> Option<String> {
     let ago = found.since.map_or_else(String::new, |at| {
         format!(", found {} ago", seconds(requested.now - unix_s(at)))
     });
-    (found.verdict == Verdict::Silent)
-        .then(|| format!("job durations say nothing of the load{ago}, so jobs are counted"))
+    (found.verdict == Verdict::Uninformative)
+        .then(|| format!("job durations do not reflect the load{ago}, so jobs are counted"))
 }
 
 /// Returns the trend of the rate in the last minutes.

@@ -31,7 +31,7 @@ fn status(rps: f64, mode: Mode) -> Status {
         raw: BTreeMap::new(),
         problems: Vec::new(),
         effective_rps: RateLimit::new(rps),
-        lease_lapsed: false,
+        lease_expired: false,
         used: 0.0,
         limited_us: 0.0,
         at_us: (NOW * 1e6) as i64,
@@ -115,7 +115,7 @@ fn decision(ago_s: f64, rps: f64, before: f64) -> Decision {
 #[test]
 fn the_rate_comes_first_then_who_holds_it_and_what_else_there_is_to_know() {
     let mut view = governed(1.96, |_, _| {});
-    view.signals[1].ask_rps = Some(51.2);
+    view.signals[1].proposed_rps = Some(51.2);
     view.last_trip = Some(crate::governor::explain::view::TripView {
         at: timestamp(NOW - 720.0),
         by: "search-load".to_owned(),
@@ -168,7 +168,7 @@ fn what_can_be_borne_is_told_where_it_sets_the_rate() {
     let view = governed(1.96, |_, _| {});
     let of = |capacity: f64, why: &str| {
         let mut status = status(34.2, Mode::Auto);
-        (status.knobs.capacity, status.knobs.capacity_why) =
+        (status.knobs.capacity, status.knobs.capacity_reason) =
             (RateLimit::new(capacity), why.to_owned());
         status.effective_rps = status.knobs.effective_rps(status.at_us);
         ask(Some(&status), Some(&view), &[], None)
@@ -196,11 +196,11 @@ fn what_can_be_borne_is_told_where_it_sets_the_rate() {
 fn the_next_signal_is_told_as_its_controller_asks() {
     let view = governed(1.96, |_, _| {});
     assert_eq!(view.signal.as_deref(), Some("search-load"));
-    let ask_rps = view.signals[1].ask_rps.unwrap();
+    let proposed_rps = view.signals[1].proposed_rps.unwrap();
     let reported = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None);
     assert!(
-        ask_rps > view.rps
-            && reported.contains(&format!("would be {} by mongo-load", number(ask_rps))),
+        proposed_rps > view.rps
+            && reported.contains(&format!("would be {} by mongo-load", number(proposed_rps))),
         "{reported}"
     );
 }
@@ -320,7 +320,7 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
     );
 
     let mut lapsed = status(118.0, Mode::Auto);
-    (lapsed.lease_lapsed, lapsed.effective_rps) = (true, RateLimit::PerSecond(5.0));
+    (lapsed.lease_expired, lapsed.effective_rps) = (true, RateLimit::PerSecond(5.0));
     lapsed.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
     let reported = ask(Some(&lapsed), None, &[], None);
     assert!(
@@ -561,14 +561,14 @@ fn durations_that_do_not_count_are_told_with_the_age_of_the_finding() {
         });
         ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None)
     };
-    let silent = told(Verdict::Silent);
+    let silent = told(Verdict::Uninformative);
     assert!(
         silent.contains(
-            "; job durations say nothing of the load, found 12 min ago, so jobs are counted"
+            "; job durations do not reflect the load, found 12 min ago, so jobs are counted"
         ),
         "{silent}"
     );
-    for counts in [Verdict::Unknown, Verdict::Telling] {
+    for counts in [Verdict::Unknown, Verdict::Informative] {
         assert!(!told(counts).contains("durations"));
     }
 }

@@ -228,7 +228,7 @@ impl Breaker {
                 return None;
             }
             let x = signal.height(about);
-            // A share is no average of a load, so there is no averaging to undo.
+            // A share is not an average of a load, so there is no averaging to undo.
             let rises = about.kind != SignalKind::Ratio && signal.front.z > signal.trip_z;
             let high = x > signal.trip_x || (rises && x > CONFIRM);
             high.then(|| Overload {

@@ -22,13 +22,13 @@ use crate::governor::law::Signal;
 use crate::governor::observation::SignalSample;
 use crate::governor::policy::{Policy, SignalKind, SignalPolicy, SignalSource};
 
-/// The score at which durations count as telling or as silent: odds of fifty to one.
+/// The score at which durations count as informative or as uninformative: odds of fifty to one.
 const DECIDES: f64 = 4.0;
 /// The largest score, so that a plant that changes its nature is found out within minutes.
 const MOST: f64 = 6.0;
 /// The time over which old evidence fades, in seconds.
 const FADE_S: f64 = 3600.0;
-/// The age at which stretches of work are dropped, in seconds: older samples come no more.
+/// The age at which stretches of work are dropped, in seconds: no older samples arrive.
 const KEEP_S: f64 = 400.0;
 /// The maximum number of stretches, whatever the tick.
 const KEEP_MAX: usize = 400;
@@ -57,9 +57,9 @@ pub enum Verdict {
     #[default]
     Unknown,
     /// They follow the cost of the jobs; they count.
-    Telling,
-    /// They say nothing of the load; jobs are counted instead.
-    Silent,
+    Informative,
+    /// They do not reflect the load; jobs are counted instead.
+    Uninformative,
 }
 
 impl Verdict {
@@ -166,8 +166,8 @@ impl DurationEvidence {
         let names = |name: &String| policy.signals.iter().any(|about| about.name == *name);
         self.trials.retain(|name, _| names(name));
         let verdict = match self.score {
-            score if score >= DECIDES => Verdict::Telling,
-            score if score <= -DECIDES => Verdict::Silent,
+            score if score >= DECIDES => Verdict::Informative,
+            score if score <= -DECIDES => Verdict::Uninformative,
             _ => self.verdict,
         };
         if verdict != self.verdict {
@@ -177,7 +177,7 @@ impl DurationEvidence {
 
     /// Returns true while durations count.
     pub fn counts(&self) -> bool {
-        self.verdict != Verdict::Silent
+        self.verdict != Verdict::Uninformative
     }
 
     /// Returns the model of the load `signal` in the unit of work that the verdict chooses.

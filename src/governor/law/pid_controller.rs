@@ -187,8 +187,8 @@ impl PidController {
         }
     }
 
-    /// Returns true if the mean error of the last minutes contradicts a model that wants to move the
-    /// log rate by `step`.
+    /// Returns true if the mean error of the last minutes contradicts a model that wants to move
+    /// the log rate by `step`.
     fn is_refuted(&self, step: f64) -> bool {
         self.ebar.abs() > REFUTED && self.ebar * step < 0.0
     }

@@ -143,7 +143,8 @@ impl QuotaController {
             Some(_) => most(history, at, dt),
             None => history.mean(at - dt, at) * (1.0 - self.share),
         };
-        // Throughput while the work has only begun, or does not use the whole rate, is no quota.
+        // Throughput while the work has only begun, or does not use the whole rate, does not show
+        // the quota.
         let is_used = self.used_from.is_some_and(|from| now - from >= MEAN_S);
         let is_back = self
             .last_refused_at

@@ -4,7 +4,7 @@ use super::part::StatePart;
 use super::signal::Signal;
 use crate::control::History;
 use crate::governor::observation::{Observation, SignalSample};
-use crate::governor::policy::{Heard, Policy, SignalPolicy, SignalSource};
+use crate::governor::policy::{FeedbackKind, Policy, SignalPolicy, SignalSource};
 
 /// Creates the signals of a policy, which track the log work rate `u`.
 pub(in crate::governor) fn fresh(policy: &Policy, u: f64) -> Vec<Signal> {
@@ -44,7 +44,10 @@ pub(in crate::governor) fn ingest(
         seen.readings.iter().filter(|r| r.at.is_finite()).collect();
     samples.sort_by(|a, b| a.at.total_cmp(&b.at));
     for (signal, about) in signals.iter_mut().zip(&policy.signals) {
-        let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
+        let uses_durations = matches!(
+            about.feedback,
+            Some(FeedbackKind::Latency | FeedbackKind::LatencyP99)
+        );
         if let Some(quota) = signal.controller.quota_mut() {
             let capacity_rps = seen.capacity_rps.filter(|rps| rps.is_finite());
             quota.capacity = capacity_rps.map(|rps| rps * w);
@@ -57,14 +60,14 @@ pub(in crate::governor) fn ingest(
             if let Some(value) = sample.value {
                 signal.ingest(about, &policy.law, now, sample.at, value, history);
                 signal.discounted = false;
-            } else if seen.discounted && hears_durations {
+            } else if seen.discounted && uses_durations {
                 signal.front.seen = Some(now);
                 signal.discounted = true;
             }
         }
         if about.source == SignalSource::Feedback {
             let is_read = samples.iter().any(|r| r.signal == about.name);
-            let value = about.heard.and_then(|kind| seen.feedback(kind));
+            let value = about.feedback.and_then(|kind| seen.feedback(kind));
             if let Some(value) = value.filter(|_| !is_read) {
                 let value = value * about.scale;
                 signal.ingest(about, &policy.law, now, now, value, history);

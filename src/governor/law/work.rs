@@ -1,7 +1,7 @@
 //! Jobs and their durations: with `durations` on, the throttle limits *work* (rate x mean
 //! duration), so that more expensive jobs lower the rate within seconds, without any metric.
 //!
-//! If the samples show that durations say nothing of the load ([`DurationEvidence`]), work is
+//! If the samples show that durations do not reflect the load ([`DurationEvidence`]), work is
 //! counted in jobs.
 
 use super::DurationEvidence;

@@ -8,6 +8,6 @@ mod reference;
 mod values;
 
 pub use model::{
-    ControllerTuning, Extractor, Heard, Policy, ProbeTarget, SIGNALS_MAX, SignalKind, SignalPolicy,
-    SignalSource,
+    ControllerTuning, Extractor, FeedbackKind, Policy, ProbeTarget, SIGNALS_MAX, SignalKind,
+    SignalPolicy, SignalSource,
 };

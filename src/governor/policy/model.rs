@@ -31,7 +31,7 @@ pub struct SignalPolicy {
     /// The server in the settings, by name; the default one if `None`.
     pub server: Option<String>,
     /// The kind of feedback from the throttle's own work.
-    pub heard: Option<Heard>,
+    pub feedback: Option<FeedbackKind>,
     /// The factor from the source's unit to the setpoint's.
     pub scale: f64,
     /// The setpoint, in its own unit.
@@ -68,7 +68,7 @@ impl SignalPolicy {
             source: SignalSource::Prometheus,
             query: query.to_owned(),
             server: None,
-            heard: None,
+            feedback: None,
             scale: 1.0,
             setpoint,
             soft: None,
@@ -104,7 +104,7 @@ pub enum Extractor {
 /// A kind of feedback from a throttle's own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Heard {
+pub enum FeedbackKind {
     /// The share of attempts that were refused.
     Refused,
     /// The share of attempts that failed.
@@ -116,7 +116,7 @@ pub enum Heard {
     LatencyP99,
 }
 
-impl Heard {
+impl FeedbackKind {
     /// All kinds, by name.
     pub const WORDS: [(&str, Self); 4] = [
         ("refused", Self::Refused),
@@ -210,10 +210,10 @@ pub struct ControllerTuning {
 
 impl Policy {
     /// Returns true if it needs feedback about the outcome of the throttle's own jobs.
-    pub fn hears(&self) -> bool {
+    pub fn uses_feedback(&self) -> bool {
         self.law.durations
             || self.law.actuator == Actuator::Concurrency
-            || self.signals.iter().any(|signal| signal.heard.is_some())
+            || self.signals.iter().any(|signal| signal.feedback.is_some())
     }
 
     /// Returns true if the governor finds out whether durations say anything of the load.
@@ -222,10 +222,10 @@ impl Policy {
     }
 
     /// Returns true if it needs the duration of each of the throttle's own jobs.
-    pub fn hears_durations(&self) -> bool {
+    pub fn uses_durations(&self) -> bool {
         self.signals
             .iter()
-            .any(|signal| signal.heard == Some(Heard::LatencyP99))
+            .any(|signal| signal.feedback == Some(FeedbackKind::LatencyP99))
     }
 
     /// Returns the signal of that name.

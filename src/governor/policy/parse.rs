@@ -2,8 +2,8 @@
 
 use super::keys::{self, PolicyTable};
 use super::model::{
-    ControllerTuning, Extractor, Heard, Policy, ProbeTarget, SIGNALS_MAX, SignalKind, SignalPolicy,
-    SignalSource,
+    ControllerTuning, Extractor, FeedbackKind, Policy, ProbeTarget, SIGNALS_MAX, SignalKind,
+    SignalPolicy, SignalSource,
 };
 use super::values::{Values, values};
 use crate::governor::actuator::Actuator;
@@ -169,27 +169,29 @@ fn signal(fields: &mut Reader<'_>) -> SignalPolicy {
         _ => None,
     };
     let query = values.text("query").trim();
-    let heard = match source {
-        SignalSource::Feedback if values.given("query") => Heard::WORDS
+    let feedback = match source {
+        SignalSource::Feedback if values.given("query") => FeedbackKind::WORDS
             .iter()
             .find(|(word, _)| *word == query)
-            .map(|(_, heard)| *heard),
-        SignalSource::Feedback if written == Some(SignalKind::Ratio) => Some(Heard::Refused),
-        SignalSource::Feedback if written == Some(SignalKind::Latency) => Some(Heard::Latency),
+            .map(|(_, feedback)| *feedback),
+        SignalSource::Feedback if written == Some(SignalKind::Ratio) => Some(FeedbackKind::Refused),
+        SignalSource::Feedback if written == Some(SignalKind::Latency) => {
+            Some(FeedbackKind::Latency)
+        }
         _ => None,
     };
-    // A whole day's share does not follow the rate within minutes, and is no quota: its control is
-    // slow.
+    // A whole day's share does not follow the rate within minutes, and is not a quota: its control
+    // is slow.
     let slow = (source == SignalSource::Complaints).then_some(SignalKind::Latency);
     let kind = written
         .or(slow)
-        .or(heard.map(Heard::kind))
+        .or(feedback.map(FeedbackKind::kind))
         .unwrap_or(SignalKind::Load);
-    let usual_lag_s = match (source, heard) {
+    let usual_lag_s = match (source, feedback) {
         (SignalSource::Prometheus, _) => 60.0,
         (SignalSource::Complaints, _) => COMPLAINTS_LAG_S,
         (SignalSource::Elasticsearch, _) if query == "load" => 60.0,
-        (_, Some(Heard::Errors | Heard::LatencyP99)) => 15.0,
+        (_, Some(FeedbackKind::Errors | FeedbackKind::LatencyP99)) => 15.0,
         _ => 0.0,
     };
     let setpoint =
@@ -213,7 +215,7 @@ fn signal(fields: &mut Reader<'_>) -> SignalPolicy {
         server: values
             .given("server")
             .then(|| values.text("server").trim().to_owned()),
-        heard,
+        feedback,
         scale: values.number("scale"),
         setpoint,
         soft: values.given_number("soft"),
@@ -285,7 +287,7 @@ fn check(fields: &mut Reader<'_>, values: &Values, signal: &SignalPolicy) {
 /// Checks that the setpoint, the soft and the hard level are in this order.
 fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(&str, String)) {
     let is_share = signal.kind == SignalKind::Ratio
-        || signal.heard == Some(Heard::Errors)
+        || signal.feedback == Some(FeedbackKind::Errors)
         || signal.source == SignalSource::Complaints;
     if is_share && signal.setpoint > 0.5 {
         refuse(
@@ -378,7 +380,7 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
         ),
         _ => {}
     }
-    match (source, signal.heard) {
+    match (source, signal.feedback) {
         (SignalSource::Depth | SignalSource::Age, _) if signal.kind != SignalKind::Load => {
             refuse(
                 "kind",
@@ -386,10 +388,10 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
             );
         }
         (SignalSource::Complaints, _) if signal.kind != SignalKind::Latency => {
-            refuse("kind", "must be \"latency\" for source \"complaints\": a day's share is no load and no quota".to_owned());
+            refuse("kind", "must be \"latency\" for source \"complaints\": a day's share is neither a load nor a quota".to_owned());
         }
         (SignalSource::Feedback, None) if values.given("query") => {
-            let words = Heard::WORDS.map(|(word, _)| word);
+            let words = FeedbackKind::WORDS.map(|(word, _)| word);
             let query = signal.query.as_str().into();
             refuse("query", must_be_one_of(&words, &query));
         }
@@ -400,15 +402,17 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
                     .to_owned(),
             );
         }
-        (SignalSource::Feedback, Some(Heard::Refused)) if signal.kind != SignalKind::Ratio => {
+        (SignalSource::Feedback, Some(FeedbackKind::Refused))
+            if signal.kind != SignalKind::Ratio =>
+        {
             refuse(
                 "kind",
                 "must be \"ratio\" for what was refused, which measures a quota".to_owned(),
             );
         }
-        (SignalSource::Feedback, Some(heard)) if signal.kind != heard.kind() => {
-            let word = if heard == Heard::Errors {
-                "errors: a share of them is no quota"
+        (SignalSource::Feedback, Some(feedback)) if signal.kind != feedback.kind() => {
+            let word = if feedback == FeedbackKind::Errors {
+                "errors: their share is not a quota"
             } else {
                 "a duration"
             };
@@ -507,7 +511,7 @@ fn check_probe(
         {
             refuse(
                 url,
-                "must be without credentials: leave out what stands before @".to_owned(),
+                "must be without credentials: leave out the part before @".to_owned(),
             );
         }
         Some(_) => {}

@@ -40,7 +40,7 @@ fn a_policy_takes_what_is_written_and_the_defaults_for_the_rest() {
             signal.soft,
             signal.stale_s,
             signal.trips,
-            signal.heard
+            signal.feedback
         ),
         (1.0, None, None, true, None)
     );
@@ -206,7 +206,7 @@ fn feedback_is_heard_by_its_word_and_has_the_kind_that_fits_it() {
     let of = |lines: &str| {
         let signal = accepted(&bare(&format!("source = \"feedback\"\n{lines}")));
         (
-            signal.heard.unwrap(),
+            signal.feedback.unwrap(),
             signal.kind,
             signal.lag_s,
             signal.trips,
@@ -214,40 +214,40 @@ fn feedback_is_heard_by_its_word_and_has_the_kind_that_fits_it() {
     };
     assert_eq!(
         of("query = \"refused\""),
-        (Heard::Refused, SignalKind::Ratio, 0.0, false)
+        (FeedbackKind::Refused, SignalKind::Ratio, 0.0, false)
     );
     assert_eq!(
         of("kind = \"ratio\""),
-        (Heard::Refused, SignalKind::Ratio, 0.0, false)
+        (FeedbackKind::Refused, SignalKind::Ratio, 0.0, false)
     );
     assert_eq!(
         of("kind = \"latency\"\ntrip = 1"),
-        (Heard::Latency, SignalKind::Latency, 0.0, true)
+        (FeedbackKind::Latency, SignalKind::Latency, 0.0, true)
     );
     assert_eq!(
         of("query = \"errors\""),
-        (Heard::Errors, SignalKind::Latency, 15.0, false)
+        (FeedbackKind::Errors, SignalKind::Latency, 15.0, false)
     );
     assert_eq!(
         of("query = \"latency_p99\""),
-        (Heard::LatencyP99, SignalKind::Latency, 15.0, false)
+        (FeedbackKind::LatencyP99, SignalKind::Latency, 15.0, false)
     );
     assert_eq!(
         of("query = \"errors\"\nlag_s = 60\ntrip = 0.9"),
-        (Heard::Errors, SignalKind::Latency, 60.0, true)
+        (FeedbackKind::Errors, SignalKind::Latency, 60.0, true)
     );
-    let deaf = Policy::parse(
+    let without_feedback = Policy::parse(
         &format!("{}[governor]\ndurations = false\n", signal_with("")),
         "f",
     )
     .unwrap()
     .unwrap();
     assert!(
-        !deaf.hears()
+        !without_feedback.uses_feedback()
             && Policy::parse(&signal_with(""), "f")
                 .unwrap()
                 .unwrap()
-                .hears(),
+                .uses_feedback(),
         "durations are heard"
     );
 }

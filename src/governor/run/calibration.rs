@@ -27,7 +27,7 @@ pub(super) fn holds(status: &Status, actuator: Actuator, followed: f64) -> Optio
         return None;
     }
     match status.knobs.by.as_str() {
-        CALIBRATION_ACTOR if !status.lease_lapsed => {
+        CALIBRATION_ACTOR if !status.lease_expired => {
             Some("a calibration controls this throttle".to_owned())
         }
         ENDED if status.knobs.rps.number() != followed => {

@@ -44,7 +44,7 @@ pub(super) async fn look(
     runtime.looked = Some(counters);
     if let Some(feedback) = &feedback {
         runtime.meter.take_in(feedback, now);
-        looks.extend(sources::overheard(
+        looks.extend(sources::fast_samples(
             policy,
             &runtime.meter,
             runtime.acted_at(),

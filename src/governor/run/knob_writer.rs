@@ -1,4 +1,4 @@
-//! Writes to a governed knob, fenced by the term and refused if somebody has changed it meanwhile.
+//! Writes to a governed knob, fenced by the term and refused if it was changed meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ impl KnobWriter<'_> {
     pub async fn keep_lease(&self, reason: &str, is_ours: bool) -> Result<usize, ReconcileError> {
         let (status, knobs) = (self.status, &self.status.knobs);
         let is_stopped = knobs.mode == Mode::Auto && !knobs.paused && knobs.capacity.is_stopped();
-        let must_renew = is_ours && is_stopped && !status.lease_lapsed && !self.is_fresh();
+        let must_renew = is_ours && is_stopped && !status.lease_expired && !self.is_fresh();
         match status.raw.get("rps").filter(|_| must_renew) {
             Some(rps) => self.write(rps, reason).await,
             None => Ok(0),

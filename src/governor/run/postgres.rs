@@ -36,7 +36,7 @@ on conflict (throttle) do update
 ///
 /// Both parts read the index (throttle, id desc).
 const APPEND: &str = "
-with outlived as (
+with expired as (
   delete from flyball.decision
    where throttle = $1
      and id <= (select id from flyball.decision where throttle = $1 order by id desc offset 999 limit 1)

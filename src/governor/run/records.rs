@@ -154,7 +154,7 @@ impl Records {
                 tracing::warn!(throttle.name = %throttle.name, %error, "recording a decision failed")
             }
         }
-        // A send without listeners is no error.
+        // A send without listeners is not an error.
         let _ = self.decisions.send(decision.clone());
         runtime.journaled = Some(decision);
     }
@@ -165,7 +165,7 @@ fn begun(throttle: &GovernedThrottle, status: &Status, now: f64) -> ControlState
     let actuator = throttle.actuator();
     let raw = actuator.text(&status.raw);
     let bounds = throttle.bounds(status);
-    let has_lapsed = status.lease_lapsed && actuator == Actuator::Rps;
+    let has_lapsed = status.lease_expired && actuator == Actuator::Rps;
     // A breaker's stop without its state continues from the lowest rate, not as a manual stop.
     let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed {
         RateLimit::new(bounds.min)

@@ -10,7 +10,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::governor::observation::SignalSample;
-use crate::governor::policy::{Extractor, Heard, Policy, ProbeTarget, SignalPolicy, SignalSource};
+use crate::governor::policy::{
+    Extractor, FeedbackKind, Policy, ProbeTarget, SignalPolicy, SignalSource,
+};
 use crate::signals::elasticsearch::ClusterStats;
 use crate::signals::feedback::Span;
 use crate::signals::figure::ClusterFigure;
@@ -27,7 +29,7 @@ const LOOK_WITHIN: Duration = Duration::from_millis(500);
 /// The span of feedback that the fast path judges by, in seconds.
 const FEEDBACK_WINDOW_S: f64 = 5.0;
 /// The fewest attempts that must have ended in the span that the fast path judges by: one refusal
-/// among two is no overload.
+/// among two is not an overload.
 const MIN_FEEDBACK_ATTEMPTS: f64 = 10.0;
 
 /// The sources of all throttles.
@@ -191,7 +193,7 @@ impl Sources {
         policy: &Policy,
         throttle: &str,
     ) -> Option<Vec<WorkerFeedback>> {
-        if !policy.hears() {
+        if !policy.uses_feedback() {
             return None;
         }
         tokio::time::timeout(LOOK_WITHIN, (self.feedback)(throttle))
@@ -216,7 +218,7 @@ impl Sources {
                 .zip(&direct_sources.direct)
                 .map(|(about, direct)| async move {
                     let readings = match (about.source, direct) {
-                        (SignalSource::Feedback, _) if !is_told => return Err(Error::Unheard),
+                        (SignalSource::Feedback, _) if !is_told => return Err(Error::NoFeedback),
                         (SignalSource::Feedback, _) => Vec::new(),
                         (SignalSource::Depth | SignalSource::Age, _) => {
                             vec![self.waiting(about).await?]
@@ -337,12 +339,12 @@ pub(super) fn feedback_samples(
     let at = meter
         .at()
         .filter(|at| since.is_none_or(|since| *at > since));
-    let of = |about: &SignalPolicy, heard: Heard| {
+    let of = |about: &SignalPolicy, heard: FeedbackKind| {
         let step_s = span_s(policy, at?, since);
         let over_s = step_s.max((2.0 * about.lag_s).min(at? - acted_at));
         let span = meter.over(over_s)?;
         // Without work nothing is refused, but durations and failures are unknown.
-        let at_rest = (heard == Heard::Refused && meter.is_idle(step_s)).then_some(0.0);
+        let at_rest = (heard == FeedbackKind::Refused && meter.is_idle(step_s)).then_some(0.0);
         Some(sample(
             about,
             Reading {
@@ -359,7 +361,7 @@ pub(super) fn feedback_samples(
     let hearing = policy
         .signals
         .iter()
-        .filter_map(|about| Some((about, about.heard?)));
+        .filter_map(|about| Some((about, about.feedback?)));
     hearing
         .map(|(about, heard)| of(about, heard).unwrap_or_else(|| silent(about)))
         .collect()
@@ -367,7 +369,7 @@ pub(super) fn feedback_samples(
 
 /// Returns the feedback of the last seconds, for the fast path, if enough attempts have ended in
 /// them.
-pub(super) fn overheard(
+pub(super) fn fast_samples(
     policy: &Policy,
     meter: &FeedbackMeter,
     acted_at: f64,
@@ -385,7 +387,7 @@ pub(super) fn overheard(
         Some(sample(
             about,
             Reading {
-                value: value(about.heard?, meter, &span, over_s)?,
+                value: value(about.feedback?, meter, &span, over_s)?,
                 at: span.at,
             },
         ))
@@ -404,12 +406,12 @@ pub(super) fn span_s(policy: &Policy, at: f64, since: Option<f64>) -> f64 {
 }
 
 /// Returns the feedback in `span`, the last `over_s` seconds of the meter.
-fn value(heard: Heard, meter: &FeedbackMeter, span: &Span, over_s: f64) -> Option<f64> {
+fn value(heard: FeedbackKind, meter: &FeedbackMeter, span: &Span, over_s: f64) -> Option<f64> {
     match heard {
-        Heard::Refused => span.work.refused_share(),
-        Heard::Errors => span.work.failed_share(),
-        Heard::Latency => span.work.mean_duration_s(),
-        Heard::LatencyP99 => meter.durations_over(over_s)?.quantile_s(0.99),
+        FeedbackKind::Refused => span.work.refused_share(),
+        FeedbackKind::Errors => span.work.failed_share(),
+        FeedbackKind::Latency => span.work.mean_duration_s(),
+        FeedbackKind::LatencyP99 => meter.durations_over(over_s)?.quantile_s(0.99),
     }
 }
 

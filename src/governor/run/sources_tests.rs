@@ -141,7 +141,7 @@ fn where_nothing_is_at_work_nothing_is_refused_and_no_more_is_known() {
 fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
     let text = "[[signal]]\nname = \"p99\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nsetpoint = 1000\nscale = 1000\ntrip = 5000\n";
     let policy = Policy::parse(text, "f").unwrap().unwrap();
-    assert!(policy.hears_durations());
+    assert!(policy.uses_durations());
     let many = FakeWorker::new().seconds(5, 40.0, 0.0, 0.0);
     let heard_ms = values(&feedback_samples(
         &policy,
@@ -152,7 +152,7 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
         .unwrap();
     assert!((1600.0..=2400.0).contains(&heard_ms), "{heard_ms}");
     assert_eq!(
-        overheard(&policy, &many.meter, f64::NEG_INFINITY)[0].value,
+        fast_samples(&policy, &many.meter, f64::NEG_INFINITY)[0].value,
         Some(heard_ms)
     );
     let few = FakeWorker::new().seconds(5, 3.0, 0.0, 0.0);
@@ -165,7 +165,7 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
         )),
         [None]
     );
-    assert_eq!(overheard(&policy, &few.meter, f64::NEG_INFINITY), []);
+    assert_eq!(fast_samples(&policy, &few.meter, f64::NEG_INFINITY), []);
 }
 
 #[test]
@@ -201,12 +201,12 @@ fn what_is_discounted_is_not_among_the_slowest_and_alone_is_a_sample_without_a_v
 #[test]
 fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
     let few = FakeWorker::new().seconds(5, 0.5, 0.5, 0.0);
-    assert_eq!(overheard(&policy(), &few.meter, f64::NEG_INFINITY), []);
+    assert_eq!(fast_samples(&policy(), &few.meter, f64::NEG_INFINITY), []);
 
     let many = FakeWorker::new()
         .seconds(10, 10.0, 0.0, 0.0)
         .seconds(5, 1.0, 3.0, 0.0);
-    let looks = overheard(&policy(), &many.meter, f64::NEG_INFINITY);
+    let looks = fast_samples(&policy(), &many.meter, f64::NEG_INFINITY);
     assert_eq!(
         looks,
         [SignalSample {
@@ -221,7 +221,7 @@ fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
         .seconds(10, 0.0, 10.0, 0.0)
         .seconds(3, 10.0, 0.0, 0.0);
     assert_eq!(
-        overheard(&policy(), &restarted.meter, 1011.0)[0].value,
+        fast_samples(&policy(), &restarted.meter, 1011.0)[0].value,
         Some(0.0)
     );
     let errors = FakeWorker::new()

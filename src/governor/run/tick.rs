@@ -170,7 +170,7 @@ impl Tick<'_> {
         }
         if !is_ours {
             seen.knob_rps = Some(actuator.setting(status));
-        } else if status.lease_lapsed && actuator == Actuator::Rps {
+        } else if status.lease_expired && actuator == Actuator::Rps {
             let bounds = throttle.bounds(status);
             state.restart_from(&throttle.policy, bounds, status.effective_rps, seen.now);
         }
@@ -233,7 +233,7 @@ impl Tick<'_> {
         Ok(RoundReport::decided(0))
     }
 
-    /// Follows a knob that somebody else controls, because of `why`.
+    /// Follows a knob that is controlled elsewhere, because of `why`.
     async fn follow(
         &self,
         runtime: &mut ThrottleRuntime,
@@ -342,10 +342,10 @@ fn unreadable(status: &Status, actuator: Actuator) -> Option<String> {
 
 /// Returns the reason why nothing is decided while the capacity is 0.
 fn without_capacity(knobs: &Knobs) -> String {
-    let why = if knobs.capacity_why.is_empty() {
+    let why = if knobs.capacity_reason.is_empty() {
         "its capacity is 0"
     } else {
-        &knobs.capacity_why
+        &knobs.capacity_reason
     };
     format!("the system behind this throttle can take nothing ({why})")
 }

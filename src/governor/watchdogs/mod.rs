@@ -3,14 +3,14 @@
 //!
 //! Each is a pure type in its own file, called once per tick, and stored in the state, so that a
 //! successor continues to watch. A finding has a name, a time and one sentence for a person
-//! ([`ActiveFinding`]). Two watchdogs act: [`oscillation`] lowers the gain, and [`sharing`] lets one of two
-//! governors of the same signal follow the other. None of them stops any work.
+//! ([`ActiveFinding`]). Two watchdogs act: [`oscillation`] lowers the gain, and [`sharing`] lets
+//! one of two governors of the same signal follow the other. None of them stops any work.
 
-pub mod deaf;
 pub mod idle;
 pub mod oscillation;
-pub mod reach;
+pub mod saturation;
 pub mod sharing;
+pub mod unresponsive;
 pub mod watch;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::governor::explain::format::{number, seconds};
 
 /// The smallest swing, in nats: up by half, or down by a third.
 const SWING: f64 = 0.4;
-/// The smallest ratio of the smallest swing to the largest: a decaying swing is no oscillation.
+/// The smallest ratio of the smallest swing to the largest: a decaying swing is not an oscillation.
 const SUSTAINED: f64 = 0.3;
 /// The number of turns in a row that make an oscillation.
 const MIN_TURNS: usize = 7;

@@ -9,11 +9,11 @@
 //! signals, bounds, manual rates, the breaker (which restarts after the leader's).
 //!
 //! The leader is the first by name of those governors that the signal really limits: at work, and
-//! not at a bound of their own. It loses the lead after [`CONFIRMING_TICKS`] consecutive ticks in which
-//! something else limited it. If the signal limits none of them, the first by name leads.
+//! not at a bound of their own. It loses the lead after [`CONFIRMING_TICKS`] consecutive ticks in
+//! which something else limited it. If the signal limits none of them, the first by name leads.
 //!
-//! The same signal at *another* setpoint is no conflict: the throttle with the lower setpoint gives
-//! way first, on purpose.
+//! The same signal at *another* setpoint is not a conflict: the throttle with the lower setpoint
+//! gives way first, on purpose.
 
 use std::collections::{BTreeMap, BTreeSet};
 

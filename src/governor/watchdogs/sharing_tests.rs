@@ -7,13 +7,13 @@ use crate::governor::{ControlState, Observation, Plan, SignalSample};
 use crate::throttle::RateLimit;
 
 /// Several governors on one load, each with its own throttle.
-struct House {
+struct SharedLoad {
     now: f64,
     background: f64,
     average: f64,
     scraped: Vec<(f64, f64)>,
     sharing: Option<Sharing>,
-    rooms: Vec<Room>,
+    members: Vec<Member>,
     record: Vec<(f64, f64)>,
     tick_s: u64,
     scrape_s: u64,
@@ -23,7 +23,7 @@ struct House {
     seed: u32,
 }
 
-struct Room {
+struct Member {
     name: String,
     policy: Policy,
     bounds: Bounds,
@@ -34,11 +34,11 @@ struct Room {
     plan: Plan,
 }
 
-impl House {
-    /// Creates a house like [`Plant::usual`], with one room for each cost.
+impl SharedLoad {
+    /// Creates a load like [`Plant::usual`], with one member for each cost.
     fn new(costs: &[f64], shared: bool) -> Self {
         let plant = Plant::usual();
-        let rooms: Vec<Room> = costs
+        let members: Vec<Member> = costs
             .iter()
             .enumerate()
             .map(|(n, &cost)| {
@@ -49,7 +49,7 @@ impl House {
                     rps: 10.0,
                     ..Plan::default()
                 };
-                Room {
+                Member {
                     name,
                     policy: plant.policy.clone(),
                     bounds: plant.bounds,
@@ -62,14 +62,14 @@ impl House {
             })
             .collect();
         let sharing =
-            shared.then(|| Sharing::of(rooms.iter().map(|r| (r.name.as_str(), &r.policy))));
+            shared.then(|| Sharing::of(members.iter().map(|r| (r.name.as_str(), &r.policy))));
         Self {
             now: 0.0,
             background: 0.2,
             average: 0.2,
             scraped: Vec::new(),
             sharing,
-            rooms,
+            members,
             record: Vec::new(),
             tick_s: 5,
             scrape_s: 15,
@@ -84,7 +84,7 @@ impl House {
         for _ in 0..seconds {
             self.now += 1.0;
             let ours: f64 = self
-                .rooms
+                .members
                 .iter()
                 .map(|r| r.cost * r.plan.rps.min(r.demand))
                 .sum();
@@ -99,7 +99,7 @@ impl House {
                 self.scraped
                     .push((self.now, self.average * (1.0 + self.noise * random)));
             }
-            for n in 0..self.rooms.len() {
+            for n in 0..self.members.len() {
                 // They tick one after the other, as separate processes do.
                 if (self.now as u64 + 2 * n as u64).is_multiple_of(self.tick_s) {
                     self.tick(n);
@@ -109,7 +109,7 @@ impl House {
     }
 
     fn tick(&mut self, n: usize) {
-        let (now, room) = (self.now, &mut self.rooms[n]);
+        let (now, member) = (self.now, &mut self.members[n]);
         let visible = self
             .scraped
             .iter()
@@ -122,22 +122,25 @@ impl House {
         let seen = Observation {
             now,
             readings: readings.collect(),
-            achieved_rps: Some(room.plan.rps.min(room.demand)),
-            limiting_share: Some(if room.demand < room.plan.rps {
+            achieved_rps: Some(member.plan.rps.min(member.demand)),
+            limiting_share: Some(if member.demand < member.plan.rps {
                 0.0
             } else {
                 1.0
             }),
-            knob_rps: room.person.take().map(RateLimit::new),
+            knob_rps: member.person.take().map(RateLimit::new),
             shared: self
                 .sharing
                 .as_ref()
-                .and_then(|sharing| sharing.role(&room.name, now)),
+                .and_then(|sharing| sharing.role(&member.name, now)),
             ..Observation::default()
         };
-        room.plan = room.state.tick(&room.policy, room.bounds, &seen);
+        member.plan = member.state.tick(&member.policy, member.bounds, &seen);
         if let Some(sharing) = &mut self.sharing {
-            sharing.post(&room.name, crate::governor::shared::tick(&room.state, now));
+            sharing.post(
+                &member.name,
+                crate::governor::shared::tick(&member.state, now),
+            );
         }
     }
 
@@ -158,30 +161,29 @@ impl House {
 }
 
 /// Steps the load of others up and down, and the cost of a job too.
-fn day(house: &mut House, n: usize) {
+fn day(load: &mut SharedLoad, n: usize) {
     if n.is_multiple_of(1800) {
-        house.background = if n.is_multiple_of(3600) { 0.2 } else { 0.6 };
+        load.background = if n.is_multiple_of(3600) { 0.2 } else { 0.6 };
     }
     if n == 5000 || n == 9000 {
-        house
-            .rooms
+        load.members
             .iter_mut()
-            .for_each(|room| room.cost *= if n == 5000 { 10.0 } else { 0.1 });
+            .for_each(|member| member.cost *= if n == 5000 { 10.0 } else { 0.1 });
     }
 }
 
-fn lived(costs: &[f64], shared: bool, change: impl Fn(&mut House, usize)) -> House {
-    let mut house = House::new(costs, shared);
-    house.noise = 0.1;
+fn lived(costs: &[f64], shared: bool, change: impl Fn(&mut SharedLoad, usize)) -> SharedLoad {
+    let mut load = SharedLoad::new(costs, shared);
+    load.noise = 0.1;
     for n in 0..14_400 {
-        change(&mut house, n);
-        house.run(1);
+        change(&mut load, n);
+        load.run(1);
     }
-    house
+    load
 }
 
 /// Returns the mean difference of the load from that of `other`, in setpoints.
-fn apart(a: &House, other: &House) -> f64 {
+fn apart(a: &SharedLoad, other: &SharedLoad) -> f64 {
     let off = a
         .record
         .iter()
@@ -190,8 +192,8 @@ fn apart(a: &House, other: &House) -> f64 {
     off.sum::<f64>() / a.record.len() as f64
 }
 
-fn ratio(house: &House) -> f64 {
-    house.rooms[0].plan.rps / house.rooms[1].plan.rps
+fn ratio(load: &SharedLoad) -> f64 {
+    load.members[0].plan.rps / load.members[1].plan.rps
 }
 
 #[test]
@@ -214,118 +216,115 @@ fn two_that_share_a_load_behave_as_one_and_keep_their_shares() {
         "left alone they drift apart: {}",
         ratio(&strangers)
     );
-    assert_eq!(two.rooms[1].state.links["load"].throttle, "alpha");
+    assert_eq!(two.members[1].state.links["load"].throttle, "alpha");
     assert!(
-        two.rooms[1].plan.reason.contains("following alpha"),
+        two.members[1].plan.reason.contains("following alpha"),
         "{}",
-        two.rooms[1].plan.reason
+        two.members[1].plan.reason
     );
     assert!(
-        two.rooms
+        two.members
             .iter()
-            .all(|room| room.plan.terms["findings"] == serde_json::json!(["shared"]))
+            .all(|member| member.plan.terms["findings"] == serde_json::json!(["shared"]))
     );
     assert!(
         strangers
-            .rooms
+            .members
             .iter()
-            .all(|room| !room.plan.terms.contains_key("findings"))
+            .all(|member| !member.plan.terms.contains_key("findings"))
     );
 }
 
 #[test]
 fn a_leader_that_has_nothing_to_do_hands_over_and_comes_back_without_a_bump() {
-    let mut house = House::new(&[0.01, 0.01], true);
-    house.run(1800);
-    house.rooms[0].demand = 0.5;
-    house.run(1800);
+    let mut load = SharedLoad::new(&[0.01, 0.01], true);
+    load.run(1800);
+    load.members[0].demand = 0.5;
+    load.run(1800);
     assert!(
-        house.rooms[1].state.links.is_empty(),
+        load.members[1].state.links.is_empty(),
         "{:?}",
-        house.rooms[1].state.links
+        load.members[1].state.links
     );
     assert!(
-        (house.mean(3000) - 1.0).abs() < 0.05,
-        "the other takes the room: {}",
-        house.mean(3000)
+        (load.mean(3000) - 1.0).abs() < 0.05,
+        "the other takes the member: {}",
+        load.mean(3000)
     );
     assert!(
-        house.rooms[1].plan.rps > 60.0,
+        load.members[1].plan.rps > 60.0,
         "{}",
-        house.rooms[1].plan.rps
+        load.members[1].plan.rps
     );
 
-    house.rooms[0].demand = f64::INFINITY;
-    let back = house.record.len();
-    house.run(1800);
-    let peak = house.record[back..]
+    load.members[0].demand = f64::INFINITY;
+    let back = load.record.len();
+    load.run(1800);
+    let peak = load.record[back..]
         .iter()
         .map(|(_, average)| *average)
         .fold(0.0, f64::max);
     assert!(peak < 1.6, "{peak}");
     assert_eq!(
-        house
-            .rooms
+        load.members
             .iter()
-            .filter(|room| room.state.links.is_empty())
+            .filter(|member| member.state.links.is_empty())
             .count(),
         1,
         "one leads, one follows"
     );
-    assert!((house.mean(back + 1200) - 1.0).abs() < 0.05);
+    assert!((load.mean(back + 1200) - 1.0).abs() < 0.05);
 }
 
 #[test]
 fn a_persons_hand_on_one_is_not_followed_by_the_other() {
-    let mut house = House::new(&[0.01, 0.01], true);
-    house.run(1800);
-    let before = house.rooms[1].plan.rps;
-    house.rooms[0].person = Some(10.0);
-    house.run(20);
+    let mut load = SharedLoad::new(&[0.01, 0.01], true);
+    load.run(1800);
+    let before = load.members[1].plan.rps;
+    load.members[0].person = Some(10.0);
+    load.run(20);
     assert!(
-        (house.rooms[1].plan.rps / before - 1.0).abs() < 0.1,
+        (load.members[1].plan.rps / before - 1.0).abs() < 0.1,
         "{} from {before}",
-        house.rooms[1].plan.rps
+        load.members[1].plan.rps
     );
-    house.run(1800);
+    load.run(1800);
+    assert!((load.mean(3000) - 1.0).abs() < 0.05, "{}", load.mean(3000));
     assert!(
-        (house.mean(3000) - 1.0).abs() < 0.05,
-        "{}",
-        house.mean(3000)
-    );
-    assert!(
-        ratio(&house) < 0.5,
+        ratio(&load) < 0.5,
         "the share that the person gave it is kept: {}",
-        ratio(&house)
+        ratio(&load)
     );
 }
 
 #[test]
 fn a_follower_restarts_after_its_leader_and_with_its_share() {
-    let mut house = House::new(&[0.01, 0.005], true);
-    house.run(1800);
-    let share = ratio(&house);
-    house.rooms.iter_mut().for_each(|room| room.cost *= 20.0);
+    let mut load = SharedLoad::new(&[0.01, 0.005], true);
+    load.run(1800);
+    let share = ratio(&load);
+    load.members
+        .iter_mut()
+        .for_each(|member| member.cost *= 20.0);
     let (mut open, mut after) = ((None, None), 0);
     for _ in 0..900 {
-        house.run(1);
-        let is_open = |n: usize| house.rooms[n].plan.breaker == Phase::Open;
+        load.run(1);
+        let is_open = |n: usize| load.members[n].plan.breaker == Phase::Open;
         if is_open(0) && is_open(1) {
-            open = (Some(house.now), open.1);
+            open = (Some(load.now), open.1);
         }
         if open.0.is_some() && open.1.is_none() && !is_open(0) {
-            open.1 = Some(house.now);
+            open.1 = Some(load.now);
         }
         after += u32::from(open.0.is_some() && is_open(0) && !is_open(1));
     }
     assert!(open.1.is_some() && after == 0, "{open:?} {after}");
-    house.run(900);
+    load.run(900);
     assert!(
-        (ratio(&house) / share - 1.0).abs() < 0.1,
+        (ratio(&load) / share - 1.0).abs() < 0.1,
         "{} and {share}",
-        ratio(&house)
+        ratio(&load)
     );
-    assert!((house.mean(3000) - 1.0).abs() < 0.1);
+    assert!((load.mean(3000) - 1.0).abs() < 0.1);
 }
 
 fn parsed(signal: &str) -> Policy {

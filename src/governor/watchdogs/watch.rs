@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::deaf::Deaf;
 use super::idle::Idle;
 use super::oscillation::Oscillation;
-use super::reach::Reach;
+use super::saturation::Saturation;
 use super::sharing;
+use super::unresponsive::Excursion;
 use crate::governor::bounds::Bounds;
 use crate::governor::law::Phase;
 use crate::governor::law::part::{StatePart, all_finite};
@@ -39,7 +39,7 @@ pub enum Finding {
     /// Another governor controls the same signal at the same setpoint.
     Shared,
     /// A signal does not react to the rate.
-    Deaf,
+    Unresponsive,
     /// No allowed rate brings the load to its setpoint.
     Unreachable,
     /// Jobs wait, but not for this throttle.
@@ -51,7 +51,7 @@ impl Finding {
     pub const ALL: [Self; 5] = [
         Self::Oscillating,
         Self::Shared,
-        Self::Deaf,
+        Self::Unresponsive,
         Self::Unreachable,
         Self::Idle,
     ];
@@ -80,10 +80,10 @@ pub struct Watchdogs {
     pub found: Vec<ActiveFinding>,
     /// The detector of oscillations of the rate.
     pub oscillation: Oscillation,
-    /// The detectors of deaf signals, by signal.
-    pub deaf: BTreeMap<String, Deaf>,
+    /// The detectors of unresponsive signals, by signal.
+    pub excursions: BTreeMap<String, Excursion>,
     /// The detector of setpoints out of reach.
-    pub reach: Reach,
+    pub saturation: Saturation,
     /// The detector of jobs that wait for something else.
     pub idle: Idle,
 }
@@ -121,8 +121,8 @@ impl Watchdogs {
     /// remains.
     pub fn rest(&mut self) {
         self.found.clear();
-        self.deaf.clear();
-        (self.reach, self.idle) = (Reach::default(), Idle::default());
+        self.excursions.clear();
+        (self.saturation, self.idle) = (Saturation::default(), Idle::default());
         self.oscillation.interrupt();
     }
 
@@ -163,12 +163,13 @@ impl Watchdogs {
             sharing::sentence(seen.shared.as_ref(), state.links),
         );
 
-        self.deaf.retain(|name, _| policy.signal(name).is_some());
+        self.excursions
+            .retain(|name, _| policy.signal(name).is_some());
         for (signal, about) in state.signals.iter().zip(&policy.signals) {
-            let deaf = self.deaf.entry(about.name.clone()).or_default();
+            let excursion = self.excursions.entry(about.name.clone()).or_default();
             let idle = plan.breaker == Phase::Closed && plan.limiting == "idle";
             if held || idle || about.kind == SignalKind::Ratio {
-                *deaf = Deaf::default();
+                *excursion = Excursion::default();
                 continue;
             }
             if signal.front.seen == Some(now)
@@ -176,23 +177,23 @@ impl Watchdogs {
             {
                 let own_s = signal.front.lag_s + signal.front.gap_s + (now - at).max(0.0);
                 let v = state.history.mean(at - own_s, at);
-                deaf.step(at, signal.front.x, signal.front.z.min(1e6), v, own_s);
+                excursion.step(at, signal.front.x, signal.front.z.min(1e6), v, own_s);
             }
             report(
-                Finding::Deaf,
-                deaf.sentence(about, state.work.w, state.actuator.unit()),
+                Finding::Unresponsive,
+                excursion.sentence(about, state.work.w, state.actuator.unit()),
             );
         }
 
         if held {
-            self.reach = Reach::default();
+            self.saturation = Saturation::default();
         } else {
-            self.reach
+            self.saturation
                 .step(state, policy, bounds, seen.limiting_share, now);
         }
         report(
             Finding::Unreachable,
-            self.reach.sentence(state, policy, bounds, now),
+            self.saturation.sentence(state, policy, bounds, now),
         );
 
         if held || plan.breaker == Phase::Open {
@@ -271,8 +272,8 @@ impl Watchdogs {
 impl StatePart for Watchdogs {
     fn shift(&mut self, by_s: f64) {
         self.found.iter_mut().for_each(|found| found.since += by_s);
-        self.deaf.clear();
-        (self.reach, self.idle) = (Reach::default(), Idle::default());
+        self.excursions.clear();
+        (self.saturation, self.idle) = (Saturation::default(), Idle::default());
         self.oscillation.shift(by_s);
     }
 

@@ -121,15 +121,15 @@ fn ordinary_noise_and_incidents_find_nothing() {
                 "noise {noise}"
             );
 
-            let mut dearer = plant();
-            dearer.noise = noise;
+            let mut costly = plant();
+            costly.noise = noise;
             let steps = |plant: &mut Plant, n: u64| {
                 if n.is_multiple_of(3600) {
                     plant.cost = if n.is_multiple_of(7200) { 0.01 } else { 0.1 };
                 }
             };
             assert_eq!(
-                run(&mut dearer, 14_400, steps),
+                run(&mut costly, 14_400, steps),
                 (vec![], 1.0),
                 "cost steps, noise {noise}"
             );
@@ -190,11 +190,11 @@ fn a_blind_governor_a_person_and_a_start_from_next_to_nothing_find_nothing() {
 }
 
 #[test]
-fn a_signal_that_repeats_itself_is_deaf_at_any_height() {
+fn a_signal_that_repeats_itself_is_unresponsive_at_any_height() {
     // An exporter that hangs: the same low, then the same high value, whatever the work.
     for (stuck, expected) in [
-        (0.3, "deaf: load does not react"),
-        (1.5, "deaf: load does not react"),
+        (0.3, "unresponsive: load does not react"),
+        (1.5, "unresponsive: load does not react"),
     ] {
         let mut plant = Plant::usual();
         plant.run(1800);
@@ -202,7 +202,7 @@ fn a_signal_that_repeats_itself_is_deaf_at_any_height() {
         let mut reported = String::new();
         for _ in 0..5400 {
             plant.run(1);
-            if plant.plan.reason.contains("deaf: ") {
+            if plant.plan.reason.contains("unresponsive: ") {
                 reported.clone_from(&plant.plan.reason);
             }
         }
@@ -220,12 +220,12 @@ fn a_load_that_others_make_alone_and_a_max_that_is_far_too_low_are_out_of_reach(
     others.run(1800);
     others.background = 1.5;
     let (found, _) = run(&mut others, 3600, |_, _| {});
-    // Until the rate has reached its lowest, a load that does not react looks deaf.
+    // Until the rate has reached its lowest, a load that does not react looks unresponsive.
     assert!(
         found.contains(&Finding::Unreachable)
             && found
                 .iter()
-                .all(|f| matches!(f, Finding::Unreachable | Finding::Deaf))
+                .all(|f| matches!(f, Finding::Unreachable | Finding::Unresponsive))
     );
     let stuck = others
         .state

@@ -51,24 +51,24 @@ was_scheduled as (
     ))
     returning job_id, attempt
 ),
-waited as (
+removed as (
     select * from was_ready union all select * from was_scheduled
 ),
 history as (
-    insert into flyball.attempt (job_id, attempt, outcome) select job_id, attempt, 'cancelled' from waited
+    insert into flyball.attempt (job_id, attempt, outcome) select job_id, attempt, 'cancelled' from removed
 ),
-freed as (
+released_keys as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u
-        where u.expires_at is null and u.job_id = any(array(select job_id from waited))
+        where u.expires_at is null and u.job_id = any(array(select job_id from removed))
         for update skip locked
     ))
 ),
 done as (
-    delete from flyball.cancel where job_id = any(array(select job_id from waited))
+    delete from flyball.cancel where job_id = any(array(select job_id from removed))
 )
-select count(*) from waited";
+select count(*) from removed";
 
 /// The time after which a count ends with the jobs found so far.
 const COUNT_TIME: Duration = Duration::from_secs(2);
@@ -89,7 +89,7 @@ impl Queue {
             .bind(id)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant)
+            .bind(&signed.identity.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(match answer.as_str() {
@@ -128,7 +128,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant)
+            .bind(&signed.identity.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {

@@ -18,7 +18,7 @@ pub struct Batch {
     pub jobs: Vec<Claimed>,
     /// The lanes that were checked and hold no other job behind the one taken.
     pub dry: Vec<i64>,
-    /// The ids of claimed jobs that are not in `flyball.job` any more; their leases were ended.
+    /// The ids of claimed jobs that are no longer in `flyball.job`; their leases were ended.
     pub missing: Vec<i64>,
 }
 
@@ -57,7 +57,7 @@ picked as materialized (
         for update skip locked
     ) r
 ),
-taken as (
+removed as (
     delete from flyball.ready
     where ctid = any(array(select tid from picked))
     returning *
@@ -65,16 +65,16 @@ taken as (
 leased as (
     insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, holds_unique, claimed_at)
     select job_id, $3, $4, lane_id, priority, attempt + 1, cost, holds_unique, now()
-    from taken
+    from removed
 )
 select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at,
     j.timeout_s, j.traceparent
 from flyball.job j
-where j.id = any(array(select job_id from taken))
-    and j.id >= (select min(job_id) from taken) and j.id <= (select max(job_id) from taken)
+where j.id = any(array(select job_id from removed))
+    and j.id >= (select min(job_id) from removed) and j.id <= (select max(job_id) from removed)
 union all
 select job_id, lane_id, attempt, null, null, null, null, null, null, null, null, null, null
-from taken
+from removed
 where attempt > 0
 union all
 select null, p.lane_id, coalesce((
@@ -85,11 +85,11 @@ from picked p
 where p.look
 union all
 select null, count(*), -1::smallint, null, null, null, null, null, null, null, null, null, null
-from taken
+from removed
 union all
 select c.job_id, null, -1::smallint, null, null, null, null, null, null, null, null, null, null
 from flyball.cancel c
-where c.job_id = any(array(select job_id from taken))";
+where c.job_id = any(array(select job_id from removed))";
 
 // A lease whose job is in no day can end in no other way: handed back, it would be claimed again
 // for ever. The history has no place for it either, so it is recorded among the recent failures.
@@ -104,7 +104,7 @@ failures as (
     insert into flyball.failure (job_id, attempt, outcome, error)
     select job_id, attempt, 'lost', 'it was claimed, and the job is not in flyball.job any more' from missing
 ),
-freed as (
+released_keys as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u

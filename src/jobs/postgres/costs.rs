@@ -18,11 +18,11 @@ pub struct KindCost {
 
 // The rows are locked in the order of their names; otherwise two workers could deadlock.
 pub(super) const LEARN: &str = "
-with seen as (
+with samples as (
     select * from unnest($1::text[], $2::bigint[], $3::double precision[]) as s (name, attempts, tokens)
 ),
 own as (
-    select k.name from flyball.kind k where k.name in (select name from seen) order by k.name for no key update
+    select k.name from flyball.kind k where k.name in (select name from samples) order by k.name for no key update
 )
 update flyball.kind k
 set attempts = k.attempts + s.attempts,
@@ -30,7 +30,7 @@ set attempts = k.attempts + s.attempts,
         k.mean_cost + (s.tokens / s.attempts - k.mean_cost)
             * least(1, s.attempts / least(k.attempts + s.attempts, 1000)::double precision),
         s.tokens / s.attempts)
-from seen s
+from samples s
 join own m using (name)
 where k.name = s.name";
 

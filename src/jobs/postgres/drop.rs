@@ -33,7 +33,7 @@ history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, error)
     select job_id, attempt, 'dropped', $1, 'dropped: over the limit of its throttle' from dropped
 ),
-freed as (
+released_keys as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u

@@ -15,7 +15,7 @@ use crate::jobs::{Ending, Error, Finish};
 // job and is left alone, so that no finish waits for a producer. A request to cancel that came too
 // late is deleted later.
 pub(super) const COMPLETE: &str = "
-with taken as (
+with removed as (
     delete from flyball.lease
     where ctid = any(array(
         select l.tid
@@ -26,17 +26,17 @@ with taken as (
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at)
-    select job_id, attempt, 'completed', worker_id, claimed_at from taken
+    select job_id, attempt, 'completed', worker_id, claimed_at from removed
 ),
-freed as (
+released_keys as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u
-        where u.expires_at is null and u.job_id = any(array(select job_id from taken where holds_unique))
+        where u.expires_at is null and u.job_id = any(array(select job_id from removed where holds_unique))
         for update skip locked
     ))
 )
-select job_id from taken";
+select job_id from removed";
 
 // An ambiguous ending without a delay is the job's last.
 //
@@ -47,7 +47,7 @@ with reported as (
     select * from unnest($1::bigint[], $2::bigint[], $3::text[]::flyball.outcome[], $4::float8[], $5::text[])
         as s(job_id, fence, outcome, delay_s, error)
 ),
-taken as (
+removed as (
     delete from flyball.lease
     where ctid = any(array(
         select l.tid
@@ -60,7 +60,7 @@ ended as (
     select t.*, s.delay_s, s.error, s.dead, case
             when s.outcome <> 'completed' and not s.dead and exists (select 1 from flyball.cancel c where c.job_id = t.job_id)
             then 'cancelled' else s.outcome end as outcome
-    from taken t
+    from removed t
     join (
         select *, outcome = 'dead' or outcome = 'ambiguous' and delay_s is null as dead from reported
     ) s on s.job_id = t.job_id and s.fence = t.fence
@@ -77,12 +77,12 @@ failures as (
     insert into flyball.failure (job_id, attempt, outcome, error)
     select job_id, attempt, outcome, error from ended where outcome in ('failed', 'ambiguous', 'throttled', 'dead')
 ),
-again as (
+requeued as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
     select lane_id, priority, job_id, attempt - 1, cost, holds_unique from ended where outcome = 'handed_back' or (outcome = 'throttled' and delay_s is null)
     on conflict do nothing
 ),
-later as (
+postponed as (
     insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
     select job_id, now() + make_interval(secs => delay_s), lane_id, priority,
         case when outcome in ('failed', 'ambiguous') then attempt else attempt - 1 end, cost,
@@ -96,7 +96,7 @@ dead_letters as (
     select job_id, lane_id, priority, attempt, cost, error from ended where dead
     on conflict do nothing
 ),
-freed as (
+released_keys as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u

@@ -47,7 +47,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant)
+            .bind(&signed.identity.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {

@@ -44,7 +44,7 @@ pub struct LaneArrivals {
 
 impl Queue {
     /// Returns the jobs that arrived in these lanes within `span` and have not begun; a lane
-    /// without any is left out. Of a lane with very many, the newest count, over a shorter time.
+    /// without any is left out. A lane with very many is judged by the newest, over a shorter time.
     pub async fn lane_arrivals(
         &self,
         lanes: &[i64],

@@ -116,7 +116,7 @@ pub(super) const LIST: &str = walk!(
     limit $9"
 );
 
-// The positions of this walk are jobs of the tenant, so they tell nothing about those of others.
+// The positions of this walk are jobs of the tenant, so they reveal nothing about those of others.
 pub(super) const LIST_OF_TENANT: &str = walk!(
     "
     select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant

@@ -13,11 +13,11 @@ use super::Queue;
 const CHANNEL: &str = "flyball";
 
 impl Queue {
-    /// Passes the lanes named by producers and promoters to `ring`, or none if they are unknown,
+    /// Passes the lanes named by producers and promoters to `notify`, or none if they are unknown,
     /// until `cancel` fires.
     ///
     /// A session behind a transaction pooler cannot listen: without a direct URL this only waits.
-    pub async fn listen(&self, ring: impl Fn(&[i64]), cancel: CancellationToken) {
+    pub async fn listen(&self, notify: impl Fn(&[i64]), cancel: CancellationToken) {
         let mut pause = Duration::from_millis(200);
         if self.sessions.is_none() {
             tracing::info!(
@@ -29,7 +29,7 @@ impl Queue {
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                error = self.listen_once(&ring) => tracing::debug!(%error, "not listening for producers; polling continues"),
+                error = self.listen_once(&notify) => tracing::debug!(%error, "not listening for producers; polling continues"),
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -39,7 +39,7 @@ impl Queue {
     }
 
     /// Listens until the connection fails for good, and returns the error.
-    async fn listen_once(&self, ring: impl Fn(&[i64])) -> sqlx::Error {
+    async fn listen_once(&self, notify: impl Fn(&[i64])) -> sqlx::Error {
         let listening = async {
             let sessions = self.sessions.as_ref().ok_or(sqlx::Error::PoolClosed)?;
             let mut listener = PgListener::connect_with(sessions).await?;
@@ -50,12 +50,12 @@ impl Queue {
             Ok(listener) => listener,
             Err(error) => return error,
         };
-        // Every new connection rings once, because notifications may have been missed before it.
-        ring(&[]);
+        // Every new connection notifies once, because notifications may have been missed before it.
+        notify(&[]);
         loop {
             match listener.try_recv().await {
-                Ok(Some(notification)) => ring(&named(notification.payload())),
-                Ok(None) => ring(&[]),
+                Ok(Some(notification)) => notify(&named(notification.payload())),
+                Ok(None) => notify(&[]),
                 Err(error) => return error,
             }
         }

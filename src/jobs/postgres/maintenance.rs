@@ -11,7 +11,7 @@ use crate::jobs::Error;
 
 /// The result of one round of housekeeping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Maintained {
+pub struct MaintenanceReport {
     /// Days that were emptied.
     pub pruned_days: u64,
     /// Rows deleted from small tables.
@@ -168,9 +168,9 @@ where throttle = any(array(
 impl Queue {
     /// Creates the partitions of the coming week, empties days past their retention, and trims
     /// small tables.
-    pub async fn maintain(&self, retention: Retention) -> Result<Maintained, Error> {
+    pub async fn maintain(&self, retention: Retention) -> Result<MaintenanceReport, Error> {
         sqlx::query(ENSURE_DAYS).execute(&self.pool).await?;
-        let mut done = Maintained::default();
+        let mut done = MaintenanceReport::default();
         let small = [
             FORGET_UNIQUE,
             FORGET_FAILURES,
@@ -206,7 +206,7 @@ impl Queue {
 
     /// Empties the days past their retention; those in which too many jobs stay are thinned
     /// instead.
-    async fn prune(&self, retention: Retention, done: &mut Maintained) -> Result<(), Error> {
+    async fn prune(&self, retention: Retention, done: &mut MaintenanceReport) -> Result<(), Error> {
         let began = Instant::now();
         let kept_days = retention.days as i32;
         let old: Vec<(i64, bool)> = sqlx::query_as(OLD_DAYS)

@@ -47,7 +47,7 @@ pub use depth_cache::Depths;
 pub(crate) use enqueue::refuse_nul;
 pub use feedback::{Feedbacks, WorkerReport};
 pub use lanes::{Arrivals, Slice};
-pub use maintenance::{Maintained, Retention};
+pub use maintenance::{MaintenanceReport, Retention};
 pub use migrate::{MIGRATOR, Schema};
 pub use notify::{NewMessage, SentMessage};
 pub use promote::{Promoted, PromotionCursor};
@@ -152,7 +152,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("failing", failing::FAILING),
     ("last error", failing::LAST_ERROR),
     ("was lost", read::WAS_LOST),
-    ("gone", rescue::GONE),
+    ("dead workers", rescue::DEAD_WORKERS),
     ("orphaned", rescue::ORPHANED),
     ("rescue", rescue::RESCUE),
     ("hold shards", shards::HOLD_SHARDS),

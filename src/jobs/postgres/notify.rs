@@ -50,7 +50,7 @@ pub struct SentMessage {
     /// The status: `queued` for its pool, `held` while it waits for the limits of its tenant,
     /// `scheduled`, or `duplicate` if another message holds the unique key.
     pub status: String,
-    /// The earliest time at which the limits let a held one go, as Postgres can tell it.
+    /// The earliest time at which the limits release a held one, as estimated by Postgres.
     pub held_until: Option<Timestamp>,
 }
 
@@ -70,8 +70,8 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// A message that is not acceptable is an [`Error::Refused`], and one for which the queue of its
-    /// tenant has no room an [`Error::QueueFull`].
+    /// A message that is not acceptable is an [`Error::Refused`], and one for which the queue of
+    /// its tenant has no room an [`Error::QueueFull`].
     pub async fn notify(
         &self,
         executor: impl PgExecutor<'_>,
@@ -96,8 +96,8 @@ impl Client {
 }
 
 impl Queue {
-    /// Sends one message in the name of a module of a tenant, for a role of operators; an empty tenant
-    /// stands for the operators themselves.
+    /// Sends one message in the name of a module of a tenant, for a role of operators; an empty
+    /// tenant stands for the operators themselves.
     pub async fn notify_as(
         &self,
         tenant: &str,

@@ -37,18 +37,18 @@ macro_rules! deliver {
             "
 moved as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-    select lane_id, priority, job_id, attempt, cost, holds_unique from taken
+    select lane_id, priority, job_id, attempt, cost, holds_unique from removed
     on conflict do nothing
 ),
 lanes as (
     select lane_id, urgency, row_number() over (order by urgency, lane_id) / 370 as page
-    from (select lane_id, min(priority) as urgency from taken group by lane_id) l
+    from (select lane_id, min(priority) as urgency from removed group by lane_id) l
 )
-select (select count(*) from taken) as moved,
+select (select count(*) from removed) as moved,
     coalesce((select array_agg(lane_id order by urgency, lane_id) from lanes), '{}') as lanes, (
         select count(pg_notify('flyball', page.lanes))
         from (select string_agg(lane_id::text, ',' order by urgency, lane_id) as lanes from lanes group by page) page
-    ) as rung",
+    ) as notified_lanes",
             $more
         )
     };
@@ -65,7 +65,7 @@ with due as (
     limit 1000
     for update skip locked
 ),
-taken as (
+removed as (
     delete from flyball.scheduled where ctid = any(array(select ctid from due))
     returning *
 ),",
@@ -114,14 +114,14 @@ due as materialized (
     where d.jobs > 0
     limit 256
 ),
-weighed as (
+weighted as (
     select turn, jobs, (8 >> (turn & 3)) * case when turn & 4 = 0 then 2 else 1 end as weight from due
 ),
 shares as materialized (
     select turn, case
             when jobs < 64 then jobs
             else greatest(64, ceil($2::int * weight::float8 / sum(weight) filter (where jobs = 64) over ()))::int end as jobs
-    from weighed
+    from weighted
 ),
 picked as materialized (
     select r.tid
@@ -135,7 +135,7 @@ picked as materialized (
         for update skip locked
     ) r
 ),
-taken as (
+removed as (
     delete from flyball.scheduled where ctid = any(array(select tid from picked))
     returning *
 ),",
@@ -158,7 +158,7 @@ pub struct Promoted {
     pub more: bool,
 }
 
-/// The progress of a walk through a crowd, kept from round to round.
+/// The progress of a walk through a crowd, kept between rounds.
 #[derive(Clone, Debug)]
 pub struct PromotionCursor {
     after: i16,
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(
             next_round(1000, 300, ms(20)),
             1000,
-            "so few that it says nothing of a full one"
+            "so few that it says nothing about a full one"
         );
         assert_eq!(next_round(1000, 1000, ms(80)), 1000);
         assert_eq!(next_round(1000, 1000, ms(300)), 500);

@@ -5,7 +5,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::{Queue, states};
-use crate::jobs::{Attempt, Detail, Error, FailedAttempt, Progress, Summary};
+use crate::jobs::{Attempt, Error, FailedAttempt, JobDetail, Progress, Summary};
 use crate::postgres::json_or_text;
 
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
@@ -44,9 +44,9 @@ where a.job_id = $1 and ($2::timestamptz is null or a.finished_at < $2)
 order by a.finished_at desc
 limit $3";
 
-// One probe for each failure: a plain join may be planned as a walk over the whole history. Of a
-// job that does not exist any more only the id is known, and operators must see that it is gone. The
-// table is small, so the few of a tenant are searched among all.
+// One probe for each failure: a plain join may be planned as a walk over the whole history. A job
+// that no longer exists is known only by its id, and operators must see that it was deleted. The
+// table is small, so a tenant's few failures are searched among all.
 pub(super) const FAILURES: &str = "
 select f.job_id, f.attempt, f.outcome::text as outcome, f.at, f.error, coalesce(j.kind, '') as kind,
     coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key, coalesce(j.tenant, '') as tenant
@@ -70,12 +70,12 @@ impl Queue {
     }
 
     /// Returns one job with its details, which include the last 100 attempts, oldest first.
-    pub async fn get(&self, id: i64) -> Result<Option<Detail>, Error> {
+    pub async fn get(&self, id: i64) -> Result<Option<JobDetail>, Error> {
         self.get_of(id, None).await
     }
 
     /// Returns one job like [`Queue::get`]; with a tenant, only if the job belongs to it.
-    pub async fn get_of(&self, id: i64, tenant: Option<&str>) -> Result<Option<Detail>, Error> {
+    pub async fn get_of(&self, id: i64, tenant: Option<&str>) -> Result<Option<JobDetail>, Error> {
         let statement = sqlx::query(GET).bind(id).bind(tenant);
         let Some(row) = statement.fetch_optional(&self.pool).await? else {
             return Ok(None);
@@ -123,8 +123,8 @@ impl Queue {
     }
 }
 
-fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<Detail, sqlx::Error> {
-    Ok(Detail {
+fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<JobDetail, sqlx::Error> {
+    Ok(JobDetail {
         summary: summary(row)?,
         args: json_or_text(row, "args"),
         unique: row.try_get("is_unique")?,

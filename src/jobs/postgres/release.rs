@@ -17,7 +17,7 @@ const URGENT_MAX: i64 = 500;
 // lane of jobs, no lower priority gets a turn in between. The own lanes are named to all workers,
 // because the releasing process need not be the one that serves them.
 pub(super) const RELEASE: &str = "
-with asked as materialized (
+with requested as materialized (
     select * from unnest($1::bigint[], $2::int[]) as a(lane_id, jobs)
     where exists (
         select 1 from flyball.worker w where w.id = $4 and w.stopped_at is null and w.heartbeat_at + w.ttl > clock_timestamp()
@@ -25,7 +25,7 @@ with asked as materialized (
 ),
 picked as materialized (
     select r.tid
-    from asked a
+    from requested a
     cross join lateral (
         select q.ctid as tid
         from flyball.ready q
@@ -35,14 +35,14 @@ picked as materialized (
         for update skip locked
     ) r
 ),
-taken as (
+removed as (
     delete from flyball.ready
     where ctid = any(array(select tid from picked))
     returning *
 ),
 own as materialized (
     select t.*, j.lane_id as own_lane
-    from taken t
+    from removed t
     cross join lateral (select lane_id from flyball.job where id = t.job_id limit 1) j
 ),
 moved as (
@@ -53,10 +53,10 @@ moved as (
 lanes as (
     select own_lane, row_number() over (order by own_lane) / 370 as page from own group by own_lane
 ),
-rung as (
+notified_lanes as (
     select pg_notify('flyball', string_agg(own_lane::text, ',' order by own_lane)) from lanes group by page
 )
-select lane_id, priority, job_id, own_lane, (select count(*) from rung) as rung from own order by priority, job_id";
+select lane_id, priority, job_id, own_lane, (select count(*) from notified_lanes) as notified_lanes from own order by priority, job_id";
 
 pub(super) const URGENT: &str = "
 select a.lane_id, u.jobs
@@ -78,7 +78,7 @@ pub struct Released {
 
 impl Queue {
     /// Releases the first messages of admission lanes to their own lanes, on behalf of a worker, as
-    /// many as the claims say; with `only_urgent` those of priority 0 alone.
+    /// many as the claims state; with `only_urgent` only those of priority 0.
     pub async fn release(
         &self,
         worker_id: i32,
@@ -111,8 +111,8 @@ impl Queue {
         Ok(released)
     }
 
-    /// Returns the admission lanes that hold messages of priority 0, with their number, of which a
-    /// few hundred are counted.
+    /// Returns the admission lanes that hold messages of priority 0, with their number, counted up
+    /// to a few hundred.
     pub async fn urgent_in(&self, lanes: &[i64]) -> Result<Vec<(i64, i64)>, Error> {
         Ok(sqlx::query_as(URGENT)
             .bind(lanes)

@@ -44,7 +44,7 @@ impl Queue {
             .bind(keep_attempts)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant);
+            .bind(&signed.identity.tenant);
         let answer: String = statement.fetch_one(&self.pool).await?;
         Ok(match answer.as_str() {
             "ready" | "already ready" => RetryAnswer::Ready,
@@ -65,7 +65,7 @@ impl Queue {
             .bind(moment(run_at))
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant);
+            .bind(&signed.identity.tenant);
         let answer: String = statement.fetch_one(&self.pool).await?;
         moved(&answer, "scheduled")
     }
@@ -76,7 +76,7 @@ impl Queue {
             .bind(id)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant);
+            .bind(&signed.identity.tenant);
         let answer: String = statement.fetch_one(&self.pool).await?;
         moved(&answer, "cancelled")
     }
@@ -102,7 +102,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant)
+            .bind(&signed.identity.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {
@@ -131,7 +131,7 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.via.tenant)
+            .bind(&signed.identity.tenant)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {

@@ -16,7 +16,7 @@ pub struct Rescued {
     pub dead: Vec<i64>,
     /// The lanes of the jobs that are ready again.
     pub lanes: Vec<i64>,
-    /// Leased jobs that are not in `flyball.job` any more and so cannot run again.
+    /// Leased jobs that are no longer in `flyball.job`, and so cannot run again.
     pub missing: Vec<i64>,
 }
 
@@ -79,7 +79,7 @@ dead_letters as (
     from sorted where over
     on conflict do nothing
 ),
-freed as (
+released_keys as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u
@@ -91,7 +91,7 @@ freed as (
         for update skip locked
     ))
 ),
-again as (
+requeued as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
     select lane_id, priority, job_id, used, cost, holds_unique from sorted where not over and not cancelled
     on conflict do nothing
@@ -99,13 +99,13 @@ again as (
 select (select count(*) from dead_workers) as workers, (
         select pg_notify('flyball', left(string_agg(lane_id::text, ','), 7900))
         from (select distinct lane_id from sorted where not over and not cancelled) as lanes having count(*) > 0
-    )::text as rung,
+    )::text as notified_lanes,
     coalesce((select array_agg(job_id) from sorted where not over and not cancelled), '{}') as ready,
     coalesce((select array_agg(job_id) from sorted where over), '{}') as dead,
     coalesce((select array_agg(distinct lane_id) from sorted where not over and not cancelled), '{}') as lanes,
     coalesce((select array_agg(job_id) from missing), '{}') as missing";
 
-pub(super) const GONE: &str = "
+pub(super) const DEAD_WORKERS: &str = "
 select id from flyball.worker
 where not rescued and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())";
 
@@ -120,23 +120,25 @@ where not exists (select 1 from flyball.worker w where w.id = l.worker_id and (
 impl Queue {
     /// Marks workers whose time to live has passed, and gives their jobs back.
     pub async fn rescue(&self) -> Result<Rescued, Error> {
-        let gone: Vec<i32> = sqlx::query_scalar(GONE).fetch_all(&self.pool).await?;
-        self.sweep(gone).await
+        let dead: Vec<i32> = sqlx::query_scalar(DEAD_WORKERS)
+            .fetch_all(&self.pool)
+            .await?;
+        self.sweep(dead).await
     }
 
     /// Gives back jobs that are leased to workers that are unknown or already rescued.
     ///
     /// It reads all leases.
     pub async fn rescue_orphans(&self) -> Result<Rescued, Error> {
-        let gone: Vec<i32> = sqlx::query_scalar(ORPHANED).fetch_all(&self.pool).await?;
-        self.sweep(gone).await
+        let dead: Vec<i32> = sqlx::query_scalar(ORPHANED).fetch_all(&self.pool).await?;
+        self.sweep(dead).await
     }
 
-    async fn sweep(&self, gone: Vec<i32>) -> Result<Rescued, Error> {
-        if gone.is_empty() {
+    async fn sweep(&self, dead: Vec<i32>) -> Result<Rescued, Error> {
+        if dead.is_empty() {
             return Ok(Rescued::default());
         }
-        let row = sqlx::query(RESCUE).bind(gone).fetch_one(&self.pool).await?;
+        let row = sqlx::query(RESCUE).bind(dead).fetch_one(&self.pool).await?;
         let missing: Vec<i64> = row.get("missing");
         if !missing.is_empty() {
             tracing::error!(jobs = ?missing, "dead workers held jobs that no longer exist in flyball.job");

@@ -20,7 +20,7 @@ with fair_share as (
     from flyball.worker
     where stopped_at is null and (id = $1 or serves and heartbeat_at > clock_timestamp() - make_interval(secs => $3))
 ),
-back as (
+returned as (
     update flyball.worker set serves = true where id = $1 and not serves
 ),
 own as (
@@ -32,7 +32,7 @@ free as (
     order by shard
     for update skip locked
 ),
-kept as (
+retained as (
     (select shard from own order by shard limit (select n from fair_share))
     union all
     (select shard from free order by shard limit (select greatest((select n from fair_share) - (select count(*) from own), 0)))
@@ -41,8 +41,8 @@ updated as (
     update flyball.shard s
     set worker_id = case when k.shard is null then null else $1 end,
         expires_at = case when k.shard is null then '-infinity' else clock_timestamp() + make_interval(secs => $2) end
-    from (select shard from own union select shard from kept) t
-    left join kept k using (shard)
+    from (select shard from own union select shard from retained) t
+    left join retained k using (shard)
     where s.shard = t.shard
     returning s.shard, s.worker_id
 )
@@ -55,7 +55,7 @@ with other as (
     where id <> $1 and serves and stopped_at is null and heartbeat_at > clock_timestamp() - make_interval(secs => $2)
     limit 1
 ),
-unable as (
+ineligible as (
     update flyball.worker set serves = false where id = $1 and serves and exists (select from other)
 ),
 released as (

@@ -29,10 +29,10 @@ impl Queue {
     /// Forgets pending messages that have ended, and repeated requests older than a day; returns
     /// the number of messages.
     pub async fn sweep_pending(&self) -> Result<u64, Error> {
-        let gone: i64 = sqlx::query_scalar(SWEEP_PENDING)
+        let removed: i64 = sqlx::query_scalar(SWEEP_PENDING)
             .fetch_one(&self.pool)
             .await?;
         sqlx::query(FORGET_REQUESTS).execute(&self.pool).await?;
-        Ok(gone.unsigned_abs())
+        Ok(removed.unsigned_abs())
     }
 }

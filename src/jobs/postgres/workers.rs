@@ -7,7 +7,7 @@ use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Tally;
-use crate::jobs::{Error, Serving};
+use crate::jobs::{Error, WorkerCapabilities};
 use crate::postgres::Db;
 
 /// The description of a worker that registers.
@@ -50,10 +50,10 @@ insert into flyball.kind as k (name, public)
 select * from unnest($1::text[], $2::bool[]) as d(name, public) order by d.name
 on conflict (name) do update set public = excluded.public where k.public <> excluded.public";
 
-pub(super) const OFFER: &str = "update flyball.worker set offers = $2 where id = $1";
+pub(super) const OFFER: &str = "update flyball.worker set capabilities = $2 where id = $1";
 
 pub(super) const SERVING: &str = "
-select id, name, kinds, offers from flyball.worker
+select id, name, kinds, capabilities from flyball.worker
 where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()
 order by id
 limit 1000";
@@ -113,7 +113,7 @@ history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at)
     select job_id, attempt, 'cancelled', worker_id, claimed_at from checked where cancelled
 ),
-freed as (
+released_keys as (
     delete from flyball.unique_holder
     where digest = any(array(
         select u.digest from flyball.unique_holder u
@@ -121,7 +121,7 @@ freed as (
         for update skip locked
     ))
 ),
-again as (
+requeued as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
     select lane_id, priority, job_id, attempt - 1, cost, holds_unique from checked where not cancelled
     on conflict do nothing
@@ -179,32 +179,33 @@ impl Queue {
         Ok(())
     }
 
-    /// Records the capabilities that a worker offers besides its kinds, each with a digest of the
-    /// settings behind it.
+    /// Records the capabilities that a worker capabilities besides its kinds, each with a digest of
+    /// the settings behind it.
     pub async fn offer(
         &self,
         worker_id: i32,
-        offers: &BTreeMap<String, String>,
+        capabilities: &BTreeMap<String, String>,
     ) -> Result<(), Error> {
         sqlx::query(OFFER)
             .bind(worker_id)
-            .bind(sqlx::types::Json(offers))
+            .bind(sqlx::types::Json(capabilities))
             .execute(&self.pool)
             .await?;
         Ok(())
     }
 
     /// Returns the capabilities of the live workers.
-    pub async fn serving(&self) -> Result<Vec<Serving>, Error> {
+    pub async fn serving(&self) -> Result<Vec<WorkerCapabilities>, Error> {
         let rows = sqlx::query(SERVING).fetch_all(&self.pool).await?;
-        let read = |row: &sqlx::postgres::PgRow| -> Result<Serving, sqlx::Error> {
+        let read = |row: &sqlx::postgres::PgRow| -> Result<WorkerCapabilities, sqlx::Error> {
             let kinds: Vec<String> = row.try_get("kinds")?;
-            let offers: sqlx::types::Json<BTreeMap<String, String>> = row.try_get("offers")?;
-            Ok(Serving {
+            let capabilities: sqlx::types::Json<BTreeMap<String, String>> =
+                row.try_get("capabilities")?;
+            Ok(WorkerCapabilities {
                 id: row.try_get("id")?,
                 name: row.try_get("name")?,
                 kinds: kinds.into_iter().collect(),
-                offers: offers.0,
+                capabilities: capabilities.0,
             })
         };
         Ok(rows.iter().map(read).collect::<Result<_, _>>()?)

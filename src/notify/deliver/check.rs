@@ -40,12 +40,12 @@ mod tests {
 
     use super::*;
     use crate::outbound::Guard;
-    use crate::providers::{Account, AccountSecret, Http, Tools, twilio};
+    use crate::providers::{Account, AccountSecret, DriverClients, Http, twilio};
 
     #[test]
     fn what_every_account_refuses_is_reported_before_a_job_is_made() {
         let http = || Arc::new(Http::new(Guard::open()).unwrap());
-        let tools = Tools {
+        let tools = DriverClients {
             http: http(),
             guarded: http(),
         };

@@ -13,7 +13,7 @@ use super::run::{DeliveryRun, unrecorded};
 use super::services::DeliveryServices;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob};
 use crate::notify::args::{NotificationArgs, Texts};
-use crate::notify::{BatchStanding, BeginRequest, DeliveryState};
+use crate::notify::{BatchStatus, BeginRequest, DeliveryState};
 use crate::outbound::apart::apart;
 use crate::providers::{Channel, Pool, Pools, now_s};
 
@@ -85,7 +85,7 @@ impl NotificationHandler {
         if begun.is_settled() {
             return Ok(Outcome::Done);
         }
-        if begun.batch == BatchStanding::Cancelled {
+        if begun.batch == BatchStatus::Cancelled {
             return Ok(Outcome::Cancelled);
         }
         if policy == OnAmbiguous::Dead && begun.is_doubtful() {
@@ -125,7 +125,7 @@ impl NotificationHandler {
                 .await?);
         }
         let rest = match begun.batch {
-            BatchStanding::Paused => Some(PAUSED_WAIT),
+            BatchStatus::Paused => Some(PAUSED_WAIT),
             _ => begun.rest,
         };
         if let Some(rest) = rest {
@@ -236,21 +236,21 @@ impl Handler for NotificationHandler {
         (!has_it).then(|| service(channel, provider))
     }
 
-    fn offers(&self) -> BTreeMap<String, String> {
-        let mut offers = BTreeMap::new();
+    fn capabilities(&self) -> BTreeMap<String, String> {
+        let mut capabilities = BTreeMap::new();
         for pool in self.pools.0.values() {
             let digest = print_of(pool);
-            offers.insert(service(pool.channel(), Some(&pool.name)), digest.clone());
+            capabilities.insert(service(pool.channel(), Some(&pool.name)), digest.clone());
             // The first pool of a provider, or of a channel, takes messages that name no more than
             // that.
-            offers
+            capabilities
                 .entry(service(pool.channel(), Some(pool.provider.as_str())))
                 .or_insert_with(|| digest.clone());
-            offers
+            capabilities
                 .entry(service(pool.channel(), None))
                 .or_insert(digest);
         }
-        offers
+        capabilities
     }
 
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {

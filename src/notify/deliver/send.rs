@@ -43,12 +43,12 @@ impl DeliveryRun<'_> {
         loop {
             let held = match accounts.take(self.job.id, &not, CHECKOUT_TIMEOUT).await {
                 Checkout::Held(held) => held,
-                Checkout::Wait { .. } | Checkout::Nobody if self.uncertain_failures > 0 => {
+                Checkout::Wait { .. } | Checkout::NoAccount if self.uncertain_failures > 0 => {
                     return Err(self.again(&not).await);
                 }
                 Checkout::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every available account was tried; the first of them is tried again later.
-                Checkout::Nobody => {
+                Checkout::NoAccount => {
                     return Ok(self
                         .put_off(self.requested_delay.unwrap_or(USUAL_DELAY))
                         .await);

@@ -6,7 +6,7 @@ use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use crate::jobs::Error;
-use crate::notify::{BatchStanding, BeginRequest, BegunDelivery, DeliveryState, recipient};
+use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState, recipient};
 use crate::postgres::Db;
 
 /// Time that the first message for a rested recipient has before another one goes first, in
@@ -42,7 +42,7 @@ first as (
     where r.channel = due.channel and r.recipient_digest = due.recipient_digest
     returning r.channel, r.recipient_digest
 )
-select u.reason, d.tries, d.last_outcome, d.requeued_at, j.since as waits_since,
+select u.reason, d.attempt_count, d.last_outcome, d.requeued_at, j.since as waits_since,
     coalesce(extract(epoch from clock_timestamp() - j.since), 0)::float8 as waited_s,
     d.state, b.state as batch_state, r.failures,
     case
@@ -56,7 +56,7 @@ left join lateral (
     select h.reason from flyball.suppression h where h.channel = s.channel and h.recipient_digest = s.digest limit 1
 ) u on true
 left join lateral (
-    select h.state, h.tries, h.last_outcome, h.requeued_at from flyball.delivery h where h.job_id = s.job_id limit 1
+    select h.state, h.attempt_count, h.last_outcome, h.requeued_at from flyball.delivery h where h.job_id = s.job_id limit 1
 ) d on true
 left join lateral (
     select greatest(h.created_at, h.run_at, d.requeued_at) as since from flyball.job h where h.id = s.job_id limit 1
@@ -94,7 +94,7 @@ pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begu
         };
         Ok(BegunDelivery {
             suppressed: row.try_get("reason")?,
-            attempts: row.try_get::<Option<i32>, _>("tries")?.unwrap_or(0),
+            attempts: row.try_get::<Option<i32>, _>("attempt_count")?.unwrap_or(0),
             last_outcome: row.try_get("last_outcome")?,
             requeued_at: moment("requeued_at"),
             waits_since: moment("waits_since"),
@@ -103,9 +103,9 @@ pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begu
                 .try_get::<Option<&str>, _>("state")?
                 .and_then(DeliveryState::of),
             batch: match row.try_get::<Option<&str>, _>("batch_state")? {
-                Some("paused") => BatchStanding::Paused,
-                Some("cancelled") => BatchStanding::Cancelled,
-                _ => BatchStanding::Runs,
+                Some("paused") => BatchStatus::Paused,
+                Some("cancelled") => BatchStatus::Cancelled,
+                _ => BatchStatus::Running,
             },
             failures: row
                 .try_get::<Option<i32>, _>("failures")?

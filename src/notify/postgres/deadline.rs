@@ -6,13 +6,13 @@ use sqlx::Row;
 
 use super::Deliveries;
 use crate::jobs::Error;
-use crate::notify::Swept;
+use crate::notify::StepResult;
 
 pub(super) const EXPIRE: &str =
     "select jobs, next from flyball.expire_notifications($1, $2, $3, $4)";
 
 pub(super) const REQUEUE_UNSENT: &str =
-    "select looked_at, jobs from flyball.requeue_unsent($1, $2, $3)";
+    "select examined, jobs from flyball.requeue_unsent($1, $2, $3)";
 
 /// Most messages of one step.
 const MAX_MESSAGES_PER_STEP: i32 = 1_000;
@@ -30,7 +30,7 @@ impl Deliveries {
         throttle: &str,
         valid_for: Duration,
         limit: u32,
-    ) -> Result<Swept, Error> {
+    ) -> Result<StepResult, Error> {
         let start = self.places.expire().get(throttle).cloned();
         let row = sqlx::query(EXPIRE)
             .bind(throttle)
@@ -40,7 +40,7 @@ impl Deliveries {
             .fetch_one(&self.db)
             .await?;
         let next: Option<String> = row.try_get("next")?;
-        let swept = Swept {
+        let swept = StepResult {
             jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
             more: next.is_some(),
         };
@@ -54,7 +54,7 @@ impl Deliveries {
 
     /// Requeues messages of the throttle that died for lack of an account, at most `limit`, the
     /// oldest first. Their deadlines count from now on.
-    pub async fn requeue_unsent(&self, throttle: &str, limit: u32) -> Result<Swept, Error> {
+    pub async fn requeue_unsent(&self, throttle: &str, limit: u32) -> Result<StepResult, Error> {
         let limit = step(limit);
         let row = sqlx::query(REQUEUE_UNSENT)
             .bind(throttle)
@@ -62,10 +62,10 @@ impl Deliveries {
             .bind("flyball")
             .fetch_one(&self.db)
             .await?;
-        let looked_at: i64 = row.try_get("looked_at")?;
-        Ok(Swept {
+        let examined: i64 = row.try_get("examined")?;
+        Ok(StepResult {
             jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
-            more: looked_at >= i64::from(limit),
+            more: examined >= i64::from(limit),
         })
     }
 }

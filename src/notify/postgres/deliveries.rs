@@ -11,9 +11,9 @@ use super::{begin, events, record};
 use crate::jobs::Error;
 use crate::notify::metrics::NotifyMetrics;
 use crate::notify::record::Fresh;
-use crate::notify::{BeginRequest, BegunDelivery, DeliveryUpdate, Notice};
+use crate::notify::{BeginRequest, BegunDelivery, DeliveryUpdate, EventReport};
 use crate::postgres::Db;
-use crate::service::{Batcher, Broken};
+use crate::service::{BatchPanicked, Batcher};
 
 /// Most items of one statement.
 const MAX_STATEMENT_ITEMS: usize = 256;
@@ -34,7 +34,7 @@ pub struct Deliveries {
     pub(super) db: Db,
     begins: Batcher<BeginRequest, Result<BegunDelivery, Error>>,
     records: Batcher<DeliveryUpdate, Result<(), Error>>,
-    notices: Batcher<Notice, Result<Fresh, Error>>,
+    notices: Batcher<EventReport, Result<Fresh, Error>>,
     pub(super) places: Arc<WalkPositions>,
     pub metrics: NotifyMetrics,
 }
@@ -87,7 +87,7 @@ impl Deliveries {
                 })
             },
         );
-        let notices = Batcher::new(MAX_STATEMENT_ITEMS, move |notices: Vec<Notice>| {
+        let notices = Batcher::new(MAX_STATEMENT_ITEMS, move |notices: Vec<EventReport>| {
             let db = for_notices.clone();
             Box::pin(async move {
                 singly(&db, &notices, |db, part| {
@@ -127,7 +127,7 @@ impl Deliveries {
     }
 
     /// Records a provider's events. Returns the counts of new ones; a repeated event counts once.
-    pub async fn record_events(&self, notice: Notice) -> Result<Fresh, Error> {
+    pub async fn record_events(&self, notice: EventReport) -> Result<Fresh, Error> {
         let pool = notice.pool.clone();
         let fresh = self
             .notices
@@ -141,7 +141,7 @@ impl Deliveries {
     }
 }
 
-fn lost(broken: Broken) -> Error {
+fn lost(broken: BatchPanicked) -> Error {
     Error::Lost(broken.to_string())
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::text::line;
 use crate::jobs::Error;
 use crate::notify::record::Fresh;
-use crate::notify::{Notice, recipient};
+use crate::notify::{EventReport, recipient};
 use crate::postgres::Db;
 use crate::providers::{ProviderEvent, Recipient};
 
@@ -113,8 +113,8 @@ select count(*) from found";
 
 /// Writes events and applies those whose messages are known. Returns one result for each notice, in
 /// order.
-pub(super) async fn record_events(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Error> {
-    let all: Vec<(&Notice, &ProviderEvent)> = notices
+pub(super) async fn record_events(db: &Db, notices: &[EventReport]) -> Result<Vec<Fresh>, Error> {
+    let all: Vec<(&EventReport, &ProviderEvent)> = notices
         .iter()
         .flat_map(|notice| notice.events.iter().map(move |event| (notice, event)))
         .collect();
@@ -128,7 +128,7 @@ pub(super) async fn record_events(db: &Db, notices: &[Notice]) -> Result<Vec<Fre
             .collect();
         apply(db, &keys.into_iter().collect::<Vec<_>>()).await?;
     }
-    let fresh = |notice: &Notice| {
+    let fresh = |notice: &EventReport| {
         let mut fresh = Fresh::new();
         for event in &notice.events {
             // Removed, so that an event in two posts counts once.
@@ -150,9 +150,9 @@ pub(super) async fn record_events(db: &Db, notices: &[Notice]) -> Result<Vec<Fre
 
 async fn write(
     db: &Db,
-    events: &[(&Notice, &ProviderEvent)],
+    events: &[(&EventReport, &ProviderEvent)],
 ) -> Result<Vec<(String, String)>, Error> {
-    let digest = |notice: &Notice, event: &ProviderEvent| {
+    let digest = |notice: &EventReport, event: &ProviderEvent| {
         let recipient = event
             .recipient
             .as_deref()

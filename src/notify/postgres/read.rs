@@ -18,7 +18,7 @@ const ROWS: i64 = 2_000;
 const SEARCH_TIME_LIMIT: Duration = Duration::from_millis(25);
 
 pub(super) const FIND: &str = "
-select job_id, tenant, channel, pool, provider, account, state, provider_id, recipient, category, attempts, tries, reason, complained, requeued_at,
+select job_id, tenant, channel, pool, provider, account, state, provider_id, recipient, category, attempts, attempt_count, reason, complained, requeued_at,
     created_at, updated_at
 from flyball.notification
 where job_id = $1 and ($2::text is null or tenant = $2)";
@@ -58,7 +58,7 @@ order by p.job_id desc"
 
 pub(super) const LIST: &str = search!("");
 
-// The positions of this walk are messages of the tenant, so they tell nothing about those of
+// The positions of this walk are messages of the tenant, so they reveal nothing about those of
 // others.
 pub(super) const LIST_OF_TENANT: &str = search!("tenant = $8 and tenant <> '' and");
 
@@ -140,7 +140,7 @@ fn notification(row: &PgRow) -> Result<Notification, sqlx::Error> {
         category: row.try_get("category")?,
         reason: row.try_get("reason")?,
         complained: row.try_get("complained")?,
-        tries: row.try_get("tries")?,
+        attempt_count: row.try_get("attempt_count")?,
         attempts: row.try_get::<Json<_>, _>("attempts")?.0,
         requeued_at: moment("requeued_at"),
         created_at: moment("created_at").unwrap_or_default(),

@@ -23,18 +23,18 @@ const MAX_ATTEMPTS_KEPT: usize = 50;
 pub(super) const RECORD: &str = "
 with reported as materialized (
     select s.job_id, s.channel, s.pool, s.provider, s.account, s.state, s.provider_id, flyball.keyed_digest(s.known) as digest, s.recipient,
-        s.category, s.attempts, s.tries, s.outcome, s.reason, s.suppress, s.unsent,
+        s.category, s.attempts, s.attempt_count, s.outcome, s.reason, s.suppress, s.unsent,
         coalesce((select j.tenant from flyball.job j where j.id = s.job_id limit 1), '') as tenant
     from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[],
             $11::jsonb[], $12::int[], $13::text[], $14::text[], $15::text[], $16::boolean[])
-        as s(job_id, channel, pool, provider, account, state, provider_id, known, recipient, category, attempts, tries, outcome, reason,
+        as s(job_id, channel, pool, provider, account, state, provider_id, known, recipient, category, attempts, attempt_count, outcome, reason,
             suppress, unsent)
 ),
 written as (
     insert into flyball.delivery as d
-        (job_id, channel, pool, tenant, provider, account, state, provider_id, recipient_digest, recipient, category, attempts, tries,
+        (job_id, channel, pool, tenant, provider, account, state, provider_id, recipient_digest, recipient, category, attempts, attempt_count,
          last_outcome, reason, unsent)
-    select job_id, channel, pool, tenant, provider, account, state, provider_id, digest, recipient, category, attempts, tries, outcome,
+    select job_id, channel, pool, tenant, provider, account, state, provider_id, digest, recipient, category, attempts, attempt_count, outcome,
         reason, unsent
     from reported
     order by job_id
@@ -45,7 +45,7 @@ written as (
             then excluded.state else d.state end,
         provider_id = coalesce(excluded.provider_id, d.provider_id),
         recipient_digest = excluded.recipient_digest, recipient = excluded.recipient, category = excluded.category,
-        attempts = flyball.append_attempts(d.attempts, excluded.attempts), tries = d.tries + excluded.tries,
+        attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + excluded.attempt_count,
         last_outcome = coalesce(excluded.last_outcome, d.last_outcome),
         reason = case when excluded.reason <> '' or excluded.state <> 'queued' then excluded.reason else d.reason end,
         unsent = excluded.unsent and flyball.delivery_rank(d.state) <= 2, updated_at = clock_timestamp()

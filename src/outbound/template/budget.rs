@@ -78,12 +78,12 @@ impl fmt::Debug for RenderBudget {
 }
 
 /// A writer for a bounded number of bytes, as long as the rendering may go on.
-pub(super) struct Bounded<'w> {
+pub(super) struct BoundedWriter<'w> {
     pub(super) bytes: Vec<u8>,
     work: &'w RenderBudget,
 }
 
-impl<'w> Bounded<'w> {
+impl<'w> BoundedWriter<'w> {
     /// Creates an empty writer, whose bytes count in `work`.
     pub(super) fn new(work: &'w RenderBudget) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl<'w> Bounded<'w> {
     }
 }
 
-impl Write for Bounded<'_> {
+impl Write for BoundedWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > MAX_OUTPUT_BYTES || !self.work.goes_on(bytes.len()) {
             return Err(io::Error::other("too long"));

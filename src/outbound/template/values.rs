@@ -65,7 +65,7 @@ impl Object for TemplateList {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         let list = self.clone();
-        Enumerator::Iter(Box::new(Counted {
+        Enumerator::Iter(Box::new(BoundedIter {
             next: 0,
             of: self.items.len(),
             read: Box::new(move |place| list.at(place)),
@@ -103,7 +103,7 @@ impl Object for TemplateObject {
                 .filter(|name| work.goes_on(bytes_of(name)))
                 .cloned()
         };
-        Enumerator::Iter(Box::new(Counted {
+        Enumerator::Iter(Box::new(BoundedIter {
             next: 0,
             of,
             read: Box::new(read),
@@ -112,13 +112,13 @@ impl Object for TemplateObject {
 }
 
 /// An iterator over `of` parts, which ends early if one cannot be read.
-struct Counted {
+struct BoundedIter {
     next: usize,
     of: usize,
     read: Box<dyn Fn(usize) -> Option<Value> + Send + Sync>,
 }
 
-impl Iterator for Counted {
+impl Iterator for BoundedIter {
     type Item = Value;
 
     fn next(&mut self) -> Option<Value> {

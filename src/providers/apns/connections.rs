@@ -329,12 +329,12 @@ impl Stream {
             std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
         match cause {
             _ if error.is_canceled() => {
-                self.effect = PushEffect::Broken;
+                self.effect = PushEffect::BatchPanicked;
                 PushError::Stale(format!("the connection was closed: {reason}"))
             }
             // The server did not process the streams after the last one that it names.
             Some(cause) if cause.is_go_away() && cause.is_remote() => {
-                self.effect = PushEffect::Broken;
+                self.effect = PushEffect::BatchPanicked;
                 PushError::Stale(format!("the server closes the connection: {reason}"))
             }
             Some(cause) if cause.is_reset() && cause.is_remote() => match cause.reason() {
@@ -344,7 +344,7 @@ impl Stream {
                 _ => PushError::Lost(format!("the stream was reset: {reason}")),
             },
             _ => {
-                self.effect = PushEffect::Broken;
+                self.effect = PushEffect::BatchPanicked;
                 PushError::Lost(format!("the connection broke: {reason}"))
             }
         }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::connections::{ApnsConnections, PushError, StreamError};
 use super::lines::{Lines, PushEffect};
-use super::token::{Tokens, Unsigned};
+use super::token::{SigningError, Tokens};
 use super::{push, reasons};
 use crate::jobs::Issue;
 use crate::outbound::{descriptors, headers};
@@ -20,8 +20,8 @@ use crate::providers::driver::field;
 use crate::providers::invalid_account::refused;
 use crate::providers::outcome;
 use crate::providers::{
-    Account, Driver, Field, InvalidAccount, Message, Provider, ProviderResponse, Scope,
-    SendContext, Sent, Tools,
+    Account, Driver, DriverClients, Field, InvalidAccount, Message, Provider, ProviderResponse,
+    Scope, SendContext, Sent,
 };
 
 /// The keys of an account's settings.
@@ -42,7 +42,7 @@ const DEFAULT_CONCURRENCY: usize = 1000;
 const ASIDE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, _: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Apns::new(account)?))
 }
 
@@ -75,7 +75,7 @@ impl Apns {
         };
         let (team_id, key_id, topic) = (word("team_id")?, word("key_id")?, word("topic")?);
         let pem = outcome::secret(account, "private_key")?;
-        let tokens = Tokens::new(pem, &key_id, &team_id).map_err(|Unsigned| {
+        let tokens = Tokens::new(pem, &key_id, &team_id).map_err(|SigningError| {
             refused(
                 "private_key",
                 "must be an EC key on P-256 in PEM form, as in Apple's .p8 file",

@@ -63,7 +63,7 @@ pub(super) enum PushEffect {
     /// The connection is unusable for this long.
     Aside(Duration),
     /// The connection broke, or accepts no new streams.
-    Broken,
+    BatchPanicked,
 }
 
 impl Lines {
@@ -176,7 +176,7 @@ impl Lines {
             PushEffect::Good => line.is_proven = true,
             PushEffect::Rejected => line.rejected_at = Some(now),
             PushEffect::Aside(time) => line.aside_until = line.aside_until.max(now + time),
-            PushEffect::Broken => line.is_closing = true,
+            PushEffect::BatchPanicked => line.is_closing = true,
         }
     }
 

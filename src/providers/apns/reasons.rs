@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::outbound::retry_after::{Headers, retry_after};
 use crate::providers::code::row;
-use crate::providers::outcome::{self, Facts};
+use crate::providers::outcome::{self, ResponseDetails};
 use crate::providers::{Class, Code, ProviderResponse, Scope, Sent};
 
 /// The reason that sets a connection aside.
@@ -78,7 +78,7 @@ pub(super) fn judge(
     let word = body["reason"].as_str().unwrap_or_default();
     let code = status.to_string();
     let class = outcome::class(CODES, &code, word);
-    let facts = Facts {
+    let facts = ResponseDetails {
         provider_id: Some(headers.get("apns-id").map_or(id, String::as_str).to_owned()),
         key: Some(to.to_owned()),
         delay: retry_after(headers, now_s),

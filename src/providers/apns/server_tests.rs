@@ -49,7 +49,7 @@ struct ApnsTestServer {
     /// Lets pushes to `hold` proceed, one per permit.
     gate: Arc<Semaphore>,
     /// While true, the server drops new connections.
-    is_deaf: Arc<AtomicBool>,
+    is_silent: Arc<AtomicBool>,
 }
 
 impl ApnsTestServer {
@@ -60,16 +60,16 @@ impl ApnsTestServer {
             Arc::new(Mutex::new(ApnsTraffic::default())),
             Arc::new(Semaphore::new(0)),
         );
-        let is_deaf = Arc::new(AtomicBool::new(false));
+        let is_silent = Arc::new(AtomicBool::new(false));
         let server = Self {
             base,
             seen: seen.clone(),
             gate: gate.clone(),
-            is_deaf: is_deaf.clone(),
+            is_silent: is_silent.clone(),
         };
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
-                if is_deaf.load(Ordering::SeqCst) {
+                if is_silent.load(Ordering::SeqCst) {
                     continue;
                 }
                 let mut all = seen.lock();
@@ -377,7 +377,7 @@ async fn what_was_written_may_have_been_sent_and_what_was_refused_was_not() {
 async fn nobody_there_and_nobody_who_speaks() {
     let server = ApnsTestServer::start().await;
     let driver = server.driver("1");
-    server.is_deaf.store(true, Ordering::SeqCst);
+    server.is_silent.store(true, Ordering::SeqCst);
     for answer in futures_util::future::join_all(many(&driver, "ok", 3)).await {
         let answer = answer.unwrap();
         assert!(
@@ -385,7 +385,7 @@ async fn nobody_there_and_nobody_who_speaks() {
             "{answer:?}"
         );
     }
-    server.is_deaf.store(false, Ordering::SeqCst);
+    server.is_silent.store(false, Ordering::SeqCst);
     for _ in 0..600 {
         if push(&driver, "ok", 0).await.sent.is_success() {
             break;

@@ -25,14 +25,14 @@ struct ProviderToken {
 
 /// The error of a key that cannot sign.
 #[derive(Debug)]
-pub(super) struct Unsigned;
+pub(super) struct SigningError;
 
 impl Tokens {
     /// Parses the key and signs a token as a check.
     ///
     /// Fails if the key cannot sign.
-    pub(super) fn new(pem: &str, key_id: &str, team_id: &str) -> Result<Self, Unsigned> {
-        let key = EncodingKey::from_ec_pem(pem.as_bytes()).map_err(|_| Unsigned)?;
+    pub(super) fn new(pem: &str, key_id: &str, team_id: &str) -> Result<Self, SigningError> {
+        let key = EncodingKey::from_ec_pem(pem.as_bytes()).map_err(|_| SigningError)?;
         let mut header = Header::new(Algorithm::ES256);
         header.typ = None;
         header.kid = Some(key_id.to_owned());
@@ -47,7 +47,7 @@ impl Tokens {
     }
 
     /// Returns the token in force, and signs a new one if needed.
-    pub(super) fn current(&mut self, now_s: i64) -> Result<String, Unsigned> {
+    pub(super) fn current(&mut self, now_s: i64) -> Result<String, SigningError> {
         if let Some(token) = &self.current
             && (-YOUNG_S..OLD_S).contains(&(now_s - token.made_s))
         {
@@ -73,9 +73,9 @@ impl Tokens {
         }
     }
 
-    fn made(&self, now_s: i64) -> Result<String, Unsigned> {
+    fn made(&self, now_s: i64) -> Result<String, SigningError> {
         let claims = json!({ "iss": self.team_id, "iat": now_s });
-        jsonwebtoken::encode(&self.header, &claims, &self.key).map_err(|_| Unsigned)
+        jsonwebtoken::encode(&self.header, &claims, &self.key).map_err(|_| SigningError)
     }
 }
 

@@ -40,9 +40,9 @@ pub fn platform() -> Result<Authorities, RejectedWebhook> {
 
 /// Certificates as served: the signing one first, then those of its issuers, if any.
 #[derive(Debug)]
-pub struct Chain(Vec<CertificateDer<'static>>);
+pub struct CertificateChain(Vec<CertificateDer<'static>>);
 
-impl Chain {
+impl CertificateChain {
     /// Parses the served text, which must begin with a certificate.
     pub fn read(served: &[u8]) -> Result<Self, RejectedWebhook> {
         if !served.starts_with(BEGINS) {
@@ -147,7 +147,7 @@ mod tests {
     fn authorities() -> Authorities {
         let mut roots = RootCertStore::empty();
         roots
-            .add(Chain::read(ROOT.as_bytes()).unwrap().0.remove(0))
+            .add(CertificateChain::read(ROOT.as_bytes()).unwrap().0.remove(0))
             .unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         WebPkiServerVerifier::builder_with_provider(roots.into(), provider)
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn check(served: &str, now_s: i64) -> Result<(), RejectedWebhook> {
-        Chain::read(served.as_bytes())?.check(&NAMES, &*authorities(), now_s)
+        CertificateChain::read(served.as_bytes())?.check(&NAMES, &*authorities(), now_s)
     }
 
     #[test]
@@ -197,27 +197,36 @@ mod tests {
             );
         }
         let platform = platform().map(|known| {
-            Chain::read(format!("{LEAF}{ISSUER}").as_bytes())
+            CertificateChain::read(format!("{LEAF}{ISSUER}").as_bytes())
                 .unwrap()
                 .check(&NAMES, &*known, NOW_S)
         });
         assert!(
             !matches!(platform, Ok(Ok(()))),
-            "a test's authority is nobody's"
+            "a test's authority is not trusted"
         );
     }
 
     #[test]
     fn the_issuer_is_asked_for_at_amazons_authority_alone() {
-        let mut chain = Chain::read(LEAF.as_bytes()).unwrap();
+        let mut chain = CertificateChain::read(LEAF.as_bytes()).unwrap();
         assert_eq!(
             chain.issuer().as_deref(),
             Some("http://crt.r2m01.amazontrust.com/r2m01.cer")
         );
-        let issuer = Chain::read(ISSUER.as_bytes()).unwrap().0.remove(0).to_vec();
+        let issuer = CertificateChain::read(ISSUER.as_bytes())
+            .unwrap()
+            .0
+            .remove(0)
+            .to_vec();
         chain.add(issuer);
         assert_eq!(chain.issuer(), None, "it is known");
         assert_eq!(chain.check(&NAMES, &*authorities(), NOW_S), Ok(()));
-        assert_eq!(Chain::read(SELF_SIGNED.as_bytes()).unwrap().issuer(), None);
+        assert_eq!(
+            CertificateChain::read(SELF_SIGNED.as_bytes())
+                .unwrap()
+                .issuer(),
+            None
+        );
     }
 }

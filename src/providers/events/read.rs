@@ -1,6 +1,8 @@
 //! The entry point for webhooks: from a provider's request to its events.
 
-use super::super::{Account, Provider, ProviderEvent, RejectedWebhook, Tools, WebhookRequest};
+use super::super::{
+    Account, DriverClients, Provider, ProviderEvent, RejectedWebhook, WebhookRequest,
+};
 use super::once::ReplayGuard;
 use super::sns::{Certs, SnsRead};
 use super::{mailgun, sendgrid, sns, twilio};
@@ -27,7 +29,7 @@ pub async fn read(
     provider: Provider,
     account: &Account,
     posted: &WebhookRequest<'_>,
-    tools: &Tools,
+    tools: &DriverClients,
 ) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     match provider {
         Provider::Twilio => twilio::read(account, posted),

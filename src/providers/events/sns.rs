@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{
     Account, Call, Http, HttpAnswer, ProviderEvent, RejectedWebhook, WebhookRequest,
 };
-use super::chain::{self, Chain};
+use super::chain::{self, CertificateChain};
 use super::envelope::{Envelope, host, is_amazons, is_test};
 use super::ses;
 
@@ -166,7 +166,7 @@ async fn fetch(
         .await
         .map_err(RejectedWebhook::Signature)?
         .body;
-    let mut chain = Chain::read(&served)?;
+    let mut chain = CertificateChain::read(&served)?;
     // A certificate that a test serves on loopback has no trusted issuer.
     if !is_test(account) {
         if let Some(issuer) = chain.issuer() {

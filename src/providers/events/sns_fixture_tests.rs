@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
-use crate::providers::Tools;
+use crate::providers::DriverClients;
 use crate::providers::examples::{self, NOW_S};
 
 /// The topic of all notices.
@@ -79,7 +79,7 @@ pub(super) struct Amazon {
     pub(super) pem: String,
     pub(super) base: String,
     pub(super) account: Account,
-    pub(super) tools: Tools,
+    pub(super) tools: DriverClients,
     pub(super) certs_fetched: Arc<AtomicUsize>,
     pub(super) confirmed: Arc<AtomicUsize>,
 }

@@ -1,4 +1,5 @@
-//! Notices through the whole reader: signatures of version 2, fetched certificates, and subscriptions.
+//! Notices through the whole reader: signatures of version 2, fetched certificates, and
+//! subscriptions.
 
 use std::sync::atomic::Ordering;
 

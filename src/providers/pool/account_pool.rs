@@ -111,8 +111,8 @@ impl AccountPool {
     }
 
     /// Requests the next account in rotation that is not in `not` for the message with this number,
-    /// and waits for it for at most `patience`; if its turn comes later, it learns so at once. A message that failed at an account does not become
-    /// its probe.
+    /// and waits for it for at most `patience`; if its turn comes later, it learns so at once. A
+    /// message that failed at an account does not become its probe.
     pub async fn take(&self, message: i64, not: &[usize], patience: Duration) -> Checkout {
         let (since, mut not, mut is_left_to_others) = (Instant::now(), not.to_vec(), false);
         loop {
@@ -133,7 +133,7 @@ impl AccountPool {
             }
             let held = match answer.await.unwrap_or_else(|_| closed()) {
                 Checkout::Held(held) if self.is_suspect(&held) => held,
-                Checkout::Nobody if is_left_to_others => {
+                Checkout::NoAccount if is_left_to_others => {
                     let why = "another message is testing the account".to_owned();
                     return Checkout::Wait {
                         wait: LEFT_TO_OTHERS,

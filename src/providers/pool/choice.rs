@@ -21,7 +21,7 @@ pub enum Choice {
         until_us: i64,
     },
     /// Every account is excluded.
-    Nobody,
+    NoAccount,
 }
 
 impl Ring {
@@ -50,7 +50,7 @@ impl Ring {
             }
             soonest = Some(soonest.map_or(free_at, |soonest| soonest.min(free_at)));
         }
-        soonest.map_or(Choice::Nobody, |until_us| Choice::Wait { until_us })
+        soonest.map_or(Choice::NoAccount, |until_us| Choice::Wait { until_us })
     }
 
     /// Lets an account rest until `until_us`.
@@ -112,8 +112,8 @@ mod tests {
         let mut ring = Ring::new(3);
         assert_eq!(ring.next(0, &[0]), Choice::Account(1));
         assert_eq!(ring.next(0, &[2, 0]), Choice::Account(1));
-        assert_eq!(ring.next(0, &[0, 1, 2]), Choice::Nobody);
-        assert_eq!(Ring::new(0).next(0, &[]), Choice::Nobody);
+        assert_eq!(ring.next(0, &[0, 1, 2]), Choice::NoAccount);
+        assert_eq!(Ring::new(0).next(0, &[]), Choice::NoAccount);
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
                     let least = (0..500).filter(|at| !not.contains(at)).map(|at| free[at]).min();
                     prop_assert_eq!(Some(until_us), least);
                 }
-                Choice::Nobody => prop_assert!((0..500).all(|at| not.contains(&at))),
+                Choice::NoAccount => prop_assert!((0..500).all(|at| not.contains(&at))),
             }
         }
 

@@ -2,9 +2,9 @@
 //!
 //! Each account's bucket, pauses and learned quota are a key of the throttle `<pool>:accounts`, so
 //! that all workers share them. [`choice`] picks the next account, [`breaker`] takes an account out
-//! of rotation, [`shedding`] computes the pool's capacity; all three are pure. [`account_pool`] assigns
-//! accounts to messages, [`maintenance`] maintains the pool once a second. Out of scope: the contents of
-//! messages.
+//! of rotation, [`shedding`] computes the pool's capacity; all three are pure. [`account_pool`]
+//! assigns accounts to messages, [`maintenance`] maintains the pool once a second. Out of scope:
+//! the contents of messages.
 
 pub mod account_pool;
 pub mod breaker;

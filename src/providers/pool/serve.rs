@@ -79,7 +79,7 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
     let mut soonest: Option<i64> = None;
     // The result for all requests without exclusions, once no account is left for them.
     let mut dry: Option<Choice> = None;
-    // The time per message of the whole pool, and the requests that wait before the next one.
+    // The time per message of the whole pool, and the requests that wait ahead of the next one.
     let interval_us = shared.interval_us();
     let mut before = 0.0;
     for wish in std::mem::take(waiting) {
@@ -99,7 +99,7 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
                     waiting.push(wish);
                 }
             },
-            Choice::Nobody => drop(wish.reply.send(Checkout::Nobody)),
+            Choice::NoAccount => drop(wish.reply.send(Checkout::NoAccount)),
             Choice::Wait { until_us } => {
                 let line_us = (before * interval_us) as i64;
                 let wait_us = (until_us - now_us).max(0).saturating_add(line_us);

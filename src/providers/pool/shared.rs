@@ -56,7 +56,7 @@ pub enum Checkout {
         why: String,
     },
     /// No account is left besides the excluded ones.
-    Nobody,
+    NoAccount,
 }
 
 pub(super) struct CheckoutRequest {
@@ -119,8 +119,8 @@ impl AccountPoolInner {
         (self.reference / effective_limit(limit).max(1e-6)).min(1e9)
     }
 
-    /// Returns the time per message of the whole pool as last observed, in microseconds; 0 if nothing
-    /// limits its rate.
+    /// Returns the time per message of the whole pool as last observed, in microseconds; 0 if
+    /// nothing limits its rate.
     pub(super) fn interval_us(&self) -> f64 {
         let capacity = self.view.load().capacity_rps.filter(|rps| *rps > 0.0);
         capacity.map_or(0.0, |rps| 1e6 / rps)

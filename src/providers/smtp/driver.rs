@@ -18,8 +18,8 @@ use crate::providers::driver::field;
 use crate::providers::invalid_account::refused;
 use crate::providers::outcome;
 use crate::providers::{
-    Account, Driver, Field, InvalidAccount, Message, Provider, ProviderResponse, SendContext, Sent,
-    Tools,
+    Account, Driver, DriverClients, Field, InvalidAccount, Message, Provider, ProviderResponse,
+    SendContext, Sent,
 };
 
 /// The keys of an account's settings.
@@ -38,7 +38,7 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
+pub fn build(account: &Account, _: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Smtp::new(account)?))
 }
 
@@ -232,7 +232,7 @@ fn server(account: &Account) -> Result<SmtpEndpoint, InvalidAccount> {
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || ".-[]:".contains(c))
     }) {
-        return Err(refused("hello", "must be a host's name"));
+        return Err(refused("hello", "must be a host name"));
     }
     Ok(SmtpEndpoint {
         host,

@@ -68,7 +68,7 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
     let mail = mail.map_err(|error| {
         vec![Issue {
             pointer: String::new(),
-            message: format!("is no mail: {error}"),
+            message: format!("is not a valid mail: {error}"),
         }]
     })?;
     Ok(Ready {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::outbound::retry_after::MAX_RETRY_AFTER;
 use crate::providers::code::row;
-use crate::providers::outcome::{self, Facts};
+use crate::providers::outcome::{self, ResponseDetails};
 use crate::providers::{Class, Code, ProviderResponse, Scope, code};
 
 /// The stage of the dialogue at which the server answered.
@@ -116,7 +116,7 @@ pub(super) fn judge(
     let class = row.map_or(Class::Transient, |row| row.class);
     let reason = outcome::line(&format!("{digits} {text} ({})", stage.as_str()), &[to]);
     let delay = delay_in(&low);
-    let facts = Facts {
+    let facts = ResponseDetails {
         provider_id: None,
         key: Some(to.to_owned()),
         delay,

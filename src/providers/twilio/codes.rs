@@ -1,4 +1,5 @@
-//! The table of Twilio's answers: the outcome of each status and error code, and the delay after it.
+//! The table of Twilio's answers: the outcome of each status and error code, and the delay after
+//! it.
 
 use crate::providers::code::row;
 use crate::providers::{Class, Code, Scope};

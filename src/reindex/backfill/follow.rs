@@ -1,9 +1,9 @@
 //! Following: after the scan, the changes of the source since the scan's start, and then each as it
 //! happens.
 //!
-//! Changes are copied in pages. A page begins when the one before it is stored, so that no older state
-//! of a document can overwrite a newer one, and then the position is saved. A worker that is killed
-//! repeats at most a page.
+//! Changes are copied in pages. A page begins when the one before it is stored, so that no older
+//! state of a document can overwrite a newer one, and then the position is saved. A worker that is
+//! killed repeats at most a page.
 
 use std::time::Duration;
 

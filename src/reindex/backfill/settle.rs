@@ -108,8 +108,9 @@ impl Backfill<'_> {
     /// server refused.
     ///
     /// The throttle pauses the key for a moment, longer with each rejection in a row. It learns no
-    /// rate, because one bulk request says little about it: [`BulkPacer`](crate::reindex::BulkPacer) does that. From then on stored
-    /// documents are reported as well, which ends the row.
+    /// rate, because one bulk request says little about it:
+    /// [`BulkPacer`](crate::reindex::BulkPacer) does that. From then on stored documents are
+    /// reported as well, which ends the row.
     fn report_rejections(&mut self) {
         while self.reporting.try_join_next().is_some() {}
         if self.rejected.is_none() && !self.watched {

@@ -75,8 +75,8 @@ impl ElasticSink {
         verdicts(&text, documents.len(), self.asked.creates)
     }
 
-    /// Adds the `authorization` header, whose text is read each time, so that it can be replaced while
-    /// a job runs.
+    /// Adds the `authorization` header, whose text is read each time, so that it can be replaced
+    /// while a job runs.
     fn authorized(&self, request: RequestBuilder) -> Result<RequestBuilder, WriteError> {
         let Some(secret) = &self.asked.authorization else {
             return Ok(request);

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use sqlx::AssertSqlSafe;
 
 use super::{Sink, WriteError, WriteOutcome};
-use crate::reindex::catalogue::Rights;
+use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
 
@@ -24,7 +24,7 @@ impl PostgresSink {
     /// Opens a sink for the job's table.
     pub fn open(
         database: ReindexDatabase,
-        rights: &Rights,
+        rights: &DatabaseRights,
         table: &[String],
         text: Option<Vec<String>>,
         config: &str,
@@ -122,7 +122,7 @@ impl PostgresSink {
         match written {
             Ok(_) => transaction.commit().await,
             Err(error) => {
-                // A faulty document is no reason to close the connection.
+                // A faulty document does not require a new connection.
                 let _ = transaction.rollback().await;
                 Err(error)
             }

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row};
 
 use super::{DocumentPage, DocumentSource, Error};
-use crate::reindex::catalogue::Rights;
+use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
 use crate::reindex::source_args::{Rows, SourceArgs};
@@ -53,7 +53,7 @@ impl PostgresSource {
         routing: Option<&str>,
     ) -> Self {
         let (one, patience) = (1, Duration::from_secs(10));
-        let hurried = Rights {
+        let hurried = DatabaseRights {
             statement_timeout: COUNT_WITHIN.min(source.rights.statement_timeout),
             ..source.rights.clone()
         };

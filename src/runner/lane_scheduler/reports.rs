@@ -79,7 +79,7 @@ impl LaneScheduler {
         ring.unheard_until = Some(now + REPORT_RETRY_DELAY);
     }
 
-    /// Returns the last reports of a worker that stops, in which no job runs here any more.
+    /// Returns the last reports of a worker that stops, by which it no longer runs jobs.
     pub fn final_reports(&mut self) -> Vec<HoldReport> {
         let mut all = Vec::new();
         for (place, ring) in self

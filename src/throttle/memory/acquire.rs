@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::bucket::STOPPED_WAIT_US;
 use super::{MemoryStore, Throttle, Throttles, who};
 use crate::throttle::chain::{
-    KeyRoom, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, sane_cost,
+    KeySlots, LaneAnswer, LaneDemand, LearnedParts, Level, LimitedBy, sane_cost,
 };
 use crate::throttle::knobs::MAX_COST;
 use crate::throttle::learned::Learned;
@@ -208,7 +208,7 @@ impl Throttle {
         who: &str,
         ask: &AcquireRequest,
         holder: &Holder,
-        rooms: &BTreeMap<String, KeyRoom>,
+        rooms: &BTreeMap<String, KeySlots>,
         now: i64,
     ) {
         for (key, room) in rooms {

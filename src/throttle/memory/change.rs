@@ -71,10 +71,10 @@ impl MemoryStore {
         }
         // A change of `capacity` includes its reason, so the old reason goes.
         if change.fields.contains_key("capacity")
-            && !change.fields.contains_key("capacity_why")
+            && !change.fields.contains_key("capacity_reason")
             && !change.absent_only
         {
-            raw.remove("capacity_why");
+            raw.remove("capacity_reason");
         }
         // A change of `mode` cancels the end of the old one.
         if change.fields.contains_key("mode")

@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, Client, ConnectionAddr, RedisResult, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::{Connection, Elsewhere};
+use super::connection::{Connection, Redirection};
 use super::link::{CallError, PROBE_EVERY, PROBE_TIMEOUT, RedisLink};
 use super::slots::{Address, Range, SLOTS, ranges};
 
@@ -121,8 +121,8 @@ impl Cluster {
                 }
                 Err(failure) => failure,
             };
-            match failure.error.as_ref().and_then(Elsewhere::read) {
-                Some(Elsewhere::Moved(address)) => {
+            match failure.error.as_ref().and_then(Redirection::read) {
+                Some(Redirection::Moved(address)) => {
                     let moved = Address::read(address, &node.address)
                         .and_then(|address| self.inner.moved(slot, &address));
                     moved.ok_or_else(|| {
@@ -131,11 +131,11 @@ impl Cluster {
                         )
                     })?;
                 }
-                Some(Elsewhere::Ask(address)) => {
+                Some(Redirection::Ask(address)) => {
                     asked_to = Address::read(address, &node.address)
                         .and_then(|address| self.inner.node(&address));
                 }
-                Some(Elsewhere::Underway) => {
+                Some(Redirection::Underway) => {
                     let waited_in_vain =
                         deadline.saturating_duration_since(Instant::now()) <= UNDERWAY_PAUSE;
                     let is_known = locked(&self.inner.underway).contains(&slot);
@@ -148,7 +148,7 @@ impl Cluster {
                     sleep(UNDERWAY_PAUSE).await;
                     continue;
                 }
-                Some(Elsewhere::Down) | None => {
+                Some(Redirection::Down) | None => {
                     self.inner.wake.notify_one();
                     return Err(failure);
                 }

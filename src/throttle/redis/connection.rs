@@ -78,7 +78,7 @@ impl ConnectionLike for Connection {
 }
 
 /// The reason why a call must be made at another server or later.
-pub(super) enum Elsewhere<'a> {
+pub(super) enum Redirection<'a> {
     /// The slot has moved to this address.
     Moved(&'a str),
     /// The slot is migrating, and this key is already at the address.
@@ -89,7 +89,7 @@ pub(super) enum Elsewhere<'a> {
     Down,
 }
 
-impl<'a> Elsewhere<'a> {
+impl<'a> Redirection<'a> {
     pub(super) fn read(error: &'a RedisError) -> Option<Self> {
         let address = error.redirect_node().map(|(address, _)| address);
         match (error.kind(), address) {

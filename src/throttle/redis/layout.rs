@@ -86,7 +86,7 @@ impl Layout {
             return Ok(());
         }
         let message = format!(
-            "{throttle} with the prefix {:?} has braces that are no hash tag: on Redis Cluster the first must be a {{, with \
+            "{throttle} with the prefix {:?} contains braces without a hash tag: on Redis Cluster the first must be a {{, with \
              something between it and its }}, for instance {{notify}}:sms, or there must be none",
             self.prefix
         );

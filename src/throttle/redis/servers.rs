@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Client, RedisError, RedisResult};
 
 use super::cluster::Cluster;
-use super::connection::{Connection, Elsewhere};
+use super::connection::{Connection, Redirection};
 use super::link::{CallError, RedisLink};
 use crate::throttle::{Error, KnobProblem};
 
@@ -93,9 +93,9 @@ where
         .run(bound, |manager| call(Connection::new(manager, false)))
         .await;
     answer.map_err(
-        |failure| match failure.error.as_ref().and_then(Elsewhere::read) {
+        |failure| match failure.error.as_ref().and_then(Redirection::read) {
             // The server's own message would disclose an address.
-            Some(Elsewhere::Moved(_) | Elsewhere::Ask(_)) => CallError::new(
+            Some(Redirection::Moved(_) | Redirection::Ask(_)) => CallError::new(
                 "this server is part of a cluster; set REDIS_URL to \
                             redis+cluster://host:port,host:port",
             ),

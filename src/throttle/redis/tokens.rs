@@ -50,7 +50,7 @@ impl RedisStore {
                 .ask_lanes(verb, &ask.throttle, holder.as_ref(), lanes)
                 .await
             {
-                // The first part stands; the caller's next ask repeats the rest.
+                // The first part is kept; the caller's next request repeats the rest.
                 Err(_) if whole.is_some() => break,
                 part => part?,
             };

@@ -137,11 +137,11 @@ async fn a_kind_that_another_process_registered_is_known_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn nonsense_on_every_door_is_a_clear_problem_and_nothing_is_lost() {
+async fn nonsense_on_every_entry_point_is_a_clear_problem_and_nothing_is_lost() {
     let api = spawn_api(None).await;
     api.turn("reindex", &[("rps", "5")]).await;
     let id = api.enqueue(json!({"throttle": "reindex"})).await;
-    let doors = [
+    let entry_points = [
         (Method::POST, "/api/v1/jobs".to_owned()),
         (Method::POST, "/api/v1/jobs/batch".to_owned()),
         (Method::PATCH, "/api/v1/throttles/reindex".to_owned()),
@@ -169,7 +169,7 @@ async fn nonsense_on_every_door_is_a_clear_problem_and_nothing_is_lost() {
         "[".repeat(100_000).into_bytes(),
         format!("{{\"kind\":\"mail\",\"want\":0,\"args\":{{\"to\":\"{}\"}}}}", "x".repeat(300_000)).into_bytes(),
     ];
-    for (method, path) in &doors {
+    for (method, path) in &entry_points {
         // Taking one token needs no body.
         for body in nonsense
             .iter()

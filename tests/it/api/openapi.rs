@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::contract::{Ask, Contract, NOBODY, Operation, contract};
 
 /// Responses covered by other tests: signed provider events.
-const ELSEWHERE: [(&str, u16); 1] = [("tell_provider_events", 204)];
+const ELSEWHERE: [(&str, u16); 1] = [("receive_provider_events", 204)];
 
 fn ask() -> Ask {
     Ask::default()
@@ -179,7 +179,7 @@ async fn what_is_answered_is_what_the_document_declares() {
     client
         .gets(
             200,
-            "weigh_lane",
+            "edit_lane",
             lane("hooks", "acme").json(json!({"weight": 2.5})),
         )
         .await;
@@ -339,7 +339,9 @@ async fn what_is_answered_is_what_the_document_declares() {
             ask().query("channel=email&recipient=b%40example.com"),
         )
         .await;
-    client.gets(401, "tell_provider_events", unsigned()).await;
+    client
+        .gets(401, "receive_provider_events", unsigned())
+        .await;
 
     // Schedules.
     let schedule = || {
@@ -481,9 +483,9 @@ async fn every_refusal_that_the_document_declares_is_made_so() {
                 .filter(|status| (400..500).contains(status) && !OTHERS.contains(status))
             {
                 let wrong = match status {
-                    400 if id == "tell_provider_events" => continue,
+                    400 if id == "receive_provider_events" => continue,
                     400 => whole().query("key=%ff"),
-                    401 if id == "tell_provider_events" => unsigned(),
+                    401 if id == "receive_provider_events" => unsigned(),
                     401 => whole().token(""),
                     403 if has_tokens => whole().token(NOBODY),
                     403 => whole().header("host", "elsewhere.example"),

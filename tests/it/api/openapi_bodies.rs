@@ -37,7 +37,7 @@ async fn a_request_that_the_document_allows_is_not_refused_for_its_form() {
     let mut draw = Draw::new(&contract);
     let (mut requests, mut taken) = (0, 0);
     for operation in contract.operations() {
-        if ["stream_events", "tell_provider_events"].contains(&operation.id.as_str()) {
+        if ["stream_events", "receive_provider_events"].contains(&operation.id.as_str()) {
             continue;
         }
         let is_plain = operation.declared["parameters"].is_null() && operation.body().is_none();

@@ -39,7 +39,7 @@ async fn the_process_is_ready_counts_its_jobs_and_ends_although_somebody_listens
     .await;
     assert!(
         metrics.contains("flyball_throttle_rps{throttle=\"default\"} 5.0")
-            && metrics.contains("flyball_store_lost 0.0")
+            && metrics.contains("flyball_throttle_store_unavailable 0.0")
     );
     let stream = api
         .client

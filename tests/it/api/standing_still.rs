@@ -195,7 +195,7 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
         (&json!("steady"), 0.5)
     );
     // 0.8 jobs per second of two tokens each, of which 0.25 may run.
-    assert!((1.45..=1.65).contains(&figure("asked_rps")), "{found}");
+    assert!((1.45..=1.65).contains(&figure("requested_rps")), "{found}");
     assert!((28.0..=35.0).contains(&figure("growth_per_min")), "{found}");
 
     for text in [

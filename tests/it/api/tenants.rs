@@ -2,7 +2,7 @@
 //! another tenant.
 
 use flyball::api::TokenScope;
-use flyball::api::http::scopes::{self, Need};
+use flyball::api::http::scopes::{self, RequiredAccess};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             .map(|body| aim(template, Some(body.clone()), Expect::Within))
             .collect()
     };
-    // Of jobs: each of zeta's, beside a job that nobody has.
+    // Jobs: each of zeta's, beside a job that does not exist.
     let each_job = |body: Option<Value>| -> Vec<Aim> {
         let with = |id: i64| template.replace("{id}", &id.to_string());
         let ids = zeta.ids();
@@ -413,15 +413,15 @@ async fn no_route_with_any_role_reaches_another_tenant() {
         let need = scopes::need(&method.parse().unwrap(), template);
         for aim in &aims {
             judge(&world, method, &jwt, aim, "jwt").await;
-            if need != Need::Open {
+            if need != RequiredAccess::Open {
                 let (status, text) = answer(&world, method, None, aim).await;
                 assert_eq!(status, 401, "nobody: {method} {}: {text}", aim.path);
                 assert_eq!(trace_of_zeta(&world, aim, &text), None);
             }
             for (word, scope) in TokenScope::WORDS {
                 let may = match need {
-                    Need::Open | Need::Token => true,
-                    Need::Scope(needed) => needed == scope || scope == TokenScope::Admin,
+                    RequiredAccess::Open | RequiredAccess::Token => true,
+                    RequiredAccess::Scope(needed) => needed == scope || scope == TokenScope::Admin,
                 };
                 if may {
                     judge(&world, method, &secret(word), aim, word).await;

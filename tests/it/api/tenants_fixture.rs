@@ -1,5 +1,5 @@
-//! A server with two tenants, `acme` and `zeta`, each with jobs in every state, messages, throttles,
-//! failures and changes of its own. Everything of zeta's has its name in it.
+//! A server with two tenants, `acme` and `zeta`, each with jobs in every state, messages,
+//! throttles, failures and changes of its own. Everything of zeta's has its name in it.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

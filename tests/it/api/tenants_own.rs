@@ -117,7 +117,8 @@ async fn a_tenant_reaches_its_own() {
         json!({"run_at": "2026-12-31T00:00:00Z"}),
     )
     .await;
-    // Four wait: ready, owned, scheduled, retryable, and the one rescheduled; one runs; one is a message.
+    // Four wait: ready, owned, scheduled, retryable, and the one rescheduled; one runs; one is a
+    // message.
     let filter = json!({"created_after": "2020-01-01T00:00:00Z", "dry_run": true});
     assert_eq!(
         change("POST", "/api/v1/jobs/cancel", filter).await["jobs"],

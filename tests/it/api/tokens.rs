@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flyball::api::http::scopes::{self, Need};
+use flyball::api::http::scopes::{self, RequiredAccess};
 use flyball::api::{Permissions, TokenScope};
 use flyball::jobs::NewJob;
 use reqwest::{Method, StatusCode};
@@ -89,7 +89,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
             TokenScope::Admin,
         ];
         match need {
-            Need::Open => {
+            RequiredAccess::Open => {
                 assert!(
                     [
                         "/healthz",
@@ -99,8 +99,8 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
                     .contains(&template.as_str())
                 )
             }
-            Need::Token => assert_eq!(template, "/openapi.json"),
-            Need::Scope(scope) => {
+            RequiredAccess::Token => assert_eq!(template, "/openapi.json"),
+            RequiredAccess::Scope(scope) => {
                 assert_eq!(ways_in.contains(&scope), is_change, "{method} {template}")
             }
         }
@@ -110,7 +110,9 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
             .await
             .status();
         match need {
-            Need::Open => assert_ne!(nobody, StatusCode::FORBIDDEN, "{method} {template}"),
+            RequiredAccess::Open => {
+                assert_ne!(nobody, StatusCode::FORBIDDEN, "{method} {template}")
+            }
             _ => assert_eq!(nobody, StatusCode::UNAUTHORIZED, "{method} {template}"),
         }
         for (word, scope) in TokenScope::WORDS
@@ -123,8 +125,10 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
                 .await;
             let status = response.status();
             let may = match need {
-                Need::Open | Need::Token => true,
-                Need::Scope(needed) => scope == Some(needed) || scope == Some(TokenScope::Admin),
+                RequiredAccess::Open | RequiredAccess::Token => true,
+                RequiredAccess::Scope(needed) => {
+                    scope == Some(needed) || scope == Some(TokenScope::Admin)
+                }
             };
             assert_ne!(status, StatusCode::TOO_MANY_REQUESTS, "{method} {template}");
             if may {
@@ -140,7 +144,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
                     "{method} {template} by {word}"
                 );
                 let problem: Value = response.json().await.unwrap();
-                let Need::Scope(needed) = need else {
+                let RequiredAccess::Scope(needed) = need else {
                     unreachable!()
                 };
                 let answer = format!(

@@ -11,8 +11,8 @@ use flyball::outbound::Guard;
 use flyball::providers::build::{build, fields};
 use flyball::providers::pool::{BreakerState, Change};
 use flyball::providers::{
-    Class, Code, Field, Http, Provider, Scope, Tools, apns, fcm, mailgun, sendgrid, ses, slack,
-    smtp, telegram, twilio, webhook,
+    Class, Code, DriverClients, Field, Http, Provider, Scope, apns, fcm, mailgun, sendgrid, ses,
+    slack, smtp, telegram, twilio, webhook,
 };
 use flyball::throttle::KnobsFile;
 
@@ -239,7 +239,7 @@ fn every_example_of_settings_works() {
     let folder = tempfile::tempdir().unwrap();
     let tools = || {
         let http = || Arc::new(Http::new(Guard::open()).unwrap());
-        Tools {
+        DriverClients {
             http: http(),
             guarded: http(),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use flyball_fakes::{Events, Fake, FakeOptions, Fate, Speaks};
+use flyball_fakes::{Events, Fake, FakeOptions, FakeProvider, PlannedEvent};
 use serde_json::{Value, json};
 
 use super::fixture::{LONG, SID, client, mailbox, secrets, twilio};
@@ -13,7 +13,7 @@ use crate::support::eventually;
 
 fn plan(callback: &str) -> Events {
     let delay = Duration::from_millis(10);
-    let shares = vec![(Fate::Delivered, 1.0)];
+    let shares = vec![(PlannedEvent::Delivered, 1.0)];
     Events {
         callback: callback.to_owned(),
         shares,
@@ -33,7 +33,7 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
         events: Some(plan(&url)),
         ..FakeOptions::default()
     };
-    let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
+    let fake = Fake::start(FakeProvider::Twilio, options).await.unwrap();
     twilio(&client(), &fake, "right").send().await.unwrap();
     let two = || async {
         let mut kept = kept.lock().unwrap();
@@ -56,7 +56,7 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
     aws_lc_rs::hmac::verify(&key, text.as_bytes(), &signature).unwrap();
 
     let fake = Fake::start(
-        Speaks::Sendgrid,
+        FakeProvider::Sendgrid,
         FakeOptions {
             events: Some(plan(&url)),
             ..FakeOptions::default()
@@ -98,7 +98,7 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
 #[tokio::test]
 async fn sns_asks_first_and_signs_with_the_key_of_the_certificate_that_it_serves() {
     let (url, kept) = mailbox().await;
-    let fake = Fake::start(Speaks::Ses, FakeOptions::default())
+    let fake = Fake::start(FakeProvider::Ses, FakeOptions::default())
         .await
         .unwrap();
     assert_eq!(fake.subscribe("AKIA1", &url).await, Some(200));

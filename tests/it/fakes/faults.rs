@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball_fakes::{
-    Fake, FakeOptions, Fault, Latency, Rule, RuleMatch, SecondTotals, Speaks, WindowQuota,
+    Fake, FakeOptions, FakeProvider, Fault, Latency, Rule, RuleMatch, SecondTotals, WindowQuota,
 };
 use reqwest::Client;
 
@@ -12,7 +12,7 @@ use super::messages::push;
 
 #[tokio::test]
 async fn a_quota_lets_exactly_its_limit_through_each_second_and_can_change_silently() {
-    let (fake, client) = (fake(Speaks::Twilio, SID, "right").await, client());
+    let (fake, client) = (fake(FakeProvider::Twilio, SID, "right").await, client());
     fake.set_quota(SID, Some(WindowQuota::per_second(5.0)));
     for _ in 0..40 {
         twilio(&client, &fake, "right").send().await.unwrap();
@@ -59,7 +59,7 @@ async fn faults_come_by_the_plan_and_a_reset_counts_as_accepted() {
         rule(6, Fault::Suspend),
     ];
     let fake = Fake::start(
-        Speaks::Twilio,
+        FakeProvider::Twilio,
         FakeOptions {
             plan,
             ..FakeOptions::default()
@@ -109,7 +109,7 @@ async fn latency_grows_with_what_is_under_way() {
         at_once: 2,
     };
     let fake = Fake::start(
-        Speaks::Apns,
+        FakeProvider::Apns,
         FakeOptions {
             latency: Some(latency),
             ..FakeOptions::default()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use flyball_fakes::{Fake, FakeOptions, Speaks};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub fn secrets(account: &str, secret: &str) -> BTreeMap<String, String> {
     BTreeMap::from([(account.to_owned(), secret.to_owned())])
 }
 
-pub async fn fake(speaks: Speaks, account: &str, secret: &str) -> Fake {
+pub async fn fake(speaks: FakeProvider, account: &str, secret: &str) -> Fake {
     let options = FakeOptions {
         secrets: secrets(account, secret),
         tells_delay: true,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use flyball_fakes::{Fake, Speaks, WindowQuota};
+use flyball_fakes::{Fake, FakeProvider, WindowQuota};
 use reqwest::{Client, RequestBuilder};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +14,7 @@ use crate::support::eventually;
 
 #[tokio::test]
 async fn twilio_queues_a_message_and_says_what_is_wrong_with_another() {
-    let (fake, client) = (fake(Speaks::Twilio, SID, "right").await, client());
+    let (fake, client) = (fake(FakeProvider::Twilio, SID, "right").await, client());
     let answer = twilio(&client, &fake, "right").send().await.unwrap();
     assert_eq!(answer.status(), 201);
     let body = json_of(answer).await;
@@ -49,7 +49,7 @@ async fn twilio_queues_a_message_and_says_what_is_wrong_with_another() {
 #[tokio::test]
 async fn sendgrid_telegram_slack_and_mailgun_answer_as_their_documents_show() {
     let client = client();
-    let sendgrid = fake(Speaks::Sendgrid, "SG.key", "").await;
+    let sendgrid = fake(FakeProvider::Sendgrid, "SG.key", "").await;
     let mail = json!({
         "personalizations": [{ "to": [{ "email": "a@example.com" }] }], "from": { "email": "b@example.com" }, "subject": "s",
         "content": [{ "type": "text/plain", "value": "hello" }],
@@ -78,7 +78,7 @@ async fn sendgrid_telegram_slack_and_mailgun_answer_as_their_documents_show() {
         "{reset}"
     );
 
-    let telegram = fake(Speaks::Telegram, "1:abc", "").await;
+    let telegram = fake(FakeProvider::Telegram, "1:abc", "").await;
     let url = format!("{}/bot1:abc/sendMessage", telegram.url());
     let answer = client
         .post(&url)
@@ -102,7 +102,7 @@ async fn sendgrid_telegram_slack_and_mailgun_answer_as_their_documents_show() {
         .unwrap();
     assert!(json_of(answer).await["parameters"]["retry_after"].is_u64());
 
-    let slack = fake(Speaks::Slack, "/services/T1/B1/x", "").await;
+    let slack = fake(FakeProvider::Slack, "/services/T1/B1/x", "").await;
     let url = format!("{}/services/T1/B1/x", slack.url());
     let answer = client
         .post(&url)
@@ -125,7 +125,7 @@ async fn sendgrid_telegram_slack_and_mailgun_answer_as_their_documents_show() {
         json!({ "ok": false, "error": "invalid_auth" })
     );
 
-    let mailgun = fake(Speaks::Mailgun, "mg.example.com", "key").await;
+    let mailgun = fake(FakeProvider::Mailgun, "mg.example.com", "key").await;
     let form = [
         ("from", "b@example.com"),
         ("to", "a@example.com"),
@@ -157,7 +157,7 @@ pub fn push(client: &Client, fake: &Fake, device: &str) -> RequestBuilder {
 
 #[tokio::test]
 async fn apns_speaks_http2_checks_tokens_and_says_goodbye() {
-    let (fake, client) = (fake(Speaks::Apns, "TEAM", "").await, http2());
+    let (fake, client) = (fake(FakeProvider::Apns, "TEAM", "").await, http2());
     let answer = push(&client, &fake, "00ff")
         .header("apns-id", "11111111-2222-4333-8444-555555555555")
         .send()
@@ -209,7 +209,7 @@ async fn apns_speaks_http2_checks_tokens_and_says_goodbye() {
 
 #[tokio::test]
 async fn fcm_wants_a_token_that_it_gave_out() {
-    let (fake, client) = (fake(Speaks::Fcm, "project", "").await, client());
+    let (fake, client) = (fake(FakeProvider::Fcm, "project", "").await, client());
     let url = format!("{}/v1/projects/project/messages:send", fake.url());
     let body = json!({ "message": { "token": "device" } });
     let answer = client
@@ -268,7 +268,7 @@ async fn fcm_wants_a_token_that_it_gave_out() {
 
 #[tokio::test]
 async fn smtp_takes_a_mail_line_by_line() {
-    let fake = fake(Speaks::Smtp, "user", "password").await;
+    let fake = fake(FakeProvider::Smtp, "user", "password").await;
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", fake.port()))
         .await
         .unwrap();

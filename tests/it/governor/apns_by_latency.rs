@@ -10,7 +10,7 @@ use flyball::config::Settings;
 use flyball::governor::{Decision, Journal};
 use flyball::jobs::{Kinds, NewJob};
 use flyball::throttle::{Name, Status, concurrency_number};
-use flyball_fakes::{Fake, FakeOptions, Latency, Speaks};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Latency};
 use serde_json::json;
 
 use crate::docs::{blocks, read};
@@ -58,8 +58,8 @@ fn latency(at_once: usize) -> Option<Latency> {
 impl PushFixture {
     /// The knobs are those of `knobs/examples/push.toml`; `law` is added to the last table,
     /// `[governor]`.
-    async fn new(speaks: Speaks, law: &str) -> Self {
-        let is_apns = speaks == Speaks::Apns;
+    async fn new(speaks: FakeProvider, law: &str) -> Self {
+        let is_apns = speaks == FakeProvider::Apns;
         let fake = Fake::start(
             speaks,
             FakeOptions {
@@ -274,7 +274,7 @@ fn setpoints(decision: &Decision) -> Option<f64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_follow() {
-    let fixture = PushFixture::new(Speaks::Apns, "tick_s = 1\nintegral_min_s = 5\n").await;
+    let fixture = PushFixture::new(FakeProvider::Apns, "tick_s = 1\nintegral_min_s = 5\n").await;
     fixture.send(24_000, 0).await;
     let full = AT_ONCE as f64 / BASE.as_secs_f64();
 
@@ -338,7 +338,7 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
 async fn bad_tokens_do_not_look_like_load() {
     // A signal without samples would lower the knob within seconds.
     let fixture = PushFixture::new(
-        Speaks::Apns,
+        FakeProvider::Apns,
         "tick_s = 1\nintegral_min_s = 5\nstale_hold_s = 15\nstale_half_s = 5\n",
     )
     .await;
@@ -384,7 +384,7 @@ async fn bad_tokens_do_not_look_like_load() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fcm_is_governed_in_the_same_way() {
-    let fixture = PushFixture::new(Speaks::Fcm, "tick_s = 1\nintegral_min_s = 5\n").await;
+    let fixture = PushFixture::new(FakeProvider::Fcm, "tick_s = 1\nintegral_min_s = 5\n").await;
     fixture.send(10_000, 0).await;
     fixture.comes_to("from far above", 4..=45).await;
     let whole = fixture

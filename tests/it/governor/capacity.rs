@@ -44,7 +44,7 @@ async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
         status.knobs.rps.number()
     );
     assert_eq!(
-        (status.knobs.by.as_str(), status.lease_lapsed),
+        (status.knobs.by.as_str(), status.lease_expired),
         ("governor", false)
     );
     let newest = rig.newest().await;
@@ -83,7 +83,7 @@ async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_aft
         (during.effective_rps.number(), during.raw.get("rps")),
         (0.0, before.raw.get("rps"))
     );
-    assert!(!during.lease_lapsed, "the lease of the rate is kept");
+    assert!(!during.lease_expired, "the lease of the rate is kept");
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
     assert!(
         view.reason

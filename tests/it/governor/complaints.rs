@@ -8,7 +8,7 @@ use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::jobs::{Kinds, NewJob};
 use flyball::signals::complaints_postgres::{TALLY, from_tally};
-use flyball_fakes::{Events, Fake, FakeOptions, Fate, Speaks};
+use flyball_fakes::{Events, Fake, FakeOptions, FakeProvider, PlannedEvent};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _, SqlSafeStr as _};
 
@@ -69,8 +69,9 @@ async fn the_worst_account_of_a_day_is_reported_and_what_is_not_known_is_no_zero
     count(&database, "receipts", "other", 1, 10_000, 900).await;
     let found = source("marketing").await.unwrap();
     assert_eq!((found.account.as_str(), found.accepted), ("bad", 100_000.0));
-    // 250 of 100,000 within the day. The lower end of the interval is one standard error below the share:
-    // 0.0025 - sqrt(0.0025 * 0.9975 / 100,000), and 1 / (2 * 100,000) above that by Wilson's centre.
+    // 250 of 100,000 within the day. The lower end of the interval is one standard error below the
+    // share: 0.0025 - sqrt(0.0025 * 0.9975 / 100,000), and 1 / (2 * 100,000) above that by Wilson's
+    // centre.
     let lower_end = 0.0025 - (0.0025_f64 * 0.9975 / 1e5).sqrt() + 1.0 / 2e5;
     assert!(
         (found.share - lower_end).abs() < 1e-6,
@@ -97,13 +98,16 @@ async fn events_of_a_provider_that_report_complaints_slow_marketing_down_and_bar
     let port = free_port();
     let events = Events {
         callback: format!("http://127.0.0.1:{port}/api/v1/provider-events/marketing/main"),
-        shares: vec![(Fate::Complained, 0.2), (Fate::Delivered, 0.8)],
+        shares: vec![
+            (PlannedEvent::Complained, 0.2),
+            (PlannedEvent::Delivered, 0.8),
+        ],
         delay: Duration::from_millis(50),
         secret: SIGNING_KEY.to_owned(),
         ..Events::default()
     };
     let fake = Fake::start(
-        Speaks::Mailgun,
+        FakeProvider::Mailgun,
         FakeOptions {
             events: Some(events),
             ..FakeOptions::default()

@@ -248,7 +248,7 @@ impl Scene {
     /// the knob's lease expired, asserts the safe rate instead.
     fn keeps_the_rate(&self, case: &str, before: f64, took: Duration) {
         let looks = self.looks.lock().expect("the looks").clone();
-        if looks.iter().any(|look| look.lease_lapsed) {
+        if looks.iter().any(|look| look.lease_expired) {
             assert!(
                 took > KNOB_LEFT,
                 "{case}: the knob lapsed although another led after {took:?}"
@@ -421,7 +421,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         })
         .await;
         assert!(
-            !scene.status().await.lease_lapsed
+            !scene.status().await.lease_expired
                 && !second.process.log().contains("leads the governor"),
             "nobody took over"
         );
@@ -445,14 +445,14 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
             event.elapsed()
         );
         assert!(
-            lapsed.lease_lapsed && event.elapsed() >= KNOB_LEFT,
+            lapsed.lease_expired && event.elapsed() >= KNOB_LEFT,
             "the knob was good for its lease"
         );
         only.ways(&[Part::Postgres], Way::Open);
         scene.turned_by(2).await;
         let again = scene.status().await;
         assert!(
-            !again.lease_lapsed && again.effective_rps.number() < 1.2 * SAFE_RPS,
+            !again.lease_expired && again.effective_rps.number() < 1.2 * SAFE_RPS,
             "it starts from the safe rate: {again:?}"
         );
         scene.only_the_newest_term_wrote("nobody left").await;

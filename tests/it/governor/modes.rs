@@ -151,7 +151,7 @@ async fn a_manual_mode_with_an_end_goes_back_by_itself_without_a_jump_and_says_s
             (before, None)
         );
         assert_eq!(
-            (status.knobs.by.as_str(), status.lease_lapsed),
+            (status.knobs.by.as_str(), status.lease_expired),
             ("governor", false)
         );
         near(before, 40.0, status.effective_rps.number());

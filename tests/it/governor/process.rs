@@ -167,7 +167,7 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
     turned_by(&fixture, 1).await;
     let before = fixture.status("governed").await.unwrap();
     assert_eq!(
-        (before.effective_rps.number(), before.lease_lapsed),
+        (before.effective_rps.number(), before.lease_expired),
         (50.0, false)
     );
 
@@ -196,7 +196,7 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
         (
             after.knobs.rps.number(),
             after.effective_rps.number(),
-            after.lease_lapsed
+            after.lease_expired
         ),
         (50.0, 5.0, true)
     );

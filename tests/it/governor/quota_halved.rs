@@ -1,11 +1,12 @@
-//! A provider halves the quota of every account of a pool in mid-flight and tells nobody: the closed loop with real parts. Messages
-//! come from a real Postgres, tokens from a real Redis, runner and governor are those that people run, and the provider counts.
+//! A provider halves the quota of every account of a pool in mid-flight and tells nobody: the
+//! closed loop with real parts. Messages come from a real Postgres, tokens from a real Redis,
+//! runner and governor are those that people run, and the provider counts.
 
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use flyball::app::Roles;
-use flyball_fakes::{Fake, FakeOptions, Speaks, WindowQuota};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, WindowQuota};
 use serde_json::Value;
 
 use crate::support::app::RunningApp;
@@ -16,8 +17,8 @@ const ACCOUNTS: usize = 6;
 const QUOTA: f64 = 40.0;
 const HALVED: f64 = QUOTA / 2.0;
 
-/// The time for which the quota is whole, the time in which the new one must be found, the time that the rate then gets
-/// to come to rest, and the time for which it is watched.
+/// The time for which the quota is whole, the time in which the new one must be found, the time
+/// that the rate then gets to come to rest, and the time for which it is watched.
 const WHOLE_S: u64 = 10;
 const FOUND_WITHIN_S: u64 = 60;
 const REST_S: f64 = 10.0;
@@ -26,16 +27,18 @@ const WATCHED_S: u64 = 25;
 /// The time that the pool gets to reach its whole rate before that is measured.
 const WARM_S: u64 = 3;
 
-/// Least share of the whole quota that this machine must be able to send: more than the half that is left, so that the
-/// quota is what limits and not the machine.
+/// Least share of the whole quota that this machine must be able to send: more than the half that
+/// is left, so that the quota is what limits and not the machine.
 const WHOLE_USED: f64 = 0.6;
 
-/// Least share of the new quota that is used once it is found, of the share of the whole one that this machine used
-/// before. Of that a calm machine uses what the headroom of a pool leaves, 0.98, so this is 0.95 of the new quota.
+/// Least share of the new quota that is used once it is found, of the share of the whole one that
+/// this machine used before. Of that a calm machine uses what the headroom of a pool leaves, 0.98,
+/// so this is 0.95 of the new quota.
 const USED: f64 = 0.97;
 
-/// The same where tasks wake late, by more than [`LATE`], for [`OFTEN`] of the time or more: messages that were spaced
-/// arrive together then, and are refused. In between the bound falls evenly.
+/// The same where tasks wake late, by more than [`LATE`], for [`OFTEN`] of the time or more:
+/// messages that were spaced arrive together then, and are refused. In between the bound falls
+/// evenly.
 const USED_WHEN_BUSY: f64 = 0.85;
 const LATE: Duration = Duration::from_millis(5);
 const OFTEN: f64 = 0.02;
@@ -71,7 +74,7 @@ async fn lateness(mut over: tokio::sync::oneshot::Receiver<()>) -> f64 {
 
 async fn fixture() -> QuotaFixture {
     let fake = Fake::start(
-        Speaks::Twilio,
+        FakeProvider::Twilio,
         FakeOptions {
             tells_delay: false,
             ..FakeOptions::default()

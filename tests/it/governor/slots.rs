@@ -205,7 +205,7 @@ async fn without_a_limit_it_begins_at_the_most_allowed_and_a_dead_governor_leave
     governor.stop().await;
     let name = Name::new("calls").unwrap();
     let left = store.status(&name).await.unwrap().unwrap();
-    assert!((1..=60).contains(&concurrency_number(left.knobs.concurrency)) && !left.lease_lapsed);
+    assert!((1..=60).contains(&concurrency_number(left.knobs.concurrency)) && !left.lease_expired);
     // No field of the hash expires: the last value stays.
     assert!(!left.raw.contains_key("valid_until"), "{:?}", left.raw);
 

@@ -184,7 +184,7 @@ async fn a_claim_walks_the_index_of_its_lane_however_long_other_lanes_are() {
         .split("CTE picked")
         .nth(1)
         .unwrap()
-        .split("CTE taken")
+        .split("CTE removed")
         .next()
         .unwrap();
     assert!(

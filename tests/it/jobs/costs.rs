@@ -410,7 +410,7 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
             async move {
                 eventually(&format!("asks are answered by the {by}"), SOON, || async {
                     let text = client.get(&url).send().await.ok()?.text().await.ok()?;
-                    let line = format!("flyball_token_asks_total{{answered_by=\"{by}\"}} ");
+                    let line = format!("flyball_token_requests_total{{source=\"{by}\"}} ");
                     let asks: u64 = text
                         .lines()
                         .find_map(|found| found.strip_prefix(&line))?

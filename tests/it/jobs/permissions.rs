@@ -103,7 +103,7 @@ impl RolesFixture {
 }
 
 /// Every SQL statement that creates a job, or a row that creates jobs later.
-pub(super) const DOORS: [(&str, &str); 8] = [
+pub(super) const ENTRY_POINTS: [(&str, &str); 8] = [
     ("enqueue", "select flyball.enqueue('KIND')"),
     ("later", "select flyball.enqueue('KIND', run_at => now() + interval '1 hour', timeout => interval '1 minute')"),
     ("replace", "select flyball.enqueue('KIND', unique_key => 'k', replace => true, run_at => now() + interval '1 hour')"),
@@ -120,7 +120,8 @@ pub(super) const DOORS: [(&str, &str); 8] = [
 ];
 
 #[tokio::test]
-async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_roles_that_are_named() {
+async fn a_kind_that_is_not_public_goes_in_by_no_entry_point_but_for_operators_and_roles_that_are_named()
+ {
     let fixture = RolesFixture::new().await;
     for (role, kinds) in [("bank", "{secret}"), ("team", "{reindex}")] {
         fixture
@@ -130,8 +131,8 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
             ))
             .await;
     }
-    for (door, sql) in DOORS {
-        let is_cron = ["schedule", "cron"].contains(&door);
+    for (entry_point, sql) in ENTRY_POINTS {
+        let is_cron = ["schedule", "cron"].contains(&entry_point);
         for (role, leave) in [
             ("web", &[][..]),
             ("bank", &["secret"]),
@@ -147,9 +148,9 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
                 let may = ["http", "notification"].contains(&kind) || leave.contains(&kind);
                 let output = fixture.as_role(role, &sql.replace("KIND", kind)).await;
                 match output {
-                    None => assert!(may, "{door}, {role}, {kind}: went in"),
+                    None => assert!(may, "{entry_point}, {role}, {kind}: went in"),
                     Some((code, message)) => {
-                        assert!(!may, "{door}, {role}, {kind}: {message}");
+                        assert!(!may, "{entry_point}, {role}, {kind}: {message}");
                         assert_eq!(code, "42501", "{message}");
                         let answer = format!(
                             "kind: \"{kind}\" is not public, and role \"{}\"",
@@ -168,7 +169,7 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
 }
 
 #[tokio::test]
-async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_doors() {
+async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_entry_points() {
     let fixture = RolesFixture::new().await;
     fixture
         .owner("select flyball.schedule('nightly', '@daily', 'reindex')")
@@ -237,11 +238,11 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
         .owner("select flyball.schedule('nightly', '@daily', 'http')")
         .await;
     for role in ["web", "planner", "owner"] {
-        for door in [
+        for entry_point in [
             "select flyball.enqueue('http', unique_key => 'cron:nightly', replace => true)",
             r#"select flyball.enqueue_many('[{"kind": "http", "unique_key": "cron:nightly"}]')"#,
         ] {
-            let (code, message) = fixture.as_role(role, door).await.unwrap();
+            let (code, message) = fixture.as_role(role, entry_point).await.unwrap();
             assert_eq!(code, "22023");
             assert!(
                 message.contains(
@@ -315,7 +316,7 @@ async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
 }
 
 #[tokio::test]
-async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_and_every_door_refuses_more()
+async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_and_every_entry_point_refuses_more()
  {
     let fixture = RolesFixture::new().await;
     let cases: [&[(&str, &str)]; 12] = [
@@ -358,7 +359,7 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
         let sentence = format!(
             "cost: is {beyond}; throttle {name} takes jobs of at most {most} tokens (its knob max_cost)"
         );
-        for door in [
+        for entry_point in [
             format!("select flyball.enqueue('http', throttle => '{name}', cost => COST)"),
             format!(
                 r#"select flyball.enqueue_many('[{{"kind": "http", "throttle": "{name}", "cost": COST}}]')"#
@@ -369,13 +370,13 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
         ] {
             assert_eq!(
                 fixture
-                    .as_role("owner", &door.replace("COST", &fits.to_string()))
+                    .as_role("owner", &entry_point.replace("COST", &fits.to_string()))
                     .await,
                 None,
-                "{door}"
+                "{entry_point}"
             );
             let (code, message) = fixture
-                .as_role("owner", &door.replace("COST", &beyond.to_string()))
+                .as_role("owner", &entry_point.replace("COST", &beyond.to_string()))
                 .await
                 .unwrap();
             assert_eq!(code, "22023");

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Executor};
 use super::enqueue::{count, http, queue};
 
 #[tokio::test]
-async fn every_wrong_argument_is_refused_with_the_same_words_by_every_door() {
+async fn every_wrong_argument_is_refused_with_the_same_words_by_every_entry_point() {
     let (database, queue) = queue().await;
     let cases: [(NewJob, &str, &str); 19] = [
         (
@@ -212,7 +212,7 @@ async fn arguments_are_measured_as_the_text_that_a_worker_reads_however_little_t
     pool.execute("create table public.kept as select to_jsonb(repeat('x', 300000)) as args")
         .await
         .unwrap();
-    let doors = |args: &str| {
+    let entry_points = |args: &str| {
         let job = format!("jsonb_build_object('kind', 'http', 'args', {args})");
         [
             format!("select flyball.enqueue('http', {args})"),
@@ -231,7 +231,7 @@ async fn arguments_are_measured_as_the_text_that_a_worker_reads_however_little_t
         "to_jsonb(repeat(chr(1), 60000))",
         "to_jsonb(repeat('x', 262143))",
     ] {
-        for call in doors(args) {
+        for call in entry_points(args) {
             let refused = pool
                 .execute(AssertSqlSafe(call.clone()))
                 .await
@@ -243,7 +243,7 @@ async fn arguments_are_measured_as_the_text_that_a_worker_reads_however_little_t
             );
         }
     }
-    for call in doors("to_jsonb(repeat('x', 262142))") {
+    for call in entry_points("to_jsonb(repeat('x', 262142))") {
         pool.execute(AssertSqlSafe(call)).await.unwrap();
     }
 

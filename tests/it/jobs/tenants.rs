@@ -1,9 +1,10 @@
-//! Tenants of jobs by SQL: the tenant that each statement gives a job, and the roles that may choose one.
+//! Tenants of jobs by SQL: the tenant that each statement gives a job, and the roles that may
+//! choose one.
 
 use flyball::jobs::{NewJob, Queue};
 use serde_json::json;
 
-use super::permissions::{DOORS, RolesFixture};
+use super::permissions::{ENTRY_POINTS, RolesFixture};
 
 /// The tenants of all jobs, sorted, without those of earlier steps.
 async fn tenants_of(fixture: &RolesFixture) -> String {
@@ -41,14 +42,18 @@ async fn every_statement_that_makes_a_job_gives_it_the_callers_tenant() {
         ("web", "set local flyball.tenant = 'bank';", "shop"),
         ("bank", "set local flyball.tenant = 'bank';", ""),
     ] {
-        for (door, sql) in DOORS
+        for (entry_point, sql) in ENTRY_POINTS
             .iter()
             .filter(|(_, sql)| !sql.contains("cron") && !sql.contains("schedule"))
         {
             let sql = sql.replace("KIND", "http");
             let refused = fixture.as_role(role, &format!("{before} {sql}")).await;
-            assert_eq!(refused, None, "{role} {door}");
-            assert_eq!(tenants_of(&fixture).await, tenant, "{role} {before} {door}");
+            assert_eq!(refused, None, "{role} {entry_point}");
+            assert_eq!(
+                tenants_of(&fixture).await,
+                tenant,
+                "{role} {before} {entry_point}"
+            );
             forget(&fixture).await;
         }
     }

@@ -11,7 +11,7 @@ use flyball::config::Settings;
 use flyball::jobs::serving::differences;
 use flyball::jobs::{Kinds, NewJob, State};
 use flyball::throttle::{Change, Name};
-use flyball_fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Fault, ThrottleScope, WindowQuota};
 use serde_json::{Value, json};
 use sqlx::Row;
 
@@ -37,7 +37,7 @@ impl Deref for SmsFixture {
 
 /// Returns a pool `sms` of this many accounts at a fake Twilio, with further keys of the pool.
 async fn fixture(accounts: usize, keys: &str, options: FakeOptions) -> SmsFixture {
-    let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
+    let fake = Fake::start(FakeProvider::Twilio, options).await.unwrap();
     let program = RunningApp::start(RUNNER, |folder| {
         sms_pool::settings(folder, &fake, accounts, 200.0, keys)
     });
@@ -466,7 +466,7 @@ async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
-    let alerts = Fake::start(Speaks::Webhook, FakeOptions::default())
+    let alerts = Fake::start(FakeProvider::Webhook, FakeOptions::default())
         .await
         .unwrap();
     let url = format!("{}/alerts", alerts.url());

@@ -1,10 +1,10 @@
-//! Messages that wait for an account, counted in the slots of a worker with real parts: Postgres, Redis, the runner and a provider
-//! over HTTP.
+//! Messages that wait for an account, counted in the slots of a worker with real parts: Postgres,
+//! Redis, the runner and a provider over HTTP.
 
 use std::time::Duration;
 
 use flyball::app::Roles;
-use flyball_fakes::{Fake, FakeOptions, Speaks, WindowQuota};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, WindowQuota};
 
 use crate::support::app::RunningApp;
 use crate::support::sms_pool::{self, sid};
@@ -15,8 +15,8 @@ const QUOTA: f64 = 20.0;
 /// The time in which the pool learns it.
 const LEARNED_S: u64 = 20;
 const SAMPLES: usize = 100;
-/// The most messages that wait in slots, on average: what all accounts take in the tenth of a second for which a message may wait
-/// there, and as much again. The worker has 64.
+/// The most messages that wait in slots, on average: what all accounts take in the tenth of a
+/// second for which a message may wait there, and as much again. The worker has 64.
 const WAITING: f64 = 2.0 * 0.1 * QUOTA * ACCOUNTS as f64;
 
 struct SlotsFixture {
@@ -29,7 +29,7 @@ async fn fixture(tells_delay: bool) -> SlotsFixture {
         tells_delay,
         ..FakeOptions::default()
     };
-    let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
+    let fake = Fake::start(FakeProvider::Twilio, options).await.unwrap();
     let program = RunningApp::start(Roles::ALL, |folder| {
         sms_pool::settings(folder, &fake, ACCOUNTS, -1.0, "")
     });

@@ -8,7 +8,7 @@ use flyball::jobs::{Kinds, NewJob, Queue, State};
 use flyball::outbound::Guard;
 use flyball::postgres::Db;
 use flyball::reindex::args::Args;
-use flyball::reindex::catalogue::{NamedSink, NamedSource, Rights, USUAL_BULK_PATH};
+use flyball::reindex::catalogue::{DatabaseRights, NamedSink, NamedSource, USUAL_BULK_PATH};
 use flyball::reindex::sink::{PostgresSink, Sink, WriteOutcome};
 use flyball::reindex::source::{DocumentSource, Error, PostgresSource};
 use flyball::reindex::{
@@ -194,7 +194,7 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
     let table = ["search".to_owned(), "documents".to_owned()];
     let sink = PostgresSink::open(
         ReindexDatabase::of(database.pool()),
-        &Rights::default(),
+        &DatabaseRights::default(),
         &table,
         Some(vec!["title".into()]),
         "english",
@@ -241,7 +241,7 @@ async fn a_text_search_configuration_that_does_not_exist_ends_the_job_and_not_th
     let database = database().await;
     let sink = PostgresSink::open(
         ReindexDatabase::of(database.pool()),
-        &Rights::default(),
+        &DatabaseRights::default(),
         &["docs".to_owned()],
         None,
         "klingon",
@@ -294,7 +294,7 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     };
     let full_text = NamedSink::Postgres {
         database: None,
-        rights: Rights::default(),
+        rights: DatabaseRights::default(),
         tables: vec!["search.*".into()],
     };
     let catalogue = Catalogue {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flyball::jobs::{NewJob, State};
 use flyball::postgres::{Db, Pooler};
 use flyball::reindex::args::Args;
-use flyball::reindex::catalogue::Rights;
+use flyball::reindex::catalogue::DatabaseRights;
 use flyball::reindex::source::{DocumentSource, Error, PostgresSource};
 use flyball::reindex::{Catalogue, ReindexDatabase};
 use reqwest::{Client, StatusCode};
@@ -20,7 +20,7 @@ use crate::support::{database, eventually, unique};
 const SOON: Duration = Duration::from_secs(60);
 
 /// A source given by the job itself, read under the role of the URL.
-fn free(database: ReindexDatabase, query: &str, rights: Rights) -> PostgresSource {
+fn free(database: ReindexDatabase, query: &str, rights: DatabaseRights) -> PostgresSource {
     let args = json!({"source": {"type": "postgres", "query": query, "key": "id"},
         "sink": {"type": "elastic", "url": "http://x", "index": "x"}});
     let mut args = Args::parse(
@@ -289,7 +289,8 @@ async fn nothing_that_a_statement_does_outlives_its_page() {
         ReindexDatabase::of(database.pool()),
         ReindexDatabase::of(lent),
     ] {
-        let read = async |query: &str| ids(&free(db.clone(), query, Rights::default())).await;
+        let read =
+            async |query: &str| ids(&free(db.clone(), query, DatabaseRights::default())).await;
 
         // Each page discards the changes of the last one: no page sees the setting off, so the
         // conditional write never happens.
@@ -360,9 +361,9 @@ async fn a_source_is_read_as_the_role_that_is_set_for_it() {
         .execute(&database.superuser())
         .await
         .unwrap();
-    let rights = Rights {
+    let rights = DatabaseRights {
         role: Some(role.clone()),
-        ..Rights::default()
+        ..DatabaseRights::default()
     };
     let read = async |table: &str| {
         ids(&free(
@@ -392,9 +393,9 @@ async fn a_source_is_read_as_the_role_that_is_set_for_it() {
 #[tokio::test]
 async fn a_statement_that_takes_too_long_is_ended_by_the_server() {
     let database = database().await;
-    let rights = Rights {
+    let rights = DatabaseRights {
         statement_timeout: Duration::from_millis(300),
-        ..Rights::default()
+        ..DatabaseRights::default()
     };
     // Even if it lifts the limit, because that affects only the next statement, which starts with
     // fresh settings.

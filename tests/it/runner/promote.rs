@@ -191,7 +191,7 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
             let queue = queue.clone();
             tokio::spawn(async move {
                 let (mut crowd, mut moved) = (PromotionCursor::default(), 0);
-                // A concurrent promoter is told that nothing is left, and tries again.
+                // A concurrent promoter learns that nothing is left, and tries again.
                 for _ in 0..400 {
                     let promoted = match n {
                         0 => queue.promote().await.unwrap(),

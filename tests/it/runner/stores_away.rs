@@ -156,7 +156,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
     fixture.enqueue("job", 2000).await;
     fixture.target.called(10, SOON).await;
     fixture
-        .redis("HSET throttle:default:knobs rps 30 capacity 1000 capacity_why pool")
+        .redis("HSET throttle:default:knobs rps 30 capacity 1000 capacity_reason pool")
         .await;
     eventually("the edit is on record", SOON, || async {
         let sql = "select count(*) from flyball.knobs where throttle = 'default' and fields ->> 'rps' = '30' and not fields ? 'capacity'";
@@ -180,7 +180,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
     assert_eq!(
         (
             back.knobs.capacity.number(),
-            back.knobs.capacity_why.as_str()
+            back.knobs.capacity_reason.as_str()
         ),
         (-1.0, ""),
         "how things were is no knob to come back"
@@ -216,7 +216,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
     println!("/api/v1/throttles {status}: {}", message["detail"]);
     assert_eq!(
         (status.as_u16(), message["code"].as_str()),
-        (503, Some("throttles_lost"))
+        (503, Some("throttles_unavailable"))
     );
     let body = json!({"kind": "http", "args": {"url": format!("{}/new", fixture.target.url)}});
     let (status, ..) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body))

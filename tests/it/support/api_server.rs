@@ -45,7 +45,7 @@ impl ApiServer {
         let mut deps = Deps {
             queue: fixture.queue.clone(),
             throttles: fixture.store.clone(),
-            throttles_made_max: 1000,
+            throttles_created_max: 1000,
             tenant_limits: flyball::throttle::admission::TenantLimits::default(),
             implicit_idempotency: true,
             problem_types: "https://api.septemcore.com/problems/".to_owned(),

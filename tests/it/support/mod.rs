@@ -259,11 +259,11 @@ pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<Str
 }
 
 /// Returns the tools for reading providers' events, without a guard.
-pub fn tools() -> flyball::providers::Tools {
+pub fn tools() -> flyball::providers::DriverClients {
     let http = std::sync::Arc::new(
         flyball::providers::Http::new(flyball::outbound::Guard::open()).expect("a client"),
     );
-    flyball::providers::Tools {
+    flyball::providers::DriverClients {
         http: http.clone(),
         guarded: http,
     }

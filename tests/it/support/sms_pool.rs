@@ -11,8 +11,8 @@ pub fn sid(n: usize) -> String {
     format!("AC{n:032}")
 }
 
-/// Writes the secret of the accounts 1 to `accounts` into `folder`, and returns the settings of their
-/// pool. `rps` is the rate of each, -1 for none; `keys` are further keys of the pool.
+/// Writes the secret of the accounts 1 to `accounts` into `folder`, and returns the settings of
+/// their pool. `rps` is the rate of each, -1 for none; `keys` are further keys of the pool.
 pub fn settings(folder: &Path, fake: &Fake, accounts: usize, rps: f64, keys: &str) -> String {
     let secret = folder.join("token");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();

@@ -170,7 +170,7 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
         (
             after.effective_rps.number(),
             after.raw.get("capacity"),
-            after.raw.get("capacity_why")
+            after.raw.get("capacity_reason")
         ),
         (10.0, None, None)
     );
@@ -231,7 +231,7 @@ async fn a_pools_word_is_nobodys_edit(world: World) {
     assert_eq!(
         (
             after.knobs.capacity.number(),
-            after.knobs.capacity_why.as_str()
+            after.knobs.capacity_reason.as_str()
         ),
         (3.5, "two of five accounts")
     );
@@ -285,7 +285,7 @@ async fn a_persons_capacity_is_an_edit_and_takes_the_pools_reason_away(world: Wo
         (
             after.knobs.by.as_str(),
             after.knobs.capacity.number(),
-            after.knobs.capacity_why.as_str()
+            after.knobs.capacity_reason.as_str()
         ),
         ("ann", 0.0, "")
     );

@@ -1,5 +1,5 @@
-//! A pool of accounts whose quotas are halved, on virtual time: the share that is used once the pool sends just below the
-//! new quota.
+//! A pool of accounts whose quotas are halved, on virtual time: the share that is used once the
+//! pool sends just below the new quota.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -35,7 +35,8 @@ struct Message {
     tried: Vec<usize>,
 }
 
-/// The share of the new quota that is used, and the refusals in that time, for messages that wake `late_us` late.
+/// The share of the new quota that is used, and the refusals in that time, for messages that wake
+/// `late_us` late.
 async fn run(seed: u64) -> (f64, u64) {
     let world = World::memory();
     world.knobs("mail", &[("rps", "-1"), ("key_rps", &QUOTA.to_string())]);

@@ -32,7 +32,7 @@ const RATES: [(&str, f64, i64); 10] = [
 ];
 
 /// Clients that come at the advised time, slightly late, for a number of tokens.
-struct Askers {
+struct TimedClients {
     stores: Vec<Arc<dyn Store>>,
     due: Vec<i64>,
     chance: StdRng,
@@ -40,7 +40,7 @@ struct Askers {
     want: u32,
 }
 
-impl Askers {
+impl TimedClients {
     fn new(world: &World, count: usize, late_us: i64, want: u32) -> Self {
         let now = world.now.load(Ordering::SeqCst);
         let stores = (0..count).map(|_| world.another()).collect();
@@ -80,7 +80,7 @@ async fn rates_are_exact_from_one_in_hours_to_ten_thousand_a_second_for_one_and_
         for count in [1, 8] {
             let throttle = format!("{count}-{rps}");
             world.knobs(&throttle, &[("rps", rps)]);
-            let mut askers = Askers::new(&world, count, late_us, 1_000_000);
+            let mut askers = TimedClients::new(&world, count, late_us, 1_000_000);
             let begun = loop {
                 let (at, granted) = askers.next(&world, &throttle).await;
                 if granted > 0.0 {
@@ -152,7 +152,7 @@ async fn never_more_than_the_bucket_beyond_the_line_in_any_interval(world: World
         let [rps, burst, window] = [rps, burst, window].map(|text| text.parse::<f64>().unwrap());
         // There is room for two tokens at least.
         let bucket = (burst * window * rps).max(2.0);
-        let mut askers = Askers::new(&world, 8, 1000, 1);
+        let mut askers = TimedClients::new(&world, 8, 1000, 1);
         let mut grants = Vec::new();
         for _ in 0..600 {
             // Some clients come at once, some stay away for as long as it takes to fill the bucket.
@@ -195,7 +195,7 @@ async fn nothing_is_free_after_a_cut_a_stop_an_expiry_and_a_restart(world: World
             let throttle = format!("{what}-{at}");
             let knobs = [("rps", from), ("burst", "20"), ("window", "2")];
             world.knobs(&throttle, &knobs);
-            let mut askers = Askers::new(&world, 8, 50, 1_000_000);
+            let mut askers = TimedClients::new(&world, 8, 50, 1_000_000);
             for _ in 0..40 {
                 askers.next(&world, &throttle).await;
             }
@@ -220,7 +220,7 @@ async fn nothing_is_free_after_a_cut_a_stop_an_expiry_and_a_restart(world: World
             }
             world.write(&throttle, "rps", to);
             let begun = world.now.load(Ordering::SeqCst);
-            let mut askers = Askers::new(&world, 8, 50, 1_000_000);
+            let mut askers = TimedClients::new(&world, 8, 50, 1_000_000);
             let (mut all, to) = (0.0, to.parse::<f64>().unwrap());
             for _ in 0..60 {
                 let (now, granted) = askers.next(&world, &throttle).await;

@@ -1,5 +1,5 @@
-//! The usual limiters of other servers, on virtual time: the share of each quota that a key with endless work uses after a
-//! minute, and the refusals that it costs.
+//! The usual limiters of other servers, on virtual time: the share of each quota that a key with
+//! endless work uses after a minute, and the refusals that it costs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;

@@ -108,7 +108,7 @@ async fn no_more_throttles_are_made_than_the_settings_allow() {
         panic!("{refused:?}")
     };
     assert!(
-        problems[0].message.contains("throttles_made_max")
+        problems[0].message.contains("throttles_created_max")
             && problems[0]
                 .message
                 .contains("flyball throttle set one-more rps=10"),

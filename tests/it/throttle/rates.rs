@@ -198,7 +198,7 @@ async fn a_lapsed_lease_runs_at_safe_rps(world: World) {
     world.pass(Duration::from_millis(5001));
 
     assert_eq!(world.take("a", 1).await.effective_rps.number(), 4.0);
-    assert!(world.status("a").await.lease_lapsed);
+    assert!(world.status("a").await.lease_expired);
     world.write("a", "mode", "manual");
     assert_eq!(world.take("a", 1).await.effective_rps.number(), 100.0);
 }

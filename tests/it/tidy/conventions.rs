@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use super::sources::{all_files, sources};
 
 #[test]
-fn a_door_holds_no_logic() {
-    let doors = sources()
+fn a_facade_holds_no_logic() {
+    let facades = sources()
         .into_iter()
         .filter(|source| source.path.ends_with("mod.rs") && source.room != "cli");
-    let wrong: Vec<String> = doors
-        .filter(|door| door.code.contains("fn "))
-        .map(|door| door.path)
+    let wrong: Vec<String> = facades
+        .filter(|facade| facade.code.contains("fn "))
+        .map(|facade| facade.path)
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

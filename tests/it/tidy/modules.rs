@@ -85,10 +85,10 @@ impl<'a> Modules<'a> {
     pub(super) fn inside_rooms(&self) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
         let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for source in self.files.values() {
-            let is_door = source.path.ends_with("mod.rs");
+            let is_facade = source.path.ends_with("mod.rs");
             let to = graph.entry(&source.path).or_default();
             for path in &source.paths {
-                if path.is_public && path.is_import && is_door {
+                if path.is_public && path.is_import && is_facade {
                     continue;
                 }
                 let file = self

@@ -11,7 +11,7 @@ pub enum SigningAlgorithm {
     Es256,
     /// Ed25519.
     EdDsa,
-    /// A secret that both sides know, with SHA-256.
+    /// HMAC with SHA-256 and a shared secret.
     Hs256,
 }
 

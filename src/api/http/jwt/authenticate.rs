@@ -31,7 +31,7 @@ impl JwtAuth {
         text.starts_with("ey") && text.matches('.').count() == 2
     }
 
-    /// Identifies the bearer of a token, or tells why it is not accepted.
+    /// Identifies the bearer of a token; the error says why it is not accepted.
     pub async fn caller(&self, text: &str, now: Timestamp) -> Result<Caller, JwtError> {
         self.jwks.refresh().await;
         let now_s = now.as_millisecond() as f64 / 1000.0;

@@ -15,7 +15,7 @@ const NAME_BYTES_MAX: usize = 64;
 /// The longest subject that the audit log shows, in characters.
 const SUBJECT_CHARS_MAX: usize = 100;
 
-/// The places of the claims, and what counts where a token has none.
+/// The places of the claims, and the defaults for tokens without them.
 #[derive(Clone, Debug)]
 pub struct ClaimRules {
     /// The place of the tenant.
@@ -129,8 +129,8 @@ fn is_module(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control)
 }
 
-/// Returns the value at a path of names with dots between them. A name may hold dots itself, like
-/// that of a claim that is a URL, so a name that fits as it is goes first.
+/// Returns the value at a dotted path. A claim with exactly this name takes precedence, because a
+/// name may itself contain dots, such as a URL.
 fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     let object = value.as_object()?;
     let whole = object.get(path).filter(|found| !found.is_null());
@@ -150,7 +150,8 @@ fn text<'a>(claims: &'a Value, path: &str) -> Result<Option<&'a str>, JwtError> 
     }
 }
 
-/// Returns a claim that is a list of texts; with `splits` a text with spaces is one too.
+/// Returns a claim that is a list of texts; with `splits`, also one that is a text separated by
+/// spaces.
 fn list(claims: &Value, path: &str, splits: bool) -> Result<Option<Vec<String>>, JwtError> {
     let wrong = || JwtError::claim(path, "must be a list of texts");
     match at(claims, path) {

@@ -18,7 +18,7 @@ pub enum JwtError {
     /// The keys have never been read.
     #[error("the keys of the issuer cannot be read")]
     NoKeys,
-    /// The signature does not fit.
+    /// The signature does not match.
     #[error("the signature of the token is not valid")]
     Signature,
     /// A claim is missing or wrong; the claim, and what was expected.

@@ -16,8 +16,8 @@ use crate::providers::http::Call;
 /// The shortest time between two readings, so that invented key ids cost the issuer nothing.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
-/// The age at which the keys are read again in any case, so that a key that the issuer has
-/// withdrawn ends here as well.
+/// The age at which the keys are read again in any case, so that a key withdrawn by the issuer
+/// expires here as well.
 const KEYS_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// The longest wait for the issuer.
@@ -38,7 +38,7 @@ pub enum JwksSource {
 pub struct Jwks {
     source: JwksSource,
     keys: ArcSwap<KeySet>,
-    /// The time of the last reading, which one request at a time does.
+    /// The time of the last reading; one request at a time reads.
     read_at: Mutex<Option<Instant>>,
 }
 
@@ -48,7 +48,7 @@ pub enum JwksError {
     /// The file cannot be read.
     #[error("{path} cannot be read: {reason}")]
     File { path: String, reason: String },
-    /// The URL does not answer, or with an error.
+    /// The URL does not answer, or answers with an error.
     #[error("{url}: {reason}")]
     Url { url: String, reason: String },
     /// The document holds no keys.
@@ -76,8 +76,8 @@ impl Jwks {
         !matches!(self.source, JwksSource::None) && self.keys.load().is_empty()
     }
 
-    /// Reads the keys again, at most once in half a minute; returns true if they were read since the
-    /// caller looked. Keys that cannot be read leave the old ones in force.
+    /// Reads the keys again, at most once in half a minute; returns true if they were read since
+    /// the caller looked. Keys that cannot be read leave the old ones in force.
     pub async fn read_again(&self, looked_at: Instant) -> bool {
         if matches!(self.source, JwksSource::None) {
             return false;
@@ -93,8 +93,8 @@ impl Jwks {
         self.read().await
     }
 
-    /// Reads the keys again if they are old. A request that finds another one reading goes on with
-    /// the keys that are there.
+    /// Reads the keys again if they are old. If another request is reading, the current keys stay
+    /// in use.
     pub async fn refresh(&self) {
         if matches!(self.source, JwksSource::None) {
             return;

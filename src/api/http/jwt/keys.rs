@@ -12,7 +12,7 @@ const MODULUS_CHARS_MIN: usize = 342;
 /// The most keys of a set.
 const KEYS_MAX: usize = 100;
 
-/// The keys by which signatures can be checked.
+/// The keys that verify signatures.
 #[derive(Clone, Default)]
 pub struct KeySet(Vec<PublicKey>);
 
@@ -37,8 +37,8 @@ pub enum KeySetError {
 }
 
 impl KeySet {
-    /// Reads a JWK Set. Keys for other purposes or algorithms are left out, and symmetric keys
-    /// always are: a document that others can read must not make signatures.
+    /// Reads a JWK Set. Keys for other purposes or algorithms are skipped, and so are symmetric
+    /// keys, because a public document must not be able to sign.
     pub fn parse(text: &[u8]) -> Result<Self, KeySetError> {
         let document: Value = serde_json::from_slice(text).map_err(|_| KeySetError::NotASet)?;
         let keys = document.get("keys").and_then(Value::as_array);

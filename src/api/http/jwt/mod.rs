@@ -1,4 +1,5 @@
-//! Tokens that an identity provider signs (JSON Web Tokens): who sent a request, and for which tenant.
+//! JSON Web Tokens: an identity provider signs them, and they name the sender of a request and its
+//! tenant.
 //!
 //! [`verify`], [`keys`] and [`claims`] are pure; [`jwks`] reads the keys from a file or a URL, and
 //! [`authenticate`] puts them together.

@@ -28,7 +28,7 @@ pub struct JwtRules {
     pub secret: Option<TokenSecret>,
     /// The tolerance for `exp` and `nbf`, in seconds.
     pub leeway_s: f64,
-    /// The claims that tell tenant, module and permissions.
+    /// The claims that hold tenant, module and permissions.
     pub claims: ClaimRules,
 }
 

@@ -14,8 +14,8 @@
 //! | undefined | null |
 //! | NaN, infinity, MinKey, MaxKey, DBPointer | none: the document is refused |
 //!
-//! The top-level `_id` is left out, because it is the document's id, and search engines accept no field
-//! of that name.
+//! The top-level `_id` is left out, because it is the document's id, and search engines accept no
+//! field of that name.
 
 use std::fmt::Write;
 
@@ -146,7 +146,8 @@ fn write_value(value: RawBsonRef<'_>, json: &mut String) -> Result<(), Fault> {
         RawBsonRef::Int64(number) => write_plain(number, json),
         RawBsonRef::Double(number) if number.is_nan() => return Err(Fault::of("NaN")),
         RawBsonRef::Double(number) if number.is_infinite() => return Err(Fault::of("infinite")),
-        // In serde's form a whole number keeps its ".0", so that a dynamic mapping makes it a double.
+        // In serde's form a whole number keeps its ".0", so that a dynamic mapping makes it a
+        // double.
         RawBsonRef::Double(number) => write_plain(Value::from(number), json),
         RawBsonRef::String(text) | RawBsonRef::JavaScriptCode(text) | RawBsonRef::Symbol(text) => {
             write_text(text, json)

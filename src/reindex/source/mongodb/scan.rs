@@ -31,7 +31,8 @@ const SELECT_WITHIN: Duration = Duration::from_secs(10);
 const PAGE_BYTES: usize = 32 << 20;
 /// Longest time of the estimate.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
-/// Most attempts at one page, with pauses of 0.2 s doubling in between: long enough for an election.
+/// Most attempts at one page, with pauses of 0.2 s doubling in between: long enough for an
+/// election.
 const MAX_TRIES: u32 = 7;
 /// First pause between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -44,8 +45,8 @@ pub(super) struct CollectionScan {
     id: String,
     routing: Option<String>,
     timeout: Duration,
-    /// The session that makes each read at least as new as the one before it, whichever member of the
-    /// replica set answers.
+    /// The session that makes each read at least as new as the one before it, whichever member of
+    /// the replica set answers.
     session: OnceCell<Mutex<ClientSession>>,
     /// Set once the collection is known to be one that can be scanned.
     checked: OnceCell<()>,
@@ -136,8 +137,8 @@ impl CollectionScan {
         let mut pause = FIRST_PAUSE;
         for _ in 1..MAX_TRIES {
             match self.try_page(after.as_ref(), limit).await {
-                // An election, a lost cursor, a cut connection: the next query begins where this one
-                // would have.
+                // An election, a lost cursor, a cut connection: the next query begins where this
+                // one would have.
                 Err(Error::Lost(_)) => tokio::time::sleep(pause).await,
                 answer => return answer,
             }

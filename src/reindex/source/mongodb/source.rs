@@ -66,8 +66,9 @@ impl MongoSource {
             if let Some(token) = stream.events.resume_token() {
                 return position_of(&token);
             }
-            // The server sends a position with each answer; an event before it is after the position
-            // that is being asked for and must not be skipped, so the stream is opened again.
+            // The server sends a position with each answer; an event before it is after the
+            // position that is being asked for and must not be skipped, so the stream is opened
+            // again.
             let next = stream.events.next_if_any(&mut stream.session).await;
             if next.map_err(|error| classify(&error))?.is_some() {
                 stream = self.open_stream(None).await?;
@@ -111,7 +112,7 @@ impl MongoSource {
     /// Returns changes after `position`.
     async fn changed(&self, position: &str, limit: usize) -> Result<ChangePage, Error> {
         let mut held = self.stream.lock().await;
-        // A stream is used on only from where it stands; after an error it is opened again.
+        // A stream can only continue from its position; after an error it is opened again.
         let mut stream = match held.take() {
             Some(stream) if stream.position == position => stream,
             _ => self.open_stream(Some(position)).await?,

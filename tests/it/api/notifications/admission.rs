@@ -1,4 +1,5 @@
-//! Messages of tenants over HTTP: limits, headers, repeats and full queues, on a clock of the test's own.
+//! Messages of tenants over HTTP: limits, headers, repeats and full queues, on a clock of the
+//! test's own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -49,7 +49,11 @@ async fn a_message_is_accepted_shown_and_found_with_its_recipient_masked() {
     let shown: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(shown["state"], "sent");
     assert_eq!(
-        (&shown["account"], &shown["provider"], &shown["tries"]),
+        (
+            &shown["account"],
+            &shown["provider"],
+            &shown["attempt_count"]
+        ),
         (&json!("a1"), &json!("mailgun"), &json!(2))
     );
     assert_eq!(shown["provider_id"], format!("m{id}@mg.example.com"));

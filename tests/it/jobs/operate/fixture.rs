@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use flyball::jobs::{Attribution, Error, NewJob, Queue, State, Via};
+use flyball::jobs::{Attribution, Error, NewJob, Queue, State, TokenIdentity};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -24,7 +24,7 @@ pub fn signed() -> Attribution {
     Attribution {
         by: "alice".into(),
         why: "a test".into(),
-        via: Via::default(),
+        identity: TokenIdentity::default(),
     }
 }
 

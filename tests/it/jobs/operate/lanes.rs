@@ -1,7 +1,9 @@
 //! Operations on lanes and on the whole queue, and the permissions for them.
 
 use flyball::jobs::postgres::LaneClaim;
-use flyball::jobs::{Attribution, BulkCursor, CancelFilter, Count, LanesAfter, State, Via};
+use flyball::jobs::{
+    Attribution, BulkCursor, CancelFilter, Count, LanesAfter, State, TokenIdentity,
+};
 use serde_json::json;
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -279,7 +281,7 @@ async fn everything_is_paused_once_and_resuming_wakes_workers() {
             .pause_all(&Attribution {
                 by: "bob".into(),
                 why: "me too".into(),
-                via: Via::default()
+                identity: TokenIdentity::default()
             })
             .await
             .unwrap()

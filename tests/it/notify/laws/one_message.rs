@@ -263,10 +263,11 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     // Twice, as a failed message is retried.
     let first = queue.enqueue(&poison).await.unwrap();
     let tried = || async {
-        let many: i64 = sqlx::query_scalar("select count(*) from flyball.delivery where tries > 0")
-            .fetch_one(&queue.pool)
-            .await
-            .unwrap();
+        let many: i64 =
+            sqlx::query_scalar("select count(*) from flyball.delivery where attempt_count > 0")
+                .fetch_one(&queue.pool)
+                .await
+                .unwrap();
         (many >= first.len() as i64).then_some(())
     };
     eventually("an attempt at each", SOON, tried).await;

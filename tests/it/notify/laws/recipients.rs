@@ -1,6 +1,6 @@
 //! An unreachable recipient is left alone, and a recorded message is not sent again.
 
-use flyball_fakes::{Fake, FakeOptions, Fault, Speaks};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Fault};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{NewJob, State};
@@ -124,7 +124,7 @@ fn twilio_at(fake: &Fake) -> impl Fn(&std::path::Path) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
-    let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
+    let fake = Fake::start(FakeProvider::Twilio, FakeOptions::default())
         .await
         .unwrap();
     fake.fail(SID, Fault::Slow(Duration::from_secs(4)));
@@ -165,7 +165,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
     assert_eq!(fake.totals(SID).requests, 1, "it was sent twice");
     assert_eq!(
         program
-            .count("select tries::bigint from flyball.delivery")
+            .count("select attempt_count::bigint from flyball.delivery")
             .await,
         1
     );
@@ -174,7 +174,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_that_cannot_be_written_down()
  {
-    let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
+    let fake = Fake::start(FakeProvider::Twilio, FakeOptions::default())
         .await
         .unwrap();
     let fixture = PoolFixture::new(twilio_at(&fake)).await;

@@ -123,9 +123,9 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
     for id in [keyed, plain, retried] {
         let job = queue.get(id).await.unwrap().unwrap();
         assert_eq!(job.summary.state, State::Dead);
-        let (state, reason, tries, attempts) = seen(&database, id).await;
+        let (state, reason, attempt_count, attempts) = seen(&database, id).await;
         assert_eq!(
-            (state.as_str(), reason.as_str(), tries),
+            (state.as_str(), reason.as_str(), attempt_count),
             (
                 "failed",
                 "no account of pool mail was available until its deadline",

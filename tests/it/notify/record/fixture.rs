@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flyball::jobs::{NewJob, Queue};
 use flyball::notify::{
-    Attempt, BeginRequest, BegunDelivery, Deliveries, DeliveryState, DeliveryUpdate, Notice,
+    Attempt, BeginRequest, BegunDelivery, Deliveries, DeliveryState, DeliveryUpdate, EventReport,
 };
 use flyball::providers::{Channel, EventKind, ProviderEvent, Recipient};
 use jiff::Timestamp;
@@ -84,8 +84,8 @@ pub fn event(
     }
 }
 
-pub fn notice(events: Vec<ProviderEvent>) -> Notice {
-    Notice {
+pub fn notice(events: Vec<ProviderEvent>) -> EventReport {
+    EventReport {
         pool: "mail".into(),
         account: "a1".into(),
         channel: Channel::Email,
@@ -116,7 +116,7 @@ pub async fn begun(deliveries: &Deliveries, job_id: i64, to: &str) -> BegunDeliv
 
 pub async fn seen(database: &Database, job_id: i64) -> (String, String, i32, Value) {
     let row = sqlx::query(
-        "select state, reason, tries, attempts from flyball.notification where job_id = $1",
+        "select state, reason, attempt_count, attempts from flyball.notification where job_id = $1",
     )
     .bind(job_id)
     .fetch_one(database.pool())
@@ -125,7 +125,7 @@ pub async fn seen(database: &Database, job_id: i64) -> (String, String, i32, Val
     (
         row.get("state"),
         row.get("reason"),
-        row.get("tries"),
+        row.get("attempt_count"),
         row.get("attempts"),
     )
 }

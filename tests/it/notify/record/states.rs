@@ -49,8 +49,8 @@ async fn a_message_is_queued_then_what_was_written_down() {
         .await
         .unwrap();
 
-    let (state, _, tries, attempts) = seen(&database, id).await;
-    assert_eq!((state.as_str(), tries), ("sent", 3));
+    let (state, _, attempt_count, attempts) = seen(&database, id).await;
+    assert_eq!((state.as_str(), attempt_count), ("sent", 3));
     let outcomes: Vec<&str> = attempts
         .as_array()
         .unwrap()
@@ -117,9 +117,13 @@ async fn the_same_word_said_twice_counts_once_and_only_the_last_50_attempts_are_
             .await
             .unwrap();
     }
-    let (state, _, tries, attempts) = seen(&database, id).await;
+    let (state, _, attempt_count, attempts) = seen(&database, id).await;
     assert_eq!(
-        (state.as_str(), tries, attempts.as_array().unwrap().len()),
+        (
+            state.as_str(),
+            attempt_count,
+            attempts.as_array().unwrap().len()
+        ),
         ("sent", 71, 50)
     );
     assert_eq!(attempts[49]["at"], attempt("", "", 100_069).at.to_string());

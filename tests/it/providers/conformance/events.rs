@@ -6,7 +6,7 @@ use std::time::Duration;
 use flyball::providers::{
     self, Account, AccountSecret, EventKind, ProviderEvent, RejectedWebhook, Sent, WebhookRequest,
 };
-use flyball_fakes::{Events, FakeOptions, Fate, sns};
+use flyball_fakes::{Events, FakeOptions, PlannedEvent, sns};
 
 use super::subjects::{Subject, mailgun, sendgrid, ses, twilio};
 use super::{LONG, Pair, context, tools};
@@ -17,18 +17,19 @@ use crate::support::eventually;
 const KEY: &str = "the-webhook-signing-key";
 
 /// The event for each fate; Twilio reports neither complaints nor permanently invalid numbers.
-fn heard(subject: &Subject, fate: Fate) -> EventKind {
+fn heard(subject: &Subject, fate: PlannedEvent) -> EventKind {
     match (subject.name, fate) {
-        (_, Fate::Delivered) => EventKind::Delivered,
-        ("twilio", Fate::Bounced | Fate::Complained) | (_, Fate::Failed) => EventKind::Failed,
-        (_, Fate::Bounced) => EventKind::Bounced,
-        (_, Fate::Complained) => EventKind::Complained,
-        (_, Fate::Unsubscribed) => EventKind::Unsubscribed,
+        (_, PlannedEvent::Delivered) => EventKind::Delivered,
+        ("twilio", PlannedEvent::Bounced | PlannedEvent::Complained)
+        | (_, PlannedEvent::Failed) => EventKind::Failed,
+        (_, PlannedEvent::Bounced) => EventKind::Bounced,
+        (_, PlannedEvent::Complained) => EventKind::Complained,
+        (_, PlannedEvent::Unsubscribed) => EventKind::Unsubscribed,
     }
 }
 
 /// Returns a driver whose fake posts one event of this fate per message, twice, to this address.
-async fn start(subject: Subject, fate: Fate, callback: &str) -> Pair {
+async fn start(subject: Subject, fate: PlannedEvent, callback: &str) -> Pair {
     let events = Events {
         callback: callback.to_owned(),
         shares: vec![(fate, 1.0)],
@@ -88,11 +89,11 @@ async fn read(
 #[tokio::test]
 async fn events_report_what_became_of_the_message_and_are_known_again() {
     let fates = [
-        Fate::Delivered,
-        Fate::Bounced,
-        Fate::Failed,
-        Fate::Complained,
-        Fate::Unsubscribed,
+        PlannedEvent::Delivered,
+        PlannedEvent::Bounced,
+        PlannedEvent::Failed,
+        PlannedEvent::Complained,
+        PlannedEvent::Unsubscribed,
     ];
     for (subject, fate) in [twilio, sendgrid, ses, mailgun]
         .into_iter()
@@ -149,12 +150,12 @@ async fn events_report_what_became_of_the_message_and_are_known_again() {
 async fn events_of_somebody_else_are_not_believed() {
     for subject in [twilio, sendgrid, ses, mailgun] {
         let (url, kept) = mailbox().await;
-        let pair = start(subject(), Fate::Bounced, &url).await;
+        let pair = start(subject(), PlannedEvent::Bounced, &url).await;
         pair.send().await;
         let one = || async { kept.lock().unwrap().first().cloned() };
         let posted = eventually("an event", LONG, one).await;
         // The same provider with other keys.
-        let other = start(subject(), Fate::Bounced, &url).await;
+        let other = start(subject(), PlannedEvent::Bounced, &url).await;
         let mut account = account(&other);
         for name in ["auth_token", "webhook_signing_key"] {
             account
@@ -176,7 +177,7 @@ async fn events_of_somebody_else_are_not_believed() {
 #[tokio::test]
 async fn a_subscription_is_confirmed_when_sns_asks() {
     let (url, kept) = mailbox().await;
-    let pair = start(ses(), Fate::Delivered, &url).await;
+    let pair = start(ses(), PlannedEvent::Delivered, &url).await;
     assert_eq!(
         pair.fake.subscribe(pair.subject.account, &url).await,
         Some(200)

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flyball::outbound::Guard;
 use flyball::providers::{
-    AccountSecret, Channel, Driver, Http, InvalidAccount, Message, ProviderResponse, Recipient,
-    Scope, SendContext, Sent, Tools,
+    AccountSecret, Channel, Driver, DriverClients, Http, InvalidAccount, Message, ProviderResponse,
+    Recipient, Scope, SendContext, Sent,
 };
 use flyball_fakes::{Fake, FakeOptions, Fault, WindowQuota};
 use serde_json::Map;
@@ -35,9 +35,9 @@ struct Pair {
     driver: Box<dyn Driver>,
 }
 
-fn tools() -> Tools {
+fn tools() -> DriverClients {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
-    Tools {
+    DriverClients {
         http: http.clone(),
         guarded: http,
     }

@@ -1,9 +1,9 @@
 //! The drivers, their setup for their fakes, and the differences between them.
 
 use flyball::providers::{
-    self, Account, AccountSecret, Channel, Driver, InvalidAccount, Scope, Tools,
+    self, Account, AccountSecret, Channel, Driver, DriverClients, InvalidAccount, Scope,
 };
-use flyball_fakes::{Fake, Speaks, ThrottleScope};
+use flyball_fakes::{Fake, FakeProvider, ThrottleScope};
 
 /// The origin of the id in a successful answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -15,12 +15,12 @@ pub enum Id {
 }
 
 /// Builds a driver.
-pub type Build = fn(&Account, &Tools) -> Result<Box<dyn Driver>, InvalidAccount>;
+pub type Build = fn(&Account, &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount>;
 
 /// A driver with the expectations for it.
 pub struct Subject {
     pub name: &'static str,
-    pub speaks: Speaks,
+    pub speaks: FakeProvider,
     /// The account at the fake, and its secret.
     pub account: &'static str,
     pub secret: &'static str,
@@ -76,7 +76,7 @@ fn account(
 /// Returns the expectations shared by most providers.
 const USUAL: Subject = Subject {
     name: "",
-    speaks: Speaks::Webhook,
+    speaks: FakeProvider::Webhook,
     account: "",
     secret: "",
     build: providers::webhook::build,
@@ -117,7 +117,7 @@ fn telegram() -> Subject {
     const TOKEN: &str = "123456:the-right-token";
     Subject {
         name: "telegram",
-        speaks: Speaks::Telegram,
+        speaks: FakeProvider::Telegram,
         account: TOKEN,
         secret: TOKEN,
         build: providers::telegram::build,
@@ -151,7 +151,7 @@ fn slack_webhook() -> Subject {
     const PATH: &str = "/services/T000/B000/therightpath";
     Subject {
         name: "slack by webhook",
-        speaks: Speaks::Slack,
+        speaks: FakeProvider::Slack,
         account: PATH,
         secret: PATH,
         build: providers::slack::build,
@@ -212,7 +212,7 @@ fn webhook() -> Subject {
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     Subject {
         name: "webhook",
-        speaks: Speaks::Webhook,
+        speaks: FakeProvider::Webhook,
         account: "/hooks/of-ann",
         secret: SECRET,
         build: providers::webhook::build,
@@ -242,7 +242,7 @@ fn smtp() -> Subject {
     const PASSWORD: &str = "the-right-password";
     Subject {
         name: "smtp",
-        speaks: Speaks::Smtp,
+        speaks: FakeProvider::Smtp,
         account: "user",
         secret: PASSWORD,
         build: providers::smtp::build,
@@ -283,7 +283,7 @@ pub fn twilio() -> Subject {
     const TOKEN: &str = "the-right-auth-token";
     Subject {
         name: "twilio",
-        speaks: Speaks::Twilio,
+        speaks: FakeProvider::Twilio,
         account: SID,
         secret: TOKEN,
         build: providers::twilio::build,
@@ -313,7 +313,7 @@ pub fn sendgrid() -> Subject {
     const KEY: &str = "SG.the-right-key";
     Subject {
         name: "sendgrid",
-        speaks: Speaks::Sendgrid,
+        speaks: FakeProvider::Sendgrid,
         account: KEY,
         secret: KEY,
         build: providers::sendgrid::build,
@@ -331,7 +331,7 @@ pub fn ses() -> Subject {
     const SECRET: &str = "the/right+secret/access+key";
     Subject {
         name: "ses",
-        speaks: Speaks::Ses,
+        speaks: FakeProvider::Ses,
         account: ID,
         secret: SECRET,
         build: providers::ses::build,
@@ -358,7 +358,7 @@ pub fn mailgun() -> Subject {
     const KEY: &str = "the-right-api-key";
     Subject {
         name: "mailgun",
-        speaks: Speaks::Mailgun,
+        speaks: FakeProvider::Mailgun,
         account: DOMAIN,
         secret: KEY,
         build: providers::mailgun::build,
@@ -380,7 +380,7 @@ fn fcm() -> Subject {
     const KEY: &str = include_str!("../../../../lab/fakes/src/keys/test_only_sns_key.pem");
     Subject {
         name: "fcm",
-        speaks: Speaks::Fcm,
+        speaks: FakeProvider::Fcm,
         account: "project",
         secret: "",
         build: providers::fcm::build,
@@ -412,7 +412,7 @@ fn apns() -> Subject {
     const KEY: &str = include_str!("../../support/apns_test_only.p8");
     Subject {
         name: "apns",
-        speaks: Speaks::Apns,
+        speaks: FakeProvider::Apns,
         account: "TEAM123456",
         secret: "",
         build: providers::apns::build,

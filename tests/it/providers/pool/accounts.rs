@@ -217,7 +217,7 @@ async fn a_message_whose_turn_comes_late_learns_so_at_once_and_when_it_comes() {
         match taken {
             Checkout::Held(_) => held += 1,
             Checkout::Wait { wait, .. } => waits.push(wait),
-            Checkout::Nobody => panic!("there is an account"),
+            Checkout::NoAccount => panic!("there is an account"),
         }
     }
 
@@ -347,7 +347,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                             Checkout::Wait { .. } => {
                                 tokio::time::sleep(Duration::from_millis(10)).await
                             }
-                            Checkout::Nobody => unreachable!("nothing is left out"),
+                            Checkout::NoAccount => unreachable!("nothing is left out"),
                         }
                     }
                     held

@@ -27,7 +27,7 @@ const BOUND_TOLERANCE: f64 = 1.01;
 /// Detects a rate that stays at a bound without bringing the load to its setpoint.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-pub struct Reach {
+pub struct Saturation {
     /// The time since which the rate is at its lowest, or stopped by the breaker, with a load above
     /// its setpoint.
     low_since: Option<f64>,
@@ -35,7 +35,7 @@ pub struct Reach {
     high_since: Option<f64>,
 }
 
-impl Reach {
+impl Saturation {
     /// Runs one tick, after the knob was decided on.
     pub(in crate::governor) fn step(
         &mut self,

@@ -1,9 +1,9 @@
-//! The door of messages: takes slots, accepts, and tells how long a message will wait.
+//! The admission of messages: takes slots, accepts, and estimates how long a message will wait.
 
 use std::sync::Arc;
 
 use super::postgres::{self, AcceptRequest, Acceptance, Batch, Batches, Digests};
-use super::standing::{AWAY_RETRY_S, AdmissionLevel, Standing, due_in_s};
+use super::usage::{AWAY_RETRY_S, AdmissionLevel, AdmissionUsage, due_in_s};
 use crate::jobs::{Error, Queue};
 use crate::throttle::admission::{TenantLimits, critical_throttle_of, throttle_of};
 use crate::throttle::rolling_window::WindowUsage;
@@ -40,7 +40,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Creates the admission; `limits` are told while the store is away.
+    /// Creates the admission; `limits` are reported while the store is away.
     pub fn new(store: Arc<dyn Store>, queue: Queue, limits: TenantLimits) -> Self {
         Self {
             store,
@@ -54,8 +54,8 @@ impl Admission {
         self.acquire(throttle_of(tenant), module, want).await
     }
 
-    /// Takes up to `want` slots for critical messages of a tenant, which do not wait for the others.
-    /// While the store is away there is no limit.
+    /// Takes up to `want` slots for critical messages of a tenant, which do not wait for the
+    /// others. While the store is away there is no limit.
     pub async fn take_critical(&self, tenant: &str, want: u32) -> Slots {
         let slots = self.acquire(critical_throttle_of(tenant), "", want).await;
         match slots.was_asked {
@@ -98,19 +98,19 @@ impl Admission {
         }
     }
 
-    /// Gives slots back that no message used.
+    /// Returns unused slots.
     pub async fn give_back(&self, tenant: &str, module: &str, messages: u32) {
         let tokens = -f64::from(messages);
         settle(&*self.store, throttle_of(tenant), module, tokens).await;
     }
 
-    /// Gives slots of critical messages back that no message used.
+    /// Returns unused slots of critical messages.
     pub async fn give_back_critical(&self, tenant: &str, messages: u32) {
         let tokens = -f64::from(messages);
         settle(&*self.store, critical_throttle_of(tenant), "", tokens).await;
     }
 
-    /// Counts messages that went without waiting for a slot.
+    /// Counts messages that were sent without waiting for a slot.
     pub async fn count(&self, tenant: &str, module: &str, messages: u32) {
         let tokens = f64::from(messages);
         settle(&*self.store, throttle_of(tenant), module, tokens).await;
@@ -175,14 +175,14 @@ impl Admission {
         Ok(Some(batch))
     }
 
-    /// Returns the standing of a tenant and its module. `now_s` is the time in unix seconds, used
+    /// Returns the usage of a tenant and its module. `now_s` is the time in unix seconds, used
     /// while the store is away.
-    pub async fn standing(&self, tenant: &str, module: &str, now_s: i64) -> Standing {
+    pub async fn quota_usage(&self, tenant: &str, module: &str, now_s: i64) -> AdmissionUsage {
         let waits = postgres::has_waiting(&self.queue, tenant, module);
         let (usage, waits) = tokio::join!(self.usage(tenant, module), waits);
         match usage {
-            Some(usage) => Standing::of(&usage, waits.unwrap_or(false)),
-            None => Standing::away(&self.limits, now_s),
+            Some(usage) => AdmissionUsage::of(&usage, waits.unwrap_or(false)),
+            None => AdmissionUsage::away(&self.limits, now_s),
         }
     }
 
@@ -192,7 +192,7 @@ impl Admission {
         let read = async || self.store.window_usage(&throttle, module).await;
         match read().await {
             Ok(Some(usage)) => Some(usage),
-            // The first question about a tenant makes its throttle.
+            // The first request of a tenant creates its throttle.
             Ok(None) => {
                 let none = LaneRequest {
                     key: module.to_owned(),

@@ -1,11 +1,11 @@
-//! Deafness: a signal that does not react to the rate, because its query measures something else,
-//! its exporter repeats itself, or others make the load.
+//! An unresponsive signal: one that does not react to the rate, because its query measures
+//! something else, its exporter repeats itself, or others make the load.
 //!
-//! While the load is at its setpoint deafness cannot be detected: the rate moves just enough to
-//! keep it there. So only excursions count, times in which the load is well off its setpoint and
-//! the rate was moved to bring it back. If the rate has been moved by a large factor, for long
-//! enough to be visible, and the load has not come nearer, the signal is deaf. A reaction of about
-//! a sixth of the setpoint is enough.
+//! While the load is at its setpoint an unresponsive signal cannot be detected: the rate moves just
+//! enough to keep it there. So only excursions count, times in which the load is well off its
+//! setpoint and the rate was moved to bring it back. If the rate has been moved by a large factor,
+//! for long enough to be visible, and the load has not come nearer, the signal is unresponsive. A
+//! reaction of about a sixth of the setpoint is enough.
 
 use crate::control::ewma::smooth;
 use crate::governor::explain::format::{number, seconds};
@@ -31,7 +31,7 @@ const MIN_REACTION: f64 = 0.15;
 /// An excursion of one signal.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-pub struct Deaf {
+pub struct Excursion {
     /// The start of the excursion; `None` while the load is near its setpoint.
     since: Option<f64>,
     /// True if the load is above its setpoint.
@@ -52,10 +52,10 @@ pub struct Deaf {
     /// The time of the newest sample.
     at: f64,
     /// True if the signal does not react.
-    is_deaf: bool,
+    is_unresponsive: bool,
 }
 
-impl Deaf {
+impl Excursion {
     /// Ingests a sample of time `at`, in setpoints: `x` as received, `z` with its averaging undone,
     /// with `v` the mean work rate of the `loop_s` seconds before it.
     ///
@@ -128,14 +128,14 @@ impl Deaf {
         let stood = self
             .moved_at
             .is_some_and(|moved_at| at - moved_at >= MOVED_LOOPS * loop_s);
-        let heard = (self.furthest - x).abs() >= MIN_REACTION * x.max(1.0);
-        self.is_deaf = long && stood && !heard;
+        let reacted = (self.furthest - x).abs() >= MIN_REACTION * x.max(1.0);
+        self.is_unresponsive = long && stood && !reacted;
     }
 
     /// Returns the sentence for a person about the signal `about`; `w` is the work of a job.
     pub fn sentence(&self, about: &SignalPolicy, w: f64, unit: &str) -> Option<String> {
         let (since, from) = (self.since?, self.from?);
-        self.is_deaf.then(|| {
+        self.is_unresponsive.then(|| {
             format!(
                 "{} does not react: in {} the rate went from {} to {} {unit} and it stayed near {} \
                  (setpoint {}); check that the query measures what this work affects, and that its \
@@ -155,16 +155,16 @@ impl Deaf {
 mod tests {
     use super::*;
 
-    /// Feeds samples 15 s apart for `minutes`; returns whether it was deaf at any time, and at the
-    /// end.
+    /// Feeds samples 15 s apart for `minutes`; returns whether it was unresponsive at any time, and
+    /// at the end.
     fn feed(minutes: u32, x: impl Fn(f64) -> f64, v: impl Fn(f64) -> f64) -> (bool, bool) {
-        let (mut deaf, mut ever) = (Deaf::default(), false);
+        let (mut excursion, mut ever) = (Excursion::default(), false);
         for n in 1..=4 * minutes {
             let at = f64::from(n) * 15.0;
-            deaf.step(at, x(at), x(at), v(at), 95.0);
-            ever |= deaf.is_deaf;
+            excursion.step(at, x(at), x(at), v(at), 95.0);
+            ever |= excursion.is_unresponsive;
         }
-        (ever, deaf.is_deaf)
+        (ever, excursion.is_unresponsive)
     }
 
     /// Returns a rate that is lowered tenfold in five minutes.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_stands_while_the_rate_falls_is_deaf() {
+    fn a_load_that_stands_while_the_rate_falls_is_unresponsive() {
         assert_eq!(feed(30, |_| 1.6, lowered), (true, true));
         // Above its trip level with everything stopped.
         assert_eq!(
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_stands_while_the_rate_grows_without_end_is_deaf() {
+    fn a_load_that_stands_while_the_rate_grows_without_end_is_unresponsive() {
         assert_eq!(
             feed(30, |_| 0.3, |t| (t / 60.0).exp().min(2000.0)),
             (true, true)

@@ -25,7 +25,7 @@ pub(super) fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
         raw: BTreeMap::from([("rps".into(), rps.to_string())]),
         problems: Vec::new(),
         effective_rps: RateLimit::new(rps),
-        lease_lapsed: false,
+        lease_expired: false,
         used: 0.0,
         limited_us: 0.0,
         at_us: 1,

@@ -1,4 +1,4 @@
-//! The standing of a tenant and of one of its modules, and the time at which a waiting message is
+//! The usage of a tenant and of one of its modules, and the time at which a waiting message is
 //! due. Pure; the time comes with the figures.
 
 use crate::throttle::admission::TenantLimits;
@@ -31,9 +31,9 @@ impl AdmissionLevel {
     }
 }
 
-/// The standing of one level.
+/// The usage of one level.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LevelStanding {
+pub struct LevelUsage {
     /// The most messages within the span.
     pub limit: u64,
     /// The span, in seconds.
@@ -45,19 +45,19 @@ pub struct LevelStanding {
     pub resets_at_s: i64,
 }
 
-/// The standing of a tenant and of one of its modules.
+/// The usage of a tenant and of one of its modules.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct AdmissionUsage {
     /// The time, in unix seconds.
     pub now_s: i64,
     /// The tenant; `None` if it has no limit.
-    pub tenant: Option<LevelStanding>,
+    pub tenant: Option<LevelUsage>,
     /// The module; `None` if it has no limit.
-    pub module: Option<LevelStanding>,
+    pub module: Option<LevelUsage>,
 }
 
-impl Standing {
-    /// Returns the standing from the grants that count; `waits` says that messages of the module
+impl AdmissionUsage {
+    /// Returns the usage from the grants that count; `waits` says that messages of the module
     /// wait, so that nothing remains for a further one.
     pub fn of(usage: &WindowUsage, waits: bool) -> Self {
         let now_us = usage.at_us as f64;
@@ -72,10 +72,10 @@ impl Standing {
         }
     }
 
-    /// Returns the standing while the store is away: nothing remains until it is asked again.
+    /// Returns the usage while the store is away: nothing remains until it is asked again.
     pub fn away(limits: &TenantLimits, now_s: i64) -> Self {
         let level = |limit: u32| {
-            Some(LevelStanding {
+            Some(LevelUsage {
                 limit: u64::from(limit),
                 span_s: MINUTE_S,
                 remaining: 0,
@@ -89,8 +89,8 @@ impl Standing {
         }
     }
 
-    /// Returns the reset of the level that binds: the one with less remaining, or of two equal ones
-    /// the later.
+    /// Returns the reset of the limiting level: the one with less remaining, or the later of two
+    /// equal ones.
     pub fn resets_at_s(&self) -> i64 {
         let levels = [self.tenant, self.module].into_iter().flatten();
         levels
@@ -99,14 +99,14 @@ impl Standing {
     }
 }
 
-fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelStanding> {
+fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelUsage> {
     let binding = windows.iter().min_by(|a, b| {
         let order = |window: &OpenWindow| (window.left(), -window.frees_us(now_us));
         order(a)
             .partial_cmp(&order(b))
             .unwrap_or(std::cmp::Ordering::Equal)
     })?;
-    Some(LevelStanding {
+    Some(LevelUsage {
         limit: binding.limit().tokens as u64,
         span_s: binding.limit().span_s,
         remaining: binding.left() as u64,
@@ -114,8 +114,8 @@ fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelStanding> {
     })
 }
 
-/// Returns the seconds until a waiting message is due, at least 1, and the level that makes it wait
-/// longest. `place` is its place among the messages of its module, `tenant_place` among those of the
+/// Returns the seconds until a waiting message is due, at least 1, and the level with the longest
+/// wait. `place` is its place among the messages of its module, `tenant_place` among those of the
 /// tenant, from 1.
 pub fn due_in_s(usage: &WindowUsage, place: f64, tenant_place: f64) -> (u64, AdmissionLevel) {
     let now_us = usage.at_us as f64;
@@ -143,8 +143,8 @@ mod tests {
     /// The unix time at which the seed's sample begins.
     const BEGIN_S: f64 = 1_744_714_200.0;
 
-    /// The windows of a tenant with 100 and a module with 50 a minute, at second `now` of the sample;
-    /// the grants are seconds with numbers of messages, of the module and of others.
+    /// The windows of a tenant with 100 and a module with 50 a minute, at second `now` of the
+    /// sample; the grants are seconds with numbers of messages, of the module and of others.
     fn usage(now: f64, module: &[(f64, f64)], others: &[(f64, f64)]) -> WindowUsage {
         let now_us = (BEGIN_S + now) * 1e6;
         let open = |limit: &str, grants: &mut dyn Iterator<Item = &(f64, f64)>| {
@@ -168,11 +168,11 @@ mod tests {
     #[test]
     fn the_seeds_sample_comes_out() {
         let usage = usage(42.0, &[(0.0, 50.0)], &[]);
-        let standing = Standing::of(&usage, true);
-        let (tenant, module) = (standing.tenant.unwrap(), standing.module.unwrap());
+        let level_usage = AdmissionUsage::of(&usage, true);
+        let (tenant, module) = (level_usage.tenant.unwrap(), level_usage.module.unwrap());
         assert_eq!((tenant.limit, tenant.remaining), (100, 50));
         assert_eq!((module.limit, module.remaining), (50, 0));
-        assert_eq!(standing.resets_at_s(), 1_744_714_260);
+        assert_eq!(level_usage.resets_at_s(), 1_744_714_260);
         assert_eq!(due_in_s(&usage, 1.0, 1.0), (18, AdmissionLevel::Module));
     }
 
@@ -189,10 +189,10 @@ mod tests {
     fn a_third_module_is_refused_by_the_tenant_with_its_own_fifty_left() {
         let mut usage = usage(10.0, &[], &[(0.0, 50.0), (2.0, 50.0)]);
         usage.key = usage.key.clone();
-        let standing = Standing::of(&usage, false);
-        assert_eq!(standing.tenant.unwrap().remaining, 0);
-        assert_eq!(standing.module.unwrap().remaining, 50);
-        assert_eq!(standing.resets_at_s(), BEGIN_S as i64 + 60);
+        let level_usage = AdmissionUsage::of(&usage, false);
+        assert_eq!(level_usage.tenant.unwrap().remaining, 0);
+        assert_eq!(level_usage.module.unwrap().remaining, 50);
+        assert_eq!(level_usage.resets_at_s(), BEGIN_S as i64 + 60);
         assert_eq!(due_in_s(&usage, 1.0, 1.0), (50, AdmissionLevel::Tenant));
         // Five others of the tenant go before it.
         assert_eq!(due_in_s(&usage, 1.0, 51.0), (52, AdmissionLevel::Tenant));
@@ -201,9 +201,9 @@ mod tests {
     #[test]
     fn critical_messages_beyond_the_limit_count_and_nothing_is_below_zero() {
         let usage = usage(30.0, &[(0.0, 50.0), (5.0, 20.0)], &[]);
-        let standing = Standing::of(&usage, false);
-        assert_eq!(standing.module.unwrap().remaining, 0);
-        assert_eq!(standing.tenant.unwrap().remaining, 30);
+        let level_usage = AdmissionUsage::of(&usage, false);
+        assert_eq!(level_usage.module.unwrap().remaining, 0);
+        assert_eq!(level_usage.tenant.unwrap().remaining, 30);
         // Twenty must leave more than usual.
         assert_eq!(due_in_s(&usage, 1.0, 1.0).0, 30);
         assert_eq!(due_in_s(&usage, 31.0, 31.0).0, 35);
@@ -211,16 +211,16 @@ mod tests {
 
     #[test]
     fn who_has_sent_nothing_may_send_all_now() {
-        let standing = Standing::of(&usage(7.0, &[], &[]), false);
-        assert_eq!(standing.module.unwrap().remaining, 50);
-        assert_eq!(standing.resets_at_s(), standing.now_s);
-        assert_eq!(standing.now_s, BEGIN_S as i64 + 7);
+        let level_usage = AdmissionUsage::of(&usage(7.0, &[], &[]), false);
+        assert_eq!(level_usage.module.unwrap().remaining, 50);
+        assert_eq!(level_usage.resets_at_s(), level_usage.now_s);
+        assert_eq!(level_usage.now_s, BEGIN_S as i64 + 7);
     }
 
     #[test]
     fn what_waits_leaves_nothing_for_a_further_one() {
-        let standing = Standing::of(&usage(7.0, &[], &[]), true);
-        assert_eq!(standing.module.unwrap().remaining, 0);
-        assert_eq!(standing.tenant.unwrap().remaining, 100);
+        let level_usage = AdmissionUsage::of(&usage(7.0, &[], &[]), true);
+        assert_eq!(level_usage.module.unwrap().remaining, 0);
+        assert_eq!(level_usage.tenant.unwrap().remaining, 100);
     }
 }

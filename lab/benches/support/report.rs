@@ -3,11 +3,15 @@
 
 use std::io::Write;
 
-/// The format of the tables.
-#[derive(Clone, Copy, Debug)]
+/// The arguments that choose the output.
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Report {
-    /// True for markdown instead of aligned text.
-    pub markdown: bool,
+    /// Print markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Passed by cargo and ignored
+    #[arg(long, hide = true)]
+    bench: bool,
 }
 
 /// A table whose head has been printed.
@@ -21,6 +25,11 @@ impl Report {
     pub fn say(self, text: &str) {
         println!("{text}");
         let _ = std::io::stdout().flush();
+    }
+
+    /// Prints one line of a list.
+    pub fn bullet(self, text: &str) {
+        self.say(&format!("{}{text}", if self.markdown { "- " } else { "" }));
     }
 
     /// Prints a title and the head of a table.

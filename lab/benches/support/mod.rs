@@ -1,0 +1,4 @@
+//! Arguments, tables and figures that the benchmarks have in common.
+
+pub mod machine;
+pub mod report;
