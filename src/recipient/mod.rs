@@ -1,0 +1,11 @@
+//! The recipient: what protects the person who gets messages, as pure functions over rows.
+//!
+//! Out of scope: storage, the lanes in which held messages wait, and the accounts that send them.
+
+pub mod address;
+pub mod canonical;
+pub mod caps;
+pub mod dedup;
+pub mod presets;
+pub mod quiet;
+pub mod release;
