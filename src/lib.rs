@@ -75,6 +75,9 @@ pub mod postgres;
 #[cfg(feature = "notifications")]
 #[doc(hidden)]
 pub mod providers;
+#[cfg(feature = "notifications")]
+#[doc(hidden)]
+pub mod recipient;
 #[cfg(feature = "reindex")]
 #[doc(hidden)]
 pub mod reindex;

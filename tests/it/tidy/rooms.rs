@@ -56,6 +56,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     ("admission", &["jobs", "throttle"]),
+    ("recipient", &["cron", "input", "providers"]),
     ("calibrate", &["control", "governor", "signals", "throttle"]),
     ("replay", &["control", "governor", "plot", "signals"]),
     (

@@ -1,0 +1,140 @@
+//! Dedup: the same message to the same recipient goes once within a window.
+//!
+//! A message claims its key before it is sent and marks it when a provider has accepted; the window
+//! counts from the mark. A message that ends unsent gives its claim back.
+
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::address::{KEY_BYTES, RecipientKey, hash_bytes};
+use super::canonical::canonical;
+
+/// The longest time for which an unmarked claim counts: longer than a message may wait.
+const CLAIM_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
+
+/// The key of a message's content for its recipient.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DedupKey([u8; KEY_BYTES]);
+
+impl DedupKey {
+    /// Returns the key of a template and its data, which are compared by value.
+    pub fn of_content(recipient: &RecipientKey, template: &str, data: &Value) -> Self {
+        let data = canonical(data);
+        Self(hash_bytes(&[
+            b"content",
+            recipient.as_bytes(),
+            template.as_bytes(),
+            data.as_bytes(),
+        ]))
+    }
+
+    /// Returns the key that the sender chose in place of the content.
+    pub fn of_name(recipient: &RecipientKey, dedup_key: &str) -> Self {
+        Self(hash_bytes(&[
+            b"name",
+            recipient.as_bytes(),
+            dedup_key.as_bytes(),
+        ]))
+    }
+
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for DedupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DedupKey").finish_non_exhaustive()
+    }
+}
+
+/// The claim of a message on a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DedupClaim {
+    /// The job of the message.
+    pub job: i64,
+    /// The time of the claim, or of the mark.
+    pub at: Timestamp,
+    /// True once a provider has accepted the message.
+    pub is_marked: bool,
+}
+
+impl DedupClaim {
+    /// Returns true if the claim makes the message of another `job` a duplicate. Exactly a window
+    /// after the mark it no longer does.
+    pub fn blocks(&self, job: Option<i64>, now: Timestamp, window: SignedDuration) -> bool {
+        let counts_for = if self.is_marked {
+            window
+        } else {
+            window.max(CLAIM_MAX)
+        };
+        Some(self.job) != job && now.duration_since(self.at) < counts_for
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::providers::Channel;
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    fn recipient(id: &str) -> RecipientKey {
+        RecipientKey::of_subscriber("acme", Channel::Email, id)
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn the_key_is_of_the_recipient_the_template_and_the_value_of_the_data() {
+        let key = |id, template, data: &Value| DedupKey::of_content(&recipient(id), template, data);
+        let sample = key("ada", "receipt", &json!({"order": {"id": 1, "of": "a"}}));
+        let reordered: Value =
+            serde_json::from_str(r#"{"order": {"of": "a", "id": 1.0}}"#).unwrap();
+        assert_eq!(key("ada", "receipt", &reordered), sample);
+        for other in [
+            key("ada", "receipt", &json!({"order": {"id": 2, "of": "a"}})),
+            key("ada", "invoice", &json!({"order": {"id": 1, "of": "a"}})),
+            key("bob", "receipt", &json!({"order": {"id": 1, "of": "a"}})),
+            DedupKey::of_name(&recipient("ada"), "receipt"),
+        ] {
+            assert_ne!(other, sample);
+        }
+    }
+
+    #[test]
+    fn the_window_ends_exactly_an_hour_after_the_provider_accepted() {
+        let marked = DedupClaim {
+            job: 7,
+            at: at(1000),
+            is_marked: true,
+        };
+        assert!(marked.blocks(None, at(1000 + 3599), HOUR));
+        assert!(!marked.blocks(None, at(1000 + 3600), HOUR));
+        assert!(
+            !marked.blocks(Some(7), at(1001), HOUR),
+            "a retry is no duplicate"
+        );
+        assert!(marked.blocks(Some(8), at(1001), HOUR));
+    }
+
+    #[test]
+    fn a_message_that_is_still_held_makes_its_successor_a_duplicate() {
+        let held = DedupClaim {
+            job: 7,
+            at: at(1000),
+            is_marked: false,
+        };
+        assert!(held.blocks(None, at(1000 + 30 * 86_400), HOUR));
+        assert!(
+            !held.blocks(None, at(1000 + 31 * 86_400), HOUR),
+            "nothing waits that long"
+        );
+    }
+}

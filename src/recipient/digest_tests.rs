@@ -1,0 +1,224 @@
+use super::*;
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+fn at(minute: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + minute * 60).unwrap()
+}
+
+/// The seed's `new-comment`.
+fn comments() -> DigestType {
+    DigestType {
+        name: "new-comment".to_owned(),
+        template: "activity-digest".to_owned(),
+        category: "product".to_owned(),
+        window: DigestWindow::Fixed(MINUTE * 60),
+        min_items: 3,
+        max_items: 50,
+        overflow: DigestOverflow::Count,
+        below: BelowMinimum::Individual,
+        leading: false,
+        quiet_for: None,
+        dedup_items: false,
+        close_at_items: None,
+        templates: Vec::new(),
+        collects: Collects::All,
+        per_actor: false,
+    }
+}
+
+/// Collects items at some minutes, closes digests when they are due, and returns the messages with
+/// their minutes; an item that goes at once is a single of its minute.
+fn run(kind: &DigestType, minutes: &[i64]) -> Vec<(i64, DigestMessage<i64>)> {
+    let (mut open, mut items, mut messages) = (None::<OpenDigest>, Vec::new(), Vec::new());
+    let last = minutes.iter().max().copied().unwrap_or(0);
+    for minute in 0..last + 10_000 {
+        if let Some(digest) = open.filter(|open| open.closes_at <= at(minute)) {
+            assert_eq!(digest.items, items.len());
+            let closed = kind.close(std::mem::take(&mut items));
+            open = kind.after_close(at(minute)).filter(|_| !closed.is_empty());
+            messages.extend(closed.into_iter().map(|message| (minute, message)));
+        }
+        for item in minutes.iter().filter(|item| **item == minute) {
+            match kind.arrival(open.as_ref(), at(minute), &TimeZone::UTC) {
+                Arrival::Leads(digest) => {
+                    open = Some(digest);
+                    messages.push((minute, DigestMessage::Single(*item)));
+                }
+                Arrival::Joins(digest) => {
+                    open = Some(digest);
+                    items.push(*item);
+                }
+            }
+        }
+    }
+    messages
+}
+
+fn digest(items: &[i64]) -> DigestMessage<i64> {
+    DigestMessage::Digest {
+        items: items.to_vec(),
+        total_count: items.len(),
+        has_more: false,
+    }
+}
+
+#[test]
+fn two_items_go_alone_and_three_as_one() {
+    assert_eq!(
+        run(&comments(), &[0, 7]),
+        [
+            (60, DigestMessage::Single(0)),
+            (60, DigestMessage::Single(7))
+        ]
+    );
+    assert_eq!(
+        run(&comments(), &[0, 30, 59]),
+        [(60, digest(&[0, 30, 59]))],
+        "none is lost by its age"
+    );
+    let together = DigestType {
+        below: BelowMinimum::One,
+        ..comments()
+    };
+    assert_eq!(run(&together, &[4]), [(64, digest(&[4]))]);
+}
+
+#[test]
+fn an_item_after_the_close_is_in_the_next_digest_and_equal_items_all_count() {
+    assert_eq!(
+        run(&comments(), &[0, 0, 0, 60, 61, 62]),
+        [(60, digest(&[0, 0, 0])), (120, digest(&[60, 61, 62]))]
+    );
+}
+
+#[test]
+fn of_sixty_items_fifty_are_shown_and_all_are_counted() {
+    let all: Vec<i64> = (0..60).collect();
+    assert_eq!(
+        comments().close(all.clone()),
+        [DigestMessage::Digest {
+            items: (0..50).collect(),
+            total_count: 60,
+            has_more: true
+        }]
+    );
+    let split = DigestType {
+        overflow: DigestOverflow::Split,
+        ..comments()
+    };
+    let part = |items: std::ops::Range<i64>, has_more| DigestMessage::Digest {
+        items: items.collect(),
+        total_count: 60,
+        has_more,
+    };
+    assert_eq!(split.close(all), [part(0..50, true), part(50..60, false)]);
+    assert_eq!(split.close(Vec::<i64>::new()), []);
+}
+
+#[test]
+fn a_sliding_window_moves_with_each_item_and_ends() {
+    let sliding = DigestType {
+        window: DigestWindow::Sliding {
+            window: MINUTE * 10,
+            max_open: MINUTE * 25,
+        },
+        ..comments()
+    };
+    assert_eq!(run(&sliding, &[0, 8, 15]), [(25, digest(&[0, 8, 15]))]);
+    let often: Vec<i64> = (0..30).step_by(5).collect();
+    assert_eq!(
+        run(&sliding, &often),
+        [
+            (25, digest(&[0, 5, 10, 15, 20])),
+            (35, DigestMessage::Single(25))
+        ]
+    );
+}
+
+#[test]
+fn a_timed_window_ends_by_the_clock_of_the_recipient() {
+    let daily = DigestType {
+        window: DigestWindow::Timed(Expression::parse("0 9 * * *").unwrap()),
+        ..comments()
+    };
+    let now: Timestamp = "2026-06-10T05:00:00Z".parse().unwrap();
+    for (zone, closes) in [
+        ("Europe/Berlin", "2026-06-10T07:00:00Z"),
+        ("Asia/Tokyo", "2026-06-11T00:00:00Z"),
+    ] {
+        let zone = TimeZone::get(zone).unwrap();
+        assert_eq!(daily.closes_at(now, &zone).to_string(), closes);
+    }
+}
+
+#[test]
+fn a_leading_item_goes_at_once_and_is_in_no_digest() {
+    let leading = DigestType {
+        leading: true,
+        min_items: 1,
+        ..comments()
+    };
+    assert_eq!(run(&leading, &[0]), [(0, DigestMessage::Single(0))]);
+    assert_eq!(
+        run(&leading, &[0, 5, 59, 60]),
+        [
+            (0, DigestMessage::Single(0)),
+            (60, digest(&[5, 59])),
+            (60, DigestMessage::Single(60))
+        ]
+    );
+}
+
+#[test]
+fn with_quiet_for_an_item_goes_at_once_only_if_no_message_went_for_so_long() {
+    let backing_off = DigestType {
+        leading: true,
+        quiet_for: Some(MINUTE * 30),
+        min_items: 1,
+        window: DigestWindow::Fixed(MINUTE * 10),
+        ..comments()
+    };
+    assert_eq!(
+        run(&backing_off, &[0, 25, 40, 100]),
+        [
+            (0, DigestMessage::Single(0)),
+            // Within 30 minutes of the first: a window of its own.
+            (35, digest(&[25])),
+            // Within 30 minutes of that digest.
+            (50, digest(&[40])),
+            (100, DigestMessage::Single(100)),
+        ]
+    );
+}
+
+#[test]
+fn a_digest_with_enough_items_closes_early() {
+    let early = DigestType {
+        close_at_items: Some(3),
+        ..comments()
+    };
+    assert_eq!(
+        run(&early, &[0, 10, 20, 30]),
+        [(21, digest(&[0, 10, 20])), (90, DigestMessage::Single(30))]
+    );
+}
+
+#[test]
+fn a_digest_that_may_not_go_out_stays_open_and_collects() {
+    let sliding = DigestType {
+        window: DigestWindow::Sliding {
+            window: MINUTE * 10,
+            max_open: MINUTE * 25,
+        },
+        ..comments()
+    };
+    let Arrival::Joins(mut open) = sliding.arrival(None, at(0), &TimeZone::UTC) else {
+        panic!("it leads");
+    };
+    open.put_off(at(600));
+    let Arrival::Joins(open) = sliding.arrival(Some(&open), at(20), &TimeZone::UTC) else {
+        panic!("it leads");
+    };
+    assert_eq!((open.items, open.closes_at), (2, at(600)));
+}

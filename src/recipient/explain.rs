@@ -1,0 +1,199 @@
+//! The way of a message through its gates, for people.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::digest::Arrival;
+use super::gate::MessageGate;
+use super::gates::MessagePlan;
+
+/// The finding of one gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum GateFinding {
+    Passed,
+    /// The message waits here.
+    Waits,
+    /// The message became an item here.
+    Collected,
+    /// The message ended here.
+    Ended,
+    /// An earlier gate decided.
+    NotReached,
+}
+
+/// A gate with its finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct GateStep {
+    /// The gate, such as `quiet_hours`.
+    pub gate: &'static str,
+    pub finding: GateFinding,
+    /// The rule that decided; empty for none.
+    pub rule: String,
+    /// The end of the wait.
+    pub until: Option<Timestamp>,
+}
+
+/// Returns each gate in its order with its finding.
+pub fn steps(plan: &MessagePlan) -> Vec<GateStep> {
+    let step = |gate: MessageGate| {
+        let (finding, rule, until) = finding(plan, gate);
+        GateStep {
+            gate: gate.as_str(),
+            finding,
+            rule,
+            until,
+        }
+    };
+    MessageGate::ALL.into_iter().map(step).collect()
+}
+
+fn finding(plan: &MessagePlan, gate: MessageGate) -> (GateFinding, String, Option<Timestamp>) {
+    let at = |decides: MessageGate, finding, rule: &str, until| match gate.cmp(&decides) {
+        std::cmp::Ordering::Less => (GateFinding::Passed, String::new(), None),
+        std::cmp::Ordering::Equal => (finding, rule.to_owned(), until),
+        std::cmp::Ordering::Greater => (GateFinding::NotReached, String::new(), None),
+    };
+    match plan {
+        MessagePlan::Send => at(MessageGate::Pool, GateFinding::Passed, "", None),
+        MessagePlan::Held { holds, .. } => match holds.iter().rfind(|hold| hold.gate == gate) {
+            Some(hold) => (GateFinding::Waits, hold.rule.clone(), Some(hold.until)),
+            None if gate == MessageGate::Pool => (GateFinding::NotReached, String::new(), None),
+            None => (GateFinding::Passed, String::new(), None),
+        },
+        MessagePlan::Collected { digest, arrival } => {
+            let until = match arrival {
+                Arrival::Leads(_) => return at(MessageGate::Pool, GateFinding::Passed, "", None),
+                Arrival::Joins(open) => Some(open.closes_at),
+            };
+            at(MessageGate::Digest, GateFinding::Collected, digest, until)
+        }
+        MessagePlan::Ended { gate, rule, .. } => at(*gate, GateFinding::Ended, rule, None),
+        MessagePlan::Refused { rule, reset_at } => {
+            at(MessageGate::Caps, GateFinding::Ended, rule, Some(*reset_at))
+        }
+    }
+}
+
+/// Returns the plan as one sentence.
+pub fn sentence(plan: &MessagePlan) -> String {
+    let named = |rule: &str| match rule {
+        "" => String::new(),
+        rule => format!(" ({rule})"),
+    };
+    match plan {
+        MessagePlan::Send => "passes all gates".to_owned(),
+        MessagePlan::Held { holds, .. } => {
+            let each = holds.iter().map(|hold| {
+                let (gate, rule) = (words(hold.gate), named(&hold.rule));
+                format!("{gate}{rule} until {}", hold.until)
+            });
+            format!("waits for {}", each.collect::<Vec<_>>().join(", then for "))
+        }
+        MessagePlan::Collected { digest, arrival } => match arrival {
+            Arrival::Leads(_) => {
+                format!("goes at once, and those that follow are collected in {digest}")
+            }
+            Arrival::Joins(open) => format!(
+                "is collected in {digest}, with {} items, which closes at {}",
+                open.items, open.closes_at
+            ),
+        },
+        MessagePlan::Ended { gate, reason, rule } => format!(
+            "ended as {} at the gate {}{}",
+            reason.as_str(),
+            gate.as_str(),
+            named(rule)
+        ),
+        MessagePlan::Refused { rule, reset_at } => {
+            format!("is refused by {rule}; there is room at {reset_at}")
+        }
+    }
+}
+
+fn words(gate: MessageGate) -> &'static str {
+    match gate {
+        MessageGate::QuietHours => "quiet hours",
+        MessageGate::Caps => "a cap",
+        gate => gate.as_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipient::gate::UnsentReason;
+    use crate::recipient::gates::GateHold;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_held_message_shows_each_wait_and_what_comes_after() {
+        let hold = |gate, rule: &str, until| GateHold {
+            gate,
+            rule: rule.to_owned(),
+            until: at(until),
+        };
+        let plan = MessagePlan::Held {
+            holds: vec![
+                hold(
+                    MessageGate::QuietHours,
+                    "22:00-08:00 Europe/Berlin",
+                    "2026-06-11T06:00:00Z",
+                ),
+                hold(
+                    MessageGate::Caps,
+                    "per_day 2 per 1d",
+                    "2026-06-11T09:00:00Z",
+                ),
+            ],
+            reserve_s: 0,
+            coalesces: false,
+        };
+        assert_eq!(
+            sentence(&plan),
+            "waits for quiet hours (22:00-08:00 Europe/Berlin) until 2026-06-11T06:00:00Z, \
+             then for a cap (per_day 2 per 1d) until 2026-06-11T09:00:00Z"
+        );
+        let findings: Vec<GateFinding> = steps(&plan).iter().map(|step| step.finding).collect();
+        use GateFinding::{NotReached, Passed, Waits};
+        assert_eq!(
+            findings,
+            [
+                Passed, Passed, Passed, Passed, Passed, Waits, Waits, NotReached
+            ]
+        );
+    }
+
+    #[test]
+    fn a_message_that_ended_shows_the_gate_and_nothing_behind_it() {
+        let plan = MessagePlan::Ended {
+            gate: MessageGate::Preferences,
+            reason: UnsentReason::OptedOut,
+            rule: "the category marketing by sms".to_owned(),
+        };
+        assert_eq!(
+            sentence(&plan),
+            "ended as opted_out at the gate preferences (the category marketing by sms)"
+        );
+        let step = &steps(&plan)[2];
+        assert_eq!(
+            (step.finding, step.rule.as_str()),
+            (GateFinding::Ended, "the category marketing by sms")
+        );
+        assert!(
+            steps(&plan)[3..]
+                .iter()
+                .all(|step| step.finding == GateFinding::NotReached)
+        );
+        assert!(
+            steps(&MessagePlan::Send)
+                .iter()
+                .all(|step| step.finding == GateFinding::Passed)
+        );
+    }
+}

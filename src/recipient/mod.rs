@@ -1,0 +1,20 @@
+//! The recipient: what protects the person who gets messages, as pure functions over rows.
+//!
+//! [`plan`](gates::plan) takes a message through the gates when it is accepted, and
+//! [`verify`](gates::verify) before each attempt. Out of scope: storage, the lanes in which held
+//! messages wait, and the accounts that send them.
+
+pub mod address;
+pub mod canonical;
+pub mod caps;
+pub mod dedup;
+pub mod digest;
+pub mod explain;
+pub mod gate;
+pub mod gates;
+pub mod preferences;
+pub mod presets;
+pub mod profile;
+pub mod quiet;
+pub mod release;
+pub mod rules;
