@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::process::ProcessFixture;
-use crate::support::{eventually, patient_store, stack, unique};
+use crate::support::{eventually, patient_store, poll, stack, unique};
 
 const SOON: Duration = Duration::from_secs(40);
 const THROTTLE: &str = "calibrated";
@@ -156,6 +156,7 @@ async fn work(store: RedisStore, load: Arc<Mutex<f64>>, cost: Arc<Mutex<f64>>) {
     let throttle = Name::new(THROTTLE).unwrap();
     let mut last = Instant::now();
     loop {
+        // Real time: the pace of the asks.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let lanes = vec![LaneRequest {
             want: 1000,
@@ -181,16 +182,13 @@ async fn work(store: RedisStore, load: Arc<Mutex<f64>>, cost: Arc<Mutex<f64>>) {
 
 /// Waits until a process has exited by itself.
 async fn ended(mut child: Child, within: Duration) -> Output {
-    let deadline = Instant::now() + within;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            panic!(
-                "it did not end within {within:?}: {}",
-                printed(&child.wait_with_output().unwrap())
-            );
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let status = poll(within, || std::future::ready(child.try_wait().unwrap())).await;
+    if status.is_none() {
+        let _ = child.kill();
+        panic!(
+            "it did not end within {within:?}: {}",
+            printed(&child.wait_with_output().unwrap())
+        );
     }
     child.wait_with_output().unwrap()
 }
@@ -330,12 +328,10 @@ async fn however_a_test_ends_the_throttle_is_safe() {
             printed(&output)
         );
         let child = rig.start(&["--yes", "--pulse-s", "1200"]);
-        let begun = tokio::time::timeout(Duration::from_secs(8), async {
-            while rig.status().await.knobs.by != calibration::CALIBRATION_ACTOR {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        let begun = poll(Duration::from_secs(8), || async {
+            (rig.status().await.knobs.by == calibration::CALIBRATION_ACTOR).then_some(())
         });
-        if begun.await.is_err() {
+        if begun.await.is_none() {
             // The previous load is rejected.
             let mut child = child;
             let _ = child.kill();

@@ -54,7 +54,6 @@ async fn requests_a_minute_are_shown_for_a_throttle_and_for_a_key_where_the_sett
             (200, &Value::Null),
             "{history}"
         );
-        tokio::time::sleep(Duration::from_millis(300)).await;
         (peak(&history, "refused") > 0.0).then_some(history)
     })
     .await;

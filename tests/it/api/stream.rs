@@ -30,6 +30,7 @@ async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pa
                     .await
                     .unwrap();
                 let wait_s = answer["wait_s"].as_f64().unwrap();
+                // Real time: the wait that the answer names.
                 tokio::time::sleep(Duration::from_secs_f64(wait_s.clamp(0.005, 0.2))).await;
             }
         })

@@ -64,6 +64,7 @@ async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it
             })
             .collect();
         for one in &mut doomed {
+            // Real time: it is aborted anywhere in its first turn.
             tokio::time::sleep(Duration::from_micros(rand::random_range(0..4000))).await;
             one.abort();
         }

@@ -14,7 +14,7 @@ use flyball_fakes::{Fake, FakeOptions, FakeProvider, Latency};
 use serde_json::json;
 
 use crate::docs::{blocks, read};
-use crate::support::{Database, app_environment, database, eventually};
+use crate::support::{Database, app_environment, database, eventually, poll};
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -179,23 +179,23 @@ impl PushFixture {
     /// Waits until the knob is in this range and returns it; on failure prints the last decision.
     async fn comes_to(&self, what: &str, slots: std::ops::RangeInclusive<i64>) -> i64 {
         let begun = Instant::now();
-        while begun.elapsed() < SOON {
+        let came = poll(SOON, || async {
             let knob = self.knob().await;
-            if slots.contains(&knob) {
-                println!(
-                    "{what}: {knob} after {:.0} s; {}",
-                    begun.elapsed().as_secs_f64(),
-                    self.newest().await.reason
-                );
-                return knob;
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        panic!(
-            "{what}: the knob did not come to {slots:?} but is {}: {}",
-            self.knob().await,
-            self.newest().await.reason
+            slots.contains(&knob).then_some(knob)
+        })
+        .await;
+        let reason = self.newest().await.reason;
+        let Some(knob) = came else {
+            panic!(
+                "{what}: the knob did not come to {slots:?} but is {}: {reason}",
+                self.knob().await
+            );
+        };
+        println!(
+            "{what}: {knob} after {:.0} s; {reason}",
+            begun.elapsed().as_secs_f64()
         );
+        knob
     }
 
     fn account(&self) -> &'static str {
@@ -218,6 +218,7 @@ impl PushFixture {
             );
             lines = self.fake.connections().0.max(lines);
             looks += 1;
+            // Real time: the pace of the looks.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let accepted = self.fake.totals(self.account()).accepted - before;
@@ -365,6 +366,7 @@ async fn bad_tokens_do_not_look_like_load() {
     while rejected() < 60 || begun.elapsed() < Duration::from_secs(50) {
         least = least.min(fixture.knob().await);
         assert!(begun.elapsed() < 2 * SOON, "{} rejections", rejected());
+        // Real time: the pace of the looks.
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     println!(

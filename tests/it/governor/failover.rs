@@ -155,6 +155,7 @@ impl Scene {
         let deadline = Instant::now() + LONG;
         while last.0.elapsed() < Duration::from_secs(4) {
             assert!(Instant::now() < deadline, "the rate does not come to rest");
+            // Real time: the rate rests for several turns, each a second apart.
             tokio::time::sleep(Duration::from_millis(100)).await;
             let rate = self.status().await.effective_rps.number();
             if (rate / last.1 - 1.0).abs() > 0.005 {
@@ -183,6 +184,7 @@ impl Scene {
                 if let Ok(Some(status)) = store.status(&throttle()).await {
                     looks.lock().expect("the looks").push(status);
                 }
+                // Real time: the pace of the looks.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         })
@@ -325,7 +327,7 @@ async fn a_leader_that_is_killed_or_asleep_is_followed_without_a_bump_and_never_
         let event = Instant::now();
         scene.turned_by(2).await;
         let took = event.elapsed();
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        scene.fixture.turns_of_governor("governed", 2).await;
         watch.abort();
         scene.keeps_the_rate("killed", before, took);
         scene.only_the_newest_term_wrote("killed").await;
@@ -343,7 +345,7 @@ async fn a_leader_that_is_killed_or_asleep_is_followed_without_a_bump_and_never_
             .process
             .logged_any(&["no longer leads the governor", "resting"], LONG)
             .await;
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        scene.fixture.turns_of_governor("governed", 2).await;
         watch.abort();
         scene.keeps_the_rate("asleep", before, took);
         scene.only_the_newest_term_wrote("asleep").await;
@@ -374,7 +376,7 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
             .await;
         first.ways(from, Way::Open);
         // Its delayed requests arrive now.
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        scene.fixture.turns_of_governor("governed", 3).await;
         watch.abort();
         scene.keeps_the_rate(case, before, took);
         scene.only_the_newest_term_wrote(case).await;
@@ -395,7 +397,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         let (first, second, before) = scene.governed_by_the_first().await;
         let watch = scene.watch();
         first.ways(&[Part::Prometheus], Way::Hung);
-        // Shorter than `stale_hold_s`.
+        // Real time: half of `stale_hold_s`, for which the rate stays.
         tokio::time::sleep(Duration::from_secs(6)).await;
         watch.abort();
         scene.keeps_the_rate("without Prometheus", before, Duration::ZERO);

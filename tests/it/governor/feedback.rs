@@ -156,6 +156,7 @@ async fn answer(side: u32, nth: u32) -> Outcome {
         error: "429".to_owned(),
     };
     let is_slow = side == Side::Slow as u32 || side == Side::Tail as u32 && nth.is_multiple_of(10);
+    // Real time: the latency of an answer, which the governor reads.
     tokio::time::sleep(Duration::from_millis(if is_slow { 800 } else { 20 })).await;
     match side {
         side if side == Side::RefusesAll as u32 => refused(),

@@ -156,6 +156,7 @@ async fn watch(store: RedisStore, seen: Arc<Mutex<Vec<(u64, f64)>>>) {
                 .unwrap()
                 .push((term, status.effective_rps.number()));
         }
+        // Real time: the pace of the looks.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -61,6 +61,7 @@ async fn lateness(mut over: tokio::sync::oneshot::Receiver<()>) -> f64 {
     let (mut all, mut late) = (0.0, 0.0);
     while over.try_recv().is_err() {
         let begun = Instant::now();
+        // Real time: how late the machine wakes is what is measured.
         tokio::time::sleep(Duration::from_millis(10)).await;
         all += 1.0;
         late += if begun.elapsed() > Duration::from_millis(11) + LATE {
@@ -132,8 +133,10 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
                 * (WARM_S + WHOLE_S + FOUND_WITHIN_S + WATCHED_S) as usize,
         )
         .await;
+    // Real time: the rate of messages is measured.
     tokio::time::sleep(Duration::from_secs(WARM_S)).await;
     let (warm, warm_at) = (fixture.counted(), Instant::now());
+    // Real time: the same.
     tokio::time::sleep(Duration::from_secs(WHOLE_S)).await;
     let (whole, halved_at) = (fixture.counted(), Instant::now());
     let whole_used =

@@ -65,6 +65,7 @@ impl SlotsFixture {
             async move {
                 let open = side.open.fetch_add(1, Ordering::SeqCst) + 1;
                 let _open = Open(&side.open);
+                // Real time: the latency of an answer, which grows with the open calls.
                 tokio::time::sleep(Duration::from_millis(
                     u64::from(open) * side.each_ms.load(Ordering::SeqCst),
                 ))

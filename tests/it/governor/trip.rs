@@ -187,6 +187,7 @@ impl Flow {
                 Instant::now() < deadline,
                 "tokens are granted all the time: {status:?}"
             );
+            // Real time: the pace of the looks, by which grants are dated.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let after = |us: i64| (us - rose_us).max(0) as f64 / 1e6;
@@ -226,6 +227,7 @@ async fn spend(store: LeasedStore, spent_us: Arc<AtomicI64>, stop: Arc<AtomicBoo
         if store.acquire(&ask).await.lanes[0].granted > 0 {
             spent_us.store(now_us(), Ordering::SeqCst);
         }
+        // Real time: the pace of the asks.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -246,7 +248,8 @@ async fn a_load_that_rises_stops_four_workers_which_drain_and_begin_again_when_i
     })
     .await;
     let (calls, used) = (flow.fixture.target.calls().len(), flow.status().await.used);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Between two turns, a second apart, each worker asks twice.
+    flow.fixture.turns_of_governor("flow", 2).await;
     assert_eq!(
         flow.fixture.target.calls().len(),
         calls,
@@ -300,6 +303,7 @@ async fn bench_trips() {
         let flow = Flow::new().await;
         flow.flows().await;
         flow.is_known_to_be_quiet().await;
+        // Real time: the load rises anywhere between two ticks.
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..1000))).await;
         let trip = flow.trip(HIGH).await;
         println!("{n}: {trip:.3?}");

@@ -372,6 +372,7 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
                 };
                 while !answer.load(Ordering::SeqCst) {
                     context.throttles.acquire(&ask).await;
+                    // Real time: often enough that most asks find tokens of the last one's lease.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 context.report_cost(12.0);

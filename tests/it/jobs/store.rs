@@ -151,11 +151,20 @@ async fn producers_ring_only_while_a_dispatcher_sleeps() {
     enqueue_one(&queue, http()).await;
     queue.fall_asleep().await.unwrap();
     enqueue_one(&queue, http()).await;
+    sqlx::query("select pg_notify('flyball', 'marker')")
+        .execute(&queue.pool)
+        .await
+        .unwrap();
 
-    listener.recv().await.unwrap();
+    let rung = listener.recv().await.unwrap();
 
-    let second = tokio::time::timeout(Duration::from_millis(200), listener.recv()).await;
-    assert!(second.is_err(), "only the enqueue during the sleep rang");
+    assert_ne!(rung.payload(), "marker");
+    let next = listener.recv().await.unwrap();
+    assert_eq!(
+        next.payload(),
+        "marker",
+        "only the enqueue during the sleep rang"
+    );
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use sqlx::Row;
 
 use crate::support::app::{RUNNER, RunningApp};
 use crate::support::sms_pool::{self, sid};
-use crate::support::{database, eventually, redis_prefix, stack};
+use crate::support::{database, eventually, poll, redis_prefix, stack};
 
 const SOON: Duration = Duration::from_secs(180);
 
@@ -76,10 +76,10 @@ impl SmsFixture {
     }
 
     async fn all(&self, state: &str, many: i64) {
-        let asked = eventually("messages", 2 * SOON, || async {
+        let asked = poll(SOON, || async {
             (self.in_state(state).await == many).then_some(())
         });
-        if tokio::time::timeout(SOON, asked).await.is_err() {
+        if asked.await.is_none() {
             let found = self.found().await;
             panic!("not {many} messages {state} within {SOON:?}: {found}");
         }
@@ -497,14 +497,19 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
     );
     fixture.fake.suspend(&sid(1), false);
     // A probe needs a message.
-    eventually("a closed breaker", SOON, || async {
-        fixture.send(2, json!({})).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        fixture
-            .changes()
-            .await
-            .contains(&("account_1".to_owned(), "closed".to_owned()))
-            .then_some(())
+    let mut sent = 10;
+    eventually("a closed breaker", SOON, || {
+        sent += 2;
+        let fixture = &fixture;
+        async move {
+            fixture.send(2, json!({})).await;
+            fixture.all("sent", sent).await;
+            fixture
+                .changes()
+                .await
+                .contains(&("account_1".to_owned(), "closed".to_owned()))
+                .then_some(())
+        }
     })
     .await;
     fixture.program.stop().await;

@@ -7,8 +7,10 @@ use flyball::app::Roles;
 use flyball_fakes::{Fake, FakeOptions, FakeProvider, WindowQuota};
 
 use crate::support::app::RunningApp;
+use crate::support::eventually;
 use crate::support::sms_pool::{self, sid};
 
+const SOON: Duration = Duration::from_secs(60);
 const ACCOUNTS: usize = 6;
 /// The quota of each account per second, which nothing tells.
 const QUOTA: f64 = 20.0;
@@ -53,6 +55,7 @@ impl SlotsFixture {
                 .await
                 .unwrap();
             sum += (held - self.fake.under_way() as i64).max(0) as f64;
+            // Real time: the pace of the samples.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         sum / SAMPLES as f64
@@ -70,6 +73,7 @@ async fn messages_for_accounts_at_their_limit_wait_in_the_queue_and_not_in_slots
     fixture
         .send((QUOTA * ACCOUNTS as f64) as usize * (LEARNED_S as usize + 20))
         .await;
+    // Real time: the pool learns from refusals within the windows of the provider.
     tokio::time::sleep(Duration::from_secs(LEARNED_S)).await;
     let before = fixture.fake.totals_of_all();
 
@@ -98,7 +102,12 @@ async fn messages_for_accounts_that_are_all_paused_hold_no_slot() {
         fixture.fake.set_quota(&sid(n), Some(quota))
     });
     fixture.send(1000).await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    let all = ACCOUNTS as u64;
+    eventually("each account is paused", SOON, || async {
+        let totals = fixture.fake.totals_of_all();
+        (totals.accepted == all && totals.refused >= all).then_some(())
+    })
+    .await;
 
     let waiting = fixture.waiting().await;
 

@@ -69,7 +69,7 @@ async fn a_server_that_cuts_connections_gets_exactly_one_request_for_each_attemp
             if cut == 3 {
                 break;
             }
-            // A connection returns to the pool a moment after its answer was read.
+            // Real time: a connection returns to the pool a moment after its answer was read.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(cut, 3);
@@ -102,9 +102,9 @@ async fn a_kept_connection_that_the_server_has_closed_costs_no_attempt_and_no_se
     for _ in 0..JOBS {
         let outcome = run_until(&handler, json!({"url": url}), CancellationToken::new()).await;
         assert_eq!(outcome, Outcome::Done);
-        // The close reaches the client before the next request is sent; a request that crosses it
-        // on the wire is ambiguous.
         was_closed.recv().await.unwrap();
+        // Real time: the close reaches the client before the next request is sent; a request that
+        // crosses it on the wire is ambiguous.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
@@ -142,7 +142,7 @@ async fn connections_are_used_again() {
         if *accepted.lock().unwrap() < sent {
             return;
         }
-        // A connection returns to the pool a moment after its answer was read.
+        // Real time: a connection returns to the pool a moment after its answer was read.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("each request had a connection of its own");

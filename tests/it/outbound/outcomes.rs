@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{Server, handler, job, run, run_job, run_until};
+use crate::support::eventually;
 
 #[tokio::test]
 async fn a_request_arrives_as_it_was_written() {
@@ -339,11 +340,10 @@ async fn a_job_that_must_not_run_twice_is_not_handed_back_once_it_was_sent() {
 }
 
 async fn until(is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it did not come to pass");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("it comes to pass", Duration::from_secs(30), || async {
+        is_so().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

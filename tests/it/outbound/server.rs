@@ -1,7 +1,6 @@
 //! A real server that fails on request, and the handler that calls it.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -70,8 +69,8 @@ pub async fn answer(
     match what.as_str() {
         "ok" => "fine".into_response(),
         "slow" => {
-            tokio::time::sleep(Duration::from_secs(30)).await;
-            "late".into_response()
+            std::future::pending::<()>().await;
+            "never".into_response()
         }
         "limit" => (
             StatusCode::TOO_MANY_REQUESTS,

@@ -293,12 +293,12 @@ async fn a_turned_knob_acts_within_a_second_in_both_directions() {
     .await;
 
     hands.turn("0");
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let stopped_at = index.sent();
     eventually("the note says that it is stopped", SOON, || async {
         hands.note().contains("is stopped").then_some(())
     })
     .await;
+    let stopped_at = index.sent();
+    hands.refusals.again("reindex", "").await;
     assert_eq!(index.sent(), stopped_at);
 
     hands.turn("500");
@@ -359,6 +359,7 @@ async fn a_stopped_handler_leaves_its_cursor_and_the_next_one_goes_on_from_it() 
     let next = Hands {
         cancelled: Default::default(),
         throttles: hands.throttles.clone(),
+        refusals: hands.refusals.clone(),
         checkpoints: hands.checkpoints.clone(),
     };
     next.turn("-1");
@@ -403,6 +404,7 @@ async fn killed_ten_times_at_any_moment_it_still_stores_every_document() {
             _ => Mood::Good,
         }));
         let task = start(N, &url, &hands, json!({}));
+        // Real time: it is killed at any moment.
         tokio::time::sleep(Duration::from_millis(rand::random_range(50..1_400))).await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
@@ -455,11 +457,22 @@ async fn documents_are_sent_only_some_seconds_of_the_rate_beyond_the_oldest_one_
         json!({"batch_docs": 500, "concurrency": 8}),
     );
 
-    // Long enough for 4,000 documents.
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    // The tries of the oldest one are ever further apart: after some hundred documents, far enough
+    // for hundreds more.
+    let (mut newest, mut tries) = (0, 0);
+    eventually("nothing is sent between two tries", SOON, || {
+        let (now, tried) = (
+            index.ids().last().copied(),
+            index.times_sent().get("1").copied(),
+        );
+        if now.unwrap_or(0) > newest {
+            (newest, tries) = (now.unwrap_or(0), tried.unwrap_or(0));
+        }
+        std::future::ready((newest > 300 && tried.unwrap_or(0) >= tries + 2).then_some(()))
+    })
+    .await;
 
     task.abort();
-    let newest = *index.ids().last().unwrap();
     // Eight requests of a tenth of a second, and three seconds.
     assert!(
         newest <= 8 * 50 + 3 * 500,

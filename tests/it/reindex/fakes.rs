@@ -20,6 +20,8 @@ use flyball::throttle::{MemoryStore, Name};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::support::observed_store::Refusals;
+
 // === An index that speaks _bulk ===
 
 /// The index's reaction to its next request.
@@ -275,6 +277,8 @@ impl Checkpoints for Memory {
 /// A throttle in memory, a checkpoint in memory, a token to cancel.
 pub struct Hands {
     pub throttles: Arc<MemoryStore>,
+    /// The handler's asks that were refused.
+    pub refusals: Refusals,
     pub checkpoints: Arc<Memory>,
     pub cancelled: CancellationToken,
 }
@@ -289,6 +293,7 @@ impl Hands {
         let clock = || jiff::Timestamp::now().as_microsecond();
         let hands = Self {
             throttles: Arc::new(MemoryStore::new(Arc::new(clock))),
+            refusals: Refusals::default(),
             checkpoints: Arc::default(),
             cancelled: CancellationToken::new(),
         };
@@ -305,7 +310,7 @@ impl Hands {
         Context::new(
             Arc::new((&job(Value::Null)).into()),
             self.cancelled.clone(),
-            self.throttles.clone(),
+            self.refusals.of(self.throttles.clone()),
             self.checkpoints.clone(),
         )
     }

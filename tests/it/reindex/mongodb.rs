@@ -325,6 +325,7 @@ async fn changes_during_and_after_the_scan_are_followed_until_the_index_is_the_c
     let again = Hands {
         cancelled: tokio_util::sync::CancellationToken::new(),
         throttles: hands.throttles.clone(),
+        refusals: hands.refusals.clone(),
         checkpoints: hands.checkpoints.clone(),
     };
     let running = start(&server, &url, &again, follow).await;

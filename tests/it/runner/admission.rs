@@ -1,7 +1,6 @@
 //! Messages of tenants wait in admission lanes, and are released from them without being claimed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use flyball::jobs::{CancelAnswer, Job, NewJob, Outcome, State};
 use flyball::throttle::Name;
@@ -63,9 +62,10 @@ impl Tenants {
         .await
     }
 
-    /// The jobs that ran, after a while in which more would have run.
-    async fn after_a_while(&self) -> Vec<i64> {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    /// Returns the jobs that ran, after a module was refused more.
+    async fn all_of(&self, module: &str) -> Vec<i64> {
+        let refusals = &self.fixture.refusals;
+        refusals.again("notify:acme", module).await;
         self.ran.lock().unwrap().clone()
     }
 
@@ -84,7 +84,7 @@ async fn those_over_the_limit_wait_and_go_by_priority_then_order_when_it_is_rais
     let normal = tenants.send("web", 2, 2).await;
     let high = tenants.send("web", 1, 2).await;
     let worker = tenants.fixture.worker(quick()).await;
-    assert_eq!(tenants.after_a_while().await, Vec::<i64>::new());
+    assert_eq!(tenants.all_of("web").await, Vec::<i64>::new());
 
     let limit = async |most: &str| {
         let knobs = [("rps", "-1"), ("windows", "100/600"), ("key_windows", most)];
@@ -92,7 +92,7 @@ async fn those_over_the_limit_wait_and_go_by_priority_then_order_when_it_is_rais
     };
     limit("3/600").await;
     tenants.until_ran(3).await;
-    let mut ran = tenants.after_a_while().await;
+    let mut ran = tenants.all_of("web").await;
     ran.sort_unstable();
     assert_eq!(ran, [normal[0], high[0], high[1]]);
     assert_eq!(tenants.left("web").await, (97.0, 0.0));
@@ -108,7 +108,7 @@ async fn those_over_the_limit_wait_and_go_by_priority_then_order_when_it_is_rais
     assert_eq!(cancelled, CancelAnswer::Cancelled);
     limit("4/600").await;
     assert_eq!(tenants.until_ran(4).await.last(), Some(&low[0]));
-    assert_eq!(tenants.after_a_while().await.len(), 4);
+    assert_eq!(tenants.all_of("web").await.len(), 4);
     worker.stop().await;
 }
 
@@ -126,7 +126,8 @@ async fn each_module_has_its_limit_and_the_tenant_has_one_over_all() {
     let shop = tenants.send("shop", 2, 20).await;
 
     tenants.until_ran(6).await;
-    let ran = tenants.after_a_while().await;
+    tenants.all_of("web").await;
+    let ran = tenants.all_of("shop").await;
 
     let of = |ids: &[i64]| ran.iter().filter(|id| ids.contains(id)).count();
     assert_eq!(ran.len(), 6, "the limit of the tenant, over both workers");
@@ -171,7 +172,9 @@ async fn critical_ones_go_at_once_and_count_and_have_a_limit_of_their_own() {
     let critical = tenants.send("web", 0, 7).await;
 
     tenants.until_ran(7).await;
-    let ran = tenants.after_a_while().await;
+    let refusals = &tenants.fixture.refusals;
+    refusals.again("notify-critical:acme", "").await;
+    let ran = tenants.all_of("web").await;
     assert_eq!(ran.len(), 7, "two normal ones and five critical ones");
     let urgent: Vec<i64> = critical[..5].to_vec();
     assert!(urgent.iter().all(|id| ran.contains(id)));

@@ -45,6 +45,7 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
     kinds.register_fn("step", move |_: Job, _: Context| {
         counted.fetch_add(1, Ordering::SeqCst);
         async {
+            // Real time: jobs that last a while are running when a server ends.
             tokio::time::sleep(Duration::from_millis(20)).await;
             Outcome::Done
         }
@@ -83,6 +84,7 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
         })
         .await;
         servers.stop(part).unwrap();
+        // Real time: the server is away for longer than a call waits for it.
         tokio::time::sleep(Duration::from_millis(700)).await;
         servers.start(part).unwrap();
     }

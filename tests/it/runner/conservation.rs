@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
 use crate::support::process::{Gate, Process, ProcessFixture, postmaster};
 use crate::support::proxy::Proxy;
-use crate::support::{PROGRAM, eventually, patient_store, redis_prefix};
+use crate::support::{PROGRAM, eventually, patient_store, poll, redis_prefix};
 
 pub const SOON: Duration = Duration::from_secs(90);
 
@@ -127,7 +127,7 @@ async fn storm(span: Duration) {
                 processes[victim] = start(victim);
                 usize::from(lives)
             }
-            Blow::Sleep => sleep(&fixture, &processes).await,
+            Blow::Sleep => suspend(&fixture, &processes).await,
             Blow::Crash => crash(&fixture, &data, !hits.contains_key("Crash")).await,
             Blow::Terminate => {
                 let mut terminated = 0;
@@ -138,6 +138,7 @@ async fn storm(span: Duration) {
                         .fetch_one(fixture.pool())
                         .await
                         .unwrap_or(0) as usize;
+                    // Real time: the blow hits for a second.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 terminated
@@ -146,12 +147,14 @@ async fn storm(span: Duration) {
                 let before = proxy.broken();
                 for _ in 0..5 {
                     proxy.cut();
+                    // Real time: a cut hits what was connected again after the last one.
                     tokio::time::sleep(Duration::from_millis(150)).await;
                 }
                 proxy.broken() - before
             }
         };
         *hits.entry(format!("{blow:?}")).or_default() += hit;
+        // Real time: between two blows jobs get through.
         tokio::time::sleep(Duration::from_millis(300)).await;
         for (place, process) in processes.iter_mut().enumerate() {
             // A process that fails to start exits with an error and is started again; a working one
@@ -177,18 +180,13 @@ async fn storm(span: Duration) {
     let looks = auditor.await.unwrap();
 
     let last = Mutex::new(None);
-    let settled = tokio::time::timeout(SOON, async {
-        loop {
-            let ledger = Ledger::look(fixture.pool()).await;
-            *last.lock().unwrap() = ledger;
-            match ledger.filter(|ledger| ledger.waiting() == 0) {
-                Some(settled) => return settled,
-                None => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
+    let settled = poll(SOON, || async {
+        let ledger = Ledger::look(fixture.pool()).await;
+        *last.lock().unwrap() = ledger;
+        ledger.filter(|ledger| ledger.waiting() == 0)
     })
     .await
-    .unwrap_or_else(|_| panic!("jobs still wait: {:?}", last.lock().unwrap()));
+    .unwrap_or_else(|| panic!("jobs still wait: {:?}", last.lock().unwrap()));
     late += processes.iter().map(refusals).sum::<usize>();
     let lost: i64 = fixture
         .count("select count(*) from flyball.attempt where outcome = 'lost'")
@@ -239,7 +237,7 @@ async fn storm(span: Duration) {
 /// Suspends a process that holds a job until others have taken over the job. Returns the number of
 /// its late results that were rejected; 0 if the process did not know of the job because the answer
 /// to its claim was lost.
-pub async fn sleep(fixture: &ProcessFixture, processes: &[Process]) -> usize {
+async fn suspend(fixture: &ProcessFixture, processes: &[Process]) -> usize {
     // Calls wait at the gate, so a running job still runs when its process is suspended.
     fixture.target.gate(Gate::Closed);
     let holds = "select distinct w.pid from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.stopped_at is null";
@@ -267,12 +265,10 @@ pub async fn sleep(fixture: &ProcessFixture, processes: &[Process]) -> usize {
     .await;
     let before = refusals(sleeper);
     sleeper.signal(Signal::CONT);
-    for _ in 0..100 {
-        if refusals(sleeper) > before {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    poll(Duration::from_secs(10), || async {
+        (refusals(sleeper) > before).then_some(())
+    })
+    .await;
     refusals(sleeper) - before
 }
 
@@ -302,6 +298,7 @@ async fn crash(fixture: &ProcessFixture, data: &str, whole: bool) -> usize {
         if let Some(backend) = backend.ok().and_then(Pid::from_raw) {
             killed += usize::from(kill_process(backend, Signal::KILL).is_ok());
         }
+        // Real time: the server notices the death of a backend a moment later.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     eventually("Postgres is back", SOON, || async {
@@ -376,6 +373,7 @@ async fn produce(
         if let Some(any) = any {
             let _ = fixture.queue.cancel(any).await;
         }
+        // Real time: the pace of the producer.
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
 }
@@ -389,6 +387,7 @@ async fn audit(fixture: Arc<ProcessFixture>, stop: Arc<AtomicBool>) -> usize {
             ledger.assert_conserved();
             looks += 1;
         }
+        // Real time: the pace of the looks.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     looks

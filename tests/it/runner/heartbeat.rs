@@ -98,11 +98,15 @@ async fn a_worker_whose_connections_for_heartbeats_cannot_be_had_beats_on_the_ot
         .connect_lazy_with(good.clone().port(1));
     fixture.fixture.queue = Queue::new(pool.clone());
     pool.set_connect_options(good);
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(3);
     let worker = fixture.worker(Config { ttl, ..quick() }).await;
     let identity = worker.id();
 
-    tokio::time::sleep(ttl * 2).await;
+    eventually("heartbeats beyond two times to live", SOON, || async {
+        let lived_s = fixture.heartbeat_s(&worker).await;
+        (lived_s > 2.0 * ttl.as_secs_f64()).then_some(())
+    })
+    .await;
 
     let id = fixture.enqueue("noop", "fast", "", 1).await[0];
     fixture.until(id, State::Completed).await;

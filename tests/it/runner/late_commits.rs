@@ -49,6 +49,7 @@ impl Works {
                 .entry(job.id)
                 .or_insert_with(Instant::now);
             async {
+                // Real time: jobs that last a while keep all slots in use.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Outcome::Done
             }
@@ -120,6 +121,7 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
                     slowest = slowest.max(asked_at.elapsed());
                     enqueued += jobs.len();
                 }
+                // Real time: the pace of the producer.
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }
             (enqueued, slowest)
@@ -146,6 +148,7 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
                     .unwrap(),
             );
         }
+        // Real time: looks for new jobs reach back two seconds; a longer transaction is the subject.
         tokio::time::sleep(open_for).await;
         open.commit().await.unwrap();
         let committed = Instant::now();

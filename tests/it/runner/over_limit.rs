@@ -230,7 +230,9 @@ async fn a_throttle_that_is_stopped_drops_nothing_and_one_that_waits_keeps_every
         (fixture.ran.lock().unwrap().len() == 2).then_some(())
     })
     .await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    for throttle in ["calendar", "patient"] {
+        fixture.refusals.again(throttle, "ann").await;
+    }
 
     assert_eq!(*fixture.ran.lock().unwrap(), patient[..2]);
     assert_eq!(fixture.waiting().await, 6);

@@ -221,8 +221,9 @@ async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
 
     fixture.redis("HSET {}throttle:default:knobs rps 0").await;
     let stopped = Instant::now();
-    // A second to notice the change, and long enough to fill a bucket, if that were to happen.
     let looked = stopped + Duration::from_millis(3000);
+    // Real time: a second to notice the change, and long enough to fill a bucket, if that were to
+    // happen.
     tokio::time::sleep_until(looked.into()).await;
     let after_stop = fixture
         .target

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::NewJob;
+use flyball::throttle::{Name, RedisStore, Store};
 use rustix::process::Signal;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -75,13 +76,14 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere_within_its_time_to_live_plus_
 async fn what_a_killed_worker_held_of_a_limit_is_free_when_its_word_lapses() {
     let fixture = ProcessFixture::new("rps = -1\nconcurrency = 1").await;
     fixture.target.gate(Gate::ClosedToTheFirst);
-    let mut doomed = fixture.serve();
+    // Its one slot is in use, so that everything else goes to the other worker.
+    let mut doomed = fixture.serve_with(&[], &[("FLYBALL_CONCURRENCY", "1")]);
     let first = fixture.enqueue("job", 1).await;
     fixture.target.called(1, SOON).await;
     let other = fixture.serve();
     other.worker_started().await;
     let second = fixture.enqueue("more", 1).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    fixture.markers().await;
     assert_eq!(
         fixture.target.calls().len(),
         1,
@@ -354,9 +356,11 @@ async fn a_worker_that_is_killed_while_it_admits_messages_leaves_each_in_one_lan
     let send = "select flyball.as_tenant('acme', 'web');
         select flyball.notify_many(jsonb_agg(jsonb_build_object('pool', 'nowhere', 'channel', 'email', 'to', 'a@b.c')))
         from generate_series(1, 30)";
-    let released = async || -> i64 {
-        let sql = "select count(*) from flyball.ready r join flyball.job j on j.id = r.job_id where r.lane_id = j.lane_id";
+    let released = async |tenant: &str| -> i64 {
+        let sql = "select count(*) from flyball.ready r join flyball.job j on j.id = r.job_id
+            where r.lane_id = j.lane_id and j.tenant = $1";
         sqlx::query_scalar(sql)
+            .bind(tenant)
             .fetch_one(fixture.pool())
             .await
             .unwrap()
@@ -369,7 +373,8 @@ async fn a_worker_that_is_killed_while_it_admits_messages_leaves_each_in_one_lan
             .unwrap();
         transaction.commit().await.unwrap();
         eventually("some are released", SOON, || async {
-            (released().await > (round - 1) * 8 || released().await >= 130).then_some(())
+            (released("acme").await > (round - 1) * 8 || released("acme").await >= 130)
+                .then_some(())
         })
         .await;
         if round % 3 == 0 {
@@ -378,14 +383,36 @@ async fn a_worker_that_is_killed_while_it_admits_messages_leaves_each_in_one_lan
             doomed.worker_started().await;
         }
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let pages = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    let limit = Name::new("notify:acme").unwrap();
+    eventually("the module has used up its limit", SOON, || async {
+        let usage = pages.window_usage(&limit, "web").await.ok()??;
+        (usage.key[0].left() == 0.0).then_some(())
+    })
+    .await;
+    // What is admitted after that comes before a message of another tenant.
+    for nth in 1..=2 {
+        sqlx::raw_sql(
+            "select flyball.as_tenant('other', 'web');
+             select flyball.notify_many('[{\"pool\": \"nowhere\", \"channel\": \"email\", \"to\": \"a@b.c\"}]')",
+        )
+        .execute(fixture.pool())
+        .await
+        .unwrap();
+        eventually("the other tenant's message is released", SOON, || async {
+            (released("other").await == nth).then_some(())
+        })
+        .await;
+    }
 
-    let now = released().await;
+    let now = released("acme").await;
 
     assert!(now > 0 && now <= 150, "{now} of 300 within a minute");
     let (accepted, places, distinct): (i64, i64, i64) = sqlx::query_as(WHERE)
         .fetch_one(fixture.pool())
         .await
         .unwrap();
-    assert_eq!((accepted, places, distinct), (300, 300, 300));
+    assert_eq!((accepted, places, distinct), (302, 302, 302));
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, PgPool};
 
-use crate::support::{Database, database};
+use crate::support::{Database, database, eventually};
 
 const FENCE: i64 = 4242;
 
@@ -148,7 +148,18 @@ async fn a_due_job_stands_behind_no_campaign_of_another_throttle_or_priority_and
         }])
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    let later = [critical, equal, lowest, urgent_of_its_own, failed];
+    eventually("all five are due", Duration::from_secs(20), || async {
+        let due =
+            "select count(*) from flyball.scheduled where job_id = any($1) and run_at <= now()";
+        let due: i64 = sqlx::query_scalar(due)
+            .bind(&later[..])
+            .fetch_one(pool)
+            .await
+            .unwrap();
+        (due == 5).then_some(())
+    })
+    .await;
 
     first_rounds(&queue).await;
 
@@ -199,6 +210,7 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
                     };
                     moved += promoted.jobs;
                     if !promoted.more {
+                        // Real time: the other promoter that has the rest moves it meanwhile.
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                     if number(queue.pool.pool(), "select count(*) from flyball.scheduled").await

@@ -223,6 +223,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
         .await
         .unwrap();
     assert_eq!(status, 201, "jobs are accepted without Redis");
+    // Real time: a second to notice that Redis is away, and two in which calls would show.
     tokio::time::sleep_until((stopped + Duration::from_secs(3)).into()).await;
     let while_away = fixture
         .target

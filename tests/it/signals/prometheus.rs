@@ -309,7 +309,7 @@ async fn an_expression_is_dated_by_its_oldest_sample() {
 #[tokio::test]
 async fn a_probe_reads_its_metric_and_gives_up_after_half_a_second() {
     let slow = || async {
-        tokio::time::sleep(Duration::from_secs(30)).await;
+        std::future::pending::<()>().await;
         "load 1\n"
     };
     let app = axum::Router::new()

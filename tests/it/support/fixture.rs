@@ -9,6 +9,7 @@ use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{Change, Name, Store};
 use prometheus_client::registry::Registry;
 
+use super::observed_store::Refusals;
 use super::{Database, database, eventually, patient_store, redis_prefix};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -18,6 +19,8 @@ pub struct Fixture {
     pub database: Database,
     pub queue: Queue,
     pub store: Arc<dyn Store>,
+    /// The asks of workers on `store` that were refused.
+    pub refusals: Refusals,
     /// The key prefix in the Redis of this test run.
     pub prefix: String,
 }
@@ -39,10 +42,12 @@ impl Fixture {
         let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))
             .await
             .expect("the database");
+        let refusals = Refusals::default();
         Self {
             database,
             queue,
-            store,
+            store: refusals.of(store),
+            refusals,
             prefix: String::new(),
         }
     }
@@ -74,6 +79,28 @@ impl Fixture {
     pub async fn enqueue_many(&self, job: NewJob, count: usize) -> Vec<i64> {
         let made = self.queue.enqueue(&vec![job; count]).await.expect("jobs");
         made.iter().map(|one| one.id).collect()
+    }
+
+    /// Waits until a worker has sent two more heartbeats. It had the answer to the first before it
+    /// sent the second.
+    pub async fn beats(&self, worker: &Worker) {
+        for _ in 0..2 {
+            let last = self.heartbeat_s(worker).await;
+            eventually("a heartbeat", SOON, || async {
+                (self.heartbeat_s(worker).await > last).then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Returns the time of a worker's last heartbeat, in seconds since it registered.
+    pub async fn heartbeat_s(&self, worker: &Worker) -> f64 {
+        let sql = "select extract(epoch from heartbeat_at - started_at)::float8 from flyball.worker where id = $1";
+        sqlx::query_scalar(sql)
+            .bind(worker.id())
+            .fetch_one(&self.queue.pool)
+            .await
+            .expect("the worker")
     }
 
     pub async fn state(&self, id: i64) -> State {

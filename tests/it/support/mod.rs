@@ -14,6 +14,7 @@ pub mod counterparts;
 pub mod exporter;
 pub mod fixture;
 pub mod ledger;
+pub mod observed_store;
 pub mod pgbouncer;
 pub mod process;
 pub mod proxy;
@@ -21,6 +22,9 @@ pub mod redis_cluster;
 pub mod redis_server;
 pub mod sms_pool;
 pub mod timeline;
+pub mod waiting;
+
+pub use waiting::{eventually, poll};
 
 use flyball::throttle::{Name, RedisStore, Store};
 use std::collections::BTreeMap;
@@ -289,32 +293,6 @@ pub async fn patient_store(prefix: &str) -> RedisStore {
     })
     .await;
     store
-}
-
-/// Polls `f` until it returns `Some`: every 20 ms in the first second, then every 100 ms. Panics
-/// with `what` after `within`.
-///
-/// Many tests poll a database at the same time; polling more often would slow down the code under
-/// test.
-pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut f: F) -> T
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Option<T>>,
-{
-    let asked = async {
-        let mut pause = Duration::from_millis(20);
-        loop {
-            if let Some(answer) = f().await {
-                return answer;
-            }
-            tokio::time::sleep(pause).await;
-            pause = pause.mul_f64(1.1).min(Duration::from_millis(100));
-        }
-    };
-    match tokio::time::timeout(within, asked).await {
-        Ok(answer) => answer,
-        Err(_) => panic!("{what}: not within {within:?}"),
-    }
 }
 
 /// Reports that the calling test is skipped on this machine. The line bypasses output capture so

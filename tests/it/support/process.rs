@@ -17,13 +17,16 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use super::{Database, PROGRAM, database, eventually, redis_prefix, stack};
+use super::{Database, PROGRAM, database, eventually, poll, redis_prefix, stack};
 
 /// The time to live of the workers under test: the minimum.
 pub const TTL: Duration = Duration::from_secs(3);
 
 /// The name of the settings file, without `.toml` so that it is not read as a knobs file.
 const SETTINGS: &str = "settings";
+
+/// The path of calls that the server neither records nor holds at the gate.
+const MARKER: &str = "marker";
 
 /// The resources shared by the processes of one test: a database, a Redis prefix, knobs, and an
 /// HTTP server.
@@ -201,6 +204,38 @@ impl ProcessFixture {
             .collect()
     }
 
+    /// Sends two jobs of a throttle of their own through the workers, one after the other. A job
+    /// that was ready before, and that a worker with a free slot could begin, has begun.
+    pub async fn markers(&self) {
+        self.redis("HSET {}throttle:markers:knobs rps -1").await;
+        for _ in 0..2 {
+            let marker = self.enqueue_as(1, |_| self.call(MARKER).throttle("markers"));
+            self.until_completed(&marker.await, Duration::from_secs(60))
+                .await;
+        }
+    }
+
+    /// Waits until the governor of a throttle has taken so many more turns.
+    pub async fn turns_of_governor(&self, throttle: &str, count: usize) {
+        let saved_s = async || -> f64 {
+            let sql = "select extract(epoch from updated_at)::float8 from flyball.governor where throttle = $1";
+            sqlx::query_scalar(sql)
+                .bind(throttle)
+                .fetch_one(self.pool())
+                .await
+                .expect("the governor's state")
+        };
+        for _ in 0..count {
+            let last = saved_s().await;
+            eventually(
+                "a turn of the governor",
+                Duration::from_secs(60),
+                || async { (saved_s().await > last).then_some(()) },
+            )
+            .await;
+        }
+    }
+
     /// Returns the number of attempts of these jobs with this outcome.
     pub async fn ended(&self, jobs: &[i64], outcome: &str) -> i64 {
         sqlx::query_scalar("select count(*) from flyball.attempt where job_id = any($1) and outcome = $2::flyball.outcome")
@@ -313,29 +348,17 @@ impl Process {
 
     /// Waits until the process has logged a line with one of these texts.
     pub async fn logged_any(&self, texts: &[&str], within: Duration) -> String {
-        let requested = async {
-            loop {
-                let matches = |line: &&String| texts.iter().any(|text| line.contains(text));
-                let found = self
-                    .lines
-                    .lock()
-                    .expect("the lines")
-                    .iter()
-                    .find(matches)
-                    .cloned();
-                if let Some(line) = found {
-                    return line;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        match tokio::time::timeout(within, requested).await {
-            Ok(line) => line,
-            Err(_) => panic!(
+        let matches = |line: &&String| texts.iter().any(|text| line.contains(text));
+        let found = poll(within, || async {
+            let lines = self.lines.lock().expect("the lines");
+            lines.iter().find(matches).cloned()
+        });
+        found.await.unwrap_or_else(|| {
+            panic!(
                 "{texts:?} was not logged within {within:?}; the log:\n{}",
                 self.log()
-            ),
-        }
+            )
+        })
     }
 
     /// Returns the base URL of its API.
@@ -363,18 +386,9 @@ impl Process {
 
     /// Waits until the process has ended by itself.
     pub async fn ends(&mut self, within: Duration) -> ExitStatus {
-        let deadline = Instant::now() + within;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("looking at the process") {
-                return status;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "it did not end within {within:?}; the log:\n{}",
-                self.log()
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let status = poll(within, || std::future::ready(self.ended())).await;
+        status
+            .unwrap_or_else(|| panic!("it did not end within {within:?}; the log:\n{}", self.log()))
     }
 }
 
@@ -467,6 +481,9 @@ impl Target {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, UrlPath(path): UrlPath<String>) -> StatusCode {
+    if path == MARKER {
+        return StatusCode::OK;
+    }
     let first = {
         let mut calls = shared.calls.lock().expect("the calls");
         calls.push((path.clone(), Instant::now()));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use redis::{FromRedisValue, RedisResult};
 
 use crate::support::redis_server::{freeze, thaw};
+use crate::support::waiting::block_until;
 
 /// The number of servers with slots.
 pub const PRIMARIES: usize = 3;
@@ -184,12 +185,8 @@ fn range(primary: usize) -> (u16, u16) {
     (bound(primary), bound(primary + 1) - 1)
 }
 
-pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+pub fn wait(what: &str, is_so: impl FnMut() -> bool) {
+    block_until(what, PATIENCE, is_so);
 }
 
 impl Server {

@@ -332,6 +332,7 @@ async fn a_lease_spares_redis_most_asks() {
                 let before = calls();
                 for _ in 0..200 {
                     assert_eq!(one(store, "a", "k").await.lanes[0].granted, 1);
+                    // Real time: the pace of the asks.
                     tokio::time::sleep(MS).await;
                 }
                 (calls() - before <= 40).then_some(())
@@ -397,6 +398,7 @@ async fn a_lease_ends_with_its_horizon_though_redis_is_gone() {
     eventually("Redis answers", Duration::from_secs(20), set).await;
     for _ in 0..700 {
         one(&store, "a", "").await;
+        // Real time: the pace of the asks, from which the size of the lease follows.
         tokio::time::sleep(MS).await;
     }
 
@@ -411,6 +413,7 @@ async fn a_lease_ends_with_its_horizon_though_redis_is_gone() {
                 || (answer.lanes[0].granted, &answer.lanes[0].limit)
                     == (0, &Some(Limit::StoreLost))
         );
+        // Real time: the pace of the asks, beyond the horizon of the lease.
         tokio::time::sleep(MS).await;
     }
 }

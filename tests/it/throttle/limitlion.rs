@@ -313,6 +313,7 @@ async fn a_lasting_burst_gets_three_every_five_seconds_from_it_and_from_us() {
         let began = tokio::time::Instant::now();
         let mut granted = Vec::new();
         for n in 0..=210 {
+            // Real time: both implementations are asked ten times a second.
             tokio::time::sleep_until(began + Duration::from_millis(n * 100)).await;
             let lanes = vec![LaneRequest::default()];
             let ask = AcquireRequest {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use tokio::task::JoinSet;
 
+use crate::support::eventually;
 use crate::support::redis_server::Server;
 use crate::support::timeline::{Control, Entry, Habit, Timeline};
 
@@ -35,6 +36,8 @@ const HABIT: Habit = Habit {
 const LOST: Duration = Duration::from_millis(2000);
 const BEFORE: Duration = Duration::from_millis(700);
 const AFTER: Duration = Duration::from_millis(1000);
+
+const SOON: Duration = Duration::from_secs(30);
 
 /// A way to lose Redis.
 #[derive(Clone, Copy, PartialEq)]
@@ -76,11 +79,10 @@ async fn set(store: &RedisStore, word: &str) {
         create: true,
         ..Change::default()
     };
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while store.set(&throttle(), &change).await.is_err() {
-        assert!(Instant::now() < deadline, "redis was not there within 30 s");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("Redis is there", SOON, || async {
+        store.set(&throttle(), &change).await.ok()
+    })
+    .await;
 }
 
 fn throttle() -> Name {
@@ -111,6 +113,7 @@ async fn run(word: &str, loss: Loss) -> Run {
                 .call(client, store, throttle(), HABIT, stop.clone()),
         );
     }
+    // Real time: the rate before the loss is measured.
     tokio::time::sleep(BEFORE).await;
     // Each store has read the knob: a worker that never asked grants nothing, whatever its value.
     let has_seen = |client| {
@@ -119,15 +122,17 @@ async fn run(word: &str, loss: Loss) -> Run {
             .iter()
             .any(|entry| entry.client % WORKERS == client && entry.is_stored)
     };
-    while !(0..WORKERS).all(has_seen) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("all have read the knob", SOON, || async {
+        (0..WORKERS).all(has_seen).then_some(())
+    })
+    .await;
 
     match loss {
         Loss::Killed => server.kill(),
         Loss::Hung => server.freeze(),
     }
     let lost = timeline.now();
+    // Real time: the rate during the loss is measured.
     tokio::time::sleep(LOST).await;
     let returning = timeline.now();
     if loss == Loss::Killed {
@@ -141,32 +146,25 @@ async fn run(word: &str, loss: Loss) -> Run {
         set(&stores[0], word).await;
     }
     let returned = timeline.now();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !timeline
-        .within(returned, Duration::MAX)
-        .iter()
-        .any(|entry| entry.is_stored && entry.granted > 0)
-    {
-        assert!(
-            Instant::now() < deadline,
-            "nothing flowed within 30 s of the return"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("it flows after the return", SOON, || async {
+        timeline
+            .within(returned, Duration::MAX)
+            .iter()
+            .any(|entry| entry.is_stored && entry.granted > 0)
+            .then_some(())
+    })
+    .await;
+    // Real time: the rate after the loss is measured.
     tokio::time::sleep(AFTER).await;
     let ended = timeline.now();
     stop.store(true, Ordering::Relaxed);
     while let Some(client) = tasks.join_next().await {
         client.expect("a client ended by itself");
     }
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let used = loop {
-        match stores[0].status(&throttle()).await {
-            Ok(status) => break status.expect("knobs").used,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    };
+    let status = eventually("the knobs", SOON, || async {
+        stores[0].status(&throttle()).await.ok()?
+    });
+    let used = status.await.used;
     let (how, back) = match loss {
         Loss::Killed => ("killed", "started again, empty"),
         Loss::Hung => ("hangs", "goes on"),

@@ -6,6 +6,7 @@ use flyball::throttle::{AcquireResponse, Error, Limit, RedisStore, Store};
 
 use super::world::{ask, change, name};
 use crate::support::redis_server::Server;
+use crate::support::{eventually, poll};
 
 async fn real(server: &Server) -> RedisStore {
     RedisStore::connect(&server.url(), "").unwrap()
@@ -13,18 +14,11 @@ async fn real(server: &Server) -> RedisStore {
 
 /// Retries for a while until Redis answers again.
 pub async fn answered(store: &RedisStore, throttle: &str) -> AcquireResponse {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
+    eventually("Redis answers again", Duration::from_secs(10), || async {
         let answer = store.acquire(&ask(throttle, &[("", 100, 1.0)])).await;
-        if answer.at_us != 0 {
-            return answer;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "redis was not found again within 10 s"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        (answer.at_us != 0).then_some(answer)
+    })
+    .await
 }
 
 #[tokio::test]
@@ -35,7 +29,6 @@ async fn redis_that_restarts_empty_gives_one_token_and_not_a_burst() {
         .set(&name("a"), &change(&[("rps", "50"), ("burst", "10")]))
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
     store.acquire(&ask("a", &[("", 1, 1.0)])).await;
 
     server.restart();
@@ -83,18 +76,11 @@ async fn a_redis_that_hangs_or_is_gone_is_answered_for_within_the_bound() {
     let set = |throttle: &'static str, word: &'static str| {
         let server_store = &store;
         async move {
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while server_store
-                .set(
-                    &name(throttle),
-                    &change(&[("rps", "100"), ("on_store_loss", word)]),
-                )
-                .await
-                .is_err()
-            {
-                assert!(Instant::now() < deadline, "redis was not there within 10 s");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            let knobs = change(&[("rps", "100"), ("on_store_loss", word)]);
+            eventually("Redis is there", Duration::from_secs(10), || async {
+                server_store.set(&name(throttle), &knobs).await.ok()
+            })
+            .await;
             answered(server_store, throttle).await;
         }
     };
@@ -198,20 +184,19 @@ async fn keys_that_are_idle_leave_nothing_behind() {
         .await
         .unwrap();
 
-    let deadline = Instant::now() + Duration::from_secs(5);
     let mut connection = redis::Client::open(server.url())
         .unwrap()
         .get_connection()
         .unwrap();
-    loop {
-        let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    let mut keys: Vec<String> = Vec::new();
+    let left = poll(Duration::from_secs(5), || {
+        keys = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
         keys.sort();
-        if keys == ["throttle:a:bucket", "throttle:a:knobs", "throttle:names"] {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{keys:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        let is_clean = keys == ["throttle:a:bucket", "throttle:a:knobs", "throttle:names"];
+        std::future::ready(is_clean.then_some(()))
+    })
+    .await;
+    assert!(left.is_some(), "{keys:?}");
 }
 
 #[tokio::test]

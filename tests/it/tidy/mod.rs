@@ -11,5 +11,6 @@ mod modules;
 mod purity;
 mod rooms;
 mod scanner;
+mod sleeps;
 mod sources;
 mod technologies;

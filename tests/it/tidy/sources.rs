@@ -71,6 +71,11 @@ pub(super) fn is_at(path: &str, pattern: &str) -> bool {
 
 /// Returns all Rust sources of the product and of `lab`.
 pub(super) fn all_files() -> Vec<PathBuf> {
+    files_under(&["src", "lab/src", "lab/fakes/src"])
+}
+
+/// Returns all Rust files under these folders.
+pub(super) fn files_under(folders: &[&str]) -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -82,7 +87,7 @@ pub(super) fn all_files() -> Vec<PathBuf> {
         }
     }
     let mut found = Vec::new();
-    for folder in ["src", "lab/src", "lab/fakes/src"] {
+    for folder in folders {
         walk(
             &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
             &mut found,

@@ -257,7 +257,7 @@ async fn the_fifty_first_of_a_module_is_queued_as_the_seed_says() {
     // Nobody has delivered or claimed anything; at second 60 fifty more go, and no more.
     served.pass(18);
     let worker = served.deliver(50 + 1 + 50).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    served.server.refusals.again("notify:acme", "web").await;
     assert_eq!(served.ran().await, 101);
     worker.stop().await;
 }
@@ -357,7 +357,9 @@ async fn two_modules_use_up_their_tenant_and_critical_messages_go_all_the_same()
     assert!(body["warnings"][0].as_str().unwrap().contains("critical"));
     // Only what was admitted runs: a hundred, one of another tenant, two critical ones.
     let worker = served.deliver(103).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    for module in ["blog", "urgent"] {
+        served.server.refusals.again("notify:acme", module).await;
+    }
     assert_eq!(served.ran().await, 103);
     worker.stop().await;
 }

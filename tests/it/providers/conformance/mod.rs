@@ -19,6 +19,7 @@ mod recipients;
 mod schemas;
 mod subjects;
 
+use crate::support::eventually;
 use subjects::{Id, Subject, subjects};
 
 /// The time limit for each step on a busy machine.
@@ -480,9 +481,10 @@ async fn a_stopped_worker_does_not_wait_for_the_provider() {
         pair.fail(Fault::Hang);
         let (context, before) = (context(Duration::from_secs(3_600)), pair.requests());
         let stop = async {
-            while pair.requests() == before {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            eventually("the request", Duration::from_secs(60), || async {
+                (pair.requests() > before).then_some(())
+            })
+            .await;
             context.stop.cancel();
         };
         let (answer, ()) = tokio::join!(pair.send_with(&*pair.driver, &context), stop);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::providers::pool::{BreakerState, Checkout, Flow};
@@ -330,21 +330,27 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
 
     for round in 0..2 {
         let begun = if round == 0 { opened } else { Instant::now() };
+        let is_found = Arc::new(AtomicBool::new(false));
         let racing: Vec<_> = workers
             .pools
             .iter()
             .map(|account_pool| {
-                let account_pool = account_pool.clone();
+                let (account_pool, is_found) = (account_pool.clone(), is_found.clone());
                 tokio::spawn(async move {
-                    let mut held = Vec::new();
-                    // For the cooldown and a while longer.
-                    while begun.elapsed() < Duration::from_secs(6) {
+                    let (mut held, mut waits) = (Vec::new(), 0);
+                    // After one found out, each asks for a while longer.
+                    while waits < 10 && begun.elapsed() < SOON {
                         match account_pool
                             .take(next(), &[], Duration::from_millis(100))
                             .await
                         {
-                            Checkout::Held(got) => held.push((got, begun.elapsed())),
+                            Checkout::Held(got) => {
+                                held.push((got, begun.elapsed()));
+                                is_found.store(true, Ordering::SeqCst);
+                            }
                             Checkout::Wait { .. } => {
+                                waits += usize::from(is_found.load(Ordering::SeqCst));
+                                // Real time: the pace of the asks.
                                 tokio::time::sleep(Duration::from_millis(10)).await
                             }
                             Checkout::NoAccount => unreachable!("nothing is left out"),
@@ -459,7 +465,7 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
     let begun = Instant::now();
     // The two known messages ask all the time, from the end of the cooldown on; then a new one
     // arrives.
-    while begun.elapsed() < Duration::from_secs(5) {
+    while begun.elapsed() < Duration::from_secs(4) {
         for message in known {
             let taken = account_pool
                 .take(message, &[], Duration::from_millis(50))
@@ -470,6 +476,7 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
                 begun.elapsed()
             );
         }
+        // Real time: the pace of the asks, over the three seconds of the cooldown.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let other = workers.pools[1].clone();

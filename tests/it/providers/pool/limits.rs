@@ -88,6 +88,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
                     };
                     let answer = store.acquire(&ask).await;
                     if answer.lanes[0].granted == 0 {
+                        // Real time: the wait that the throttle names.
                         tokio::time::sleep(answer.lanes[0].wait.min(Duration::from_millis(50)))
                             .await;
                         continue;
@@ -114,6 +115,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
     let mut fewest = ACCOUNTS;
     while Instant::now() < until {
         fewest = fewest.min(account_pool.view().available);
+        // Real time: the pace of the samples.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for task in tasks {

@@ -40,7 +40,9 @@ impl FairnessFixture {
     /// Starts a worker with its own connections, like a separate process.
     pub async fn worker(&self, config: Config) -> Worker {
         let queue = Queue::connect(self.database.url(), 6, SOON).await.unwrap();
-        let store = Arc::new(patient_store(&self.prefix).await);
+        let store = self
+            .refusals
+            .of(Arc::new(patient_store(&self.prefix).await));
         let metrics = WorkerMetrics::register(&mut Registry::default());
         Worker::start(config, queue, store, self.kinds.clone(), metrics)
             .await

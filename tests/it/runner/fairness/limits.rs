@@ -31,6 +31,7 @@ async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_tog
                 if job.key == "a" {
                     most_a.fetch_max(now_a.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 }
+                // Real time: jobs that last a while run beside each other.
                 tokio::time::sleep(Duration::from_millis(30)).await;
                 if job.key == "a" {
                     now_a.fetch_sub(1, Ordering::SeqCst);
@@ -119,7 +120,7 @@ async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_
         "the slot was free too early: {:?}",
         begun.elapsed()
     );
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    fixture.refusals.again("t", "").await;
     assert_eq!(
         runs.load(Ordering::SeqCst),
         1,
@@ -158,7 +159,7 @@ async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
     until_begun(&runs, 1).await;
     let second = fixture.worker(config(8)).await;
     let stopping = tokio::spawn(first.stop());
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    fixture.refusals.again("t", "k").await;
     assert_eq!(
         runs.load(Ordering::SeqCst),
         1,
@@ -192,7 +193,9 @@ async fn what_still_runs_in_a_worker_that_stops_is_counted_until_it_has_ended() 
     let second = fixture.worker(config(8)).await;
 
     let stopping = tokio::spawn(first.stop());
-    tokio::time::sleep(ttl + Duration::from_millis(1500)).await;
+    // Real time: a report lapses by the clock of Redis, here unless the first worker renews it.
+    tokio::time::sleep(ttl + Duration::from_millis(500)).await;
+    fixture.refusals.again("t", "").await;
     let while_stopping = runs.load(Ordering::SeqCst);
     gate.send_replace(true);
 
@@ -207,7 +210,8 @@ async fn while_everything_is_paused_no_job_begins() {
     let mut fixture = FairnessFixture::new().await;
     let notes = fixture.note();
     fixture.turn("t", &[("rps", "-1")]).await;
-    let worker = fixture.worker(config(8)).await;
+    let ttl = Duration::from_secs(3);
+    let worker = fixture.worker(Config { ttl, ..config(8) }).await;
     fixture.enqueue("t", "", 1, 1).await;
     notes.reach(1).await;
 
@@ -215,10 +219,10 @@ async fn while_everything_is_paused_no_job_begins() {
         .execute(&fixture.queue.pool)
         .await
         .unwrap();
-    // The pause arrives with the heartbeat, every second.
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    // The pause arrives with the answer to a heartbeat.
+    fixture.beats(&worker).await;
     fixture.enqueue("t", "", 1, 5).await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    fixture.beats(&worker).await;
     assert_eq!(notes.len(), 1);
     sqlx::query("select flyball.resume_all()")
         .execute(&fixture.queue.pool)

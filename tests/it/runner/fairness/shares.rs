@@ -50,6 +50,7 @@ async fn throttles_get_the_shares_of_their_weights_of_a_workers_permits() {
             .unwrap()
             .push((Instant::now(), job.throttle, job.priority));
         async {
+            // Real time: jobs that last a while keep all permits in use.
             tokio::time::sleep(Duration::from_millis(10)).await;
             Outcome::Done
         }
@@ -102,7 +103,7 @@ async fn a_newcomer_is_served_within_one_round_of_a_long_queue() {
     // Discovery of the new lane takes a while without any flow; its duration is tested elsewhere.
     fixture.turn("t", &[("rps", "0")]).await;
     fixture.enqueue("t", "new", 1, 5).await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    fixture.refusals.again("t", "new").await;
     let before = notes.len();
     fixture.turn("t", &[("rps", "200")]).await;
     eventually("the newcomer begins", SOON, || async {

@@ -400,6 +400,7 @@ async fn a_prune_that_meets_a_reader_lets_claims_pass() {
             .unwrap();
         assert_eq!(claimed.len(), 1);
         claims += 1;
+        // Real time: the claims are spread over the attempts of the prune.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(claims >= 10, "only {claims} claims while the prune tried");

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::throttle::{Change, LaneRequest, Name, RedisStore, Status, Store};
+use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
+use crate::support::eventually;
 use crate::support::redis_cluster::{PATIENCE, RedisCluster};
 use crate::support::timeline::{Control, Habit, Timeline};
 
@@ -72,12 +74,12 @@ pub fn store(cluster: &RedisCluster, bound: Duration) -> Arc<RedisStore> {
 }
 
 /// Polls until the condition holds.
-pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+pub async fn until<F, Fut>(what: &str, mut is_so: F)
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    eventually(what, PATIENCE, || is_so().map(|is_so| is_so.then_some(()))).await;
 }
 
 pub async fn set(store: &RedisStore, throttle: &str, fields: &[(&str, &str)]) {
@@ -90,14 +92,10 @@ pub async fn set(store: &RedisStore, throttle: &str, fields: &[(&str, &str)]) {
 
 /// Returns the throttle's status, with retries in case a server is slow for a moment.
 pub async fn look(store: &RedisStore, throttle: &str) -> Status {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match store.status(&name(throttle)).await {
-            Ok(status) => return status.expect("the knobs are there"),
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("the knobs are there", PATIENCE, || async {
+        store.status(&name(throttle)).await.ok()?
+    })
+    .await
 }
 
 /// Clients of one throttle and their grants.

@@ -287,8 +287,8 @@ async fn a_slot_moves(program: &str) {
         };
         let port = cluster.port(2).to_string();
         cluster.ask::<()>(0, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
-        // Half here and half there, and finally all here although the slot is still assigned to the
-        // other server.
+        // Real time: clients ask while half is here and half there, and finally all here although
+        // the slot is still assigned to the other server.
         tokio::time::sleep(Duration::from_millis(150)).await;
     };
     assert_eq!(
