@@ -217,6 +217,16 @@ language sql stable set enable_seqscan = off as $$
     )
 $$;
 
+-- Adds a module to the directory of lanes. Workers add the lanes in which messages wait; a module whose
+-- messages never wait is added here, so that operators see it.
+create function flyball.note_module(tenant text, module text) returns void
+language sql volatile as $$
+    insert into flyball.lane (lane_id, throttle, key)
+    select flyball.lane_of(t.throttle, note_module.module), t.throttle, note_module.module
+    from flyball.admission_throttle(note_module.tenant) as t(throttle)
+    on conflict do nothing
+$$;
+
 -- Accepts one message of a tenant for an entry point that knows the sender: enqueues it, with the
 -- request's digests, and tells what became of it. `admitted` says that the entry point took a slot;
 -- it is not used if others of the module wait.
@@ -238,6 +248,9 @@ begin
         array[priority], array[run_at], array[10], array[unique_key], array[null::float8], array[1::float8], array[traceparent],
         array[null::float8], array[null::float8], array[null::float8], array[false], module, admitted) e;
     held := flyball.awaits_admission(job_id);
+    if admitted then
+        perform flyball.note_module(tenant, module);
+    end if;
     if digest is not null and (has_key or held) then
         perform flyball.remember_request(digest, body, job_id, null);
     end if;
@@ -281,7 +294,8 @@ begin
 end $$;
 
 revoke execute on function flyball.sweep_pending, flyball.sweep_all_pending, flyball.note_pending, flyball.awaits_admission,
-    flyball.find_request, flyball.remember_request, flyball.has_waiting, flyball.accept_message, flyball.admission_place
+    flyball.find_request, flyball.remember_request, flyball.has_waiting, flyball.note_module, flyball.accept_message,
+    flyball.admission_place
 from public;
 
 -- === Many messages ===================================================================================================
@@ -390,6 +404,9 @@ begin
         perform flyball.enqueue_expansion(batch.id);
     else
         jobs := array(select e.job_id from flyball.enqueue_batch_page(batch, messages, used) e);
+        if used > 0 and tenant <> '' then
+            perform flyball.note_module(tenant, module);
+        end if;
     end if;
     if digest is not null and has_key then
         perform flyball.remember_request(digest, body, null, batch.id);

@@ -5,11 +5,13 @@ mod door;
 mod expand;
 mod postgres;
 mod standing;
+mod survey;
 
 pub use door::{Admission, Slots, WaitingMessage};
 pub use expand::{BATCH, ExpandBatch};
 pub use postgres::{
-    AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchRequest, Batches,
-    CancelledBatch, Digests, INLINE_MAX, RECIPIENTS_MAX, STATEMENTS,
+    AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchPage, BatchRequest,
+    Batches, BatchesWanted, CancelledBatch, Digests, INLINE_MAX, PENDING_COUNTED_MAX,
+    RECIPIENTS_MAX, STATEMENTS, TENANT_STATEMENTS, TenantQueue, TenantsWanted,
 };
-pub use standing::{AdmissionLevel, LevelStanding, Standing};
+pub use standing::{AdmissionLevel, LevelStanding, ModuleLimit, Standing, TenantStanding};

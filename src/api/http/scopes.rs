@@ -38,7 +38,7 @@ pub enum Reach {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, Need, Reach); 65] = [
+const ROUTES: [(&str, &str, Need, Reach); 68] = [
     ("GET", "/healthz", Need::Open, Reach::Tenant),
     ("GET", "/readyz", Need::Open, Reach::Tenant),
     (
@@ -101,6 +101,12 @@ const ROUTES: [(&str, &str, Need, Reach); 65] = [
         "POST",
         "/api/v1/notifications/batch",
         Need::Scope(NotifySend),
+        Reach::Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/notifications/batches",
+        Need::Scope(NotifyRead),
         Reach::Tenant,
     ),
     (
@@ -204,6 +210,18 @@ const ROUTES: [(&str, &str, Need, Reach); 65] = [
         "/api/v1/pools/{name}",
         Need::Scope(OpsRead),
         Reach::Operators,
+    ),
+    (
+        "GET",
+        "/api/v1/tenants",
+        Need::Scope(OpsRead),
+        Reach::Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/tenants/{tenant}/modules",
+        Need::Scope(OpsRead),
+        Reach::Tenant,
     ),
     (
         "GET",

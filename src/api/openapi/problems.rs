@@ -115,6 +115,9 @@ const OWN: &[(&str, &[Code])] = &[
             Code::QueueFull,
         ],
     ),
+    ("list_tenants", &[QueueLost]),
+    ("list_modules", &[Code::TenantNotFound, QueueLost]),
+    ("list_batches", &[QueueLost]),
     ("show_batch", &[Code::BatchNotFound, QueueLost]),
     ("pause_batch", &[Code::BatchNotFound, WrongState, QueueLost]),
     (
