@@ -218,8 +218,18 @@ language sql stable set enable_seqscan = off as $$
     )
 $$;
 
--- Accepts one message of a tenant for an entry point that knows the sender: enqueues it, records
--- the request's digests, and returns the result. `admitted` says that the entry point took a slot;
+-- Adds a module to the directory of lanes. Workers add the lanes in which messages wait; a module whose
+-- messages never wait is added here, so that operators see it.
+create function flyball.record_module(tenant text, module text) returns void
+language sql volatile as $$
+    insert into flyball.lane (lane_id, throttle, key)
+    select flyball.lane_of(t.throttle, record_module.module), t.throttle, record_module.module
+    from flyball.admission_throttle(record_module.tenant) as t(throttle)
+    on conflict do nothing
+$$;
+
+-- Accepts one message of a tenant for an entry point that knows the sender: enqueues it, with the
+-- request's digests, and tells what became of it. `admitted` says that the entry point took a slot;
 -- it is not used if others of the module wait.
 create function flyball.accept_message(
     tenant text, module text, digest bytea, body bytea, has_key boolean, admitted boolean,
@@ -239,6 +249,9 @@ begin
         array[priority], array[run_at], array[10], array[unique_key], array[null::float8], array[1::float8], array[traceparent],
         array[null::float8], array[null::float8], array[null::float8], array[false], module, admitted) e;
     held := flyball.awaits_admission(job_id);
+    if admitted then
+        perform flyball.record_module(tenant, module);
+    end if;
     if digest is not null and (has_key or held) then
         perform flyball.remember_request(digest, body, job_id, null);
     end if;
@@ -282,7 +295,8 @@ begin
 end $$;
 
 revoke execute on function flyball.sweep_pending, flyball.sweep_all_pending, flyball.record_pending, flyball.awaits_admission,
-    flyball.find_request, flyball.remember_request, flyball.has_waiting, flyball.accept_message, flyball.admission_place
+    flyball.find_request, flyball.remember_request, flyball.has_waiting, flyball.record_module, flyball.accept_message,
+    flyball.admission_place
 from public;
 
 -- === Many messages ===============================================================================
@@ -391,6 +405,9 @@ begin
         perform flyball.enqueue_expansion(batch.id);
     else
         jobs := array(select e.job_id from flyball.enqueue_batch_page(batch, messages, used) e);
+        if used > 0 and tenant <> '' then
+            perform flyball.record_module(tenant, module);
+        end if;
     end if;
     if digest is not null and has_key then
         perform flyball.remember_request(digest, body, null, batch.id);

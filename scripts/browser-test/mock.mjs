@@ -4,10 +4,9 @@
 //   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered]
 //     [--empty] [--token TOKEN]
 //
-// The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the
-// breaker trips, probes, and the governor finds the new rate. POST /__mock {"fail": "down" | "401"
-// | "stream" | "pools" | "delete" | null, "edit": {"throttle", "by", "knobs"}, "story": "open"}
-// makes it misbehave.
+// The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
+// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | "tenants" | "leave" | "delete" | null, "edit": {"throttle", "by", "knobs"},
+// "story": "open"} makes it misbehave.
 
 import { createServer } from 'node:http';
 import { readFile } from 'node:fs/promises';
@@ -15,6 +14,7 @@ import { fileURLToPath } from 'node:url';
 import path from 'node:path';
 
 import { MockPools } from './mock-pools.mjs';
+import { MockTenants } from './mock-tenants.mjs';
 
 const DASHBOARD = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../src/api/dashboard');
 export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -54,6 +54,7 @@ class World {
     this.crons = [];
     this.paused = null;
     this.pools = null;
+    this.tenants = null;
     this.addLimits();
     const now = Math.floor(Date.now() / 1000);
     this.now = now - HISTORY_S;
@@ -62,6 +63,7 @@ class World {
     while (this.now < now) this.step();
     if (!empty) {
       this.pools = new MockPools(now);
+      this.tenants = new MockTenants(now);
       const past = (s, entry) => this.audit.unshift({ at: iso(now - s), ...entry });
       past(1900, { actor: 'tom', action: 'throttle.set', subject: 'webhooks', before: { rps: 20 }, after: { rps: 50 }, why: 'customer asked for more' });
       past(48, { actor: 'anna', action: 'throttle.set', subject: 'reindex', before: { max: 1000 }, after: { max: 2000 }, why: 'new disks' });
@@ -112,6 +114,7 @@ class World {
       else this.plain(t);
     }
     this.pools?.step(this.now);
+    this.tenants?.step(this.now);
     const tick = this.tick();
     this.ticks.push(tick);
     if (this.ticks.length > HISTORY_S) this.ticks.shift();
@@ -316,6 +319,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       fail = order.fail;
       if (fail) for (const stream of streams) stream.destroy();
     }
+    if ('mayChange' in order) world.tenants.mayChange = order.mayChange;
     if (order.phase || order.empty !== undefined) {
       world = new World({ phase: order.phase ?? 'steady', empty: Boolean(order.empty) });
       for (const stream of streams) stream.destroy();
@@ -406,6 +410,13 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         const order = text ? JSON.parse(text) : {};
         if (request.method === 'POST') world.paused = p.endsWith('pause') ? { since: iso(world.now), by: order.by ?? 'api', why: order.why ?? '' } : null;
         return send(200, { paused: world.paused, changed: request.method === 'POST' });
+      }
+      if (/^\/api\/v1\/(tenants|notifications\/batches)/.test(p)) {
+        if (fail === 'tenants') return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));
+        if (fail === 'leave') return refuse(problem(403, 'the token lacks a scope', [], `GET ${p} needs the scope ops:read; token page has jobs:read`));
+        const found = world.tenants?.answer(request.method, p, url.searchParams);
+        const [status, body, title] = found ?? [200, { at: iso(world.now), tenants: [], batches: [], may_change: true, next: null }];
+        return title ? refuse(problem(status, title)) : send(status, body);
       }
       if (/^\/api\/v1\/(pools|notifications)/.test(p)) {
         if (fail === 'pools') return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));

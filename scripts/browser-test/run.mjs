@@ -1,12 +1,12 @@
 // Drives the dashboard in headless Chromium and reports its faults.
 //
-//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR]
-//     [--throttle NAME] [--pools]
+//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME] [--pools] [--tenants [--batch ID]]
 //
 // Without --url it starts the mock and also plays events that cannot be requested from a real
 // server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is
 // raised by one and restored, signed "browser-test".
-// --pools checks only the pools page, on the mock.
+// --pools checks only the pools page, on the mock; --tenants only the page of tenants, on either. With
+// --url it reads, and with --batch presses each button on that batch, which ends cancelled.
 // Exit code 0: no faults; 1: faults, listed at the end; 69: no Chromium or no server.
 
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -15,6 +15,7 @@ import path from 'node:path';
 import { Chromium, findChromium } from './chromium.mjs';
 import { startMock } from './mock.mjs';
 import { poolChecks } from './pools.mjs';
+import { tenantChecks, tenantsOnServer } from './tenants.mjs';
 
 const option = (name) => {
   const i = process.argv.indexOf(`--${name}`);
@@ -34,7 +35,7 @@ async function check(name, work) {
   } catch (error) {
     failures.push(`${name}: ${error.message}`);
   }
-  for (const fault of failures.slice(before)) if (process.argv.includes("--pools")) console.log(`     ${fault}`);
+  for (const fault of failures.slice(before)) if (process.argv.includes('--pools') || process.argv.includes('--tenants')) console.log(`     ${fault}`);
   console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
 }
 
@@ -153,6 +154,19 @@ async function checks(browser, url, mock) {
 
   if (mock && process.argv.includes('--pools')) {
     await poolChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+    await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
+    return;
+  }
+
+  const parts = { page, url, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls };
+  if (process.argv.includes('--tenants')) {
+    if (option('token')) {
+      await page.open(`${url}/login`);
+      await page.evaluate(`document.getElementById('token').value = ${JSON.stringify(option('token'))}, document.forms[0].requestSubmit(), true`);
+      await page.until('the dashboard after signing in', `location.pathname === '/' && document.getElementById('governed')`);
+    }
+    if (mock) await tenantChecks({ ...parts, mock, provoked });
+    else await tenantsOnServer({ ...parts, batch: option('batch') });
     await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
     return;
   }
@@ -572,6 +586,8 @@ async function mockChecks(page, mock, url) {
 
   await poolChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
+  await tenantChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+
   await check('a broken stream is said with the age of the data, and comes back', async () => {
     provoked.push(/net::ERR_|status of 503|status of 401/);
     mock.steer({ fail: 'down' });
@@ -611,6 +627,9 @@ async function mockChecks(page, mock, url) {
     await page.until('how a pool is made', `!document.getElementById('no-pools').hidden && !document.getElementById('notifications-empty').hidden`);
     await page.until('no way to older messages', `document.getElementById('notifications-more').hidden`);
     await shot(page, 'no-pools', false);
+    await page.open(`${url}/#tenants`);
+    await page.until('how a tenant is made', `!document.getElementById('no-tenants').hidden && document.getElementById('tenants-panel').hidden && document.getElementById('batches-empty').textContent === 'No batches yet.'`);
+    await shot(page, 'no-tenants', false);
     return faults;
   });
 }

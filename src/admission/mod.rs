@@ -5,12 +5,14 @@
 mod expand;
 mod postgres;
 mod service;
+mod survey;
 mod usage;
 
 pub use expand::{BATCH, ExpandBatch};
 pub use postgres::{
-    AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchRequest, Batches,
-    CancelledBatch, Digests, INLINE_MAX, RECIPIENTS_MAX, STATEMENTS,
+    AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchFilter, BatchPage,
+    BatchRequest, Batches, CancelledBatch, Digests, INLINE_MAX, PENDING_COUNTED_MAX,
+    RECIPIENTS_MAX, STATEMENTS, TENANT_STATEMENTS, TenantFilter, TenantQueue,
 };
 pub use service::{Admission, Slots, WaitingMessage};
-pub use usage::{AdmissionLevel, AdmissionUsage, LevelUsage};
+pub use usage::{AdmissionLevel, AdmissionUsage, LevelUsage, ModuleLimit, TenantUsage};

@@ -34,9 +34,9 @@ pub struct WaitingMessage {
 /// The admission of all tenants.
 #[derive(Clone)]
 pub struct Admission {
-    store: Arc<dyn Store>,
-    queue: Queue,
-    limits: TenantLimits,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) queue: Queue,
+    pub(super) limits: TenantLimits,
 }
 
 impl Admission {
@@ -155,9 +155,14 @@ impl Admission {
         tenant: Option<&str>,
         id: i64,
     ) -> Result<Option<Batch>, Error> {
-        let Some(mut batch) = batches.show(tenant, id).await? else {
-            return Ok(None);
-        };
+        match batches.show(tenant, id).await? {
+            Some(batch) => self.estimated(batch).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns a batch with its estimate.
+    pub(super) async fn estimated(&self, mut batch: Batch) -> Result<Batch, Error> {
         let expanding = batch.counts.get("expanding").copied().unwrap_or(0);
         let waiting = match batch.last_waiting {
             Some(last) => postgres::place(&self.queue, last).await?,
@@ -172,7 +177,7 @@ impl Admission {
             let at_us = usage.at_us.saturating_add(wait_s as i64 * 1_000_000);
             batch.estimate = jiff::Timestamp::from_microsecond(at_us).ok();
         }
-        Ok(Some(batch))
+        Ok(batch)
     }
 
     /// Returns the usage of a tenant and its module. `now_s` is the time in unix seconds, used

@@ -2,7 +2,7 @@
 //! due. Pure; the time comes with the figures.
 
 use crate::throttle::admission::TenantLimits;
-use crate::throttle::rolling_window::{OpenWindow, WindowUsage};
+use crate::throttle::rolling_window::{OpenWindow, WindowLimit, WindowUsage};
 
 /// The span of the limits in the settings, in seconds.
 const MINUTE_S: f64 = 60.0;
@@ -38,11 +38,79 @@ pub struct LevelUsage {
     pub limit: u64,
     /// The span, in seconds.
     pub span_s: f64,
+    /// The messages that count now; more than the limit if critical ones went beyond it.
+    pub used: u64,
     /// The messages that may be sent now.
     pub remaining: u64,
+    /// The time at which the next one may be sent, in unix seconds; now if any remains.
+    pub next_at_s: i64,
     /// The time at which the oldest message that counts leaves the window, in unix seconds; now if
     /// none counts.
     pub resets_at_s: i64,
+}
+
+impl LevelStanding {
+    /// Returns the usage of a level of which nothing is used, with the limit of the settings.
+    fn unused(limit: u32, now_s: i64) -> Self {
+        Self {
+            limit: u64::from(limit),
+            span_s: MINUTE_S,
+            used: 0,
+            remaining: u64::from(limit),
+            next_at_s: now_s,
+            resets_at_s: now_s,
+        }
+    }
+}
+
+/// The usage of a tenant, for operators.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TenantStanding {
+    /// The tenant; `None` if it has no limit.
+    pub tenant: Option<LevelStanding>,
+    /// The limit of each of its modules; `None` if they have none.
+    pub per_module: Option<ModuleLimit>,
+    /// True while its throttle is paused or stopped, so that no message is released.
+    pub is_paused: bool,
+}
+
+impl TenantStanding {
+    /// Returns the usage from the grants that count.
+    pub fn of(usage: &WindowUsage, is_paused: bool) -> Self {
+        let rate = |limit: &WindowLimit| limit.tokens / limit.span_s;
+        let per_module = usage.key.iter().map(OpenWindow::limit);
+        let narrowest = per_module.min_by(|a, b| rate(a).total_cmp(&rate(b)));
+        Self {
+            tenant: level(&usage.throttle, usage.at_us as f64),
+            per_module: narrowest.map(|limit| ModuleLimit {
+                limit: limit.tokens as u64,
+                span_s: limit.span_s,
+            }),
+            is_paused,
+        }
+    }
+
+    /// Returns the usage of a tenant that has no throttle, because it has sent nothing lately.
+    pub fn unused(limits: &TenantLimits, now_s: i64) -> Self {
+        Self {
+            tenant: Some(LevelStanding::unused(limits.per_tenant, now_s)),
+            per_module: Some(ModuleLimit {
+                limit: u64::from(limits.per_module),
+                span_s: MINUTE_S,
+            }),
+            is_paused: false,
+        }
+    }
+}
+
+/// The limit of each module of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct ModuleLimit {
+    /// The most messages within the span.
+    pub limit: u64,
+    /// The span, in seconds.
+    pub span_s: f64,
 }
 
 /// The usage of a tenant and of one of its modules.
@@ -74,12 +142,11 @@ impl AdmissionUsage {
 
     /// Returns the usage while the store is away: nothing remains until it is asked again.
     pub fn away(limits: &TenantLimits, now_s: i64) -> Self {
+        let again_s = now_s + AWAY_RETRY_S as i64;
         let level = |limit: u32| {
-            Some(LevelUsage {
-                limit: u64::from(limit),
-                span_s: MINUTE_S,
+            Some(LevelStanding {
                 remaining: 0,
-                resets_at_s: now_s + AWAY_RETRY_S as i64,
+                ..LevelStanding::unused(limit, again_s)
             })
         };
         Self {
@@ -89,8 +156,26 @@ impl AdmissionUsage {
         }
     }
 
-    /// Returns the reset of the limiting level: the one with less remaining, or the later of two
-    /// equal ones.
+    /// Returns the usage of a tenant that has no throttle, because it has sent nothing lately.
+    pub fn unused(limits: &TenantLimits, now_s: i64) -> Self {
+        Self {
+            now_s,
+            tenant: Some(LevelStanding::unused(limits.per_tenant, now_s)),
+            module: Some(LevelStanding::unused(limits.per_module, now_s)),
+        }
+    }
+
+    /// Returns the time at which the next message of the module may be sent, in unix seconds; now if
+    /// both levels have a slot.
+    pub fn next_at_s(&self) -> i64 {
+        let levels = [self.tenant, self.module].into_iter().flatten();
+        levels
+            .map(|level| level.next_at_s)
+            .fold(self.now_s, i64::max)
+    }
+
+    /// Returns the reset of the level that binds: the one with less remaining, or of two equal ones
+    /// the later.
     pub fn resets_at_s(&self) -> i64 {
         let levels = [self.tenant, self.module].into_iter().flatten();
         levels
@@ -106,10 +191,13 @@ fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelUsage> {
             .partial_cmp(&order(b))
             .unwrap_or(std::cmp::Ordering::Equal)
     })?;
-    Some(LevelUsage {
+    let wait_us = windows.iter().map(|window| window.wait_us(1.0, now_us));
+    Some(LevelStanding {
         limit: binding.limit().tokens as u64,
         span_s: binding.limit().span_s,
+        used: binding.used().round() as u64,
         remaining: binding.left() as u64,
+        next_at_s: ((now_us + wait_us.fold(0.0, f64::max)) / 1e6).ceil() as i64,
         resets_at_s: ((now_us + binding.frees_us(now_us)) / 1e6).ceil() as i64,
     })
 }
@@ -138,7 +226,7 @@ pub fn due_in_s(usage: &WindowUsage, place: f64, tenant_place: f64) -> (u64, Adm
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::throttle::rolling_window::{WindowGrants, WindowLimit};
+    use crate::throttle::rolling_window::WindowGrants;
 
     /// The unix time at which the seed's sample begins.
     const BEGIN_S: f64 = 1_744_714_200.0;
@@ -172,7 +260,13 @@ mod tests {
         let (tenant, module) = (level_usage.tenant.unwrap(), level_usage.module.unwrap());
         assert_eq!((tenant.limit, tenant.remaining), (100, 50));
         assert_eq!((module.limit, module.remaining), (50, 0));
+        assert_eq!((tenant.used, module.used), (50, 50));
         assert_eq!(level_usage.resets_at_s(), 1_744_714_260);
+        assert_eq!(
+            (tenant.next_at_s, module.next_at_s),
+            (1_744_714_242, 1_744_714_260)
+        );
+        assert_eq!(level_usage.next_at_s(), 1_744_714_260);
         assert_eq!(due_in_s(&usage, 1.0, 1.0), (18, AdmissionLevel::Module));
     }
 
@@ -201,9 +295,11 @@ mod tests {
     #[test]
     fn critical_messages_beyond_the_limit_count_and_nothing_is_below_zero() {
         let usage = usage(30.0, &[(0.0, 50.0), (5.0, 20.0)], &[]);
-        let level_usage = AdmissionUsage::of(&usage, false);
+        let level_usage = Standing::of(&usage, false);
         assert_eq!(level_usage.module.unwrap().remaining, 0);
         assert_eq!(level_usage.tenant.unwrap().remaining, 30);
+        assert_eq!(level_usage.module.unwrap().used, 70);
+        assert_eq!(level_usage.next_at_s(), BEGIN_S as i64 + 60);
         // Twenty must leave more than usual.
         assert_eq!(due_in_s(&usage, 1.0, 1.0).0, 30);
         assert_eq!(due_in_s(&usage, 31.0, 31.0).0, 35);
@@ -222,5 +318,17 @@ mod tests {
         let level_usage = AdmissionUsage::of(&usage(7.0, &[], &[]), true);
         assert_eq!(level_usage.module.unwrap().remaining, 0);
         assert_eq!(level_usage.tenant.unwrap().remaining, 100);
+    }
+
+    #[test]
+    fn a_tenant_shows_its_own_window_and_the_limit_of_its_modules() {
+        let usage = usage(10.0, &[], &[(0.0, 60.0), (2.0, 40.0)]);
+        let level_usage = TenantStanding::of(&usage, true);
+        let tenant = level_usage.tenant.unwrap();
+        assert_eq!((tenant.used, tenant.remaining), (100, 0));
+        assert_eq!(tenant.next_at_s, BEGIN_S as i64 + 60);
+        let per_module = level_usage.per_module.unwrap();
+        assert_eq!((per_module.limit, per_module.span_s), (50, 60.0));
+        assert!(level_usage.is_paused);
     }
 }

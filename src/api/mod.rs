@@ -32,6 +32,7 @@ pub mod read_error;
 pub mod router;
 pub mod serve;
 pub mod stream;
+pub mod tenants;
 pub mod throttles;
 pub mod waiting;
 pub mod workers;

@@ -14,11 +14,12 @@ use super::http::problem::{self, Code, Problem};
 use super::http::{budget, fields, gate, guard, login, metrics as request_metrics};
 use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
-use super::notifications::{batches, events, headers, messages, suppressions};
+use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
 use super::openapi::document;
 use super::throttles::{acquire, check, knobs};
 use super::{
-    audit, crons, dashboard, decisions, health, lanes, metrics, pools, stream, throttles, workers,
+    audit, crons, dashboard, decisions, health, lanes, metrics, pools, stream, tenants, throttles,
+    workers,
 };
 
 /// Returns the routes of the API. All of them are in `/openapi.json`, because the document is made
@@ -63,6 +64,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(messages::list, messages::send))
         .routes(routes!(messages::show))
         .routes(routes!(batches::send_batch))
+        .routes(routes!(batch_list::list_batches))
         .routes(routes!(batches::show_batch))
         .routes(routes!(batches::pause_batch))
         .routes(routes!(batches::resume_batch))
@@ -73,6 +75,8 @@ pub fn api() -> OpenApiRouter<ApiState> {
             suppressions::remove
         ))
         .routes(routes!(events::receive_events))
+        .routes(routes!(tenants::list))
+        .routes(routes!(tenants::modules))
         .routes(routes!(decisions::list))
         .routes(routes!(decisions::failures))
         .routes(routes!(audit::log::list))

@@ -170,6 +170,11 @@ impl OpenWindow {
         self.limit
     }
 
+    /// Returns the tokens that count now, more than the limit if some were charged after the fact.
+    pub fn used(&self) -> f64 {
+        self.used
+    }
+
     /// Returns the tokens that may still be granted now, at least 0.
     pub fn left(&self) -> f64 {
         (self.limit.tokens - self.used).max(0.0)

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use jiff_sqlx::{Timestamp as SqlTimestamp, ToSqlx};
 use serde::Serialize;
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use super::requests::{Acceptance, Digests, repeated};
@@ -29,27 +30,86 @@ const RESUME: &str = "select flyball.resume_batch($1, $2)";
 
 const CANCEL: &str = "select state, sent, cancelled, too_late from flyball.cancel_batch($1, $2)";
 
-// One probe of an index for each message, of which there are a few hundred.
-const SHOW: &str = "
-with batch as materialized (
-    select * from flyball.batch b where b.id = $2 and ($1::text is null or b.tenant = $1)
-),
-members as materialized (
-    select m.job_id, n.waits,
+// The chosen batches with the counts of their messages: some probes of indexes for each message. The
+// limits keep a planner from reading the whole of a table in place of a probe.
+macro_rules! batches {
+    ($($chosen:tt)*) => {
+        concat!(
+            "
+with ",
+            $($chosen)*,
+            ",
+mine as materialized (
+    select b.id as batch_id, m.job_id, w.waits is true as waits,
         case when m.cancelled or n.state = 'failed' and n.reason = 'cancelled' then 'cancelled'
-            when n.waits then 'waiting' else n.state end as state
-    from batch b
+            when w.waits then 'waiting' else n.state end as state
+    from chosen b
     cross join lateral (select * from flyball.batch_message where batch_id = b.id) m
     cross join lateral (
-        select v.state, v.reason, v.state = 'queued' and flyball.awaits_admission(v.job_id) as waits
-        from flyball.notification v where v.job_id = m.job_id limit 1
+        select v.state, v.reason from flyball.notification v where v.job_id = m.job_id limit 1
     ) n
+    left join lateral (
+        select true as waits
+        from flyball.job j
+        where n.state = 'queued' and j.id = m.job_id and j.admission_lane is not null
+            and coalesce(
+                (select true from flyball.ready r
+                 where r.lane_id = j.admission_lane and r.priority = j.priority and r.job_id = j.id limit 1),
+                (select true from flyball.scheduled s where s.job_id = j.id and s.lane_id = j.admission_lane limit 1))
+        limit 1
+    ) w on true
+),
+counted as materialized (
+    select s.batch_id, jsonb_object_agg(s.state, s.jobs) as counts, max(s.last_waiting) as last_waiting
+    from (
+        select batch_id, state, count(*) as jobs, max(job_id) filter (where waits) as last_waiting from mine group by 1, 2
+    ) s
+    group by 1
 )
-select b.id, b.tenant, b.module, b.state, b.recipients, b.not_enqueued, jsonb_array_length(b.messages) as expanding, b.created_at,
-    b.updated_at, (select coalesce(jsonb_object_agg(s.state, s.jobs), '{}') from (select state, count(*) as jobs from members group by 1) s)
-        as counts,
-    (select max(job_id) from members where waits) as last_waiting
-from batch b";
+select p.walked, p.last_walked, b.id, b.tenant, b.module, b.state, b.recipients, b.not_enqueued,
+    jsonb_array_length(b.messages) as expanding, b.created_at, b.updated_at, coalesce(c.counts, '{}') as counts, c.last_waiting
+from (select count(*) as walked, min(id) as last_walked from page) p
+left join chosen b on true
+left join counted c on c.batch_id = b.id
+order by b.id desc"
+        )
+    };
+}
+
+// A page of the index; what does not fit the filter is passed over.
+macro_rules! list {
+    ($tenant:literal) => {
+        batches!(concat!(
+            "page as materialized (
+    select b.id, b.module, b.state from flyball.batch b where b.id < $2 and ",
+            $tenant,
+            " order by b.id desc limit $3
+),
+chosen as materialized (
+    select b.*
+    from (
+        select p.id from page p
+        where ($4::text is null or p.module = $4) and ($5::text is null or p.state = $5) order by p.id desc limit $6
+    ) f
+    cross join lateral (select * from flyball.batch where id = f.id) b
+)"
+        ))
+    };
+}
+
+const SHOW: &str = batches!(
+    "chosen as materialized (
+    select * from flyball.batch b where b.id = $2 and ($1::text is null or b.tenant = $1)
+),
+page as materialized (select c.id from chosen c)"
+);
+
+const LIST: &str = list!("$1::text is null");
+
+const LIST_OF_TENANT: &str = list!("b.tenant = $1");
+
+/// The most batches that one page walks over.
+const WALKED_MAX: i64 = 1000;
 
 /// The statements of this file.
 pub const BATCH_STATEMENTS: &[(&str, &str)] = &[
@@ -59,6 +119,8 @@ pub const BATCH_STATEMENTS: &[(&str, &str)] = &[
     ("resume batch", RESUME),
     ("cancel batch", CANCEL),
     ("show batch", SHOW),
+    ("list batches", LIST),
+    ("list batches of a tenant", LIST_OF_TENANT),
 ];
 
 /// A batch to accept.
@@ -138,13 +200,40 @@ pub struct CancelledBatch {
     pub too_late: i64,
 }
 
-/// The batches in Postgres. `tenant` restricts them to one tenant; `None` for all.
+/// The batches that a list shows.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchFilter<'a> {
+    /// Only those of this tenant; `None` for all.
+    pub tenant: Option<&'a str>,
+    /// Only those of this module.
+    pub module: Option<&'a str>,
+    /// Only those in this state, a word of [`Batches::STATES`].
+    pub state: Option<&'a str>,
+    /// Only those older than this one.
+    pub before: Option<i64>,
+    /// The most batches of the page.
+    pub limit: i64,
+}
+
+/// A page of batches, newest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BatchPage {
+    /// The batches. The page may be short or empty although more follow.
+    pub batches: Vec<Batch>,
+    /// The id before which the next page begins; `None` at the end.
+    pub next: Option<i64>,
+}
+
+/// The batches in Postgres. `tenant` is the tenant whose batches are meant, `None` for all.
 #[derive(Clone)]
 pub struct Batches {
     queue: Queue,
 }
 
 impl Batches {
+    /// The states of a batch.
+    pub const STATES: [&str; 5] = ["expanding", "running", "paused", "cancelled", "done"];
+
     /// Uses this queue.
     pub fn new(queue: Queue) -> Self {
         Self { queue }
@@ -197,46 +286,48 @@ impl Batches {
     /// Returns a batch.
     pub async fn show(&self, tenant: Option<&str>, id: i64) -> Result<Option<Batch>, Error> {
         let show = sqlx::query(SHOW).bind(tenant).bind(id);
-        let Some(row) = show.fetch_optional(&self.queue.pool).await? else {
-            return Ok(None);
+        let row = show.fetch_one(&self.queue.pool).await?;
+        match row.try_get::<Option<i64>, _>("id")? {
+            Some(_) => batch_of(&row).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns a page of batches, newest first.
+    pub async fn list(&self, wanted: BatchFilter<'_>) -> Result<BatchPage, Error> {
+        let statement = match wanted.tenant {
+            Some(_) => LIST_OF_TENANT,
+            None => LIST,
         };
-        let Json(mut counts): Json<BTreeMap<String, i64>> = row.try_get("counts")?;
-        let recipients = i64::from(row.try_get::<i32, _>("recipients")?);
-        let expanding = i64::from(row.try_get::<i32, _>("expanding")?);
-        let not_enqueued = i64::from(row.try_get::<i32, _>("not_enqueued")?);
-        let mut add = |state: &str, messages: i64| {
-            if messages > 0 {
-                *counts.entry(state.to_owned()).or_default() += messages;
+        // The table does not know which ones are done.
+        let stored = wanted.state.map(|state| match state {
+            "done" => "running",
+            other => other,
+        });
+        let rows = sqlx::query(statement)
+            .bind(wanted.tenant)
+            .bind(wanted.before.unwrap_or(i64::MAX))
+            .bind(WALKED_MAX)
+            .bind(wanted.module)
+            .bind(stored)
+            .bind(wanted.limit)
+            .fetch_all(&self.queue.pool)
+            .await?;
+        let mut batches = Vec::with_capacity(rows.len());
+        let mut next: Option<i64> = None;
+        for row in &rows {
+            if row.try_get::<i64, _>("walked")? >= WALKED_MAX {
+                next = row.try_get("last_walked")?;
             }
-        };
-        add("expanding", expanding);
-        add("cancelled", not_enqueued);
-        let known: i64 = counts.values().sum();
-        if recipients > known {
-            counts.insert("duplicate".to_owned(), recipients - known);
+            if row.try_get::<Option<i64>, _>("id")?.is_some() {
+                batches.push(batch_of(row)?);
+            }
         }
-        let mut state: String = row.try_get("state")?;
-        let is_open = ["expanding", "waiting", "queued"]
-            .iter()
-            .any(|open| counts.contains_key(*open));
-        if state == "running" && !is_open {
-            "done".clone_into(&mut state);
+        if batches.len() as i64 >= wanted.limit {
+            next = batches.last().map(|last| last.id);
         }
-        let moment = |column| -> Result<Timestamp, sqlx::Error> {
-            Ok(row.try_get::<SqlTimestamp, _>(column)?.to_jiff())
-        };
-        Ok(Some(Batch {
-            id: row.try_get("id")?,
-            tenant: row.try_get("tenant")?,
-            module: row.try_get("module")?,
-            state,
-            recipients,
-            counts,
-            estimate: None,
-            created_at: moment("created_at")?,
-            updated_at: moment("updated_at")?,
-            last_waiting: row.try_get("last_waiting")?,
-        }))
+        batches.retain(|batch| wanted.state.is_none_or(|state| batch.state == state));
+        Ok(BatchPage { batches, next })
     }
 
     /// Pauses a batch; returns its state.
@@ -278,4 +369,45 @@ impl Batches {
             too_late: number("too_late")?,
         }))
     }
+}
+
+/// Reads a batch; the counts are completed so that they add up to the recipients.
+fn batch_of(row: &PgRow) -> Result<Batch, Error> {
+    let Json(mut counts): Json<BTreeMap<String, i64>> = row.try_get("counts")?;
+    let recipients = i64::from(row.try_get::<i32, _>("recipients")?);
+    let expanding = i64::from(row.try_get::<i32, _>("expanding")?);
+    let not_enqueued = i64::from(row.try_get::<i32, _>("not_enqueued")?);
+    let mut add = |state: &str, messages: i64| {
+        if messages > 0 {
+            *counts.entry(state.to_owned()).or_default() += messages;
+        }
+    };
+    add("expanding", expanding);
+    add("cancelled", not_enqueued);
+    let known: i64 = counts.values().sum();
+    if recipients > known {
+        counts.insert("duplicate".to_owned(), recipients - known);
+    }
+    let mut state: String = row.try_get("state")?;
+    let is_open = ["expanding", "waiting", "queued"]
+        .iter()
+        .any(|open| counts.contains_key(*open));
+    if state == "running" && !is_open {
+        "done".clone_into(&mut state);
+    }
+    let moment = |column| -> Result<Timestamp, sqlx::Error> {
+        Ok(row.try_get::<SqlTimestamp, _>(column)?.to_jiff())
+    };
+    Ok(Batch {
+        id: row.try_get("id")?,
+        tenant: row.try_get("tenant")?,
+        module: row.try_get("module")?,
+        state,
+        recipients,
+        counts,
+        estimate: None,
+        created_at: moment("created_at")?,
+        updated_at: moment("updated_at")?,
+        last_waiting: row.try_get("last_waiting")?,
+    })
 }

@@ -1,6 +1,7 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
 import { get } from './api.js';
+import { Batches } from './batches.js';
 import { Cursor } from './chartview.js';
 import { Crons } from './crons.js';
 import { DeadLetters } from './dead.js';
@@ -17,6 +18,7 @@ import { Pools } from './pools.js';
 import { viewOf } from './poolwords.js';
 import { radioSetting } from './settings.js';
 import { apply, emptyState, facts, isApiLimit, limitsText, ordered, totalReady } from './state.js';
+import { Tenants } from './tenants.js';
 import { auditLine, breakerText, standing, unitOf } from './words.js';
 
 /**
@@ -27,6 +29,7 @@ const POLL_THROTTLES_MS = 5_000;
 const POLL_JOBS_MS = 3_000;
 const POLL_PAUSE_MS = 3_000;
 const POLL_POOLS_MS = 1_000;
+const POLL_TENANTS_MS = 2_000;
 /** The interval of requests for schedules and dead jobs, which change slowly, in milliseconds. */
 const POLL_SLOW_MS = 10_000;
 /**
@@ -38,6 +41,8 @@ const HIDDEN_MS = 30_000;
 const PLAIN_PANELS = 12;
 /** The most chips above the panels, so that they stay readable. */
 const CHIPS = 48;
+/** The views, each with the element of its page. */
+const PAGES = [['throttles', 'main'], ['pools', 'pools-page'], ['tenants', 'tenants-page']];
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 
@@ -69,8 +74,18 @@ const notifications = new Notifications({
   section: $('notifications'), form: $('notifications-filter'), body: $('notifications-body'), empty: $('notifications-empty'), note: $('notifications-note'), more: $('notifications-more'),
 });
 const pools = new Pools(
-  { list: $('pools-list'), empty: $('no-pools'), waiting: $('pools-waiting'), nav: $('views'), dot: $('pools-dot'), word: $('pools-word') },
+  { list: $('pools-list'), empty: $('no-pools'), waiting: $('pools-waiting'), dot: $('pools-dot'), word: $('pools-word') },
   { messages: (pool, account) => notifications.of(pool, account), drawn: () => schedule() },
+);
+
+const batches = new Batches({
+  section: $('batches'), form: $('batches-filter'), body: $('batches-body'), empty: $('batches-empty'), note: $('batches-note'), leave: $('batches-leave'), more: $('batches-more'),
+});
+const tenants = new Tenants(
+  {
+    form: $('tenants-filter'), body: $('tenants-body'), empty: $('tenants-empty'), none: $('no-tenants'), panel: $('tenants-panel'), note: $('tenants-note'), more: $('tenants-more'), dot: $('tenants-dot'), word: $('tenants-word'),
+  },
+  { batches: (tenant) => batches.of(tenant), drawn: () => schedule() },
 );
 
 const live = new Live({
@@ -107,8 +122,12 @@ function draw() {
   const now = Date.now() / 1000 + skew;
   drawHeader(now);
   drawThrottles(now);
-  pools.drawNav(view === 'pools');
+  drawViews();
   if (view === 'pools') pools.draw(state.throttles);
+  if (view === 'tenants') {
+    tenants.draw();
+    batches.draw();
+  }
   if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
   if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, (id) => lookup.open(id), now);
   if (dirty.has('audit')) showAudit($('audit'), $('audit-empty'), state.audit, now);
@@ -236,14 +255,24 @@ function announce({ type, data }, before) {
 
 // === pages ===
 
+/** Draws the links to the pages that have something to show. */
+function drawViews() {
+  const pages = [['pools', pools], ['tenants', tenants]].map(([name, part]) => ({ name, part, isShown: part.known() > 0 || view === name }));
+  show($('views'), pages.some((page) => page.isShown));
+  for (const { name, part, isShown } of pages) {
+    show($(`view-${name}`), isShown);
+    part.drawNav();
+  }
+}
+
 /** Shows the view of the address; a throttle's panel may be among those that are not shown yet. */
 function route() {
   const before = view;
   view = viewOf(location.hash);
-  show($('main'), view === 'throttles');
-  show($('pools-page'), view === 'pools');
-  setAttr($('view-throttles'), 'aria-current', view === 'throttles' ? 'page' : null);
-  setAttr($('view-pools'), 'aria-current', view === 'pools' ? 'page' : null);
+  for (const [name, page] of PAGES) {
+    show($(page), view === name);
+    setAttr($(`view-${name}`), 'aria-current', view === name ? 'page' : null);
+  }
   const named = location.hash.slice(1);
   if (named.startsWith('throttle-') && !document.getElementById(named)) {
     if (decodeURIComponent(named).startsWith('throttle-api:')) $('api-limits').open = true;
@@ -251,6 +280,7 @@ function route() {
   }
   setAttr($('sign-in'), 'href', `/login${location.hash}`);
   if (view === 'pools') askPools(true);
+  if (view === 'tenants') for (const part of [tenants, batches]) ask(() => part.refresh());
   draw();
   if (before === view) return;
   const target = document.getElementById(named);
@@ -362,10 +392,15 @@ function start() {
   poll(() => ask(() => pools.refresh()), POLL_SLOW_MS);
   poll(async () => { if (view === 'pools') await ask(() => pools.refresh()); }, POLL_POOLS_MS);
   poll(async () => { if (view === 'pools') await ask(() => notifications.refresh()); }, POLL_JOBS_MS);
-  $('skip').addEventListener('click', () => $(view === 'pools' ? 'pools-page' : 'main').focus());
+  poll(async () => { if (view !== 'tenants') await ask(() => tenants.refresh()); }, POLL_SLOW_MS);
+  poll(async () => { if (view === 'tenants') await ask(() => tenants.refresh()); }, POLL_TENANTS_MS);
+  poll(async () => { if (view === 'tenants') await ask(() => batches.refresh()); }, POLL_JOBS_MS);
+  setInterval(() => { if (!document.hidden && view === 'tenants') schedule(); }, 1_000); // Countdowns go on between answers.
+  $('skip').addEventListener('click', () => $(Object.fromEntries(PAGES)[view]).focus());
   addEventListener('hashchange', route);
   route();
   if (view !== 'pools') askPools(false);
+  if (view !== 'tenants') ask(() => tenants.refresh());
   askThrottles();
   for (const part of [running, pauseAll, dead, crons]) ask(() => part.refresh());
   live.open();

@@ -12,21 +12,23 @@ let dialog = null;
 
 /**
  * Asks; resolves to the signature and the fields, or to null if the person cancels.
- * @param {{ title: string, text?: string, action: string, danger?: boolean, fields?: Asked[] }} question
+ * @param {{ title: string, text?: string, action: string, danger?: boolean, fields?: Asked[], isSigned?: boolean, keep?: string }} question
+ *   without `isSigned` neither the author nor a reason is asked for; `keep` is the text of the button that changes nothing
  * @returns {Promise<Record<string, string> | null>}
  */
-export function ask({ title, text = '', action, danger = false, fields = [] }) {
+export function ask({ title, text = '', action, danger = false, fields = [], isSigned = true, keep = 'Cancel' }) {
   dialog ??= document.body.appendChild(h('dialog', { class: 'ask', 'aria-labelledby': 'ask-title' }));
   const input = (/** @type {Asked} */ field) => h('div', { class: 'field' },
     h('label', { for: `ask-${field.name}` }, field.label, field.unit ? h('span', { class: 'unit' }, field.unit) : null),
     h('input', { id: `ask-${field.name}`, name: field.name, type: 'text', autocomplete: 'off', value: field.value ?? '', required: field.name === 'by', maxlength: '300' }),
     field.hint ? h('p', { class: 'hint' }, field.hint) : null);
-  const all = [...fields, { name: 'by', label: 'your name', value: recall('who', '') }, { name: 'why', label: 'why', unit: 'optional' }];
+  const author = [{ name: 'by', label: 'your name', value: recall('who', '') }, { name: 'why', label: 'why', unit: 'optional' }];
+  const all = isSigned ? [...fields, ...author] : fields;
   const go = h('button', { type: 'submit', class: danger ? 'primary danger' : 'primary' }, action);
   const form = h('form', { method: 'dialog' },
     h('h2', { id: 'ask-title' }, title), text ? h('p', null, text) : null,
     ...all.map(input),
-    h('div', { class: 'buttons' }, go, h('button', { type: 'button', onclick: () => dialog.close('') }, 'Cancel')));
+    h('div', { class: 'buttons' }, go, h('button', { type: 'button', onclick: () => dialog.close('') }, keep)));
   fill(dialog, form);
   dialog.returnValue = '';
   dialog.showModal();
@@ -37,7 +39,7 @@ export function ask({ title, text = '', action, danger = false, fields = [] }) {
       /** @type {Record<string, string>} */
       const answer = {};
       for (const { name } of all) answer[name] = form.elements.namedItem(name).value.trim();
-      remember('who', answer.by);
+      if (isSigned) remember('who', answer.by);
       if (!answer.why) delete answer.why;
       resolve(answer);
     });

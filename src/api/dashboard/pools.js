@@ -7,7 +7,7 @@ import { clockOffset, worst } from './poolwords.js';
 
 export class Pools {
   /**
-   * @param {{ list: HTMLElement, empty: HTMLElement, waiting: HTMLElement, nav: HTMLElement, dot: HTMLElement, word: HTMLElement }} place
+   * @param {{ list: HTMLElement, empty: HTMLElement, waiting: HTMLElement, dot: HTMLElement, word: HTMLElement }} place
    * @param {{ messages: (pool: string, account: string) => void, drawn: () => void }} on
    */
   constructor(place, on) {
@@ -45,13 +45,13 @@ export class Pools {
     }
   }
 
-  /**
-   * Shows the link to the pools if there are any.
-   * @param {boolean} isHere whether somebody is on their page all the same
-   */
-  drawNav(isHere) {
+  /** The number of pools at the last look, for the navigation. */
+  known() {
+    return this.pools?.length ?? 0;
+  }
+
+  drawNav() {
     const pools = this.pools ?? [];
-    show(this.place.nav, pools.length > 0 || isHere);
     const tone = worst(pools);
     setAttr(this.place.dot, 'data-tone', tone);
     show(this.place.dot, tone !== 'calm');

@@ -303,6 +303,7 @@ export function attemptText({ outcome, status, ms }) {
 
 /** Returns the view of an address. @param {string} hash with its # */
 export function viewOf(hash) {
+  if (hash === '#tenants' || hash === '#batches') return 'tenants';
   return hash === '#pools' || hash.startsWith('#pool-') || hash === '#notifications' ? 'pools' : 'throttles';
 }
 

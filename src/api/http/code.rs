@@ -57,6 +57,8 @@ codes! {
     NotificationNotFound = ("notification_not_found", 404, "Notification not found"),
     /// The batch does not exist.
     BatchNotFound = ("batch_not_found", 404, "Batch not found"),
+    /// The tenant does not exist.
+    TenantNotFound = ("tenant_not_found", 404, "Tenant not found"),
     /// The pool has no such account.
     AccountNotFound = ("account_not_found", 404, "Account not found"),
     /// The throttle does not exist.

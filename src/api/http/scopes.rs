@@ -38,7 +38,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 65] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 68] = [
     (
         "GET",
         "/healthz",
@@ -116,6 +116,12 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 65] = [
         "POST",
         "/api/v1/notifications/batch",
         RequiredAccess::Scope(NotifySend),
+        TenantAccess::Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/notifications/batches",
+        RequiredAccess::Scope(NotifyRead),
         TenantAccess::Tenant,
     ),
     (
@@ -219,6 +225,18 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 65] = [
         "/api/v1/pools/{name}",
         RequiredAccess::Scope(OpsRead),
         TenantAccess::Operators,
+    ),
+    (
+        "GET",
+        "/api/v1/tenants",
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/tenants/{tenant}/modules",
+        RequiredAccess::Scope(OpsRead),
+        TenantAccess::Tenant,
     ),
     (
         "GET",

@@ -120,20 +120,7 @@ pub async fn list(
         .text_or_empty("key", KEY_BYTES_MAX + 1)
         .map(key_of_part);
     let after = query.text("after", KEY_BYTES_MAX + 1);
-    let after = match (order, after) {
-        (Order::Depth, None) => LanesAfter::DEEPEST,
-        (Order::Depth, Some(text)) => deep(&text).unwrap_or_else(|| {
-            query.wrong(
-                "after",
-                "is not a cursor of this list; allowed: the value of `next` of the previous page",
-            );
-            LanesAfter::DEEPEST
-        }),
-        // The key follows a colon, so that an empty key is a valid cursor too.
-        (Order::Key, after) => {
-            LanesAfter::Key(after.map(|text| text.strip_prefix(':').unwrap_or(&text).to_owned()))
-        }
-    };
+    let after = after_of(order, after, &mut query);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
@@ -224,6 +211,28 @@ impl From<KeyState> for LaneHold {
     }
 }
 
+/// Returns the position that a cursor names; a wrong one is reported.
+pub(in crate::api) fn after_of(
+    order: Order,
+    after: Option<String>,
+    query: &mut Query,
+) -> LanesAfter {
+    match (order, after) {
+        (Order::Depth, None) => LanesAfter::DEEPEST,
+        (Order::Depth, Some(text)) => deep(&text).unwrap_or_else(|| {
+            query.wrong(
+                "after",
+                "is not a cursor of this list; allowed: the value of `next` of the previous page",
+            );
+            LanesAfter::DEEPEST
+        }),
+        // The key follows a colon, so that an empty key is a valid cursor too.
+        (Order::Key, after) => {
+            LanesAfter::Key(after.map(|text| text.strip_prefix(':').unwrap_or(&text).to_owned()))
+        }
+    }
+}
+
 fn deep(text: &str) -> Option<LanesAfter> {
     let (depth, lane_id) = text.split_once(':')?;
     Some(LanesAfter::Depth {
@@ -234,15 +243,17 @@ fn deep(text: &str) -> Option<LanesAfter> {
 
 fn next_page(name: &Name, limit: i64, after: &LanesAfter) -> String {
     let name = encoded(name.as_str());
+    let cursor = cursor_of(after);
+    format!("/api/v1/throttles/{name}/lanes?limit={limit}&{cursor}")
+}
+
+/// Returns the parameters of a query that continues a list of lanes.
+pub(in crate::api) fn cursor_of(after: &LanesAfter) -> String {
     match after {
-        LanesAfter::Depth { depth, lane_id } => {
-            format!("/api/v1/throttles/{name}/lanes?limit={limit}&after={depth}:{lane_id}")
-        }
+        LanesAfter::Depth { depth, lane_id } => format!("order=depth&after={depth}:{lane_id}"),
         LanesAfter::Key(key) => {
-            format!(
-                "/api/v1/throttles/{name}/lanes?order=key&limit={limit}&after=:{}",
-                encoded(key.as_deref().unwrap_or_default())
-            )
+            let key = encoded(key.as_deref().unwrap_or_default());
+            format!("order=key&after=:{key}")
         }
     }
 }
@@ -259,11 +270,14 @@ mod tests {
             lane_id: -7,
         };
         let page = next_page(&name, 5, &after);
-        assert_eq!(page, "/api/v1/throttles/a%2Fb/lanes?limit=5&after=12:-7");
+        assert_eq!(
+            page,
+            "/api/v1/throttles/a%2Fb/lanes?limit=5&order=depth&after=12:-7"
+        );
         assert_eq!(deep(page.rsplit('=').next().unwrap()), Some(after));
         assert_eq!(
             next_page(&name, 5, &LanesAfter::Key(Some("ü&".into()))),
-            "/api/v1/throttles/a%2Fb/lanes?order=key&limit=5&after=:%C3%BC%26"
+            "/api/v1/throttles/a%2Fb/lanes?limit=5&order=key&after=:%C3%BC%26"
         );
     }
 

@@ -88,7 +88,9 @@ mod tests {
             Some(LevelUsage {
                 limit,
                 span_s: 60.0,
+                used: limit - remaining,
                 remaining,
+                next_at_s: 1_744_714_242,
                 resets_at_s,
             })
         };

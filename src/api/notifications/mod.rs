@@ -3,6 +3,7 @@
 pub mod accept;
 pub mod accepted;
 pub mod batch_input;
+pub mod batch_list;
 pub mod batches;
 pub mod events;
 pub mod headers;

@@ -17,7 +17,9 @@ use crate::api::jobs::input::{
     TIMEOUT_MIN_S,
 };
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
+use crate::api::notifications::batch_list;
 use crate::api::notifications::suppressions::{CURSOR_BYTES_MAX, RECIPIENT_BYTES_MAX};
+use crate::api::tenants;
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::notify::DeliveryState;
@@ -208,6 +210,10 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         }
         (_, "header", _) => json!({ "type": "string" }),
         ("purge_lane", _, "limit") => whole(1..=BATCH_JOBS_MAX),
+        ("list_tenants" | "list_modules", _, "limit") => {
+            with_default(whole(1..=tenants::LIMIT_MAX), json!(50))
+        }
+        ("list_batches", _, "limit") => with_default(whole(1..=batch_list::LIMIT_MAX), json!(20)),
         (_, _, "limit") => with_default(
             limit(),
             json!(if operation == "explain_throttle" {
@@ -235,7 +241,16 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         (_, _, "recipient") => {
             text(if operation == "unsuppress" { 1 } else { 0 }..=RECIPIENT_BYTES_MAX)
         }
-        ("list_lanes", _, "order") => one_of(&crate::api::lanes::list::ORDERS),
+        ("list_batches", _, "before") => whole(1..=i64::MAX),
+        ("list_batches", _, "state") => one_of(&batch_list::STATES),
+        (_, "path", "tenant") => {
+            json!({ "type": "string", "minLength": 1, "maxLength": tenants::NAME_BYTES_MAX })
+        }
+        (_, _, "tenant" | "module") | ("list_tenants", _, "after") => {
+            text(0..=tenants::NAME_BYTES_MAX)
+        }
+        ("list_modules", _, "after") => text(0..=KEY_BYTES_MAX + 1),
+        ("list_lanes" | "list_modules", _, "order") => one_of(&crate::api::lanes::list::ORDERS),
         ("list_lanes", _, "key" | "after") => text(0..=KEY_BYTES_MAX + 1),
         (_, _, "kind") => text(0..=KIND_BYTES_MAX),
         (_, _, "throttle" | "pool") => text(0..=THROTTLE_BYTES_MAX),
@@ -313,7 +328,8 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "growth_per_min" | "achieved_rps" | "learned_rps" | "proposed_rps" | "seconds"
             | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
             | "higher_s" | "stopped_s" | "parked_jobs" | "recipients" | "recipient" | "sent"
-            | "cancelled" | "too_late" | "place",
+            | "cancelled" | "too_late" | "place" | "limit" | "used" | "waiting" | "pending"
+            | "pending_max",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),

@@ -180,6 +180,19 @@ fn answer(operation: &str) -> Option<Value> {
             "id": 17, "state": "running", "recipients": 2, "priority": "normal", "warnings": [],
             "results": [{ "recipient": 0, "id": ID, "status": "queued" }, { "recipient": 1, "id": ID, "status": "waiting" }],
         }),
+        "list_tenants" => json!({ "at": AT, "next": null, "tenants": [{
+            "tenant": "acme", "throttle": "notify:acme", "state": "waiting", "per_module": { "limit": 50, "span_s": 60.0 },
+            "window": { "limit": 100, "span_s": 60.0, "used": 100, "remaining": 0, "next_at": AT, "resets_at": AT },
+            "waiting": 37, "scheduled": 0, "oldest_waiting_s": 12.5, "counted_at": AT, "pending": 61, "pending_max": 10000,
+        }] }),
+        "list_modules" => json!({ "tenant": "acme", "at": AT, "next": null, "modules": [{
+            "module": "invoices", "state": "waiting", "waiting": 37, "oldest_waiting_s": 12.5, "counted_at": AT, "next_at": AT,
+            "window": { "limit": 50, "span_s": 60.0, "used": 50, "remaining": 0, "next_at": AT, "resets_at": AT }, "paused": null,
+        }] }),
+        "list_batches" => json!({ "at": AT, "next": null, "may_change": true, "batches": [{
+            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "recipients": 300,
+            "counts": { "waiting": 200, "sent": 100 }, "estimate": AT, "created_at": AT, "updated_at": AT,
+        }] }),
         "show_batch" => json!({
             "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "recipients": 2,
             "counts": { "sent": 1, "waiting": 1 }, "estimate": AT, "created_at": AT, "updated_at": AT,

@@ -131,6 +131,9 @@ const OWN: &[(&str, &[Code])] = &[
             Code::QueueFull,
         ],
     ),
+    ("list_tenants", &[QueueUnavailable]),
+    ("list_modules", &[Code::TenantNotFound, QueueUnavailable]),
+    ("list_batches", &[QueueUnavailable]),
     ("show_batch", &[Code::BatchNotFound, QueueUnavailable]),
     (
         "pause_batch",

@@ -303,13 +303,8 @@ async fn what_is_answered_is_what_the_document_declares() {
     client
         .gets(200, "show_notification", ask().part("id", sent))
         .await;
-    client
-        .gets(
-            200,
-            "list_notifications",
-            ask().query("channel=email&limit=10"),
-        )
-        .await;
+    let mails = ask().query("channel=email&limit=10");
+    client.gets(200, "list_notifications", mails).await;
     let many = || {
         ask().header("idempotency-key", "news").json(json!({
             "channel": "email", "recipients": ["a@example.com", {"to": "b@example.com", "key": "k"}], "subject": "s", "body": "b",
@@ -319,6 +314,13 @@ async fn what_is_answered_is_what_the_document_declares() {
         .as_i64()
         .unwrap();
     client.gets(200, "notify_many", many()).await;
+    let known = "insert into flyball.tenant_limit values ('acme', 5); select flyball.record_module('acme', 'web')";
+    let pool = &client.0.queue.pool;
+    sqlx::raw_sql(known).execute(pool).await.unwrap();
+    for operation in ["list_tenants", "list_modules", "list_batches"] {
+        let acme = ask().part("tenant", "acme");
+        client.gets(200, operation, acme).await;
+    }
     for operation in ["show_batch", "pause_batch", "resume_batch", "cancel_batch"] {
         client.gets(200, operation, ask().part("id", batch)).await;
     }
@@ -332,13 +334,8 @@ async fn what_is_answered_is_what_the_document_declares() {
     client
         .gets(200, "list_suppressions", ask().query("channel=email"))
         .await;
-    client
-        .gets(
-            200,
-            "unsuppress",
-            ask().query("channel=email&recipient=b%40example.com"),
-        )
-        .await;
+    let person = ask().query("channel=email&recipient=b%40example.com");
+    client.gets(200, "unsuppress", person).await;
     client
         .gets(401, "receive_provider_events", unsigned())
         .await;

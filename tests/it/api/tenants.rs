@@ -235,6 +235,22 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
                 Expect::Refused(422, "invalid_fields"),
             ),
         ],
+        ("GET", "/api/v1/tenants") => within(&[
+            template,
+            "/api/v1/tenants?tenant=zeta",
+            "/api/v1/tenants?limit=1",
+            "/api/v1/tenants?after=acme",
+        ]),
+        ("GET", "/api/v1/tenants/{tenant}/modules") => {
+            let with = |tenant: &str| template.replace("{tenant}", tenant);
+            vec![aim(with("zeta"), None, Expect::Missing(with("nothing")))]
+        }
+        ("GET", "/api/v1/notifications/batches") => within(&[
+            template,
+            "/api/v1/notifications/batches?tenant=zeta",
+            "/api/v1/notifications/batches?module=zeta",
+            "/api/v1/notifications/batches?limit=1",
+        ]),
         (
             _,
             "/api/v1/notifications/batches/{id}"

@@ -64,6 +64,13 @@ async fn a_tenant_reaches_its_own() {
         .map(|one| one["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["notify:acme", "tenant:acme/out"]);
+    let tenants = get("/api/v1/tenants").await;
+    assert_eq!(tenants["tenants"].as_array().unwrap().len(), 1);
+    assert_eq!(tenants["tenants"][0]["tenant"], "acme");
+    assert_eq!(get("/api/v1/tenants/acme/modules").await["tenant"], "acme");
+    let batches = get("/api/v1/notifications/batches").await;
+    assert_eq!(batches["batches"].as_array().unwrap().len(), 1);
+    assert_eq!(batches["batches"][0]["id"], 1);
     assert_eq!(
         get("/api/v1/throttles/tenant:acme%2Fout").await["name"],
         "tenant:acme/out"

@@ -47,6 +47,7 @@ fn filled(template: &str) -> String {
         ("{key}", "k"),
         ("{pool}", "none"),
         ("{account}", "none"),
+        ("{tenant}", "none"),
     ];
     let path = parts
         .iter()

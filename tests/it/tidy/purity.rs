@@ -15,6 +15,10 @@ const SERVICES: &[(&str, &str)] = &[
     ("stack/", "Starts and watches processes."),
     ("admission/service.rs", "Takes slots and accepts messages."),
     ("admission/expand.rs", "Runs the kind batch."),
+    (
+        "admission/survey.rs",
+        "Reads the standing of tenants for operators.",
+    ),
     ("service/", "Runs loops, batches and supervisors."),
     ("**/postgres", "FakeProvider to Postgres."),
     ("notify/alarm_postgres.rs", "FakeProvider to Postgres."),

@@ -36,6 +36,9 @@ const TOKENS: [(&str, &str, bool); 5] = [
     ("else", "other", true),
 ];
 
+/// Tokens that only read: name and tenant.
+const READERS: [(&str, Option<&str>); 2] = [("operator", None), ("watcher", Some("acme"))];
+
 pub(super) struct AdmissionServer {
     pub(super) server: ApiServer,
     pub(super) clock: Arc<AtomicI64>,
@@ -84,6 +87,13 @@ pub(super) async fn admission_server_on(redis_url: &str, limits: TenantLimits) -
                 }
                 AuthToken::of(name, Some(tenant), leave, TokenSecret::new(secret(name)))
             })
+            .chain(READERS.map(|(name, tenant)| {
+                let leave = Permissions {
+                    scopes: [TokenScope::OpsRead, TokenScope::NotifyRead].into(),
+                    ..Permissions::default()
+                };
+                AuthToken::of(name, tenant, leave, TokenSecret::new(secret(name)))
+            }))
             .collect();
     });
     AdmissionServer {

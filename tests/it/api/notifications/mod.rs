@@ -5,3 +5,4 @@ mod admission_batches;
 mod events;
 pub mod fixture;
 mod messages;
+mod tenants_listed;
