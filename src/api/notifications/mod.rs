@@ -5,6 +5,7 @@ pub mod accepted;
 pub mod batch_input;
 pub mod batches;
 pub mod events;
+pub mod fields;
 pub mod headers;
 pub mod input;
 pub mod messages;
