@@ -163,9 +163,26 @@ language sql stable set enable_seqscan = off as $$
     )
 $$;
 
+-- Whether a message that was admitted is on its way, or was sent within the last minute.
+create function flyball.is_just_sent(job_id bigint) returns boolean
+language sql stable set enable_seqscan = off as $$
+    select exists (
+        select from flyball.job j
+        where j.id = is_just_sent.job_id
+            and (exists (select from flyball.ready r where r.lane_id = j.lane_id and r.priority = j.priority and r.job_id = j.id)
+                or exists (select from flyball.lease l where l.job_id = j.id)
+                or exists (select from flyball.scheduled s where s.job_id = j.id))
+    ) or exists (
+        select from flyball.attempt a
+        where a.job_id = is_just_sent.job_id and a.outcome = 'completed' and a.finished_at > now() - interval '1 minute'
+    )
+$$;
+
 -- Looks for the earlier request that this one repeats. Returns 'new'; 'running' while another
 -- transaction handles the same request; 'conflict' if the key came with another body; 'replayed'
--- with the message or batch. With a lock, the request is this transaction's until it ends.
+-- with the message or batch. With a lock, the request is this transaction's until it ends. A sender
+-- without a key that comes back when it was told to finds its message admitted: it is told so once,
+-- and an equal request after that is a message of its own.
 create function flyball.find_request(digest bytea, body bytea, has_key boolean, locks boolean,
     out answer text, out job_id bigint, out batch_id bigint)
 language plpgsql volatile as $$
@@ -196,6 +213,12 @@ begin
         answer := 'replayed';
         find_request.job_id := previous.job_id;
         find_request.batch_id := previous.batch_id;
+    elsif flyball.is_just_sent(previous.job_id) then
+        delete from flyball.idempotency i where i.digest = find_request.digest and i.job_id = previous.job_id;
+        if found then
+            answer := 'replayed';
+            find_request.job_id := previous.job_id;
+        end if;
     end if;
 end $$;
 
@@ -295,8 +318,8 @@ begin
 end $$;
 
 revoke execute on function flyball.sweep_pending, flyball.sweep_all_pending, flyball.record_pending, flyball.awaits_admission,
-    flyball.find_request, flyball.remember_request, flyball.has_waiting, flyball.record_module, flyball.accept_message,
-    flyball.admission_place
+    flyball.is_just_sent, flyball.find_request, flyball.remember_request, flyball.has_waiting, flyball.record_module,
+    flyball.accept_message, flyball.admission_place
 from public;
 
 -- === Many messages ===============================================================================
@@ -466,9 +489,9 @@ language sql stable set enable_seqscan = off as $$
     where m.batch_id = batch_jobs.batch_id
 $$;
 
--- Pauses a batch: its waiting messages are put aside, and further ones are not enqueued. Returns
--- its state, or null if the tenant has no such batch; the tenant null stands for all.
-create function flyball.pause_batch(tenant text, batch_id bigint) returns text
+-- Pauses a batch: its waiting messages are put aside, and further ones are not enqueued. Returns its
+-- state, or null if the tenant has no such batch; the tenant null stands for all.
+create function flyball.pause_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
@@ -495,11 +518,13 @@ begin
     )
     insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
     select t.job_id, now() + interval '3650 days', t.lane_id, t.priority, t.attempt, t.cost, false, t.holds_unique from removed t;
+    perform flyball.write_audit(null, flyball.signed(pause_batch.by), 'batch.pause', batch_id::text,
+        jsonb_build_object('state', found_state), jsonb_build_object('state', 'paused'), pause_batch.why);
     return 'paused';
 end $$;
 
 -- Resumes a paused batch.
-create function flyball.resume_batch(tenant text, batch_id bigint) returns text
+create function flyball.resume_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
@@ -519,23 +544,28 @@ begin
     if remaining > 0 then
         perform flyball.enqueue_expansion(batch_id);
     end if;
+    perform flyball.write_audit(null, flyball.signed(resume_batch.by), 'batch.resume', batch_id::text,
+        jsonb_build_object('state', 'paused'), jsonb_build_object('state', found_state), resume_batch.why);
     return found_state;
 end $$;
 
 -- Cancels a batch: messages that wait end now, those that run are asked to stop, and no further one
 -- is enqueued. `sent` are those that had ended, `too_late` those that run; the three add up to the
 -- recipients. Cancelling again counts again.
-create function flyball.cancel_batch(tenant text, batch_id bigint, out state text, out sent int, out cancelled int, out too_late int)
+create function flyball.cancel_batch(tenant text, batch_id bigint, by text default null, why text default '',
+    out state text, out sent int, out cancelled int, out too_late int)
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
     batch flyball.batch;
+    was   text;
 begin
     select b.* into batch from flyball.batch b
     where b.id = batch_id and (cancel_batch.tenant is null or b.tenant = cancel_batch.tenant) for update;
     if not found then
         return;
     end if;
+    was := batch.state;
     update flyball.batch b
     set state = 'cancelled', not_enqueued = b.not_enqueued + jsonb_array_length(b.messages), messages = '[]', updated_at = now()
     where b.id = batch_id
@@ -585,6 +615,11 @@ begin
     left join lateral (select h.job_id from flyball.lease h where h.job_id = m.job_id limit 1) l on true
     where m.batch_id = cancel_batch.batch_id;
     sent := batch.recipients - cancelled - too_late;
+    if was <> 'cancelled' then
+        perform flyball.write_audit(null, flyball.signed(cancel_batch.by), 'batch.cancel', batch_id::text,
+            jsonb_build_object('state', was),
+            jsonb_build_object('state', state, 'sent', sent, 'cancelled', cancelled, 'too_late', too_late), cancel_batch.why);
+    end if;
 end $$;
 
 -- The state of a message's batch; null if it is in none.

@@ -1,25 +1,29 @@
 -- Chapter 10: messages by SQL, for every role that may enqueue.
 
--- The earliest time at which the limits of its tenant release a waiting message, judged by its
--- place and the recorded knobs alone: Postgres does not know what has been sent within the last
--- minute.
+-- The earliest time at which the limits of its tenant let a waiting message go, judged by its place and
+-- the recorded knobs alone: Postgres does not know what was sent within the last minute, so the
+-- message may wait up to a window longer.
 create function flyball.held_until(job_id bigint) returns timestamptz
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
-    waiting record;
-    rule    text[];
+    limit_re constant text := '^(\d{1,7})/(\d{1,7})$';
+    mine record;
+    rule record;
 begin
-    select a.place, a.tenant into waiting from flyball.admission_place(job_id) a;
-    if waiting.place is null then
+    select a.place, a.tenant_place, a.tenant into mine from flyball.admission_place(job_id) a;
+    if mine.place is null then
         return null;
     end if;
-    select regexp_match(k.fields ->> 'key_windows', '^(\d{1,7})/(\d{1,7})$') into rule
+    select regexp_match(k.fields ->> 'key_windows', limit_re)::bigint[] as of_module,
+        regexp_match(k.fields ->> 'windows', limit_re)::bigint[] as of_tenant into rule
     from flyball.knobs k
     where k.throttle in (flyball.admission_throttle(waiting.tenant), 'notify:*')
     order by k.throttle = 'notify:*'
     limit 1;
-    return now() + make_interval(secs => coalesce(((waiting.place - 1) / greatest(rule[1]::bigint, 1)) * rule[2]::bigint, 0));
+    return now() + make_interval(secs => greatest(0,
+        (mine.place - 1) / greatest(rule.of_module[1], 1) * rule.of_module[2],
+        (mine.tenant_place - 1) / greatest(rule.of_tenant[1], 1) * rule.of_tenant[2]));
 end $$;
 
 -- Sends many messages, at most 10,000, all or none, in the caller's own transaction; returns one
@@ -54,6 +58,20 @@ begin
             if name is not null then
                 field := name;
                 problem := format('is not a field of a message; allowed are %s', array_to_string(allowed, ', '));
+            else
+                -- What can be checked here is refused here; the rest ends as a dead letter with its reason.
+                select f.key, format('must be %s, not %s', w.word, jsonb_typeof(f.value)) into field, problem
+                from jsonb_each(one.message) as f
+                cross join lateral (
+                    select case when f.key in ('data', 'extra') then 'object' when f.key = 'valid_for_s' then 'number'
+                        when f.key = 'template' then jsonb_typeof(f.value) else 'string' end as kind
+                ) k
+                cross join lateral (select case k.kind when 'string' then 'a text' when 'object' then 'an object' else 'a number' end as word) w
+                where jsonb_typeof(f.value) not in ('null', k.kind)
+                order by f.key limit 1;
+            end if;
+            if problem is not null then
+                null;
             elsif coalesce(one.message ->> 'pool', '') = '' then
                 field := 'pool';
                 problem := 'must name the pool that sends the message';
@@ -66,6 +84,12 @@ begin
             elsif coalesce(one.message ->> 'priority', 'normal') not in ('critical', 'high', 'normal', 'low') then
                 field := 'priority';
                 problem := 'must be critical, high, normal or low';
+            elsif coalesce((one.message ->> 'valid_for_s')::numeric, 1) not between 1 and 2592000 then
+                field := 'valid_for_s';
+                problem := 'must be a number of seconds from 1 to 2592000 (30 days)';
+            elsif coalesce(one.message ->> 'on_ambiguous', 'retry') not in ('retry', 'dead') then
+                field := 'on_ambiguous';
+                problem := 'must be retry or dead';
             end if;
         end if;
         if problem is not null then

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::door::Admission;
 use super::postgres::{
     Batch, BatchFilter, BatchPage, Batches, TenantFilter, TenantQueue, list_tenants,
 };
+use super::service::Admission;
 use super::usage::{AdmissionUsage, TenantUsage};
 use crate::jobs::Error;
 use crate::throttle::admission::throttle_of;

@@ -49,7 +49,7 @@ pub struct LevelUsage {
     pub resets_at_s: i64,
 }
 
-impl LevelStanding {
+impl LevelUsage {
     /// Returns the usage of a level of which nothing is used, with the limit of the settings.
     fn unused(limit: u32, now_s: i64) -> Self {
         Self {
@@ -65,16 +65,16 @@ impl LevelStanding {
 
 /// The usage of a tenant, for operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TenantStanding {
+pub struct TenantUsage {
     /// The tenant; `None` if it has no limit.
-    pub tenant: Option<LevelStanding>,
+    pub tenant: Option<LevelUsage>,
     /// The limit of each of its modules; `None` if they have none.
     pub per_module: Option<ModuleLimit>,
     /// True while its throttle is paused or stopped, so that no message is released.
     pub is_paused: bool,
 }
 
-impl TenantStanding {
+impl TenantUsage {
     /// Returns the usage from the grants that count.
     pub fn of(usage: &WindowUsage, is_paused: bool) -> Self {
         let rate = |limit: &WindowLimit| limit.tokens / limit.span_s;
@@ -93,7 +93,7 @@ impl TenantStanding {
     /// Returns the usage of a tenant that has no throttle, because it has sent nothing lately.
     pub fn unused(limits: &TenantLimits, now_s: i64) -> Self {
         Self {
-            tenant: Some(LevelStanding::unused(limits.per_tenant, now_s)),
+            tenant: Some(LevelUsage::unused(limits.per_tenant, now_s)),
             per_module: Some(ModuleLimit {
                 limit: u64::from(limits.per_module),
                 span_s: MINUTE_S,
@@ -144,9 +144,9 @@ impl AdmissionUsage {
     pub fn away(limits: &TenantLimits, now_s: i64) -> Self {
         let again_s = now_s + AWAY_RETRY_S as i64;
         let level = |limit: u32| {
-            Some(LevelStanding {
+            Some(LevelUsage {
                 remaining: 0,
-                ..LevelStanding::unused(limit, again_s)
+                ..LevelUsage::unused(limit, again_s)
             })
         };
         Self {
@@ -160,8 +160,8 @@ impl AdmissionUsage {
     pub fn unused(limits: &TenantLimits, now_s: i64) -> Self {
         Self {
             now_s,
-            tenant: Some(LevelStanding::unused(limits.per_tenant, now_s)),
-            module: Some(LevelStanding::unused(limits.per_module, now_s)),
+            tenant: Some(LevelUsage::unused(limits.per_tenant, now_s)),
+            module: Some(LevelUsage::unused(limits.per_module, now_s)),
         }
     }
 
@@ -192,7 +192,7 @@ fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelUsage> {
             .unwrap_or(std::cmp::Ordering::Equal)
     })?;
     let wait_us = windows.iter().map(|window| window.wait_us(1.0, now_us));
-    Some(LevelStanding {
+    Some(LevelUsage {
         limit: binding.limit().tokens as u64,
         span_s: binding.limit().span_s,
         used: binding.used().round() as u64,
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn critical_messages_beyond_the_limit_count_and_nothing_is_below_zero() {
         let usage = usage(30.0, &[(0.0, 50.0), (5.0, 20.0)], &[]);
-        let level_usage = Standing::of(&usage, false);
+        let level_usage = AdmissionUsage::of(&usage, false);
         assert_eq!(level_usage.module.unwrap().remaining, 0);
         assert_eq!(level_usage.tenant.unwrap().remaining, 30);
         assert_eq!(level_usage.module.unwrap().used, 70);
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn a_tenant_shows_its_own_window_and_the_limit_of_its_modules() {
         let usage = usage(10.0, &[], &[(0.0, 60.0), (2.0, 40.0)]);
-        let level_usage = TenantStanding::of(&usage, true);
+        let level_usage = TenantUsage::of(&usage, true);
         let tenant = level_usage.tenant.unwrap();
         assert_eq!((tenant.used, tenant.remaining), (100, 0));
         assert_eq!(tenant.next_at_s, BEGIN_S as i64 + 60);

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::exit::CliError;
 use super::output::say;
+use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::admission::{Admission, Batches};
 use crate::config::Settings;
@@ -14,20 +15,30 @@ pub(super) enum Command {
     /// admitted
     Show(Args),
     /// Pause a batch: its waiting messages stay where they are until it is resumed
-    Pause(Args),
+    Pause(ChangeArgs),
     /// Resume a paused batch
-    Resume(Args),
+    Resume(ChangeArgs),
     /// Cancel a batch: waiting messages are not sent, those being sent are asked to stop
-    Cancel(Args),
+    Cancel(ChangeArgs),
 }
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The number of the batch
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ChangeArgs {
+    /// The number of the batch
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    id: i64,
+    #[command(flatten)]
+    signed: AuditArgs,
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
@@ -48,40 +59,39 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     .iter()
                     .map(|(state, messages)| format!("{messages} {state}"))
                     .collect();
+                let whose = match batch.tenant.as_str() {
+                    "" => String::new(),
+                    tenant => format!(" of tenant {tenant}"),
+                };
                 say!(
-                    "batch {} of tenant {:?} is {}: {} of {} recipients",
+                    "batch {}{whose} is {}; its {} messages: {}",
                     batch.id,
-                    batch.tenant,
                     batch.state,
-                    counts.join(", "),
-                    batch.recipients
+                    batch.recipients,
+                    counts.join(", ")
                 );
                 if let Some(estimate) = batch.estimate {
-                    say!("the last of them is admitted at about {estimate}");
+                    say!("the limits let the last one go at about {estimate:.0}");
                 }
             }
         }
         Command::Pause(args) => {
-            let state = batches.pause(None, args.id).await?;
-            told(&args, state.ok_or_else(|| gone(args.id))?)?;
+            let state = batches.pause(args.id, &args.signed.signature()).await?;
+            told(&args, state.ok_or_else(|| gone(args.id))?, "paused")?;
         }
         Command::Resume(args) => {
-            let state = batches.resume(None, args.id).await?;
-            let state = state.ok_or_else(|| gone(args.id))?;
-            if state == "cancelled" {
-                let message = format!("batch {} is cancelled and cannot be resumed", args.id);
-                return Err(CliError::Refused(message).into());
-            }
-            told(&args, state)?;
+            let state = batches.resume(args.id, &args.signed.signature()).await?;
+            told(&args, state.ok_or_else(|| gone(args.id))?, "resumed")?;
         }
         Command::Cancel(args) => {
-            let cancelled = batches.cancel(None, args.id).await?;
+            let cancelled = batches.cancel(args.id, &args.signed.signature()).await?;
             let cancelled = cancelled.ok_or_else(|| gone(args.id))?;
-            if args.json {
+            if args.signed.json {
                 output::json(&cancelled)?;
             } else {
                 say!(
-                    "batch {} is cancelled: {} had ended, {} will not be sent, {} are being sent",
+                    "batch {} is cancelled: {} messages had ended, {} will not be sent, {} are \
+                     being sent",
                     args.id,
                     cancelled.sent,
                     cancelled.cancelled,
@@ -93,8 +103,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(args: &Args, state: String) -> anyhow::Result<()> {
-    if args.json {
+fn told(args: &ChangeArgs, state: String, change: &str) -> anyhow::Result<()> {
+    if state == "cancelled" {
+        let message = format!("batch {} is cancelled and cannot be {change}", args.id);
+        return Err(CliError::Refused(message).into());
+    }
+    if args.signed.json {
         output::json(&serde_json::json!({ "id": args.id, "state": state }))
     } else {
         say!("batch {} is {state}", args.id);

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::{Map, Value};
 
-use super::enqueue::check_args;
+use super::exit::CliError;
 use super::output::say;
 use super::{connect, output, when};
+use crate::admission::Admission;
+use crate::app;
 use crate::config::Settings;
-use crate::jobs::{Error, NewJob, NewMessage};
-use crate::notify::args::PRIORITIES;
+use crate::jobs::{Error, NewMessage};
 use crate::notify::recipient::KIND;
 use crate::providers::Channel;
 
@@ -29,9 +30,9 @@ pub(super) struct Args {
     /// Further fields of the message, as a JSON object
     #[arg(long, value_name = "JSON", default_value = "{}")]
     more: String,
-    /// The priority: critical, high, normal or low
-    #[arg(long, default_value = "normal")]
-    priority: String,
+    /// The priority: critical, high, normal or low; normal by default
+    #[arg(long)]
+    priority: Option<String>,
     /// The pool that sends it; by default the one that carries the channel
     #[arg(long)]
     pool: Option<String>,
@@ -57,8 +58,7 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let message = message(&args)?;
-    let job = NewJob::new(KIND, message.clone());
-    check_args(std::slice::from_ref(&job), &settings)?;
+    check(&message, &settings)?;
     let pool = match &args.pool {
         Some(pool) => pool.clone(),
         None => pool_of(&args.channel, &settings)?,
@@ -70,16 +70,58 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         unique_key: args.unique_key,
         ..NewMessage::new(pool, message)
     };
-    let sent = queue.notify_as(&args.tenant, &args.module, &new).await?;
+    let mut sent = queue.notify_as(&args.tenant, &args.module, &new).await?;
+    let mut waits = String::new();
+    if sent.status == "held" {
+        // Redis knows what was sent within the last minute. The message is accepted without it.
+        let store = connect::throttles(&settings).await;
+        let waiting = match store {
+            Ok(store) => {
+                Admission::new(store, queue, settings.tenant_limits())
+                    .waiting(sent.id)
+                    .await?
+            }
+            Err(_) => None,
+        };
+        if let Some(waiting) = waiting.filter(|waiting| waiting.level.is_some()) {
+            sent.held_until = when::in_seconds(waiting.wait_s);
+        }
+        waits = sent.held_until.map_or_else(String::new, |at| {
+            format!(
+                ": it waits for the limits of tenant {}, until about {at:.0}",
+                args.tenant
+            )
+        });
+    }
     if args.json {
         output::json(&sent)?;
     } else {
-        let until = sent.held_until.map_or_else(String::new, |at| {
-            format!(" at least until {at}, judged by the queue")
-        });
-        say!("message {} is {}{until}", sent.id, sent.status);
+        say!("message {} is {}{waits}", sent.id, sent.status);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a message that no worker could send.
+fn check(message: &Value, settings: &Settings) -> anyhow::Result<()> {
+    let kinds = app::built_in_kinds(settings, None)?;
+    let issues = kinds
+        .get(KIND)
+        .and_then(|handler| handler.prepare(message).err())
+        .unwrap_or_default();
+    if issues.is_empty() {
+        return Ok(());
+    }
+    let wrong: Vec<String> = issues
+        .iter()
+        .map(|issue| {
+            let field = issue.pointer.trim_start_matches('/').replace('/', ".");
+            format!("{field}: {}", issue.message)
+        })
+        .collect();
+    bail!(CliError::Refused(format!(
+        "{}; nothing was sent",
+        wrong.join("; ")
+    )))
 }
 
 fn message(args: &Args) -> anyhow::Result<Value> {
@@ -90,22 +132,22 @@ fn message(args: &Args) -> anyhow::Result<Value> {
     };
     let mut message: Map<String, Value> = serde_json::from_str(&args.more)
         .map_err(|error| refuse("more", format!("must be a JSON object: {error}")))?;
-    if !PRIORITIES.iter().any(|(word, _)| *word == args.priority) {
-        let message = format!(
-            "must be critical, high, normal or low, not {:?}",
-            args.priority
-        );
-        bail!(refuse("priority", message));
-    }
     let given = [
         ("channel", Some(&args.channel)),
         ("to", Some(&args.to)),
         ("body", args.body.as_ref()),
-        ("priority", Some(&args.priority)),
+        ("priority", args.priority.as_ref()),
     ];
     for (field, text) in given {
-        if let Some(text) = text {
-            message.insert(field.to_owned(), text.as_str().into());
+        let Some(text) = text else {
+            continue;
+        };
+        if message
+            .insert(field.to_owned(), text.as_str().into())
+            .is_some()
+        {
+            let message = format!("must be without {field}, which the command line gives as well");
+            bail!(refuse("more", message));
         }
     }
     Ok(Value::Object(message))

@@ -32,6 +32,12 @@ pub(super) fn now() -> Timestamp {
     Timestamp::now()
 }
 
+/// Returns the time in so many seconds.
+pub(super) fn in_seconds(seconds: u64) -> Option<Timestamp> {
+    let span = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
+    now().checked_add(span).ok()
+}
+
 fn read(text: &str, now: Timestamp, direction: i32) -> Result<Timestamp, String> {
     if let Ok(at) = text.parse() {
         return Ok(at);

@@ -35,6 +35,14 @@ fn named(beginning: &str, tenant: &str) -> Option<Name> {
         .filter(|_| !tenant.is_empty())
 }
 
+/// Returns the names of what a throttle grants and of what its keys are, for sentences.
+pub fn units_of(throttle: &str) -> (&'static str, &'static str) {
+    match is_admission(throttle) || throttle.starts_with(CRITICAL) {
+        true => ("messages", "module"),
+        false => ("tokens", "key"),
+    }
+}
+
 /// Returns true if messages wait for admission in the lanes of this throttle.
 pub fn is_admission(throttle: &str) -> bool {
     throttle.starts_with(ADMISSION)

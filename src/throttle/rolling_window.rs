@@ -77,6 +77,32 @@ impl std::fmt::Display for WindowLimit {
     }
 }
 
+/// Returns limits in words, such as `10 tokens a second and 1000 a minute`.
+pub fn in_words(limits: &[WindowLimit], unit: &str) -> String {
+    let one = |(place, limit): (usize, &WindowLimit)| {
+        let span = match limit.span_s {
+            1.0 => "a second".to_owned(),
+            60.0 => "a minute".to_owned(),
+            3600.0 => "an hour".to_owned(),
+            86400.0 => "a day".to_owned(),
+            span_s => format!("in any {span_s} s"),
+        };
+        let unit = match limit.tokens {
+            1.0 => unit.trim_end_matches('s'),
+            _ => unit,
+        };
+        match place {
+            0 => format!("{} {unit} {span}", limit.tokens),
+            _ => format!("{} {span}", limit.tokens),
+        }
+    };
+    let texts: Vec<String> = limits.iter().enumerate().map(one).collect();
+    match texts.split_last() {
+        Some((last, first)) if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => texts.concat(),
+    }
+}
+
 /// The grants of one window, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WindowGrants {
@@ -307,6 +333,22 @@ mod tests {
         }
         *known = open.into_iter().map(OpenWindow::close).collect();
         granted as u32
+    }
+
+    #[test]
+    fn limits_are_told_in_words() {
+        for (text, words) in [
+            ("", ""),
+            ("100/60", "100 messages a minute"),
+            ("10/1 1000/3600", "10 messages a second and 1000 an hour"),
+            (
+                "1/0.5 2/90 9/86400",
+                "1 message in any 0.5 s, 2 in any 90 s and 9 a day",
+            ),
+        ] {
+            let limits = WindowLimit::parse_all(text).unwrap();
+            assert_eq!(in_words(&limits, "messages"), words);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use super::requests::{Acceptance, Digests, repeated};
-use crate::jobs::{Error, NewJob, Queue};
+use crate::jobs::{Attribution, Error, NewJob, Queue};
 
 /// The most recipients of a batch.
 pub const RECIPIENTS_MAX: usize = 500;
@@ -24,11 +24,12 @@ from flyball.accept_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 
 const EXPAND: &str = "select flyball.expand_batch($1)";
 
-const PAUSE: &str = "select flyball.pause_batch($1, $2)";
+const PAUSE: &str = "select flyball.pause_batch($1, $2, $3, $4)";
 
-const RESUME: &str = "select flyball.resume_batch($1, $2)";
+const RESUME: &str = "select flyball.resume_batch($1, $2, $3, $4)";
 
-const CANCEL: &str = "select state, sent, cancelled, too_late from flyball.cancel_batch($1, $2)";
+const CANCEL: &str =
+    "select state, sent, cancelled, too_late from flyball.cancel_batch($1, $2, $3, $4)";
 
 // The chosen batches with the counts of their messages: some probes of indexes for each message. The
 // limits keep a planner from reading the whole of a table in place of a probe.
@@ -224,7 +225,7 @@ pub struct BatchPage {
     pub next: Option<i64>,
 }
 
-/// The batches in Postgres. `tenant` is the tenant whose batches are meant, `None` for all.
+/// The batches in Postgres. A tenant, or that of a signature, reaches its own; `None` reaches all.
 #[derive(Clone)]
 pub struct Batches {
     queue: Queue,
@@ -331,32 +332,40 @@ impl Batches {
     }
 
     /// Pauses a batch; returns its state.
-    pub async fn pause(&self, tenant: Option<&str>, id: i64) -> Result<Option<String>, Error> {
-        self.turn(PAUSE, tenant, id).await
+    pub async fn pause(&self, id: i64, signed: &Attribution) -> Result<Option<String>, Error> {
+        self.turn(PAUSE, id, signed).await
     }
 
     /// Resumes a paused batch; returns its state.
-    pub async fn resume(&self, tenant: Option<&str>, id: i64) -> Result<Option<String>, Error> {
-        self.turn(RESUME, tenant, id).await
+    pub async fn resume(&self, id: i64, signed: &Attribution) -> Result<Option<String>, Error> {
+        self.turn(RESUME, id, signed).await
     }
 
     async fn turn(
         &self,
         statement: &'static str,
-        tenant: Option<&str>,
         id: i64,
+        signed: &Attribution,
     ) -> Result<Option<String>, Error> {
-        let turn = sqlx::query_scalar(statement).bind(tenant).bind(id);
+        let turn = sqlx::query_scalar(statement)
+            .bind(&signed.identity.tenant)
+            .bind(id)
+            .bind(signed.line())
+            .bind(&signed.why);
         Ok(turn.fetch_one(&self.queue.pool).await?)
     }
 
     /// Cancels a batch.
     pub async fn cancel(
         &self,
-        tenant: Option<&str>,
         id: i64,
+        signed: &Attribution,
     ) -> Result<Option<CancelledBatch>, Error> {
-        let cancel = sqlx::query(CANCEL).bind(tenant).bind(id);
+        let cancel = sqlx::query(CANCEL)
+            .bind(&signed.identity.tenant)
+            .bind(id)
+            .bind(signed.line())
+            .bind(&signed.why);
         let row = cancel.fetch_one(&self.queue.pool).await?;
         let Some(state) = row.try_get::<Option<String>, _>("state")? else {
             return Ok(None);

@@ -8,10 +8,11 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::accept::{AdmissionState, MessageSender, refused_repeat, typed};
 use super::batch_input::{Recipients, read};
+use super::fields::MessageFields;
 use crate::admission::{
     Acceptance, Batch, BatchAcceptance, BatchRequest, CancelledBatch, INLINE_MAX,
 };
@@ -19,6 +20,7 @@ use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldError;
+use crate::api::http::operate::{Reason, signed};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{traceparent, warnings};
@@ -26,7 +28,7 @@ use crate::api::jobs::permissions;
 use crate::api::jobs::state::JobsState;
 use crate::jobs::{Error, NewJob};
 use crate::notify::args::PRIORITIES;
-use crate::providers::{Channel, Pools};
+use crate::providers::Pools;
 
 /// A new batch: the fields of a message without `to` and `unique_key`, and its recipients.
 #[derive(utoipa::ToSchema)]
@@ -40,37 +42,8 @@ pub struct NewBatch {
     recipients: Vec<Value>,
     /// True to send to the valid recipients although others are invalid; false if absent.
     partial: Option<bool>,
-    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
-    #[schema(value_type = String)]
-    channel: Channel,
-    /// The sender, if it is not the account's own.
-    from: Option<String>,
-    /// Subject of a mail, or title of a push notification.
-    subject: Option<String>,
-    /// The text.
-    body: Option<String>,
-    /// The body as HTML, for mails.
-    html: Option<String>,
-    /// A template in place of the body.
-    template: Option<Value>,
-    /// The values of the template's variables.
-    data: Option<Map<String, Value>>,
-    /// The priority: `critical`, `high`, `normal` or `low`; `normal` if absent.
-    priority: Option<String>,
-    /// The category of the messages, such as `marketing`.
-    category: Option<String>,
-    /// The pool or the provider that sends the messages.
-    provider: Option<String>,
-    /// Fields that only one provider knows.
-    extra: Option<Map<String, Value>>,
-    /// Seconds for which a message may wait for an account.
-    valid_for_s: Option<f64>,
-    /// The treatment of a message that was sent without an answer: `retry` or `dead`.
-    on_ambiguous: Option<String>,
-    /// The rate-limit key: a lane of its own in the pool's throttle.
-    key: Option<String>,
-    /// The earliest time at which the messages may be sent.
-    run_at: Option<jiff::Timestamp>,
+    #[serde(flatten)]
+    fields: MessageFields,
 }
 
 /// A batch that was accepted.
@@ -340,45 +313,51 @@ async fn find(state: &AdmissionState, caller: &Caller, id: i64) -> Result<Batch,
 
 /// Pauses a batch: its messages that wait stay where they are until it is resumed.
 #[utoipa::path(post, path = "/api/v1/notifications/batches/{id}/pause", operation_id = "pause_batch", tag = "notifications",
-    params(("id" = i64, Path, description = "The number of the batch.")),
+    params(("id" = i64, Path, description = "The number of the batch.")), request_body = Reason,
     responses((status = 200, body = BatchState)))]
 pub async fn pause_batch(
     State(admission): State<Arc<AdmissionState>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    request: Request,
 ) -> Result<Json<BatchState>, Problem> {
     let id = batch_id(&id)?;
-    let pause = admission.batches.pause(caller.tenant.as_deref(), id);
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
+    let pause = admission.batches.pause(id, &signed);
     let state = with_timeout(LIST_TIMEOUT, pause).await?;
     answer(id, state, "paused")
 }
 
 /// Resumes a paused batch.
 #[utoipa::path(post, path = "/api/v1/notifications/batches/{id}/resume", operation_id = "resume_batch", tag = "notifications",
-    params(("id" = i64, Path, description = "The number of the batch.")),
+    params(("id" = i64, Path, description = "The number of the batch.")), request_body = Reason,
     responses((status = 200, body = BatchState)))]
 pub async fn resume_batch(
     State(admission): State<Arc<AdmissionState>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    request: Request,
 ) -> Result<Json<BatchState>, Problem> {
     let id = batch_id(&id)?;
-    let resume = admission.batches.resume(caller.tenant.as_deref(), id);
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
+    let resume = admission.batches.resume(id, &signed);
     let state = with_timeout(LIST_TIMEOUT, resume).await?;
     answer(id, state, "resumed")
 }
 
 /// Cancels a batch: messages that wait are not sent, and those being sent are asked to stop.
 #[utoipa::path(post, path = "/api/v1/notifications/batches/{id}/cancel", operation_id = "cancel_batch", tag = "notifications",
-    params(("id" = i64, Path, description = "The number of the batch.")),
+    params(("id" = i64, Path, description = "The number of the batch.")), request_body = Reason,
     responses((status = 200, body = CancelledBatch)))]
 pub async fn cancel_batch(
     State(admission): State<Arc<AdmissionState>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    request: Request,
 ) -> Result<Json<CancelledBatch>, Problem> {
     let id = batch_id(&id)?;
-    let cancel = admission.batches.cancel(caller.tenant.as_deref(), id);
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
+    let cancel = admission.batches.cancel(id, &signed);
     let cancelled = with_timeout(LIST_TIMEOUT, cancel).await?;
     cancelled.map(Json).ok_or_else(|| not_found(id))
 }

@@ -7,12 +7,11 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::accept::{AdmissionState, MessageSender, accept};
 use super::accepted::{AcceptedNotification, HeldMessage};
+use super::fields::MessageFields;
 use super::input;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
@@ -35,41 +34,12 @@ use crate::providers::{Channel, Pools};
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct NewNotification {
-    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
-    #[schema(value_type = String)]
-    channel: Channel,
     /// The recipient: a number, an address, a device token, a chat, a URL.
     to: String,
-    /// The sender, if it is not the account's own.
-    from: Option<String>,
-    /// Subject of a mail, or title of a push notification.
-    subject: Option<String>,
-    /// The text.
-    body: Option<String>,
-    /// The body as HTML, for mails.
-    html: Option<String>,
-    /// A template in place of the body.
-    template: Option<Value>,
-    /// The values of the template's variables.
-    data: Option<Map<String, Value>>,
-    /// The priority: `critical`, `high`, `normal` or `low`; `normal` if absent.
-    priority: Option<String>,
-    /// The category of the message, such as `marketing`.
-    category: Option<String>,
-    /// The pool or the provider that sends the message.
-    provider: Option<String>,
-    /// Fields that only one provider knows.
-    extra: Option<Map<String, Value>>,
-    /// Seconds for which the message may wait for an account.
-    valid_for_s: Option<f64>,
-    /// The treatment of a message that was sent without an answer: `retry` or `dead`.
-    on_ambiguous: Option<String>,
-    /// The rate-limit key: a lane of its own in the pool's throttle.
-    key: Option<String>,
-    /// The earliest time at which the message may be sent.
-    run_at: Option<Timestamp>,
     /// A key that prevents a second message while an unfinished one holds it.
     unique_key: Option<String>,
+    #[serde(flatten)]
+    fields: MessageFields,
 }
 
 /// A message with the time until which it waits for the limits of its tenant.

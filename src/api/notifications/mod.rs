@@ -6,6 +6,7 @@ pub mod batch_input;
 pub mod batch_list;
 pub mod batches;
 pub mod events;
+pub mod fields;
 pub mod headers;
 pub mod input;
 pub mod messages;

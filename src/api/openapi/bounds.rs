@@ -134,7 +134,7 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
 }
 
 /// The operations that read a missing body as an empty object.
-const MAY_BE_EMPTY: [&str; 13] = [
+const MAY_BE_EMPTY: [&str; 16] = [
     "acquire_tokens",
     "peek_tokens",
     "pause_all",
@@ -148,6 +148,9 @@ const MAY_BE_EMPTY: [&str; 13] = [
     "resume_schedule",
     "retry_job",
     "discard_job",
+    "pause_batch",
+    "resume_batch",
+    "cancel_batch",
 ];
 
 fn close(schema: &mut Value, body: Body) {

@@ -89,7 +89,7 @@ fn body(operation: &str) -> Option<Value> {
         }
         "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key"
         | "discard_job" | "resume_account" | "run_schedule" | "pause_schedule"
-        | "resume_schedule" => signed(),
+        | "resume_schedule" | "pause_batch" | "resume_batch" | "cancel_batch" => signed(),
         _ => return None,
     })
 }

@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::measured::Measured;
 use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
-use crate::throttle::rolling_window::WindowLimit;
+use crate::throttle::admission::units_of;
+use crate::throttle::rolling_window::{WindowLimit, in_words};
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{HeldKeys, Knobs, RateLimit, RefusalPause, Status, concurrency_number};
 
@@ -577,9 +578,9 @@ fn explain_rate(status: &Status) -> String {
              expired"
         ),
         "flowing" if status.effective_rps.is_unlimited() => format!(
-            "{name} has no rate, and grants at most {} (tokens per seconds); its knobs were last \
-             changed by {who}{when}{why}",
-            window_text(&knobs.windows)
+            "{name} has no rate, and grants at most {}; its knobs were last changed by \
+             {who}{when}{why}",
+            in_words(&knobs.windows, units_of(name.as_str()).0)
         ),
         "unlimited" => {
             format!("{name} has no limit; its knobs were last changed by {who}{when}{why}")

@@ -15,7 +15,9 @@ use crate::governor::decision::Decision;
 use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
 use crate::governor::time::unix_s;
-use crate::throttle::{Mode, RateLimit, Status};
+use crate::throttle::admission::units_of;
+use crate::throttle::rolling_window::in_words;
+use crate::throttle::{Knobs, Mode, RateLimit, Status};
 
 /// The time span of the trend, in seconds.
 const TREND_S: f64 = 300.0;
@@ -77,6 +79,19 @@ fn found(requested: &WhyInput) -> String {
     each.map(tell).collect()
 }
 
+/// Returns what a throttle without a rate grants by its windows.
+fn most(name: &str, knobs: &Knobs) -> String {
+    let (unit, key) = units_of(name);
+    let of_keys = match knobs.key_windows.is_empty() {
+        true => String::new(),
+        false => format!(
+            ", and for each {key} {}",
+            in_words(&knobs.key_windows, unit)
+        ),
+    };
+    format!("at most {}{of_keys}", in_words(&knobs.windows, unit))
+}
+
 fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     let knobs = &status.knobs;
     if knobs.paused {
@@ -84,15 +99,9 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     }
     let actuator = actuator(requested);
     let field = actuator.field();
-    let windows: Vec<String> = status
-        .knobs
-        .windows
-        .iter()
-        .map(ToString::to_string)
-        .collect();
     let rate = match actuator.in_force(status) {
-        RateLimit::Unlimited if actuator == Actuator::Rps && !windows.is_empty() => {
-            format!("at most {} (tokens per seconds)", windows.join(" "))
+        RateLimit::Unlimited if actuator == Actuator::Rps && !knobs.windows.is_empty() => {
+            most(requested.name, knobs)
         }
         knob => rate(actuator, knob),
     };

@@ -131,6 +131,8 @@ pub struct KeyServer {
 }
 
 struct Served {
+    /// Answers wait while a test holds this.
+    gate: tokio::sync::RwLock<()>,
     keys: Mutex<Value>,
     status: AtomicU16,
     asked: AtomicUsize,
@@ -139,12 +141,14 @@ struct Served {
 impl KeyServer {
     pub async fn start(keys: Value) -> Self {
         let served = Arc::new(Served {
+            gate: tokio::sync::RwLock::new(()),
             keys: Mutex::new(keys),
             status: AtomicU16::new(200),
             asked: AtomicUsize::new(0),
         });
         let answer = async |State(served): State<Arc<Served>>| {
             served.asked.fetch_add(1, Ordering::SeqCst);
+            let _gate = served.gate.read().await;
             let status = served.status.load(Ordering::SeqCst);
             let keys = served.keys.lock().to_string();
             (StatusCode::from_u16(status).unwrap(), keys)
@@ -161,6 +165,11 @@ impl KeyServer {
     /// The number of requests so far.
     pub fn asked(&self) -> usize {
         self.served.asked.load(Ordering::SeqCst)
+    }
+
+    /// Lets answers wait until the guard is dropped.
+    pub async fn hold(&self) -> tokio::sync::RwLockWriteGuard<'_, ()> {
+        self.served.gate.write().await
     }
 
     pub fn serve(&self, keys: Value) {

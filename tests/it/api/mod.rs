@@ -7,6 +7,7 @@ mod history;
 mod hostile_clients;
 mod issuer;
 mod jobs;
+mod jwks;
 mod jwt;
 mod limits;
 mod notifications;

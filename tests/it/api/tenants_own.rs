@@ -1,5 +1,6 @@
 //! A tenant reaches what is its own, with the figures of its own alone.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::tenants::{Expect, aim, answer};
@@ -144,7 +145,31 @@ async fn a_tenant_reaches_its_own() {
     let total =
         |answer: &Value| answer["jobs"].as_i64().unwrap() + answer["requested"].as_i64().unwrap();
     assert_eq!(total(&first) + total(&second), 7, "{first} {second}");
+    let batch = json!({"by": "ada", "why": "the wrong list"});
+    for word in ["pause", "resume", "cancel"] {
+        change(
+            "POST",
+            &format!("/api/v1/notifications/batches/1/{word}"),
+            batch.clone(),
+        )
+        .await;
+    }
     let audit = get("/api/v1/audit").await;
+    let of_batches: Vec<_> = audit["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["actor"] == "ada")
+        .map(|entry| (&entry["action"], &entry["subject"], &entry["why"]))
+        .collect();
+    let entry = |action: &'static str| (json!(action), json!("1"), json!("the wrong list"));
+    let wanted = ["batch.cancel", "batch.resume", "batch.pause"].map(entry);
+    assert!(
+        of_batches
+            .into_iter()
+            .eq(wanted.iter().map(|(action, id, why)| (action, id, why))),
+        "{audit}"
+    );
     for entry in audit["entries"]
         .as_array()
         .unwrap()
@@ -157,4 +182,39 @@ async fn a_tenant_reaches_its_own() {
             "{entry}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_stream_tells_the_failures_and_changes_of_its_tenant_alone() {
+    let world = two_tenants().await;
+    let admin = secret("admin");
+    let mut stream = world
+        .ask(Method::GET, "/api/v1/stream", Some(&admin), None)
+        .await;
+    let mut text = String::new();
+    let mut wrote = false;
+    while !(text.contains("acme-late-error") && text.contains("acme-late-person")) {
+        let chunk = stream.chunk().await.unwrap().expect("the stream goes on");
+        text.push_str(&String::from_utf8_lossy(&chunk));
+        if !wrote && text.contains("event: tick") {
+            wrote = true;
+            let mut transaction = world.database.pool().begin().await.unwrap();
+            for (tenant, owned) in [("zeta", &world.zeta), ("acme", &world.acme)] {
+                sqlx::query("insert into flyball.failure (job_id, attempt, outcome, error) values ($1, 2, 'dead', $2)")
+                    .bind(owned.jobs["dead"])
+                    .bind(format!("{tenant}-late-error"))
+                    .execute(&mut *transaction)
+                    .await
+                    .unwrap();
+                sqlx::query("insert into flyball.audit (actor, action, subject, token, tenant) values ($1, 'job.cancel', '1', $2, $2)")
+                    .bind(format!("{tenant}-late-person"))
+                    .bind(tenant)
+                    .execute(&mut *transaction)
+                    .await
+                    .unwrap();
+            }
+            transaction.commit().await.unwrap();
+        }
+    }
+    assert!(!text.contains("zeta"), "{text}");
 }

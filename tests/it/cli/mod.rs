@@ -2,6 +2,7 @@
 
 mod errors;
 mod jobs;
+mod messages;
 mod serve;
 mod services;
 mod shell;

@@ -32,7 +32,9 @@ async fn a_pattern_and_windows_are_set_shown_explained_and_deleted() {
     ]);
     let why = shell.ok(&["why", "notify"]).out;
     assert!(
-        why.starts_with("at most 10/1 1000/3600 (tokens per seconds)"),
+        why.starts_with(
+            "at most 10 tokens a second and 1000 an hour, and for each key 50 tokens a minute"
+        ),
         "{why}"
     );
     shell.refused(

@@ -90,6 +90,46 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
             r#"[{"pool": "notify:acme", "channel": "sms", "to": "a"}]"#,
             "takes no jobs",
         ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a"}, {"pool": "mail", "channel": "sms", "to": 7}]"#,
+            "messages[1].to: must be a text, not number",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": ["sms"], "to": "a"}]"#,
+            "messages[0].channel: must be a text, not array",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "body": {}}]"#,
+            "messages[0].body: must be a text, not object",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "data": "x"}]"#,
+            "messages[0].data: must be an object, not string",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "valid_for_s": "5"}]"#,
+            "messages[0].valid_for_s: must be a number, not string",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "valid_for_s": 0.5}]"#,
+            "messages[0].valid_for_s: must be a number of seconds from 1 to 2592000",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "on_ambiguous": "drop"}]"#,
+            "messages[0].on_ambiguous: must be retry or dead",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "run_at": "soon"}]"#,
+            "run_at: ",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "unique_key": ""}]"#,
+            "unique_key: ",
+        ),
+        (
+            r#"[{"pool": "two words", "channel": "sms", "to": "a"}]"#,
+            "throttle: ",
+        ),
     ] {
         let sql = format!("select flyball.notify_many('{messages}')");
         let (code, message) = fixture.as_role("owner", &sql).await.unwrap();
@@ -176,4 +216,156 @@ async fn from_rust_a_message_exists_if_its_transaction_commits_and_a_full_queue_
         .owner("insert into flyball.tenant_limit values ('acme', 3)")
         .await;
     send(true).await.unwrap();
+}
+
+#[tokio::test]
+async fn messages_of_a_transaction_that_is_rolled_back_were_never_sent() {
+    let fixture = RolesFixture::new().await;
+    for end in ["rollback", "commit"] {
+        let mut transaction = fixture.pool().begin().await.unwrap();
+        let sql = r#"select count(*) from flyball.notify_many('[
+            {"pool": "mail", "channel": "email", "to": "a@b.c"}, {"pool": "mail", "channel": "email", "to": "d@e.f"}]')"#;
+        sqlx::query("select flyball.as_tenant('acme', 'web')")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let sent: i64 = sqlx::query_scalar(sql)
+            .fetch_one(&mut *transaction)
+            .await
+            .unwrap();
+        assert_eq!(sent, 2);
+        // The second look tells how far the transaction itself has come.
+        let (id, status, held): (i64, String, bool) = sqlx::query_as(AssertSqlSafe(format!(
+            "select id, status, held_until is not null from {}",
+            &NOTIFY["select ".len()..]
+        )))
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+        assert!(id > 0);
+        assert_eq!((status.as_str(), held), ("held", true));
+        let expected = if end == "commit" { 3 } else { 0 };
+        match end {
+            "commit" => transaction.commit().await.unwrap(),
+            _ => transaction.rollback().await.unwrap(),
+        }
+        for table in ["flyball.job", "flyball.ready", "flyball.pending"] {
+            assert_eq!(count(&fixture, table).await, expected, "{end} {table}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_held_message_knows_both_levels() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner(
+            r#"insert into flyball.knobs (throttle, fields) values ('notify:*', '{"windows": "4/60", "key_windows": "3/30"}')
+            on conflict (throttle) do update set fields = excluded.fields"#,
+        )
+        .await;
+    // Workers record the lanes that they see.
+    fixture
+        .owner(
+            "insert into flyball.lane (lane_id, throttle, key)
+            select flyball.lane_of('notify:acme', m), 'notify:acme', m from unnest(array['one', 'two']) m",
+        )
+        .await;
+    let mut told = Vec::new();
+    for module in ["one", "one", "one", "one", "two", "two"] {
+        let mut transaction = fixture.pool().begin().await.unwrap();
+        sqlx::query("select flyball.as_tenant('acme', $1)")
+            .bind(module)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let sql = format!(
+            "select extract(epoch from held_until - now())::int from {}",
+            &NOTIFY["select ".len()..]
+        );
+        let wait: i32 = sqlx::query_scalar(AssertSqlSafe(sql))
+            .fetch_one(&mut *transaction)
+            .await
+            .unwrap();
+        told.push(wait);
+        transaction.commit().await.unwrap();
+    }
+    // The fourth of a module waits for its own window, the second of the other one has three before it.
+    assert_eq!(told, [0, 0, 0, 30, 0, 0]);
+    let mut transaction = fixture.pool().begin().await.unwrap();
+    sqlx::query("select flyball.as_tenant('acme', 'two')")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let sql = format!(
+        "select extract(epoch from held_until - now())::int from {}",
+        &NOTIFY["select ".len()..]
+    );
+    let wait: i32 = sqlx::query_scalar(AssertSqlSafe(sql))
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    assert_eq!(
+        wait, 60,
+        "the third of the other has three of the first module before it"
+    );
+}
+
+#[tokio::test]
+async fn a_role_that_sends_reads_and_changes_nothing_of_other_tenants() {
+    let fixture = RolesFixture::new().await;
+    let web = fixture.role("web");
+    fixture
+        .owner(&format!(
+            "insert into flyball.producer (role, tenant, module) values ('{web}', 'shop', 'carts')"
+        ))
+        .await;
+    let sent = r#"select flyball.as_tenant('acme', 'web'); select flyball.notify('mail', '{"channel": "email", "to": "a@b.c"}')"#;
+    assert_eq!(fixture.as_role("owner", sent).await, None);
+    assert_eq!(fixture.as_role("web", NOTIFY).await, None);
+    let tables = [
+        "job",
+        "ready",
+        "scheduled",
+        "attempt",
+        "delivery",
+        "notification",
+        "batch",
+        "batch_message",
+        "pending",
+        "tenant_limit",
+        "idempotency",
+        "producer",
+        "audit",
+        "knobs",
+    ];
+    let reads = tables.map(|table| format!("select * from flyball.{table}"));
+    let writes = tables
+        .iter()
+        .filter(|table| **table != "notification")
+        .map(|table| format!("delete from flyball.{table}"));
+    let calls = [
+        "select flyball.held_until(1)",
+        "select flyball.admission_place(1)",
+        "select flyball.awaits_admission(1)",
+        "select flyball.is_just_sent(1)",
+        "select flyball.pause_batch(null, 1)",
+        "select flyball.resume_batch(null, 1)",
+        "select flyball.cancel_batch(null, 1)",
+        "select flyball.batch_state(1)",
+        "select flyball.sweep_pending('acme')",
+        "select flyball.note_pending('x', 'acme', '{1}', false)",
+        "select flyball.find_request('a', 'b', true, false)",
+        "select flyball.remember_request('a', 'b', 1, null)",
+    ]
+    .map(str::to_owned);
+    for sql in reads.into_iter().chain(writes).chain(calls) {
+        let refused = fixture.as_role("web", &sql).await;
+        let code = refused.as_ref().map(|(code, _)| code.as_str());
+        assert_eq!(code, Some("42501"), "{sql}: {refused:?}");
+    }
+    let others = "select flyball.as_tenant('acme'); select 1";
+    let (_, said) = fixture.as_role("web", others).await.unwrap();
+    assert!(said.contains("is not the tenant of role"), "{said}");
+    assert_eq!(count(&fixture, "flyball.job").await, 2);
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::claims::{JwtBearer, bearer_of};
 use super::error::JwtError;
-use super::jwks::{Jwks, JwksSource};
+use super::jwks::{Jwks, JwksSource, SteadyClock};
 use super::verify::{JwtRules, verify};
 use crate::api::http::caller::{AuthMethod, Caller};
 
@@ -20,9 +20,14 @@ pub struct JwtAuth {
 impl JwtAuth {
     /// Creates the check by the settings.
     pub fn new(rules: JwtRules, source: JwksSource) -> Self {
+        Self::with_clock(rules, source, Arc::new(Instant::now))
+    }
+
+    /// Creates the check with a clock by which the age of the keys is judged.
+    pub fn with_clock(rules: JwtRules, source: JwksSource, clock: SteadyClock) -> Self {
         Self {
             rules,
-            jwks: Jwks::new(source),
+            jwks: Jwks::new(source, clock),
         }
     }
 
@@ -35,12 +40,13 @@ impl JwtAuth {
     pub async fn caller(&self, text: &str, now: Timestamp) -> Result<Caller, JwtError> {
         self.jwks.refresh().await;
         let now_s = now.as_millisecond() as f64 / 1000.0;
-        let looked_at = Instant::now();
+        let looked_at = self.jwks.now();
         let mut claims = verify(text, &self.rules, &self.jwks.keys(), now_s);
         if claims == Err(JwtError::UnknownKey) {
             if self.jwks.read_again(looked_at).await {
                 claims = verify(text, &self.rules, &self.jwks.keys(), now_s);
-            } else if self.jwks.is_unread() {
+            }
+            if self.jwks.is_unread() {
                 return Err(JwtError::NoKeys);
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::keys::{KeySet, KeySetError};
@@ -34,12 +34,16 @@ pub enum JwksSource {
     Url(String, Arc<Http>),
 }
 
+/// A clock that never steps back.
+pub type SteadyClock = Arc<dyn Fn() -> Instant + Send + Sync>;
+
 /// The keys in force.
 pub struct Jwks {
     source: JwksSource,
-    keys: ArcSwap<KeySet>,
-    /// The time of the last reading; one request at a time reads.
-    read_at: Mutex<Option<Instant>>,
+    keys: Arc<ArcSwap<KeySet>>,
+    /// The time of the last reading, which one request at a time does.
+    read_at: Arc<Mutex<Option<Instant>>>,
+    clock: SteadyClock,
 }
 
 /// The reason why keys could not be read.
@@ -58,12 +62,18 @@ pub enum JwksError {
 
 impl Jwks {
     /// Creates the keys of a source, none of which is read yet.
-    pub fn new(source: JwksSource) -> Self {
+    pub fn new(source: JwksSource, clock: SteadyClock) -> Self {
         Self {
             source,
-            keys: ArcSwap::default(),
-            read_at: Mutex::default(),
+            keys: Arc::default(),
+            read_at: Arc::default(),
+            clock,
         }
+    }
+
+    /// Returns the time by which the age of the keys is judged.
+    pub fn now(&self) -> Instant {
+        (self.clock)()
     }
 
     /// Returns the keys as they were read last.
@@ -82,15 +92,14 @@ impl Jwks {
         if matches!(self.source, JwksSource::None) {
             return false;
         }
-        let mut read_at = self.read_at.lock().await;
+        let read_at = self.read_at.clone().lock_owned().await;
         if read_at.is_some_and(|at| at > looked_at) {
             return true;
         }
-        if !is_due(*read_at, Instant::now(), READ_AGAIN) {
+        if !is_due(*read_at, self.now(), READ_AGAIN) {
             return false;
         }
-        *read_at = Some(Instant::now());
-        self.read().await
+        self.read(read_at).await
     }
 
     /// Reads the keys again if they are old. If another request is reading, the current keys stay
@@ -99,30 +108,36 @@ impl Jwks {
         if matches!(self.source, JwksSource::None) {
             return;
         }
-        if let Ok(mut read_at) = self.read_at.try_lock()
+        if let Ok(read_at) = self.read_at.clone().try_lock_owned()
             && read_at.is_some()
-            && is_due(*read_at, Instant::now(), KEYS_AGE_MAX)
+            && is_due(*read_at, self.now(), KEYS_AGE_MAX)
         {
-            *read_at = Some(Instant::now());
-            self.read().await;
+            self.read(read_at).await;
         }
     }
 
-    async fn read(&self) -> bool {
-        match fetch(&self.source).await {
-            Ok(keys) => {
-                self.keys.store(Arc::new(keys));
-                true
+    /// Reads the keys in a task of its own, because a request that is given up must not use up the
+    /// reading of half a minute without one.
+    async fn read(&self, mut read_at: OwnedMutexGuard<Option<Instant>>) -> bool {
+        *read_at = Some(self.now());
+        let (source, keys) = (self.source.clone(), self.keys.clone());
+        let reading = tokio::spawn(async move {
+            let read = fetch(&source).await;
+            let is_read = read.is_ok();
+            match read {
+                Ok(read) => keys.store(Arc::new(read)),
+                Err(error) => {
+                    let reason = error.to_string();
+                    tracing::warn!(
+                        reason,
+                        "the keys for JWTs cannot be read; the old ones stay"
+                    );
+                }
             }
-            Err(error) => {
-                let reason = error.to_string();
-                tracing::warn!(
-                    reason,
-                    "the keys for JWTs cannot be read; the old ones stay"
-                );
-                false
-            }
-        }
+            drop(read_at);
+            is_read
+        });
+        reading.await.unwrap_or(false)
     }
 }
 
@@ -156,8 +171,12 @@ async fn fetch(source: &JwksSource) -> Result<KeySet, JwksError> {
                 body: String::new(),
                 timeout: TIMEOUT,
             };
-            let answer = http.send(call, &CancellationToken::new()).await;
-            let answer = answer.map_err(|error| refused(error.to_string()))?;
+            // The client's own bound ends with the head of the answer.
+            let stop = CancellationToken::new();
+            let answer = tokio::time::timeout(TIMEOUT, http.send(call, &stop)).await;
+            let answer = answer
+                .map_err(|_| refused(format!("no answer within {} s", TIMEOUT.as_secs())))?
+                .map_err(|error| refused(error.to_string()))?;
             if answer.status != 200 {
                 return Err(refused(format!("answered {}", answer.status)));
             }

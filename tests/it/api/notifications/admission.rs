@@ -28,16 +28,20 @@ pub(super) const BEGIN_S: i64 = 1_744_714_200;
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
 /// Tokens: name, tenant, and whether they may send critical messages.
-const TOKENS: [(&str, &str, bool); 5] = [
+const TOKENS: [(&str, &str, bool); 6] = [
     ("web", "acme", false),
     ("shop", "acme", false),
     ("blog", "acme", false),
     ("urgent", "acme", true),
     ("else", "other", true),
+    (ADMIN, "acme", true),
 ];
 
 /// Tokens that only read: name and tenant.
 const READERS: [(&str, Option<&str>); 2] = [("operator", None), ("watcher", Some("acme"))];
+
+/// The token with every scope within its tenant.
+const ADMIN: &str = "tenant-admin";
 
 pub(super) struct AdmissionServer {
     pub(super) server: ApiServer,
@@ -84,6 +88,9 @@ pub(super) async fn admission_server_on(redis_url: &str, limits: TenantLimits) -
                 };
                 if *may_be_critical {
                     leave.scopes.insert(TokenScope::NotifyCritical);
+                }
+                if *name == ADMIN {
+                    leave.scopes.insert(TokenScope::Admin);
                 }
                 AuthToken::of(name, Some(tenant), leave, TokenSecret::new(secret(name)))
             })

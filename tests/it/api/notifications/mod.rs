@@ -1,7 +1,9 @@
 //! Notifications over HTTP, on a real Postgres, with the signatures of a real provider.
 
 mod admission;
+mod admission_answers;
 mod admission_batches;
+mod admission_repeats;
 mod events;
 pub mod fixture;
 mod messages;

@@ -1,0 +1,46 @@
+//! The fields that a message and a batch have in common, for the description of the API.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use crate::providers::Channel;
+
+/// The fields of a message, apart from its recipient.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct MessageFields {
+    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
+    #[schema(value_type = String)]
+    channel: Channel,
+    /// The sender, if it is not the account's own.
+    from: Option<String>,
+    /// Subject of a mail, or title of a push notification.
+    subject: Option<String>,
+    /// The text.
+    body: Option<String>,
+    /// The body as HTML, for mails.
+    html: Option<String>,
+    /// A template in place of the body.
+    template: Option<Value>,
+    /// The values of the template's variables.
+    data: Option<Map<String, Value>>,
+    /// The priority: `critical`, `high`, `normal` or `low`; `normal` if absent.
+    priority: Option<String>,
+    /// The category of the message, such as `marketing`.
+    category: Option<String>,
+    /// The pool or the provider that sends the message.
+    provider: Option<String>,
+    /// Fields that only one provider knows.
+    extra: Option<Map<String, Value>>,
+    /// Seconds for which the message may wait: for the limits of its tenant, and for an account.
+    valid_for_s: Option<f64>,
+    /// The treatment of a message that was sent without an answer: `retry` or `dead`.
+    on_ambiguous: Option<String>,
+    /// The rate-limit key: a lane of its own in the pool's throttle.
+    key: Option<String>,
+    /// The earliest time at which the message may be sent.
+    run_at: Option<Timestamp>,
+}
