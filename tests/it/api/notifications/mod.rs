@@ -2,6 +2,7 @@
 
 mod admission;
 mod admission_batches;
+mod admission_limits;
 mod events;
 pub mod fixture;
 mod messages;
