@@ -573,46 +573,68 @@ begin
     delete from flyball.pending p
     where p.tenant = batch.tenant
         and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(1, batch.recipients) n));
-    with members as materialized (
-        select * from flyball.batch_jobs(batch_id)
-    ),
-    was_ready as (
-        delete from flyball.ready
-        where ctid = any(array(
-            select r.tid from members j
-            cross join lateral (
-                select q.ctid as tid from flyball.ready q
-                where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
-                limit 1 for update skip locked
-            ) r
-        ))
-        returning job_id, attempt
-    ),
-    was_scheduled as (
-        delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt
-    ),
-    removed as (
-        select * from was_ready union all select * from was_scheduled
-    ),
-    history as (
-        insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
-    ),
-    released_keys as (
-        delete from flyball.unique_holder
-        where digest = any(array(
-            select u.digest from flyball.unique_holder u
-            where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
-        ))
-    )
-    update flyball.batch_message m set cancelled = true where m.job_id = any(array(select w.job_id from removed w));
-    insert into flyball.cancel (job_id)
-    select l.job_id from flyball.lease l where l.job_id = any(array(select m.job_id from flyball.batch_message m where m.batch_id = cancel_batch.batch_id))
-    on conflict do nothing;
+    -- A message may be on its way at each look: from the lane of its admission to that of its pool, to a
+    -- worker, or back. So look again until each has ended, is asked to stop, or is cancelled.
+    for look in 1..20 loop
+        with members as materialized (
+            select * from flyball.batch_jobs(batch_id)
+        ),
+        was_ready as (
+            delete from flyball.ready
+            where ctid = any(array(
+                select r.tid from members j
+                cross join lateral (
+                    select q.ctid as tid from flyball.ready q
+                    where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
+                    limit 1 for update skip locked
+                ) r
+            ))
+            returning job_id, attempt
+        ),
+        was_scheduled as (
+            delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt
+        ),
+        removed as (
+            select * from was_ready union all select * from was_scheduled
+        ),
+        history as (
+            insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
+        ),
+        released_keys as (
+            delete from flyball.unique_holder
+            where digest = any(array(
+                select u.digest from flyball.unique_holder u
+                where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
+            ))
+        ),
+        cancel_requests as (
+            insert into flyball.cancel (job_id)
+            select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
+            on conflict do nothing
+        )
+        update flyball.batch_message m set cancelled = true where m.job_id = any(array(select w.job_id from removed w));
+        exit when not exists (
+            select from flyball.batch_jobs(batch_id) j
+            where exists (
+                    select from flyball.ready r
+                    where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)
+                or exists (select from flyball.scheduled s where s.job_id = j.job_id)
+                or exists (select from flyball.lease l where l.job_id = j.job_id)
+                    and not exists (select from flyball.cancel c where c.job_id = j.job_id)
+        );
+        perform pg_sleep(0.005);
+    end loop;
     state := 'cancelled';
-    select count(*) filter (where m.cancelled) + batch.not_enqueued, count(*) filter (where not m.cancelled and l.job_id is not null)
+    select count(*) filter (where m.cancelled) + batch.not_enqueued,
+        count(*) filter (where not m.cancelled and (
+            exists (select from flyball.lease l where l.job_id = j.job_id)
+            or exists (select from flyball.scheduled s where s.job_id = j.job_id)
+            or exists (
+                select from flyball.ready r
+                where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)))
     into cancelled, too_late
     from flyball.batch_message m
-    left join lateral (select h.job_id from flyball.lease h where h.job_id = m.job_id limit 1) l on true
+    left join flyball.batch_jobs(batch_id) j on j.job_id = m.job_id
     where m.batch_id = cancel_batch.batch_id;
     sent := batch.recipients - cancelled - too_late;
     if was <> 'cancelled' then

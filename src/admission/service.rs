@@ -14,7 +14,7 @@ use crate::throttle::{AcquireRequest, LaneRequest, Name, Store};
 pub struct Slots {
     /// The number taken.
     pub granted: u32,
-    /// True if the store answered; nothing was counted otherwise.
+    /// True if the store decided; nothing was counted otherwise.
     pub was_asked: bool,
 }
 
@@ -54,8 +54,8 @@ impl Admission {
         self.acquire(throttle_of(tenant), module, want).await
     }
 
-    /// Takes up to `want` slots for critical messages of a tenant, which do not wait for the
-    /// others. While the store is away there is no limit.
+    /// Takes up to `want` slots for critical messages of a tenant, which do not wait for the others.
+    /// While the store is away or has lost its knobs there is no limit.
     pub async fn take_critical(&self, tenant: &str, want: u32) -> Slots {
         let slots = self.acquire(critical_throttle_of(tenant), "", want).await;
         match slots.was_asked {
@@ -89,9 +89,9 @@ impl Admission {
             })
             .await;
         let granted = answer.lanes.first().map_or(0, |lane| lane.granted);
-        match answer.at_us {
-            0 => none,
-            _ => Slots {
+        match answer.is_decided() {
+            false => none,
+            true => Slots {
                 granted,
                 was_asked: true,
             },

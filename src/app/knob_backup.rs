@@ -104,7 +104,12 @@ pub(super) async fn tick(
         let status = store.status(&name).await;
         (name, status)
     };
-    let mut statuses = stream::iter(known).map(read).buffered(READ_CONCURRENCY);
+    // Patterns come last: a throttle that is asked for as soon as its pattern is back would be made
+    // anew, with the knobs of the pattern in place of its own.
+    let (patterns, others): (Vec<Name>, Vec<Name>) = known.into_iter().partition(Name::is_pattern);
+    let mut statuses = stream::iter(others.into_iter().chain(patterns))
+        .map(read)
+        .buffered(READ_CONCURRENCY);
     while let Some((name, status)) = statuses.next().await {
         let status = match (status, kept.get(&name)) {
             (Ok(None), Some(fields)) => match store.was_taken_away(&name).await {

@@ -41,9 +41,11 @@ pub(super) async fn run(
         let (store, record) = (store.clone(), record.clone());
         let round = rounds.fetch_add(1, Ordering::Relaxed);
         async move {
-            // Without its pattern a tenant's messages would wait for ever.
-            seed_patterns(&*store, &limits).await?;
             let names = store.names().await?;
+            if !is_being_restored(&record, &limits, &names).await? {
+                // Without its pattern a tenant's messages would wait for ever.
+                seed_patterns(&*store, &limits).await?;
+            }
             let is_due = round.is_multiple_of(ROUNDS_WITHOUT_PATTERN);
             if is_due || names.iter().any(Name::is_pattern) {
                 sweep(&*store, &record, names).await?;
@@ -52,6 +54,24 @@ pub(super) async fn run(
         }
     })
     .await;
+}
+
+/// Returns true if a pattern is missing in the store and recorded: it is restored after the throttles
+/// that were made from it.
+async fn is_being_restored(
+    record: &KnobRecord,
+    limits: &TenantLimits,
+    names: &[Name],
+) -> anyhow::Result<bool> {
+    let patterns = limits.patterns().into_iter().map(|(pattern, _)| pattern);
+    let missing: Vec<Name> = patterns
+        .filter(|pattern| !names.contains(pattern))
+        .collect();
+    if missing.is_empty() {
+        return Ok(false);
+    }
+    let recorded = record.load().await?;
+    Ok(recorded.iter().any(|(name, _)| missing.contains(name)))
 }
 
 /// Brings every made throttle to the knobs of its pattern, and deletes those without use.

@@ -177,10 +177,10 @@ async fn release_urgent(shared: &WorkerContext, busy: &[(i64, Name, String)]) ->
             holder: None,
         };
         let answer = shared.throttles.acquire(&ask).await;
-        // Without the store messages cannot be counted, and a critical one must not wait for it.
-        let granted = match answer.at_us {
-            0 => jobs as u32,
-            _ => answer.lanes.first().map_or(0, |lane| lane.granted),
+        // Without the store nobody can count, and a critical message must not wait for it.
+        let granted = match answer.is_decided() {
+            false => jobs as u32,
+            true => answer.lanes.first().map_or(0, |lane| lane.granted),
         };
         if granted == 0 {
             continue;
@@ -188,7 +188,7 @@ async fn release_urgent(shared: &WorkerContext, busy: &[(i64, Name, String)]) ->
         let claim = LaneClaim::first(lane, granted as i32);
         let released = carry_out(shared, &[claim], true).await?;
         let went = released.own_lanes.len() as u32;
-        if answer.at_us == 0 {
+        if !answer.is_decided() {
             continue;
         }
         let charge = [(module.as_str(), f64::from(went))];

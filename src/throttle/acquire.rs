@@ -121,6 +121,15 @@ impl Default for AcquireResponse {
     }
 }
 
+impl AcquireResponse {
+    /// Returns true if the store decided: false while it is away, or does not know the throttle, as
+    /// after it was emptied and until its knobs are back.
+    pub fn is_decided(&self) -> bool {
+        let is_unknown = |lane: &Grant| matches!(lane.limit, Some(Limit::Unknown { .. }));
+        self.at_us != 0 && !self.lanes.iter().any(is_unknown)
+    }
+}
+
 /// The answer to one lane.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grant {

@@ -201,6 +201,11 @@ impl OpenWindow {
         self.used
     }
 
+    /// Returns the grants that count, oldest first: their times in unix microseconds, with the tokens.
+    pub fn grants(&self) -> &[(f64, f64)] {
+        &self.grants
+    }
+
     /// Returns the tokens that may still be granted now, at least 0.
     pub fn left(&self) -> f64 {
         (self.limit.tokens - self.used).max(0.0)

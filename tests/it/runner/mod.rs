@@ -18,3 +18,5 @@ mod promote;
 mod push_back;
 mod stores_away;
 mod worker;
+
+pub use conservation::soak;

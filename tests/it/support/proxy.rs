@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -26,6 +27,8 @@ struct Shared {
     cuts: watch::Sender<u64>,
     broken: AtomicUsize,
     way: watch::Sender<Way>,
+    /// The delay of each response, in milliseconds.
+    delay_ms: AtomicU64,
 }
 
 /// The state of the proxy.
@@ -87,6 +90,7 @@ impl Proxy {
             cuts: watch::Sender::new(0),
             broken: AtomicUsize::new(0),
             way: watch::Sender::new(Way::Open),
+            delay_ms: AtomicU64::new(0),
         });
         let served = shared.clone();
         tokio::spawn(async move {
@@ -103,6 +107,12 @@ impl Proxy {
         if way == Way::Closed {
             self.cut();
         }
+    }
+
+    /// Delays each response by this time from now on.
+    pub fn delay(&self, delay: Duration) {
+        let delay_ms = delay.as_millis() as u64;
+        self.shared.delay_ms.store(delay_ms, Ordering::Relaxed);
     }
 
     /// Cuts every connection.
@@ -124,8 +134,7 @@ impl Proxy {
 async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
     cuts.mark_unchanged();
-    let way = || shared.way.subscribe();
-    if *way().borrow() == Way::Closed {
+    if *shared.way.borrow() == Way::Closed {
         return;
     }
     let most = shared.budget.load(Ordering::Relaxed);
@@ -137,14 +146,14 @@ async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) 
     let carried = async {
         match &*upstream {
             Upstream::Socket(path) => {
-                both(client, UnixStream::connect(path).await?, budget, way).await
+                both(client, UnixStream::connect(path).await?, budget, &shared).await
             }
             Upstream::Tcp(host, port) => {
                 both(
                     client,
                     TcpStream::connect((host.as_str(), *port)).await?,
                     budget,
-                    way,
+                    &shared,
                 )
                 .await
             }
@@ -165,7 +174,7 @@ async fn both<S>(
     client: TcpStream,
     server: S,
     budget: u64,
-    way: impl Fn() -> watch::Receiver<Way>,
+    shared: &Shared,
 ) -> std::io::Result<bool>
 where
     S: AsyncRead + AsyncWrite,
@@ -174,7 +183,7 @@ where
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
     let down = async {
-        let (mut left, mut way) = (budget, way());
+        let (mut left, mut way) = (budget, shared.way.subscribe());
         let mut buffer = vec![0; 16 << 10];
         loop {
             let read = from_server.read(&mut buffer).await?;
@@ -182,6 +191,10 @@ where
                 return Ok(false);
             }
             let _ = way.wait_for(|way| *way != Way::Hung).await;
+            let delay_ms = shared.delay_ms.load(Ordering::Relaxed);
+            if delay_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+            }
             let passes = (read as u64).min(left);
             to_client.write_all(&buffer[..passes as usize]).await?;
             left -= passes;
@@ -191,7 +204,7 @@ where
         }
     };
     let up = async {
-        let mut way = way();
+        let mut way = shared.way.subscribe();
         let mut buffer = vec![0; 16 << 10];
         loop {
             let read = from_client.read(&mut buffer).await?;

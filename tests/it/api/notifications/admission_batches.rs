@@ -67,6 +67,13 @@ impl AdmissionServer {
             .await
     }
 
+    /// Returns the numbers of messages and of jobs that enqueue them.
+    async fn jobs(&self) -> (i64, i64) {
+        let messages = "select count(*) from flyball.job where kind = 'notification'";
+        let jobs = "select count(*) from flyball.job where kind = 'batch'";
+        (self.count(messages).await, self.count(jobs).await)
+    }
+
     async fn until_ran(&self, count: i64) {
         eventually(&format!("{count} messages ran"), SOON, || async {
             let ran = self.messages_ran().await;
@@ -168,6 +175,43 @@ async fn five_hundred_recipients_take_ten_minutes_of_a_module() {
         500
     );
     worker.stop().await;
+}
+
+#[tokio::test]
+async fn five_hundred_recipients_take_five_minutes_of_a_tenant() {
+    let served = admission_server(TenantLimits {
+        per_module: 100,
+        ..TenantLimits::default()
+    })
+    .await;
+    let id = served.batch_of(500).await;
+    // The last hundred go four minutes after the first.
+    let shown = served.batch("web", id).await;
+    assert_eq!(shown["estimate"], "2025-04-15T10:54:00Z");
+    let worker = served.worker().await;
+    for minute in 1..=5 {
+        served.until_ran(100 * minute).await;
+        served.pass(60);
+    }
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_hundred_recipients_are_enqueued_with_the_request_and_one_more_by_a_job() {
+    let served = admission_server(TenantLimits::default()).await;
+    for (recipients, state, messages, jobs) in [(100, "running", 100, 0), (101, "expanding", 0, 1)]
+    {
+        let before = served.jobs().await;
+        let sent = served.send_batch("web", &batch(recipients)).await;
+        assert_eq!(sent.status(), StatusCode::ACCEPTED);
+        assert_eq!(sent.json::<Value>().await.unwrap()["state"], state);
+        let after = served.jobs().await;
+        assert_eq!(
+            (after.0 - before.0, after.1 - before.1),
+            (messages, jobs),
+            "{recipients}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod admission;
 mod admission_answers;
 mod admission_batches;
 mod admission_repeats;
+mod admission_limits;
 mod events;
 pub mod fixture;
 mod messages;
