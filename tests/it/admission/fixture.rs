@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use flyball::stack::{RunningStack, SpawnOptions, spawn};
 use flyball::throttle::{RedisStore, Store};
-use flyball_fakes::{Fake, FakeOptions, Received, Speaks};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Received};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -125,7 +125,7 @@ impl AdmissionFixture {
                 ProcessFixture::on(&url, &proxy.url, prometheus, "", "rps = -1", Some(database));
             (fixture.await, None)
         };
-        let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
+        let fake = Fake::start(FakeProvider::Twilio, FakeOptions::default())
             .await
             .unwrap();
         let secrets = tempfile::tempdir().unwrap();

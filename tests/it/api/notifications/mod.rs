@@ -3,8 +3,8 @@
 mod admission;
 mod admission_answers;
 mod admission_batches;
-mod admission_repeats;
 mod admission_limits;
+mod admission_repeats;
 mod events;
 pub mod fixture;
 mod messages;
