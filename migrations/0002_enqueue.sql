@@ -738,7 +738,7 @@ create function flyball.enqueue_rows_as(
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
     debounces float8[], debounce_maxes float8[], replaces boolean[], module text default '', admitted boolean default false)
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
-language plpgsql volatile as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     size     constant int := coalesce(cardinality(kinds), 0);

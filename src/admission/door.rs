@@ -176,12 +176,26 @@ impl Admission {
     }
 
     /// Returns the standing of a tenant and its module. `now_s` is the time in unix seconds, used
-    /// while the store is away.
-    pub async fn standing(&self, tenant: &str, module: &str, now_s: i64) -> Standing {
-        let waits = postgres::has_waiting(&self.queue, tenant, module);
-        let (usage, waits) = tokio::join!(self.usage(tenant, module), waits);
+    /// while the store is away; `waits` says if messages of the module wait, and Postgres is asked if
+    /// it is `None`.
+    pub async fn standing(
+        &self,
+        tenant: &str,
+        module: &str,
+        now_s: i64,
+        waits: Option<bool>,
+    ) -> Standing {
+        let waiting = async {
+            match waits {
+                Some(waits) => waits,
+                None => postgres::has_waiting(&self.queue, tenant, module)
+                    .await
+                    .unwrap_or(false),
+            }
+        };
+        let (usage, waits) = tokio::join!(self.usage(tenant, module), waiting);
         match usage {
-            Some(usage) => Standing::of(&usage, waits.unwrap_or(false)),
+            Some(usage) => Standing::of(&usage, waits),
             None => Standing::away(&self.limits, now_s),
         }
     }

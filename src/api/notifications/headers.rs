@@ -15,6 +15,10 @@ use crate::api::http::caller::Caller;
 /// The routes of messages.
 const ROUTES: &str = "/api/v1/notifications";
 
+/// The answer to the question if messages of the module wait, which acceptance knows already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleWaits(pub bool);
+
 /// Adds the standing of the caller's tenant and module to answers of the routes of messages, refusals
 /// included. A caller without a tenant has no limits.
 pub async fn tell_limits(
@@ -34,7 +38,12 @@ pub async fn tell_limits(
     let asks = caller.and_then(|caller| Some((caller.tenant.clone()?, caller.module.clone())));
     if let Some((tenant, module)) = asks {
         let now_s = clock::now().as_second();
-        let standing = state.admission.standing(&tenant, &module, now_s).await;
+        let waits = response
+            .extensions()
+            .get::<ModuleWaits>()
+            .map(|waits| waits.0);
+        let admission = &state.admission;
+        let standing = admission.standing(&tenant, &module, now_s, waits).await;
         set(response.headers_mut(), &standing);
     }
     response
