@@ -761,6 +761,8 @@ declare
     lanes    bigint[];
     -- The lanes in which the jobs stand first.
     stands   bigint[];
+    -- True if they all wait behind others, for which a worker comes anyway.
+    unheard  boolean := false;
     twins    boolean[];
     swaps    boolean[];
     backlogs jsonb[];
@@ -866,6 +868,9 @@ begin
     stands := case when waits_in is null then lanes
         else array(select case when g.kind = 'notification' then waits_in else g.lane end
                    from unnest(kinds, lanes) with ordinality as g(kind, lane, n) order by g.n) end;
+    if waits_in is not null and 'notification' = all (kinds) then
+        unheard := flyball.has_waiting(whose, sent_by);
+    end if;
     if messages then
         perform flyball.note_pending('enqueue_many', whose, m.ids, m.urgent)
         from (
@@ -911,7 +916,7 @@ begin
         where g.unique_key is null and g.run_at > now();
     end if;
 
-    if coalesce((select d.asleep from flyball.wakeup d), true) then
+    if not unheard and coalesce((select d.asleep from flyball.wakeup d), true) then
         -- No lane is named if several got jobs.
         perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
         from unnest(stands, run_ats, unique_keys) as g(lane, run_at, unique_key)

@@ -29,6 +29,8 @@ pub struct WaitingMessage {
     pub place: i64,
     /// Its priority, 0 to 3.
     pub priority: i32,
+    /// The standing of its tenant and module; `None` while the store is away.
+    pub standing: Option<Standing>,
 }
 
 /// The admission of all tenants.
@@ -132,10 +134,10 @@ impl Admission {
             return Ok(None);
         };
         let usage = self.usage(&found.tenant, &found.module).await;
-        let (wait_s, level) = match usage {
+        let (wait_s, level) = match &usage {
             Some(usage) => {
                 let place = (found.place as f64, found.tenant_place as f64);
-                let (wait_s, level) = due_in_s(&usage, place.0, place.1);
+                let (wait_s, level) = due_in_s(usage, place.0, place.1);
                 (wait_s, Some(level))
             }
             None => (AWAY_RETRY_S, None),
@@ -145,6 +147,7 @@ impl Admission {
             level,
             place: found.place,
             priority: found.priority.into(),
+            standing: usage.map(|usage| Standing::of(&usage, true)),
         }))
     }
 

@@ -1632,7 +1632,7 @@ end
 
 -- usage: KEYS knobs, bucket, bucket of the key; ARGV verb, now. Returns the time and then, for the
 -- windows of the throttle and for those of the key, their number and for each its limit, its span,
--- the number of grants that count, and their times and tokens in turn, oldest first.
+-- and the grants that count: the times and the tokens in turn, oldest first, packed as doubles.
 local function usage()
   local k = knobs(KEYS[1])
   if not k then return { 'unknown' } end
@@ -1642,11 +1642,7 @@ local function usage()
     reply[#reply + 1] = #open
     for i = 1, #open do
       local w = open[i]
-      reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = text(w.limit), text(w.span), w.grants
-      for j = 1, w.grants do
-        local at, tokens = grant(w, j)
-        reply[#reply + 1], reply[#reply + 2] = text(at), text(tokens)
-      end
+      reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = text(w.limit), text(w.span), w.list
     end
   end
   return reply

@@ -246,10 +246,14 @@ async fn accept(
     let Acceptance::Accepted { job_id, held, .. } = accepted else {
         anyhow::bail!("a new message counted as a repeat: {accepted:?}");
     };
-    if held {
-        admission.waiting(job_id).await?;
+    let waiting = match held {
+        true => admission.waiting(job_id).await?,
+        false => None,
+    };
+    // The headers of the answer.
+    if waiting.and_then(|waiting| waiting.standing).is_none() {
+        admission.standing(tenant, module, 0, Some(false)).await;
     }
-    admission.standing(tenant, module, 0, Some(held)).await;
     Ok(usize::from(!held))
 }
 

@@ -283,10 +283,13 @@ impl<'a> Sender<'a> {
 
 /// Returns the times of accepted messages, after the last of them has come.
 async fn times(fake: &Fake, sent: &[Sent]) -> anyhow::Result<Times> {
-    let refused = sent.iter().filter(|sent| sent.status != 202).count();
+    let mut others: HashMap<u16, usize> = HashMap::new();
+    for sent in sent.iter().filter(|sent| sent.status != 202) {
+        *others.entry(sent.status).or_default() += 1;
+    }
     anyhow::ensure!(
-        refused == 0,
-        "{refused} of {} messages were not accepted",
+        others.is_empty(),
+        "{} messages were not accepted at once; answers by status: {others:?}",
         sent.len()
     );
     let until = Instant::now() + LONGEST;

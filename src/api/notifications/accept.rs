@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use super::accepted::{AcceptedNotification, HeldMessage, sentence};
-use super::headers::ModuleWaits;
+use super::headers::KnownStanding;
 use super::repeat::{digests, prefers_async};
 use crate::admission::{AcceptRequest, Acceptance, Admission, Batches, Digests, WaitingMessage};
 use crate::api::clock;
@@ -150,7 +150,7 @@ pub async fn accept(
     let mut response = (status, [(LOCATION, location(job_id))], Json(accepted)).into_response();
     // A message with a slot that need not wait shows that no other one of its module does.
     if slot == Slot::Usual && !held && !duplicate {
-        response.extensions_mut().insert(ModuleWaits(false));
+        response.extensions_mut().insert(KnownStanding::NoneWaits);
     }
     Ok(response)
 }
@@ -287,7 +287,11 @@ fn queued(
         }
         problem.into_response()
     };
-    response.extensions_mut().insert(ModuleWaits(true));
+    if let Some(standing) = waiting.standing {
+        response
+            .extensions_mut()
+            .insert(KnownStanding::Whole(standing));
+    }
     let headers = response.headers_mut();
     headers.insert("notification-status", HeaderValue::from_static("queued"));
     if let Ok(location) = HeaderValue::try_from(location(id)) {

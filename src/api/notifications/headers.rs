@@ -15,9 +15,14 @@ use crate::api::http::caller::Caller;
 /// The routes of messages.
 const ROUTES: &str = "/api/v1/notifications";
 
-/// The answer to the question if messages of the module wait, which acceptance knows already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModuleWaits(pub bool);
+/// The part of the standing that acceptance knows already.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KnownStanding {
+    /// All of it.
+    Whole(Standing),
+    /// No message of the module waits.
+    NoneWaits,
+}
 
 /// Adds the standing of the caller's tenant and module to answers of the routes of messages, refusals
 /// included. A caller without a tenant has no limits.
@@ -38,12 +43,14 @@ pub async fn tell_limits(
     let asks = caller.and_then(|caller| Some((caller.tenant.clone()?, caller.module.clone())));
     if let Some((tenant, module)) = asks {
         let now_s = clock::now().as_second();
-        let waits = response
-            .extensions()
-            .get::<ModuleWaits>()
-            .map(|waits| waits.0);
-        let admission = &state.admission;
-        let standing = admission.standing(&tenant, &module, now_s, waits).await;
+        let standing = match response.extensions().get::<KnownStanding>().copied() {
+            Some(KnownStanding::Whole(standing)) => standing,
+            known => {
+                let waits = known.map(|_| false);
+                let admission = &state.admission;
+                admission.standing(&tenant, &module, now_s, waits).await
+            }
+        };
         set(response.headers_mut(), &standing);
     }
     response
