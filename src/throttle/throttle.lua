@@ -399,17 +399,18 @@ local function probe_answered(p, succeeded, failed, may_open)
   end
 end
 
--- Parses the learned state of a key, a string of twenty-one numbers, the last of them the end of
+-- Parses the learned state of a key, a string of twenty-two numbers, the last of them the end of
 -- its validity in unix milliseconds.
 local function parse_learned(value)
   if not value then return nil end
   local n = {}
   for word in string.gmatch(value, '%S+') do n[#n + 1] = tonumber(word) end
-  if #n ~= 21 or n[21] <= now_ms then return nil end
+  if #n ~= 22 or n[22] <= now_ms then return nil end
   return {
     settle = n[1], grows_from = n[2], since = n[3], done = n[4], credit = n[5], at = n[6], strikes = n[7], refused = n[8],
     cut = n[9], lately = n[10], lately_from = n[11], wanted_at = n[12],
-    pace = n[13], ends = n[14], left = n[15], most = n[16], from = n[17], late = n[18], first = n[19], told_at = n[20], keep_to = n[21],
+    pace = n[13], ends = n[14], left = n[15], most = n[16], from = n[17], late = n[18], first = n[19], told_at = n[20], begun = n[21],
+    keep_to = n[22],
   }
 end
 
@@ -417,16 +418,16 @@ local function new_learned()
   return {
     settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0,
     cut = CUT, lately = 0, lately_from = now, wanted_at = 0,
-    pace = 0, ends = 0, left = 0, most = -1, from = 0, late = 0, first = -1, told_at = 0,
+    pace = 0, ends = 0, left = 0, most = -1, from = 0, late = 0, first = -1, told_at = 0, begun = 0,
   }
 end
 
 local function learned_text(l)
   local numbers = {
     l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.cut, l.lately, l.lately_from, l.wanted_at,
-    l.pace, l.ends, l.left, l.most, l.from, l.late, l.first, l.told_at, l.keep_to,
+    l.pace, l.ends, l.left, l.most, l.from, l.late, l.first, l.told_at, l.begun, l.keep_to,
   }
-  for i = 1, 21 do numbers[i] = text(numbers[i]) end
+  for i = 1, 22 do numbers[i] = text(numbers[i]) end
   return table.concat(numbers, ' ')
 end
 
@@ -1065,6 +1066,8 @@ local function acquire(write)
       spent_to, debt, grants = parse_key(buckets[lane])
     end
     local own = rps >= 0 and open(spent_to, debt, rps, depth, true, cost, most) or nil
+    -- From fifty a second down each unit is spaced from the time at which the one before it began.
+    if own and place == 'learned' and depth == 0 and learned.begun <= now then own.spent_to = math.max(own.spent_to, learned.begun) end
     local own_windows = open_windows(limits, grants)
     local granted = serve(1, want, cost, own, room, learned, place, own_windows)
     -- The clamp is stored even without a grant: clamped on reading alone, the debt would move along
@@ -1434,14 +1437,15 @@ end
 -- ended: KEYS (knobs, bucket) per level, then pauses, then learned of each key; ARGV verb, now,
 -- levels, the expected parent of each level, then for each key: jobs that succeeded, their tokens,
 -- jobs that failed, the reported rest of a quota and the microseconds for which it lasts (both
--- empty for none), keyed 0|1, or - without a key if the server is not trusted.
+-- empty for none), the microseconds since the last of them began (empty if unknown), keyed 0|1, or -
+-- without a key if the server is not trusted.
 local function ended()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
   if changed then return changed end
   local first, zset = 4 + levels, KEYS[2 * levels + 1]
   local succeeded, failed = 0, 0
-  for at = first, #ARGV, 6 do succeeded, failed = succeeded + tonumber(ARGV[at]), failed + tonumber(ARGV[at + 2]) end
+  for at = first, #ARGV, 7 do succeeded, failed = succeeded + tonumber(ARGV[at]), failed + tonumber(ARGV[at + 2]) end
   for i = 1, levels do
     local b = bucket(KEYS[2 * i])
     local r = b.refusal
@@ -1457,15 +1461,16 @@ local function ended()
   local learns = not k or k.learns
   local breadth, most = trust(KEYS[2 * levels - 1])
   local lane = 2 * levels + 1
-  for at = first, #ARGV, 6 do
+  for at = first, #ARGV, 7 do
     lane = lane + 1
     local l = parse_learned(redis.call('GET', KEYS[lane]))
     local remaining, reset = learns and tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
     -- Jobs without a key go to many untrusted servers, and a report of one does not hold for the
     -- others.
-    if ARGV[at + 5] == '-' and breadth == 0 then remaining = nil end
+    if ARGV[at + 6] == '-' and breadth == 0 then remaining = nil end
     if remaining and not l then l = new_learned() end
-    local configured = k and ARGV[at + 5] == '1' and k.key_rps or -1
+    local configured = k and ARGV[at + 6] == '1' and k.key_rps or -1
+    local ago = tonumber(ARGV[at + 5])
     if l then
       local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]) * (k and k.cost_factor or 1), tonumber(ARGV[at + 2])
       if now >= l.grows_from then
@@ -1489,6 +1494,7 @@ local function ended()
         end
         probe_answered(l, good, bad, l.settle > 0 or not learns or configured > 0)
       end
+      if ago then l.begun = math.min(math.max(l.begun, now - ago), now) end
       if remaining then told(l, remaining, reset, most or QUOTA_REST) end
       if learned_over(l, configured) then
         redis.call('DEL', KEYS[lane])
