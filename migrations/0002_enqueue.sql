@@ -738,7 +738,7 @@ create function flyball.enqueue_rows_as(
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
     debounces float8[], debounce_maxes float8[], replaces boolean[], module text default '', admitted boolean default false)
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
-language plpgsql volatile as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     size          constant int := coalesce(cardinality(kinds), 0);
@@ -761,6 +761,8 @@ declare
     lanes         bigint[];
     -- The lanes in which the jobs stand first.
     target_lanes  bigint[];
+    -- True if they all wait behind others, for which a worker comes anyway.
+    all_behind    boolean := false;
     duplicates    boolean[];
     replacements  boolean[];
     backlogs      jsonb[];
@@ -866,6 +868,9 @@ begin
     target_lanes := case when waiting_lane is null then lanes
         else array(select case when g.kind = 'notification' then waiting_lane else g.lane end
                    from unnest(kinds, lanes) with ordinality as g(kind, lane, n) order by g.n) end;
+    if waiting_lane is not null and 'notification' = all (kinds) then
+        all_behind := flyball.has_waiting(owner_tenant, sender_module);
+    end if;
     if messages then
         perform flyball.record_pending('enqueue_many', owner_tenant, m.ids, m.urgent)
         from (
@@ -911,7 +916,7 @@ begin
         where g.unique_key is null and g.run_at > now();
     end if;
 
-    if coalesce((select d.asleep from flyball.wakeup d), true) then
+    if not all_behind and coalesce((select d.asleep from flyball.wakeup d), true) then
         -- No lane is named if several got jobs.
         perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
         from unnest(target_lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)

@@ -109,8 +109,10 @@ begin
     where l.tenant in (record_pending.tenant, '*') order by l.tenant = '*' limit 1;
     if cap is not null then
         cap := case when urgent then cap + cap / 10 else cap end;
-        select count(*) into pending_count
-        from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
+        if adding = 1 then
+            select count(*) into pending_count
+            from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
+        end if;
         if adding > 1 or pending_count + adding > cap * 0.9 then
             perform pg_advisory_xact_lock(hashtextextended('flyball.pending ' || record_pending.tenant, 0));
             select count(*) into pending_count
@@ -152,16 +154,18 @@ create table flyball.idempotency (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 create index idempotency_expires on flyball.idempotency (expires_at);
 
--- Whether a message waits for its admission, now or later.
+-- Whether a message waits for its admission, now or later. Like the other functions that answer each
+-- request it is one whose plans are kept.
 create function flyball.awaits_admission(job_id bigint) returns boolean
-language sql stable set enable_seqscan = off as $$
-    select exists (
+language plpgsql stable set enable_seqscan = off as $$
+begin
+    return exists (
         select from flyball.job j
         where j.id = awaits_admission.job_id and j.admission_lane is not null
             and (exists (select from flyball.ready r where r.lane_id = j.admission_lane and r.priority = j.priority and r.job_id = j.id)
                 or exists (select from flyball.scheduled s where s.job_id = j.id and s.lane_id = j.admission_lane))
-    )
-$$;
+    );
+end $$;
 
 -- Whether a message that was admitted is on its way, or was sent within the last minute.
 create function flyball.is_just_sent(job_id bigint) returns boolean
@@ -224,22 +228,25 @@ end $$;
 
 -- Remembers a request for a day.
 create function flyball.remember_request(digest bytea, body bytea, job_id bigint, batch_id bigint) returns void
-language sql volatile as $$
+language plpgsql volatile as $$
+#variable_conflict use_column
+begin
     insert into flyball.idempotency as i (digest, body, job_id, batch_id, expires_at)
     values (remember_request.digest, remember_request.body, remember_request.job_id, remember_request.batch_id, now() + interval '1 day')
     on conflict on constraint idempotency_pkey do update
-    set body = excluded.body, job_id = excluded.job_id, batch_id = excluded.batch_id, expires_at = excluded.expires_at
-$$;
+    set body = excluded.body, job_id = excluded.job_id, batch_id = excluded.batch_id, expires_at = excluded.expires_at;
+end $$;
 
 -- === One message =================================================================================
 
 -- Whether a message of this module would overtake others that wait for their admission.
 create function flyball.has_waiting(tenant text, module text) returns boolean
-language sql stable set enable_seqscan = off as $$
-    select exists (
-        select from flyball.ready r where r.lane_id = flyball.lane_of(flyball.admission_throttle(has_waiting.tenant), has_waiting.module)
-    )
-$$;
+language plpgsql stable set enable_seqscan = off as $$
+declare
+    lane constant bigint := flyball.lane_of(flyball.admission_throttle(tenant), module);
+begin
+    return exists (select from flyball.ready r where r.lane_id = lane);
+end $$;
 
 -- Adds a module to the directory of lanes. Workers add the lanes in which messages wait; a module whose
 -- messages never wait is added here, so that operators see it.
@@ -258,7 +265,7 @@ create function flyball.accept_message(
     tenant text, module text, digest bytea, body bytea, has_key boolean, admitted boolean,
     args jsonb, throttle text, key text, priority int, run_at timestamptz, unique_key text, traceparent text,
     out answer text, out job_id bigint, out batch_id bigint, out duplicate boolean, out held boolean, out backlog jsonb)
-language plpgsql volatile as $$
+language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_variable
 begin
     select f.answer, f.job_id, f.batch_id into answer, job_id, batch_id
@@ -326,8 +333,8 @@ from public;
 
 insert into flyball.kind (name, public) values ('batch', false);
 
--- Batches: one request with many recipients. `messages` are those that are not enqueued yet, each
--- with its arguments, key and unique key; a job of the kind `batch` enqueues them page by page.
+-- Batches: one request with many recipients. `messages` are those that are not enqueued yet, each with
+-- its arguments, key and unique key; a job of the kind `batch` enqueues them.
 create table flyball.batch (
     id         bigint      generated always as identity primary key,
     tenant     text        not null,
@@ -357,25 +364,25 @@ create function flyball.place_in_queue(batch_id bigint, place int) returns bigin
 language sql immutable parallel safe
 return -(batch_id * 1000 + place);
 
--- Enqueues messages of a batch: the first `admitted` of them at once, the others to wait. Returns
+-- Enqueues the messages of a batch: the first `admitted` of them at once, the others to wait. Returns
 -- their jobs in order.
-create function flyball.enqueue_batch_page(batch flyball.batch, page jsonb, admitted int)
+create function flyball.enqueue_batch_messages(batch flyball.batch, messages jsonb, admitted int)
 returns table (job_id bigint, duplicate boolean)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-    part   record;
-    result record;
+    part record;
 begin
     for part in
         select g.n <= admitted as immediate, array_agg(g.message -> 'args' order by g.n) as args,
             array_agg(g.message ->> 'key' order by g.n) as keys,
             array_agg(g.message ->> 'unique_key' order by g.n) as unique_keys, count(*)::int as size
-        from jsonb_array_elements(page) with ordinality as g(message, n)
+        from jsonb_array_elements(messages) with ordinality as g(message, n)
         group by 1 order by 1 desc
     loop
-        for result in
-            select e.job_id, e.duplicate
+        return query
+        with enqueued as materialized (
+            select e.job_id, e.duplicate, e.n
             from flyball.enqueue_rows_as(case when batch.tenant <> '' then 'tenant:' || batch.tenant else '' end, true,
                 array_fill('notification'::text, array[part.size]), part.args,
                 array_fill(batch.pool, array[part.size]), part.keys, array_fill(batch.priority::int, array[part.size]),
@@ -383,14 +390,14 @@ begin
                 array_fill(null::float8, array[part.size]), array_fill(1::float8, array[part.size]),
                 array_fill(null::text, array[part.size]), array_fill(null::float8, array[part.size]),
                 array_fill(null::float8, array[part.size]), array_fill(null::float8, array[part.size]),
-                array_fill(false, array[part.size]), batch.module, part.immediate) e
-        loop
-            -- A message that holds the unique key belongs to the batch that sent it.
-            insert into flyball.batch_message (job_id, batch_id) values (result.job_id, batch.id) on conflict do nothing;
-            job_id := result.job_id;
-            duplicate := result.duplicate;
-            return next;
-        end loop;
+                array_fill(false, array[part.size]), batch.module, part.immediate)
+                with ordinality as e(job_id, duplicate, replaced, backlog, n)
+        ),
+        -- A message that holds the unique key belongs to the batch that sent it.
+        recorded as (
+            insert into flyball.batch_message (job_id, batch_id) select m.job_id, batch.id from enqueued m on conflict do nothing
+        )
+        select m.job_id, m.duplicate from enqueued m order by m.n;
     end loop;
 end $$;
 
@@ -427,7 +434,7 @@ begin
         end if;
         perform flyball.enqueue_expansion(batch.id);
     else
-        jobs := array(select e.job_id from flyball.enqueue_batch_page(batch, messages, used) e);
+        jobs := array(select e.job_id from flyball.enqueue_batch_messages(batch, messages, used) e);
         if used > 0 and tenant <> '' then
             perform flyball.record_module(tenant, module);
         end if;
@@ -446,37 +453,25 @@ language sql volatile as $$
         array[false])
 $$;
 
--- Enqueues the next messages of a batch; returns the number of those that are left, or null if
--- there is nothing to do, because the batch is complete, paused or cancelled.
-create function flyball.expand_batch(batch_id bigint, page_size int default 100) returns int
+-- Enqueues the messages of a batch that are not enqueued yet; returns their number, or null if there is
+-- nothing to do, because the batch is complete, paused or cancelled.
+create function flyball.expand_batch(batch_id bigint) returns int
 language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
-    batch     flyball.batch;
-    page      jsonb;
-    enqueued  int;
-    remaining int;
+    batch flyball.batch;
 begin
-    -- A batch that is paused or cancelled meanwhile waits for this page, or this page sees it.
+    -- A batch that is paused or cancelled meanwhile waits for the messages, or this sees it.
     select b.* into batch from flyball.batch b where b.id = batch_id for update;
     if not found or batch.state <> 'expanding' then
         return null;
     end if;
-    select jsonb_agg(g.message order by g.n) into page
-    from (select message, n from jsonb_array_elements(batch.messages) with ordinality as g(message, n) order by n limit page_size) g;
-    enqueued := batch.recipients - jsonb_array_length(batch.messages);
     delete from flyball.pending p
     where p.tenant = batch.tenant
-        and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(enqueued + 1, enqueued + page_size) n));
-    perform flyball.enqueue_batch_page(batch, page, 0);
-    remaining := jsonb_array_length(batch.messages) - jsonb_array_length(page);
-    update flyball.batch b
-    set messages = coalesce((
-            select jsonb_agg(g.message order by g.n)
-            from jsonb_array_elements(b.messages) with ordinality as g(message, n) where g.n > page_size), '[]'),
-        state = case when remaining > 0 then b.state else 'running' end, updated_at = now()
-    where b.id = batch_id;
-    return remaining;
+        and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(1, batch.recipients) n));
+    perform flyball.enqueue_batch_messages(batch, batch.messages, 0);
+    update flyball.batch b set messages = '[]', state = 'running', updated_at = now() where b.id = batch_id;
+    return jsonb_array_length(batch.messages);
 end $$;
 
 -- The jobs of a batch with their lanes.
@@ -650,6 +645,6 @@ language sql stable set enable_seqscan = off as $$
     select b.state from flyball.batch_message m join flyball.batch b on b.id = m.batch_id where m.job_id = batch_state.job_id
 $$;
 
-revoke execute on function flyball.place_in_queue, flyball.enqueue_batch_page, flyball.accept_batch, flyball.enqueue_expansion,
+revoke execute on function flyball.place_in_queue, flyball.enqueue_batch_messages, flyball.accept_batch, flyball.enqueue_expansion,
     flyball.expand_batch, flyball.batch_jobs, flyball.pause_batch, flyball.resume_batch, flyball.cancel_batch, flyball.batch_state
 from public;

@@ -1,4 +1,4 @@
-//! The kind `batch`: enqueues the messages of a large batch, page by page.
+//! The kind `batch`: enqueues the messages of a large batch.
 
 use serde_json::Value;
 
@@ -25,25 +25,18 @@ impl ExpandBatch {
                 error: "this process has no queue".to_owned(),
             };
         };
-        loop {
-            if context.cancelled.is_cancelled() {
-                return Outcome::HandedBack;
-            }
-            match batches.expand(id).await {
-                Ok(Some(left)) if left > 0 => {}
-                Ok(_) => return Outcome::Done,
-                Err(Error::QueueFull { retry_after_s, .. }) => {
-                    return Outcome::Snooze {
-                        delay: std::time::Duration::from_secs(retry_after_s.clamp(1, 30)),
-                    };
-                }
-                Err(error) => {
-                    return Outcome::Retry {
-                        after: None,
-                        error: error.to_string(),
-                    };
-                }
-            }
+        if context.cancelled.is_cancelled() {
+            return Outcome::HandedBack;
+        }
+        match batches.expand(id).await {
+            Ok(()) => Outcome::Done,
+            Err(Error::QueueFull { retry_after_s, .. }) => Outcome::Snooze {
+                delay: std::time::Duration::from_secs(retry_after_s.clamp(1, 30)),
+            },
+            Err(error) => Outcome::Retry {
+                after: None,
+                error: error.to_string(),
+            },
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct WaitingMessage {
     pub place: i64,
     /// Its priority, 0 to 3.
     pub priority: i32,
+    /// The usage of its tenant and module; `None` while the store is away.
+    pub usage: Option<AdmissionUsage>,
 }
 
 /// The admission of all tenants.
@@ -132,10 +134,10 @@ impl Admission {
             return Ok(None);
         };
         let usage = self.usage(&found.tenant, &found.module).await;
-        let (wait_s, level) = match usage {
+        let (wait_s, level) = match &usage {
             Some(usage) => {
                 let place = (found.place as f64, found.tenant_place as f64);
-                let (wait_s, level) = due_in_s(&usage, place.0, place.1);
+                let (wait_s, level) = due_in_s(usage, place.0, place.1);
                 (wait_s, Some(level))
             }
             None => (AWAY_RETRY_S, None),
@@ -145,6 +147,7 @@ impl Admission {
             level,
             place: found.place,
             priority: found.priority.into(),
+            usage: usage.map(|usage| AdmissionUsage::of(&usage, true)),
         }))
     }
 
@@ -181,12 +184,26 @@ impl Admission {
     }
 
     /// Returns the usage of a tenant and its module. `now_s` is the time in unix seconds, used
-    /// while the store is away.
-    pub async fn quota_usage(&self, tenant: &str, module: &str, now_s: i64) -> AdmissionUsage {
-        let waits = postgres::has_waiting(&self.queue, tenant, module);
-        let (usage, waits) = tokio::join!(self.usage(tenant, module), waits);
+    /// while the store is away; `waits` says if messages of the module wait, and Postgres is asked if
+    /// it is `None`.
+    pub async fn quota_usage(
+        &self,
+        tenant: &str,
+        module: &str,
+        now_s: i64,
+        waits: Option<bool>,
+    ) -> AdmissionUsage {
+        let waiting = async {
+            match waits {
+                Some(waits) => waits,
+                None => postgres::has_waiting(&self.queue, tenant, module)
+                    .await
+                    .unwrap_or(false),
+            }
+        };
+        let (usage, waits) = tokio::join!(self.usage(tenant, module), waiting);
         match usage {
-            Some(usage) => AdmissionUsage::of(&usage, waits.unwrap_or(false)),
+            Some(usage) => AdmissionUsage::of(&usage, waits),
             None => AdmissionUsage::away(&self.limits, now_s),
         }
     }

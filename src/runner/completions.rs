@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -48,6 +49,8 @@ pub(super) struct Tally {
     succeeded: u32,
     tokens: f64,
     failed: u32,
+    /// The time at which the last of them began.
+    begun: Option<Instant>,
     quota: Option<Quota>,
     is_untrusted: bool,
 }
@@ -72,8 +75,15 @@ impl Completions {
             .store(!noted.watched.is_empty(), Ordering::Relaxed);
     }
 
-    /// Records the end of a job if its lane is watched or the answer carries a quota.
-    pub(super) fn note(&self, lane_id: i64, job: &JobInfo, answer: Completion) {
+    /// Records the end of a job that ran since `begun` if its lane is watched or the answer carries a
+    /// quota.
+    pub(super) fn note(
+        &self,
+        lane_id: i64,
+        job: &JobInfo,
+        begun: Option<Instant>,
+        answer: Completion,
+    ) {
         let quota = job.attempt_report().quota;
         if quota.is_none() && !self.watching.load(Ordering::Relaxed) {
             return;
@@ -92,6 +102,7 @@ impl Completions {
             .entry(job.key.clone())
             .or_default();
         tally.lane_id = lane_id;
+        tally.begun = tally.begun.max(begun);
         match answer {
             Completion::Succeeded => {
                 tally.succeeded += 1;
@@ -146,6 +157,7 @@ impl Tally {
             succeeded,
             tokens,
             failed,
+            begun,
             quota,
             is_untrusted,
             ..
@@ -155,6 +167,7 @@ impl Tally {
             succeeded,
             tokens,
             failed,
+            begun_ago: begun.map(|begun| begun.elapsed()),
             quota,
             is_untrusted,
         }

@@ -83,6 +83,7 @@ pub(super) async fn execute(
         }
         (None, None, None) => Outcome::HandedBack,
     };
+    let handled_from = ran.get().copied();
     let ran = ran
         .get()
         .map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
@@ -108,10 +109,13 @@ pub(super) async fn execute(
             })
             .inc();
     }
-    match ending {
-        Ending::Completed => shared.answers.note(lane_id, &info, Completion::Succeeded),
-        _ => shared.answers.note(lane_id, &info, Completion::Failed),
-    }
+    let completion = match ending {
+        Ending::Completed => Completion::Succeeded,
+        _ => Completion::Failed,
+    };
+    shared
+        .answers
+        .note(lane_id, &info, handled_from, completion);
     if let Some((ran, is_refused)) = ran {
         let report = info.attempt_report();
         shared.tallies.end(

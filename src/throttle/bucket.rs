@@ -161,6 +161,11 @@ impl Bucket {
 }
 
 impl OpenBucket {
+    /// Counts the refill from `from` on at the earliest.
+    pub fn space_from(&mut self, from: f64) {
+        self.spent_to = self.spent_to.max(from);
+    }
+
     /// Returns the units of `cost` tokens that fit now. A unit above the size of the bucket fits
     /// when the bucket is full.
     pub fn units(&self, cost: f64, now: f64) -> f64 {

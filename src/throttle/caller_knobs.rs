@@ -15,23 +15,25 @@ const DECLARED_FOR: Duration = Duration::from_secs(60);
 /// The most throttles whose callers' knobs are remembered.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Makes a throttle, unless it exists or there are `made_max` throttles already.
+/// Makes a throttle, unless it exists or there are `made_max` throttles already, if that is given.
 pub async fn make_in(
     store: &dyn Store,
     name: &Name,
     from: &str,
     knobs: &KnobTexts,
-    made_max: usize,
+    made_max: Option<usize>,
 ) -> Result<(), Error> {
-    let known = store.names().await?.len();
-    if known >= made_max {
-        let message = format!(
-            "{name} was not made: there are {known} throttles, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
-        );
-        return Err(Error::Invalid(vec![KnobProblem {
-            field: "throttle".to_owned(),
-            message,
-        }]));
+    if let Some(made_max) = made_max {
+        let known = store.names().await?.len();
+        if known >= made_max {
+            let message = format!(
+                "{name} was not made: there are {known} throttles, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
+            );
+            return Err(Error::Invalid(vec![KnobProblem {
+                field: "throttle".to_owned(),
+                message,
+            }]));
+        }
     }
     store.set(name, &make(from, knobs)).await?;
     tracing::info!(throttle.name = %name, from, "a throttle was made on first use");
@@ -65,7 +67,7 @@ impl CallerKnobs {
             return Ok(());
         }
         match store.status(name).await? {
-            None => make_in(store, name, CALLER, knobs, made_max).await?,
+            None => make_in(store, name, CALLER, knobs, Some(made_max)).await?,
             Some(status) if status.raw.get(MADE_FROM).is_some_and(|from| from == CALLER) => {
                 if let Some(change) = follow(&status.raw, knobs) {
                     match store.set(name, &change).await {

@@ -436,3 +436,20 @@ fn units_of_a_learned_rate_are_spaced_evenly_as_long_as_workers_are_that_exact()
         "a server that reports a quota counts"
     );
 }
+
+#[test]
+fn a_unit_is_spaced_from_the_begin_of_the_one_before_it_unless_the_clock_stepped_back() {
+    let mut learned = refused_at(10.0);
+    let now = 60.0 * S;
+    assert_eq!(learned.spaced_from(now), Some(0.0));
+    learned.began(0.03 * S, now);
+    assert_eq!(learned.spaced_from(now), Some(59_970_000.0));
+    // An earlier one that is reported later changes nothing.
+    learned.began(0.5 * S, now);
+    assert_eq!(learned.spaced_from(now), Some(59_970_000.0));
+    assert_eq!(learned.spaced_from(30.0 * S), None);
+
+    let mut fast = refused_at(1000.0);
+    fast.began(0.03 * S, now);
+    assert_eq!(fast.spaced_from(now), None, "it saves up a little");
+}

@@ -245,6 +245,11 @@ impl Service<'_> {
             .rate()
             .is_some()
             .then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
+        if let (true, Some(open), Some(learned)) = (is_learned, &mut open, learned.as_deref())
+            && let Some(from) = learned.spaced_from(self.now)
+        {
+            open.space_from(from);
+        }
         let mut windows = if wish.key.is_empty() {
             Vec::new()
         } else {

@@ -37,6 +37,7 @@ local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
 local FIRST_PAUSE, KNOWN_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, MAX_KNOWN_DOUBLINGS, JITTER = 1e6, 100000, 50000, 8, 11, 0.1
 local KEY_PAUSE, WIDE_PAUSE, QUOTA_REST = 86400e6, 900e6, 3600e6
 local EXACT_GRANTS, SLACK_TOKENS, WINDOWS_MAX, WINDOW_TOKENS, WINDOW_SPAN = 256, 1e-9, 4, 9999999, 9999999
+local WINDOW_BYTES, GRANT_BYTES = 24, 16
 local BREADTH = { key = 0, throttle = 1, account = 2 }
 -- With a clock of the tests no key may expire by the real one.
 local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
@@ -89,18 +90,21 @@ local function windows_of(value)
   return limits, rps
 end
 
--- Returns the grants that windows remember, from MessagePack: for each window a list of its span
--- and then times and tokens in turn, oldest first. Anything else, which only a person can have
--- written, is forgotten.
+-- Returns the windows that a text remembers: for each its span, the tokens and the number of its
+-- grants, and then the time and the tokens of each grant, oldest first, all of them as doubles. The
+-- grants stay packed, because a call needs the first and the last of hundreds. Anything else, which
+-- only a person can have written, is forgotten.
 local function parse_grants(value)
   if not value or value == '' then return NO_WINDOWS end
-  local ok, all = pcall(cmsgpack.unpack, value)
-  if not ok or type(all) ~= 'table' then return NO_WINDOWS end
-  for i = 1, #all do
-    if type(all[i]) ~= 'table' then return NO_WINDOWS end
-    for j = 1, #all[i] do
-      if type(all[i][j]) ~= 'number' then return NO_WINDOWS end
-    end
+  local all, at, length = {}, 1, #value
+  while at <= length do
+    if length - at + 1 < WINDOW_BYTES then return NO_WINDOWS end
+    local span, used, grants = struct.unpack('<ddd', value, at)
+    at = at + WINDOW_BYTES
+    local is_sound = used >= 0 and (grants > 0 or used == 0 and grants == 0) and grants * GRANT_BYTES <= length - at + 1 and grants % 1 == 0
+    if not is_sound then return NO_WINDOWS end
+    all[#all + 1] = { span = span, used = used, grants = grants, list = string.sub(value, at, at + grants * GRANT_BYTES - 1) }
+    at = at + grants * GRANT_BYTES
   end
   return all
 end
@@ -109,11 +113,37 @@ local function grants_text(open)
   local all = {}
   for i = 1, #open do
     local w = open[i]
-    local list, at, tokens = { w.span }, w.at, w.tokens
-    for j = 1, w.grants do list[2 * j], list[2 * j + 1] = at[j], tokens[j] end
-    all[i] = list
+    all[2 * i - 1], all[2 * i] = struct.pack('<ddd', w.span, w.used, w.grants), w.list
   end
-  return cmsgpack.pack(all)
+  return table.concat(all)
+end
+
+-- Returns the time and the tokens of the i-th grant.
+local function grant(w, i)
+  local at, tokens = struct.unpack('<dd', w.list, (i - 1) * GRANT_BYTES + 1)
+  return at, tokens
+end
+
+-- Adds the tokens up again, as one sum of fractions differs from another in the last digits.
+local function sum_grants(w)
+  w.used = 0
+  for i = 1, w.grants do
+    local _, tokens = grant(w, i)
+    w.used = w.used + tokens
+  end
+end
+
+-- Forgets the grants that are a span old.
+local function forget_grants(w)
+  local gone, whole = 0, w.used % 1 == 0
+  while gone < w.grants do
+    local at, tokens = grant(w, gone + 1)
+    if at + w.us > now then break end
+    gone, w.used, whole = gone + 1, w.used - tokens, whole and tokens % 1 == 0
+  end
+  if gone == 0 then return end
+  w.list, w.grants = string.sub(w.list, gone * GRANT_BYTES + 1), w.grants - gone
+  if not whole or w.grants == 0 then sum_grants(w) end
 end
 
 -- Opens windows at the present time.
@@ -121,21 +151,20 @@ local function open_windows(limits, value)
   local known, open = parse_grants(value), {}
   for i = 1, #limits do
     local limit = limits[i]
-    local w = { limit = limit.tokens, span = limit.span, us = math.floor(limit.span * 1e6 + 0.5), grants = 0, at = {}, tokens = {}, used = 0 }
+    local w = { limit = limit.tokens, span = limit.span, us = math.floor(limit.span * 1e6 + 0.5), grants = 0, used = 0, list = '' }
     for j = 1, #known do
-      local list = known[j]
-      if list[1] == limit.span then
-        local us, n, used, ats, tokens = w.us, 0, 0, w.at, w.tokens
-        for k = 2, #list - 1, 2 do
-          local at = list[k]
-          if at > now then at, open.clamped = now, true end
-          if at + us > now then
-            n = n + 1
-            ats[n], tokens[n] = at, list[k + 1]
-            used = used + list[k + 1]
+      local k = known[j]
+      if k.span == limit.span then
+        w.grants, w.used, w.list = k.grants, k.used, k.list
+        if w.grants > 0 and grant(w, w.grants) > now then
+          local list = {}
+          for n = 1, w.grants do
+            local at, tokens = grant(w, n)
+            list[n] = struct.pack('<dd', math.min(at, now), tokens)
           end
+          w.list, open.clamped = table.concat(list), true
         end
-        w.grants, w.used = n, used
+        forget_grants(w)
         break
       end
     end
@@ -155,33 +184,39 @@ local function window_wait(w, cost)
   if needed <= SLACK_TOKENS then return 0 end
   local freed = 0
   for i = 1, w.grants do
-    freed = freed + w.tokens[i]
-    if freed >= needed - SLACK_TOKENS then return w.at[i] + w.us - now end
+    local at, tokens = grant(w, i)
+    freed = freed + tokens
+    if freed >= needed - SLACK_TOKENS then return at + w.us - now end
   end
   return 0
 end
 
 local function window_take(w, tokens)
   w.used = w.used + tokens
-  local part, last = w.us / EXACT_GRANTS, w.grants
-  local crowded = last >= EXACT_GRANTS and math.floor(w.at[last] / part) == math.floor(now / part)
-  if last > 0 and (w.at[last] == now or crowded) then
-    w.at[last], w.tokens[last] = now, w.tokens[last] + tokens
-  else
-    w.grants = last + 1
-    w.at[w.grants], w.tokens[w.grants] = now, tokens
+  if w.grants > 0 then
+    local part, at, last = w.us / EXACT_GRANTS, grant(w, w.grants)
+    local crowded = w.grants >= EXACT_GRANTS and math.floor(at / part) == math.floor(now / part)
+    if at == now or crowded then
+      w.list = string.sub(w.list, 1, -GRANT_BYTES - 1) .. struct.pack('<dd', now, last + tokens)
+      return
+    end
   end
+  w.list, w.grants = w.list .. struct.pack('<dd', now, tokens), w.grants + 1
 end
 
 local function window_give_back(w, tokens)
-  while w.grants > 0 do
-    local last = w.grants
-    local back = math.min(w.tokens[last], tokens)
-    w.tokens[last], tokens = w.tokens[last] - back, tokens - back
-    if w.tokens[last] > SLACK_TOKENS then return end
-    w.grants = last - 1
-    if tokens <= SLACK_TOKENS then return end
+  while w.grants > 0 and tokens > SLACK_TOKENS do
+    local at, last = grant(w, w.grants)
+    local back = math.min(last, tokens)
+    last, tokens = last - back, tokens - back
+    w.list = string.sub(w.list, 1, -GRANT_BYTES - 1)
+    if last > SLACK_TOKENS then
+      w.list = w.list .. struct.pack('<dd', at, last)
+      break
+    end
+    w.grants = w.grants - 1
   end
+  sum_grants(w)
 end
 
 -- Charges tokens after the fact, or gives them back if negative.
@@ -364,17 +399,18 @@ local function probe_answered(p, succeeded, failed, may_open)
   end
 end
 
--- Parses the learned state of a key, a string of twenty-one numbers, the last of them the end of
+-- Parses the learned state of a key, a string of twenty-two numbers, the last of them the end of
 -- its validity in unix milliseconds.
 local function parse_learned(value)
   if not value then return nil end
   local n = {}
   for word in string.gmatch(value, '%S+') do n[#n + 1] = tonumber(word) end
-  if #n ~= 21 or n[21] <= now_ms then return nil end
+  if #n ~= 22 or n[22] <= now_ms then return nil end
   return {
     settle = n[1], grows_from = n[2], since = n[3], done = n[4], credit = n[5], at = n[6], strikes = n[7], refused = n[8],
     cut = n[9], lately = n[10], lately_from = n[11], wanted_at = n[12],
-    pace = n[13], ends = n[14], left = n[15], most = n[16], from = n[17], late = n[18], first = n[19], told_at = n[20], keep_to = n[21],
+    pace = n[13], ends = n[14], left = n[15], most = n[16], from = n[17], late = n[18], first = n[19], told_at = n[20], begun = n[21],
+    keep_to = n[22],
   }
 end
 
@@ -382,16 +418,16 @@ local function new_learned()
   return {
     settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0,
     cut = CUT, lately = 0, lately_from = now, wanted_at = 0,
-    pace = 0, ends = 0, left = 0, most = -1, from = 0, late = 0, first = -1, told_at = 0,
+    pace = 0, ends = 0, left = 0, most = -1, from = 0, late = 0, first = -1, told_at = 0, begun = 0,
   }
 end
 
 local function learned_text(l)
   local numbers = {
     l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.cut, l.lately, l.lately_from, l.wanted_at,
-    l.pace, l.ends, l.left, l.most, l.from, l.late, l.first, l.told_at, l.keep_to,
+    l.pace, l.ends, l.left, l.most, l.from, l.late, l.first, l.told_at, l.begun, l.keep_to,
   }
-  for i = 1, 21 do numbers[i] = text(numbers[i]) end
+  for i = 1, 22 do numbers[i] = text(numbers[i]) end
   return table.concat(numbers, ' ')
 end
 
@@ -1030,6 +1066,8 @@ local function acquire(write)
       spent_to, debt, grants = parse_key(buckets[lane])
     end
     local own = rps >= 0 and open(spent_to, debt, rps, depth, true, cost, most) or nil
+    -- From fifty a second down each unit is spaced from the time at which the one before it began.
+    if own and place == 'learned' and depth == 0 and learned.begun <= now then own.spent_to = math.max(own.spent_to, learned.begun) end
     local own_windows = open_windows(limits, grants)
     local granted = serve(1, want, cost, own, room, learned, place, own_windows)
     -- The clamp is stored even without a grant: clamped on reading alone, the debt would move along
@@ -1182,15 +1220,9 @@ local function refund()
           b.used = b.used - n * cost
         end
         if b.grants then
-          local known = {}
-          for j, list in ipairs(parse_grants(b.grants)) do
-            local w = { span = list[1], grants = 0, at = {}, tokens = {} }
-            for k = 2, #list - 1, 2 do
-              w.grants = w.grants + 1
-              w.at[w.grants], w.tokens[w.grants] = list[k], list[k + 1]
-            end
-            for _ = 1, count do window_give_back(w, n * cost) end
-            known[j] = w
+          local known = parse_grants(b.grants)
+          for j = 1, #known do
+            for _ = 1, count do window_give_back(known[j], n * cost) end
           end
           close_windows(b, known)
         end
@@ -1405,14 +1437,15 @@ end
 -- ended: KEYS (knobs, bucket) per level, then pauses, then learned of each key; ARGV verb, now,
 -- levels, the expected parent of each level, then for each key: jobs that succeeded, their tokens,
 -- jobs that failed, the reported rest of a quota and the microseconds for which it lasts (both
--- empty for none), keyed 0|1, or - without a key if the server is not trusted.
+-- empty for none), the microseconds since the last of them began (empty if unknown), keyed 0|1, or -
+-- without a key if the server is not trusted.
 local function ended()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
   if changed then return changed end
   local first, zset = 4 + levels, KEYS[2 * levels + 1]
   local succeeded, failed = 0, 0
-  for at = first, #ARGV, 6 do succeeded, failed = succeeded + tonumber(ARGV[at]), failed + tonumber(ARGV[at + 2]) end
+  for at = first, #ARGV, 7 do succeeded, failed = succeeded + tonumber(ARGV[at]), failed + tonumber(ARGV[at + 2]) end
   for i = 1, levels do
     local b = bucket(KEYS[2 * i])
     local r = b.refusal
@@ -1428,15 +1461,16 @@ local function ended()
   local learns = not k or k.learns
   local breadth, most = trust(KEYS[2 * levels - 1])
   local lane = 2 * levels + 1
-  for at = first, #ARGV, 6 do
+  for at = first, #ARGV, 7 do
     lane = lane + 1
     local l = parse_learned(redis.call('GET', KEYS[lane]))
     local remaining, reset = learns and tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
     -- Jobs without a key go to many untrusted servers, and a report of one does not hold for the
     -- others.
-    if ARGV[at + 5] == '-' and breadth == 0 then remaining = nil end
+    if ARGV[at + 6] == '-' and breadth == 0 then remaining = nil end
     if remaining and not l then l = new_learned() end
-    local configured = k and ARGV[at + 5] == '1' and k.key_rps or -1
+    local configured = k and ARGV[at + 6] == '1' and k.key_rps or -1
+    local ago = tonumber(ARGV[at + 5])
     if l then
       local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]) * (k and k.cost_factor or 1), tonumber(ARGV[at + 2])
       if now >= l.grows_from then
@@ -1460,6 +1494,7 @@ local function ended()
         end
         probe_answered(l, good, bad, l.settle > 0 or not learns or configured > 0)
       end
+      if ago then l.begun = math.min(math.max(l.begun, now - ago), now) end
       if remaining then told(l, remaining, reset, most or QUOTA_REST) end
       if learned_over(l, configured) then
         redis.call('DEL', KEYS[lane])
@@ -1603,7 +1638,7 @@ end
 
 -- usage: KEYS knobs, bucket, bucket of the key; ARGV verb, now. Returns the time and then, for the
 -- windows of the throttle and for those of the key, their number and for each its limit, its span,
--- the number of grants that count, and their times and tokens in turn, oldest first.
+-- and the grants that count: the times and the tokens in turn, oldest first, packed as doubles.
 local function usage()
   local k = knobs(KEYS[1])
   if not k then return { 'unknown' } end
@@ -1613,10 +1648,7 @@ local function usage()
     reply[#reply + 1] = #open
     for i = 1, #open do
       local w = open[i]
-      reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = text(w.limit), text(w.span), w.grants
-      for j = 1, w.grants do
-        reply[#reply + 1], reply[#reply + 2] = text(w.at[j]), text(w.tokens[j])
-      end
+      reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = text(w.limit), text(w.span), w.list
     end
   end
   return reply

@@ -103,8 +103,7 @@ impl NotifyServers {
             by: "bench".to_owned(),
             ..Change::default()
         };
-        let store = RedisStore::connect(&self.running.urls.redis_url, "")?;
-        store
+        self.store()?
             .set(&Name::new(format!("{POOL}:accounts"))?, &change)
             .await?;
         Ok(())
@@ -112,8 +111,18 @@ impl NotifyServers {
 
     /// Starts a worker process that only runs jobs.
     pub fn worker(&self, set: &Set<'_>) -> anyhow::Result<WorkerProcess> {
+        self.serve("runner", &settings(set)?, &[("BENCH_TOKEN", "token")])
+    }
+
+    /// Starts `flyball serve` with these roles, settings and environment variables.
+    pub fn serve(
+        &self,
+        roles: &str,
+        settings: &str,
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<WorkerProcess> {
         let config = self.dir.join("worker.toml");
-        fs::write(&config, settings(set)?)?;
+        fs::write(&config, settings)?;
         let log = File::options()
             .create(true)
             .append(true)
@@ -123,11 +132,11 @@ impl NotifyServers {
             command.env_remove(name);
         }
         command
-            .args(["serve", "--roles", "runner", "--config"])
+            .args(["serve", "--roles", roles, "--config"])
             .arg(&config)
             .env("DATABASE_URL", &self.running.urls.database_url)
             .env("REDIS_URL", &self.running.urls.redis_url)
-            .env("BENCH_TOKEN", "token")
+            .envs(variables.iter().copied())
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -136,6 +145,11 @@ impl NotifyServers {
             child: command.spawn()?,
             log: self.dir.join("worker.log"),
         })
+    }
+
+    /// Connects to the throttles.
+    pub fn store(&self) -> anyhow::Result<RedisStore> {
+        Ok(RedisStore::connect(&self.running.urls.redis_url, "")?)
     }
 
     /// Waits until no message waits or runs.

@@ -277,11 +277,13 @@ impl Batches {
         })
     }
 
-    /// Enqueues the next messages of a batch; returns the number of those that are left, `None` if
-    /// there is nothing to do.
-    pub async fn expand(&self, id: i64) -> Result<Option<i32>, Error> {
-        let expand = sqlx::query_scalar(EXPAND).bind(id);
-        Ok(expand.fetch_one(&self.queue.pool).await?)
+    /// Enqueues the messages of a batch that are not enqueued yet, if it is neither paused nor cancelled.
+    pub async fn expand(&self, id: i64) -> Result<(), Error> {
+        sqlx::query(EXPAND)
+            .bind(id)
+            .execute(&self.queue.pool)
+            .await?;
+        Ok(())
     }
 
     /// Returns a batch.

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use super::accepted::{AcceptedNotification, HeldMessage, sentence};
+use super::headers::KnownUsage;
 use super::repeat::{digests, prefers_async};
 use crate::admission::{AcceptRequest, Acceptance, Admission, Batches, Digests, WaitingMessage};
 use crate::api::clock;
@@ -146,7 +147,12 @@ pub async fn accept(
     } else {
         StatusCode::ACCEPTED
     };
-    Ok((status, [(LOCATION, location(job_id))], Json(accepted)).into_response())
+    let mut response = (status, [(LOCATION, location(job_id))], Json(accepted)).into_response();
+    // A message with a slot that need not wait shows that no other one of its module does.
+    if slot == Slot::Usual && !held && !duplicate {
+        response.extensions_mut().insert(KnownUsage::NoneWaits);
+    }
+    Ok(response)
 }
 
 /// A slot that was taken for a message.
@@ -281,6 +287,9 @@ fn queued(
         }
         problem.into_response()
     };
+    if let Some(usage) = waiting.usage {
+        response.extensions_mut().insert(KnownUsage::Whole(usage));
+    }
     let headers = response.headers_mut();
     headers.insert("notification-status", HeaderValue::from_static("queued"));
     if let Ok(location) = HeaderValue::try_from(location(id)) {

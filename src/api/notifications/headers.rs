@@ -15,6 +15,15 @@ use crate::api::http::caller::Caller;
 /// The routes of messages.
 const ROUTES: &str = "/api/v1/notifications";
 
+/// The part of the usage that acceptance knows already.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KnownUsage {
+    /// All of it.
+    Whole(AdmissionUsage),
+    /// No message of the module waits.
+    NoneWaits,
+}
+
 /// Adds the usage of the caller's tenant and module to answers of the routes of messages, refusals
 /// included. A caller without a tenant has no limits.
 pub async fn tell_limits(
@@ -34,7 +43,14 @@ pub async fn tell_limits(
     let asks = caller.and_then(|caller| Some((caller.tenant.clone()?, caller.module.clone())));
     if let Some((tenant, module)) = asks {
         let now_s = clock::now().as_second();
-        let usage = state.admission.quota_usage(&tenant, &module, now_s).await;
+        let usage = match response.extensions().get::<KnownUsage>().copied() {
+            Some(KnownUsage::Whole(usage)) => usage,
+            known => {
+                let waits = known.map(|_| false);
+                let admission = &state.admission;
+                admission.quota_usage(&tenant, &module, now_s, waits).await
+            }
+        };
         set(response.headers_mut(), &usage);
     }
     response

@@ -55,6 +55,7 @@ pub(super) async fn report_outcomes(
                 succeeded: outcomes.succeeded,
                 tokens: outcomes.tokens,
                 failed: outcomes.failed,
+                begun_ago: None,
                 quota: outcomes.quota,
                 is_untrusted: false,
             })

@@ -136,6 +136,9 @@ impl Throttle {
             is_known,
             now,
         );
+        if let Some(ago) = ended.begun_ago {
+            known.began(ago.as_micros() as f64, now);
+        }
         if let Some(quota) = quota {
             known.window.observe(
                 quota.remaining.max(0.0),

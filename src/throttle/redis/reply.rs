@@ -52,6 +52,21 @@ impl ReplyReader {
         }
     }
 
+    /// Returns the next numbers, packed as doubles.
+    fn doubles(&mut self) -> RedisResult<Vec<f64>> {
+        let Some(Value::BulkString(bytes)) = self.0.next() else {
+            return Err(garbled("no packed numbers"));
+        };
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        match rest {
+            [] => Ok(numbers
+                .iter()
+                .map(|bytes| f64::from_le_bytes(*bytes))
+                .collect()),
+            _ => Err(garbled("packed numbers of another length")),
+        }
+    }
+
     /// Returns the next integer.
     pub(super) fn whole(&mut self) -> RedisResult<i64> {
         match self.0.next() {
@@ -315,9 +330,9 @@ pub(super) fn windows(parts: &mut ReplyReader) -> RedisResult<Vec<OpenWindow>> {
             tokens: float(&parts.text())?,
             span_s: float(&parts.text())?,
         };
-        let grants = (0..parts.whole()?)
-            .map(|_| Ok((float(&parts.text())?, float(&parts.text())?)))
-            .collect::<RedisResult<_>>()?;
+        let numbers = parts.doubles()?;
+        let (grants, _) = numbers.as_chunks::<2>();
+        let grants = grants.iter().map(|[at, tokens]| (*at, *tokens)).collect();
         windows.push(OpenWindow::of(limit, grants));
     }
     Ok(windows)

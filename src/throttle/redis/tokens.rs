@@ -371,6 +371,10 @@ impl RedisStore {
                         }
                         None => ["", ""].iter().for_each(|nothing| call.text(nothing)),
                     }
+                    match one.begun_ago {
+                        Some(ago) => call.number(ago.as_micros()),
+                        None => call.text(""),
+                    }
                     call.text(match (one.key.is_empty(), one.is_untrusted) {
                         (false, _) => "1",
                         (true, false) => "0",

@@ -3,9 +3,11 @@
 use flyball::Client;
 use flyball::jobs::{Error, NewMessage, Queue};
 use serde_json::json;
+use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::permissions::RolesFixture;
+use crate::support::database;
 
 const NOTIFY: &str =
     r#"select flyball.notify('mail', '{"channel": "email", "to": "a@b.c", "body": "x"}')"#;
@@ -354,7 +356,7 @@ async fn a_role_that_sends_reads_and_changes_nothing_of_other_tenants() {
         "select flyball.cancel_batch(null, 1)",
         "select flyball.batch_state(1)",
         "select flyball.sweep_pending('acme')",
-        "select flyball.note_pending('x', 'acme', '{1}', false)",
+        "select flyball.record_pending('x', 'acme', '{1}', false)",
         "select flyball.find_request('a', 'b', true, false)",
         "select flyball.remember_request('a', 'b', 1, null)",
     ]
@@ -368,4 +370,37 @@ async fn a_role_that_sends_reads_and_changes_nothing_of_other_tenants() {
     let (_, said) = fixture.as_role("web", others).await.unwrap();
     assert!(said.contains("is not the tenant of role"), "{said}");
     assert_eq!(count(&fixture, "flyball.job").await, 2);
+}
+
+/// Workers come for the first of them anyway, and a tenant in a loop must not keep them busy.
+#[tokio::test]
+async fn a_message_behind_others_that_wait_wakes_nobody() {
+    let database = database().await;
+    let mut listener = PgListener::connect(database.url()).await.unwrap();
+    listener.listen("flyball").await.unwrap();
+    let accept = r#"select answer from flyball.accept_message('acme', $1, null, '', false, false,
+        '{"channel": "email", "to": "a@b.c", "body": "x"}', 'mail', '', 2, null, null, null)"#;
+    let modules = ["web", "web", "carts", "web"];
+    for module in modules {
+        let answer = sqlx::query_scalar(accept).bind(module);
+        let answer: String = answer.fetch_one(database.pool()).await.unwrap();
+        assert_eq!(answer, "new");
+    }
+    sqlx::query("notify flyball, 'over'")
+        .execute(database.pool())
+        .await
+        .unwrap();
+
+    let mut rung = Vec::new();
+    while rung.last().is_none_or(|lane| lane != "over") {
+        rung.push(listener.recv().await.unwrap().payload().to_owned());
+    }
+    let lanes =
+        "select flyball.lane_of('notify:acme', m)::text from unnest(array['web', 'carts']) m";
+    let mut lanes: Vec<String> = sqlx::query_scalar(lanes)
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
+    lanes.push("over".to_owned());
+    assert_eq!(rung, lanes);
 }

@@ -79,8 +79,7 @@ async fn ended(world: &World, account: &str, succeeded: u32, failed: u32) {
         succeeded,
         tokens: f64::from(succeeded),
         failed,
-        quota: None,
-        is_untrusted: false,
+        ..KeyOutcomes::default()
     };
     world
         .store

@@ -148,9 +148,9 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
                 key: "k",
                 succeeded,
                 tokens: f64::from(succeeded),
-                failed: 0,
                 quota,
                 is_untrusted: true,
+                ..KeyOutcomes::default()
             };
             world.store.ended(&name("mail"), &[ended]).await.unwrap();
         }

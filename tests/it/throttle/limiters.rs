@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flyball::throttle::{AcquireRequest, Holder, KeyOutcomes, Quota, Scope, UpstreamRefusal};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 
 use crate::throttle::{World, ask, name};
 
@@ -137,12 +139,37 @@ struct Use {
     refused_later: u64,
 }
 
-async fn run(counts: &LimiterKind, says: Says, others: f64) -> Use {
+/// The time from a grant to the begin of its job.
+#[derive(Clone, Copy, PartialEq)]
+enum Late {
+    Never,
+    /// Two milliseconds and an exponential rest of this mean, as on a busy machine.
+    ByChance {
+        mean_us: f64,
+    },
+}
+
+impl Late {
+    fn us(self, random: &mut StdRng) -> i64 {
+        match self {
+            Self::Never => 0,
+            Self::ByChance { mean_us } => {
+                let part: f64 = random.random();
+                2000 + (-mean_us * (1.0 - part).ln()) as i64
+            }
+        }
+    }
+}
+
+async fn run(counts: &LimiterKind, says: Says, others: f64, late: Late) -> Use {
+    let mut random = StdRng::seed_from_u64(15);
     let world = World::memory();
     world.knobs("mail", &[("rps", "-1")]);
     let now = || world.now.load(Ordering::SeqCst);
     let began = now();
     let mut server = Server::new(counts.clone(), says, others, began);
+    // Jobs by the time at which they begin, and answers by the time at which they come.
+    let mut granted: BTreeMap<i64, u32> = BTreeMap::new();
     let mut under_way: BTreeMap<i64, Vec<Answer>> = BTreeMap::new();
     let (mut served_later, mut refused, mut refused_later) = (0.0, 0, 0);
     let mut ask_at = began;
@@ -154,6 +181,7 @@ async fn run(counts: &LimiterKind, says: Says, others: f64) -> Use {
             let mut ended = KeyOutcomes {
                 key: "k",
                 is_untrusted: true,
+                begun_ago: Some(Duration::from_micros((now() - at + ROUND_TRIP_US) as u64)),
                 ..KeyOutcomes::default()
             };
             for answer in answers {
@@ -182,13 +210,14 @@ async fn run(counts: &LimiterKind, says: Says, others: f64) -> Use {
             }
             ask_at = ask_at.min(now());
         }
-        let busy: usize = under_way.values().map(Vec::len).sum();
-        let free = SLOTS - busy as u32;
+        let answering: usize = under_way.values().map(Vec::len).sum();
+        let busy = answering as u32 + granted.values().sum::<u32>();
+        let free = SLOTS - busy;
         if free > 0 && ask_at <= now() {
             let holder = Some(Holder {
                 id: "w".to_owned(),
                 ttl: Duration::from_secs(30),
-                held: busy as u32,
+                held: busy,
             });
             let answer = world
                 .store
@@ -198,22 +227,27 @@ async fn run(counts: &LimiterKind, says: Says, others: f64) -> Use {
                 })
                 .await;
             let grant = &answer.lanes[0];
-            let answers: Vec<Answer> = (0..grant.granted).map(|_| server.answer(now())).collect();
-            if !answers.is_empty() {
-                under_way
-                    .entry(now() + ROUND_TRIP_US)
-                    .or_default()
-                    .extend(answers);
+            if grant.granted > 0 {
+                *granted.entry(now() + late.us(&mut random)).or_default() += grant.granted;
             }
             ask_at = now() + (grant.wait.as_micros() as i64).clamp(1000, SECOND);
         }
-        let next = under_way
-            .keys()
-            .next()
-            .copied()
-            .unwrap_or(i64::MAX)
-            .min(ask_at);
-        world.pass(Duration::from_micros((next - now()).max(1000) as u64));
+        while let Some(begins) = granted.first_entry().filter(|first| *first.key() <= now()) {
+            let answers = (0..begins.remove()).map(|_| server.answer(now()));
+            under_way
+                .entry(now() + ROUND_TRIP_US)
+                .or_default()
+                .extend(answers);
+        }
+        let events = [
+            granted.keys().next(),
+            under_way.keys().next(),
+            Some(&ask_at),
+        ];
+        let next = events.into_iter().flatten().min().copied();
+        world.pass(Duration::from_micros(
+            next.map_or(0, |next| next - now()).max(1000) as u64,
+        ));
     }
     Use {
         share: served_later / (server.capacity() * 120.0),
@@ -254,7 +288,7 @@ async fn of_the_usual_limiters_nine_tenths_are_used_after_a_minute() {
     }
     let mut missed = Vec::new();
     for (counts, says, others) in cases {
-        let used = run(&counts, says, others).await;
+        let used = run(&counts, says, others, Late::Never).await;
         let line = format!(
             "{counts:?} says {says:?}, others use {others}: {:.0} % used, {} refused, {} after a minute",
             100.0 * used.share,
@@ -267,4 +301,30 @@ async fn of_the_usual_limiters_nine_tenths_are_used_after_a_minute() {
         }
     }
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// A bucket without a burst refuses each request that comes a millisecond early, and so each one after
+/// a job that began late, unless it is spaced from that begin.
+#[tokio::test]
+async fn a_bucket_without_a_burst_is_used_although_workers_are_late() {
+    for mean_ms in [1.0, 3.0, 6.0] {
+        for per_second in [5.0, 10.0] {
+            let counts = LimiterKind::Leaky {
+                per_second,
+                holds: 1.0,
+            };
+            let late = Late::ByChance {
+                mean_us: mean_ms * 1000.0,
+            };
+            let used = run(&counts, Says::Nothing, 0.0, late).await;
+            println!(
+                "{per_second}/s, late by 2 ms and {mean_ms} ms in the mean: {:.1} % used, {} refused, {} after a minute",
+                100.0 * used.share,
+                used.refused,
+                used.refused_later
+            );
+            assert!(used.share >= LEAST_USED, "{mean_ms} ms: {used:?}");
+            assert!(used.refused <= MOST_REFUSED, "{mean_ms} ms: {used:?}");
+        }
+    }
 }

@@ -80,9 +80,9 @@ impl Held {
     }
 }
 
-/// A key: successes, their tokens, failures, the reported quota with its milliseconds, and whether
-/// it is untrusted.
-type End = (usize, u32, f64, u32, Option<(f64, u64)>, bool);
+/// A key: successes, their tokens, failures, the reported quota with its milliseconds, the
+/// milliseconds since the last of them began, and whether it is untrusted.
+type End = (usize, u32, f64, u32, Option<(f64, u64)>, Option<u64>, bool);
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -222,6 +222,7 @@ fn op() -> impl Strategy<Value = Op> {
         0.0..100.0_f64,
         0..4_u32,
         quota,
+        prop::option::of(0..3_000_u64),
         any::<bool>(),
     );
     let pass = prop_oneof![8 => 0..2_000_000_i64, 3 => 0..100_000_000_i64, 1 => -4_000_000_000..4_000_000_000_i64];
@@ -386,13 +387,16 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 remaining,
                 reset: std::time::Duration::from_millis(ms),
             };
-            let one = |(key, succeeded, tokens, failed, message, is_untrusted): &End| KeyOutcomes {
-                key: KEYS[*key],
-                succeeded: *succeeded,
-                tokens: *tokens,
-                failed: *failed,
-                quota: message.map(quota),
-                is_untrusted: *is_untrusted,
+            let one = |(key, succeeded, tokens, failed, message, ago_ms, is_untrusted): &End| {
+                KeyOutcomes {
+                    key: KEYS[*key],
+                    succeeded: *succeeded,
+                    tokens: *tokens,
+                    failed: *failed,
+                    begun_ago: ago_ms.map(std::time::Duration::from_millis),
+                    quota: message.map(quota),
+                    is_untrusted: *is_untrusted,
+                }
             };
             let ended: Vec<KeyOutcomes<'_>> = ended.iter().map(one).collect();
             format!(
