@@ -354,7 +354,7 @@ async fn a_role_that_sends_reads_and_changes_nothing_of_other_tenants() {
         "select flyball.cancel_batch(null, 1)",
         "select flyball.batch_state(1)",
         "select flyball.sweep_pending('acme')",
-        "select flyball.note_pending('x', 'acme', '{1}', false)",
+        "select flyball.record_pending('x', 'acme', '{1}', false)",
         "select flyball.find_request('a', 'b', true, false)",
         "select flyball.remember_request('a', 'b', 1, null)",
     ]
