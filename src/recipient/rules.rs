@@ -454,6 +454,12 @@ fn digest(mut fields: Reader<'_>, name: &str) -> Option<DigestType> {
     if quiet_for.is_some() && !leading {
         fields.wrong("quiet_for_s", "must be left out unless leading is true");
     }
+    // Every field is read before one that is missing ends this, so that all problems are reported.
+    let overflow = fields.choice("overflow", &OVERFLOWS).unwrap_or_default();
+    let below = fields.choice("below", &BELOW).unwrap_or_default();
+    let collects = fields.choice("collects", &COLLECTS).unwrap_or_default();
+    let dedup_items = fields.flag("dedup_items").unwrap_or(false);
+    let per_actor = fields.flag("per_actor").unwrap_or(false);
     let templates = templates(&mut fields);
     Some(DigestType {
         name: name.to_owned(),
@@ -462,15 +468,15 @@ fn digest(mut fields: Reader<'_>, name: &str) -> Option<DigestType> {
         window: window?,
         min_items: min_items as usize,
         max_items: max_items as usize,
-        overflow: fields.choice("overflow", &OVERFLOWS).unwrap_or_default(),
-        below: fields.choice("below", &BELOW).unwrap_or_default(),
+        overflow,
+        below,
         leading,
         quiet_for,
-        dedup_items: fields.flag("dedup_items").unwrap_or(false),
+        dedup_items,
         close_at_items: close_at_items.map(|items| items as usize),
         templates,
-        collects: fields.choice("collects", &COLLECTS).unwrap_or_default(),
-        per_actor: fields.flag("per_actor").unwrap_or(false),
+        collects,
+        per_actor,
     })
 }
 

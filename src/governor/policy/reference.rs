@@ -6,23 +6,24 @@ use super::keys::{KEYS, PolicyTable};
 fn reference() -> String {
     let mut text = String::from(
         "# Policy keys\n\n\
-         A policy is the `[[signal]]` and `[governor]` part of a knobs file, `knobs/<throttle>.toml`. A throttle whose file has no\n\
-         `[[signal]]` has no governor. A key that is unknown, of the wrong type or out of its range is refused at start, with file,\n\
-         line and reason. This page is generated from the table that the parser uses (`src/governor/policy/keys.rs`).\n",
+         A policy is the `[[signal]]` and `[governor]` part of a knobs file, `knobs/<throttle>.toml`. A\n\
+         throttle whose file has no `[[signal]]` has no governor. A key that is unknown, of the wrong type or\n\
+         out of its range is refused at start, with file, line and reason. This page is generated from the\n\
+         table that the parser uses (`src/governor/policy/keys.rs`).\n",
     );
     for (part, title, about) in [
         (
             PolicyTable::Signal,
             "[[signal]]",
-            "A measurement and the value to hold. Up to 16 signals; the one that requires the \
-             lowest rate decides.",
+            "A measurement and the value to hold. Up to 16 signals; the one that requires the lowest rate\n\
+             decides.",
         ),
         (
             PolicyTable::Governor,
             "[governor]",
-            "Overrides of the controller's defaults. None is required. The defaults were tested on\n\
-             [simulated plants](../governor.md#in-numbers); on some [random ones](../governor.md#on-random-plants)\n\
-             they use less of the room than a tuned controller would.",
+            "Overrides of the controller's defaults. None is required. The defaults were tested on [simulated\n\
+             plants](../governor.md#in-numbers); on some [random ones](../governor.md#on-random-plants) they use\n\
+             less of the room than a tuned controller would.",
         ),
     ] {
         text += &format!(
