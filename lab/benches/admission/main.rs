@@ -51,12 +51,8 @@ struct AdmissionArgs {
     /// Part neighbour: the multiple of its limit that the other tenant sends
     #[arg(long, default_value_t = 100.0)]
     times: f64,
-    /// Print markdown
-    #[arg(long)]
-    markdown: bool,
-    /// Passed by cargo and ignored
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    report: Report,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -74,14 +70,12 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let report = Report {
-        markdown: cli.markdown,
-    };
+    let report = cli.report;
     runtime.block_on(async {
         {
             let dir = tempfile::tempdir()?;
             let world = world::NotifyServers::start(dir.path()).await?;
-            machine::describe(report, &world.queue, dir.path()).await?;
+            servers::describe(report, &world.queue, dir.path()).await?;
         }
         for part in Part::value_variants()
             .iter()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use flyball::throttle::{Change, Name, Store};
-use flyball_fakes::{Fake, FakeOptions, Latency, Speaks};
+use flyball_fakes::{Fake, FakeOptions, FakeProvider, Latency};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -120,7 +120,7 @@ async fn round(cli: &AdmissionArgs, loud_per_s: f64) -> anyhow::Result<Round> {
         latency,
         ..FakeOptions::default()
     };
-    let fake = Fake::start(Speaks::Twilio, options).await?;
+    let fake = Fake::start(FakeProvider::Twilio, options).await?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port();
