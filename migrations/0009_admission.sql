@@ -513,7 +513,7 @@ begin
     )
     insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
     select t.job_id, now() + interval '3650 days', t.lane_id, t.priority, t.attempt, t.cost, false, t.holds_unique from removed t;
-    perform flyball.write_audit(null, flyball.signed(pause_batch.by), 'batch.pause', batch_id::text,
+    perform flyball.write_audit(null, flyball.audit_actor(pause_batch.by), 'batch.pause', batch_id::text,
         jsonb_build_object('state', found_state), jsonb_build_object('state', 'paused'), pause_batch.why);
     return 'paused';
 end $$;
@@ -539,7 +539,7 @@ begin
     if remaining > 0 then
         perform flyball.enqueue_expansion(batch_id);
     end if;
-    perform flyball.write_audit(null, flyball.signed(resume_batch.by), 'batch.resume', batch_id::text,
+    perform flyball.write_audit(null, flyball.audit_actor(resume_batch.by), 'batch.resume', batch_id::text,
         jsonb_build_object('state', 'paused'), jsonb_build_object('state', found_state), resume_batch.why);
     return found_state;
 end $$;
@@ -633,7 +633,7 @@ begin
     where m.batch_id = cancel_batch.batch_id;
     sent := batch.recipients - cancelled - too_late;
     if was <> 'cancelled' then
-        perform flyball.write_audit(null, flyball.signed(cancel_batch.by), 'batch.cancel', batch_id::text,
+        perform flyball.write_audit(null, flyball.audit_actor(cancel_batch.by), 'batch.cancel', batch_id::text,
             jsonb_build_object('state', was),
             jsonb_build_object('state', state, 'sent', sent, 'cancelled', cancelled, 'too_late', too_late), cancel_batch.why);
     end if;

@@ -8,11 +8,11 @@ language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
     limit_re constant text := '^(\d{1,7})/(\d{1,7})$';
-    mine record;
+    waiting record;
     rule record;
 begin
-    select a.place, a.tenant_place, a.tenant into mine from flyball.admission_place(job_id) a;
-    if mine.place is null then
+    select a.place, a.tenant_place, a.tenant into waiting from flyball.admission_place(job_id) a;
+    if waiting.place is null then
         return null;
     end if;
     select regexp_match(k.fields ->> 'key_windows', limit_re)::bigint[] as of_module,
@@ -22,8 +22,8 @@ begin
     order by k.throttle = 'notify:*'
     limit 1;
     return now() + make_interval(secs => greatest(0,
-        (mine.place - 1) / greatest(rule.of_module[1], 1) * rule.of_module[2],
-        (mine.tenant_place - 1) / greatest(rule.of_tenant[1], 1) * rule.of_tenant[2]));
+        (waiting.place - 1) / greatest(rule.of_module[1], 1) * rule.of_module[2],
+        (waiting.tenant_place - 1) / greatest(rule.of_tenant[1], 1) * rule.of_tenant[2]));
 end $$;
 
 -- Sends many messages, at most 10,000, all or none, in the caller's own transaction; returns one

@@ -61,7 +61,7 @@ impl PoolMetrics {
         registry.register("flyball_account_sends", help, metrics.sends.clone());
         let help = "Response time of providers, by pool";
         registry.register_with_unit(
-            "flyball_provider_answer",
+            "flyball_provider_response",
             help,
             Unit::Seconds,
             metrics.duration.clone(),

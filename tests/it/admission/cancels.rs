@@ -117,6 +117,7 @@ async fn cancel_one(fixture: Arc<AdmissionFixture>, round: usize) -> Cancelled {
     let batch = answer.json::<Value>().await.unwrap()["id"]
         .as_i64()
         .unwrap();
+    // Real time: the batch is cancelled at any moment of its life.
     tokio::time::sleep(Duration::from_millis(rand::random_range(0..1_500))).await;
 
     let path = format!("/batches/{batch}/cancel");

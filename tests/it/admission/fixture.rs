@@ -19,7 +19,7 @@ use crate::support::process::{Process, ProcessFixture};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::Server;
 use crate::support::sms_pool::{settings, sid};
-use crate::support::{PROGRAM, database, eventually, stack};
+use crate::support::{PROGRAM, database, eventually, poll, stack};
 
 pub const SOON: Duration = Duration::from_secs(90);
 
@@ -225,17 +225,11 @@ impl AdmissionFixture {
     pub async fn send(&self, by: Module, n: usize, priority: &str) -> Accepted {
         let body = json!({"channel": "sms", "to": by.to(n), "body": "the sale ends on Sunday", "priority": priority});
         let key = format!("{}-{n}", by.name);
-        let begun = Instant::now();
-        loop {
-            assert!(begun.elapsed() < SOON, "{key} was not accepted");
+        eventually("a message is accepted", SOON, async || {
             let answer = self.ask(by, "", &body, Some(&key)).await;
-            if let Ok(answer) = answer
-                && let Some(accepted) = accepted(&answer)
-            {
-                return accepted;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            answer.ok().as_ref().and_then(accepted)
+        })
+        .await
     }
 
     /// Returns the messages that the provider accepted, in order.
@@ -280,18 +274,13 @@ impl AdmissionFixture {
         let last = Mutex::new(None);
         let all = ids.len() + others;
         let patience = SOON + Duration::from_secs(all as u64 / 50);
-        let settled = tokio::time::timeout(patience, async {
-            loop {
-                let ledger = Ledger::look(db).await;
-                *last.lock().unwrap() = ledger;
-                if let Some(ledger) = ledger.filter(|ledger| ledger.waiting() == 0) {
-                    return ledger;
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+        let settled = poll(patience, async || {
+            let ledger = Ledger::look(db).await;
+            *last.lock().unwrap() = ledger;
+            ledger.filter(|ledger| ledger.waiting() == 0)
         })
         .await
-        .unwrap_or_else(|_| panic!("messages still wait: {:?}", last.lock().unwrap()));
+        .unwrap_or_else(|| panic!("messages still wait: {:?}", last.lock().unwrap()));
         settled.assert_conserved();
         assert_eq!((settled.dead, settled.cancelled), (0, 0), "{settled:?}");
         assert_nothing_is_left_behind(db).await;

@@ -137,6 +137,7 @@ async fn send_all(
             let id = fixture.send(by, n, "normal").await.id;
             let to = by.to(n);
             sent.push(Sent { id, to, at_ms });
+            // Real time: a module sends at its pace.
             tokio::time::sleep(pace).await;
         }
         sent
@@ -245,6 +246,7 @@ async fn watch(
         if is_last {
             return (of_tenant, of_module);
         }
+        // Real time: the windows are looked at often enough to see each grant.
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
 }

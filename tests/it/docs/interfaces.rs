@@ -299,7 +299,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         "flyball_jobs_not_served_",
         "flyball_account_",
         "flyball_pool_",
-        "flyball_provider_answer_",
+        "flyball_provider_response_",
     ];
     let is_absent = |name: &str| {
         absent.contains(&name) || families.iter().any(|family| name.starts_with(family))

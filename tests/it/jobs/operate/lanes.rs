@@ -347,7 +347,7 @@ async fn nobody_may_operate_until_let_and_one_grant_is_enough_for_one_job() {
         "pause_all()",
         "resume_all()",
         "set_weight('t', '', 1)",
-        "signed('x')",
+        "audit_actor('x')",
         "write_audit(null, 'a', 'b', 'c', null, null, '')",
         "id_at(now())",
     ];

@@ -121,7 +121,7 @@ async fn thinning_goes_on_where_the_round_before_ended() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let day = old_day(pool, 9, 20_000, 1_000_000).await;
-    run(pool, &format!("insert into flyball.day (day, kept, next) values ({day}, -1, ({day}::bigint << 38) + 6000)")).await;
+    run(pool, &format!("insert into flyball.day (day, remaining, next) values ({day}, -1, ({day}::bigint << 38) + 6000)")).await;
 
     queue.maintain(WEEK).await.unwrap();
 
@@ -133,7 +133,7 @@ async fn thinning_goes_on_where_the_round_before_ended() {
     assert_eq!(
         number(
             pool,
-            "select count(*) from flyball.day where next is null and kept = -1"
+            "select count(*) from flyball.day where next is null and remaining = -1"
         )
         .await,
         1,
