@@ -44,6 +44,7 @@ pub(in crate::governor) fn ingest(
         seen.readings.iter().filter(|r| r.at.is_finite()).collect();
     samples.sort_by(|a, b| a.at.total_cmp(&b.at));
     for (signal, about) in signals.iter_mut().zip(&policy.signals) {
+        signal.learn(about, history);
         let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
         if let Some(quota) = signal.controller.quota_mut() {
             let capacity_rps = seen.capacity_rps.filter(|rps| rps.is_finite());
