@@ -115,13 +115,19 @@ impl LagFilter {
         self.stamp(now, at);
     }
 
-    /// Adopts a lag that has been learned elsewhere, also for the newest sample, which came `dt_s`
-    /// after `before`.
-    pub fn adopt_lag(&mut self, tau_s: f64, before: Option<f64>, dt_s: f64) {
+    /// Adopts a lag that has been learned elsewhere, for the samples to come.
+    pub fn adopt_lag(&mut self, tau_s: f64) {
         self.tau_s = tau_s;
         self.lag_s = tau_s + self.filter_s;
-        if let Some(before) = before {
-            self.z = self.delag(self.x, before, dt_s);
+    }
+
+    /// Changes the unit of samples: they become `factor` times larger.
+    pub fn rescale(&mut self, factor: f64) {
+        for sample in [&mut self.x, &mut self.z, &mut self.xf, &mut self.mean] {
+            *sample *= factor;
+        }
+        for square in [&mut self.var, &mut self.dif] {
+            *square *= factor * factor;
         }
     }
 

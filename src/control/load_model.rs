@@ -15,6 +15,9 @@
 //! around the hint. Only a lag that fits the response to *our* changes of the rate and the
 //! correlation of the noise keeps a high score.
 //!
+//! Each time is tried with a small and a large random walk, so that a calm plant is averaged longer
+//! than a restless one.
+//!
 //! One surprising sample is noise: a count of few tasks has long tails, and a burst is gone before
 //! its sample is seen. It moves the model as far as its noise allows. Several on the same side are
 //! a change, and the model opens for it.
@@ -42,6 +45,8 @@ const NOISE_PRIOR: f64 = 5.0;
 const BACKGROUND_WALK: f64 = 0.035;
 /// The relative random walk of the cost per 15 s.
 const COST_WALK: f64 = 0.08;
+/// The random walks that are tried, as multiples of these.
+const WALKS: [f64; 2] = [0.625, 1.6];
 /// The size of a single innovation, in sigmas, beyond which it is not noise.
 const JUMP: f64 = 5.0;
 /// The mean normalised innovation that counts as a change.
@@ -67,6 +72,8 @@ pub struct LoadModel {
     hint_s: f64,
     /// The number of samples learned from.
     samples: u32,
+    /// The logarithm of the work rate at which the load reaches the setpoint.
+    room: Option<f64>,
     candidates: Vec<LagCandidate>,
 }
 
@@ -77,6 +84,8 @@ struct LagCandidate {
     tau_s: f64,
     /// The log prior of this time.
     prior: f64,
+    /// The size of its random walk, in the usual ones.
+    walk: f64,
     /// The log likelihood of the samples, relative to the best candidate's.
     score: f64,
     /// The newest sample without the averaging.
@@ -86,7 +95,7 @@ struct LagCandidate {
 }
 
 /// One sample of a load average, with the one before.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LoadSample {
     /// The time of the sample, in unix seconds.
     pub at: f64,
@@ -100,24 +109,34 @@ pub struct LoadSample {
 
 impl LoadModel {
     /// Learns one sample; `hint_s` is the configured averaging time, in seconds.
+    ///
+    /// A sample above its forecast never raises the room, and one below never lowers it.
     pub fn learn(&mut self, hint_s: f64, sample: LoadSample, history: &History) {
         if self.candidates.is_empty() || self.hint_s != hint_s {
             *self = Self::with_hint(hint_s);
         }
         let samples = f64::from(self.samples);
+        let top = highest(self.candidates.iter().map(LagCandidate::belief));
+        let mut surprise = 0.0;
         for candidate in &mut self.candidates {
-            candidate.learn(sample, samples, history);
+            let share = (candidate.belief() - top).exp();
+            surprise += share * candidate.learn(sample, samples, history);
         }
         let top = highest(self.candidates.iter().map(|one| one.score));
         self.candidates.iter_mut().for_each(|one| one.score -= top);
         self.samples = self.samples.saturating_add(1);
+        self.room = match (self.room, self.mixed_room()) {
+            (Some(old), Some(new)) if surprise > 0.0 => Some(old.min(new)),
+            (Some(old), Some(new)) => Some(old.max(new)),
+            (_, new) => new,
+        };
         if !self.is_sound() {
             *self = Self::default();
         }
     }
 
     fn with_hint(hint_s: f64) -> Self {
-        let candidate = |power: i32| {
+        let candidate = |power: i32, walk: f64| {
             let off = f64::from(power) * std::f64::consts::LN_2;
             LagCandidate {
                 tau_s: match power {
@@ -125,6 +144,7 @@ impl LoadModel {
                     _ => hint_s.max(HINT_MIN_S) * 2f64.powi(power),
                 },
                 prior: -0.5 * (off / PRIOR).powi(2),
+                walk,
                 score: 0.0,
                 z: 0.0,
                 observer: Observer {
@@ -136,13 +156,23 @@ impl LoadModel {
         Self {
             hint_s,
             samples: 0,
-            candidates: [NONE].into_iter().chain(POWERS).map(candidate).collect(),
+            room: None,
+            candidates: [NONE]
+                .into_iter()
+                .chain(POWERS)
+                .flat_map(|power| WALKS.map(|walk| candidate(power, walk)))
+                .collect(),
         }
     }
 
     /// Returns the logarithm of the work rate at which the load reaches the setpoint, the mean of
     /// the candidates by their probability; `None` before there are enough samples.
     pub fn room(&self) -> Option<f64> {
+        self.room
+    }
+
+    /// Returns the logarithm of the room, the mean of the candidates by their probability.
+    fn mixed_room(&self) -> Option<f64> {
         if self.samples < ROOM_AFTER {
             return None;
         }
@@ -184,6 +214,7 @@ impl LoadModel {
             let most = candidate.z.max(0.0).min(x.max(0.0));
             candidate.observer.b = candidate.observer.b.min(most);
         }
+        self.room = self.mixed_room();
     }
 
     /// Changes the unit of work: rates become `factor` times larger.
@@ -191,12 +222,23 @@ impl LoadModel {
         for candidate in &mut self.candidates {
             candidate.observer.scale(factor);
         }
+        self.room = self.room.map(|room| room + factor.ln());
+    }
+
+    /// Changes the unit of loads: they become `factor` times larger.
+    pub fn rescale(&mut self, factor: f64) {
+        for candidate in &mut self.candidates {
+            candidate.z *= factor;
+            candidate.observer.rescale(factor);
+        }
+        self.room = self.mixed_room();
     }
 
     /// Returns false if any number is infinite or NaN.
     pub fn is_sound(&self) -> bool {
-        let numbers = |one: &LagCandidate| [one.tau_s, one.prior, one.score, one.z];
+        let numbers = |one: &LagCandidate| [one.tau_s, one.prior, one.walk, one.score, one.z];
         self.hint_s.is_finite()
+            && self.room.is_none_or(f64::is_finite)
             && self
                 .candidates
                 .iter()
@@ -227,18 +269,20 @@ impl LagCandidate {
         }
     }
 
-    /// Learns the sample after `samples` others.
-    fn learn(&mut self, sample: LoadSample, samples: f64, history: &History) {
+    /// Learns the sample after `samples` others; returns by how much the published average was above
+    /// its forecast.
+    fn learn(&mut self, sample: LoadSample, samples: f64, history: &History) -> f64 {
         let LoadSample { at, dt_s, x, .. } = sample;
         let phi = history.weighted(at - dt_s, at, self.tau_s);
         let (Some(before), Some(c)) = (sample.before, self.observer.c) else {
             self.z = x;
             self.begin(x, phi);
-            return;
+            return 0.0;
         };
         let a = self.kept(dt_s);
         self.z = (x - a * before) / (1.0 - a);
-        let walks = (BACKGROUND_WALK.powi(2), (COST_WALK * c).powi(2));
+        let walk = |size: f64| (self.walk * size).powi(2);
+        let walks = (walk(BACKGROUND_WALK), walk(COST_WALK * c));
         let prior = self.observer.predict(walks, dt_s / 15.0);
         let load = self.observer.b + c * phi;
         let surprise = self.z - load;
@@ -276,6 +320,7 @@ impl LagCandidate {
             false => prior,
         };
         self.observer.correct(prior, phi, innovation, noise);
+        surprise * (1.0 - a)
     }
 
     /// Begins with the first sample `x`: two fifths are background, both parts uncertain.
@@ -401,7 +446,7 @@ mod tests {
         }
         let room = plant.model.room().unwrap().exp();
         assert!((room / 35.0 - 1.0).abs() < 0.2, "after a burst: {room}");
-        for n in 0..12 {
+        for n in 0..6 {
             plant.run(
                 if n % 4 < 2 { 15.0 } else { 20.0 },
                 0.6,
@@ -410,6 +455,48 @@ mod tests {
         }
         let room = plant.model.room().unwrap().exp();
         assert!((room / 20.0 - 1.0).abs() < 0.2, "after a step: {room}");
+    }
+
+    #[test]
+    fn a_sample_above_its_forecast_never_raises_the_room_and_one_below_never_lowers_it() {
+        let mut plant = Plant::new(60.0, 30.0);
+        for n in 0..300 {
+            let load = 0.3 + 0.02 * 30.0 * if n > 150 { 2.0 } else { 1.0 };
+            plant.run(30.0, load - 0.6, 0.6 * Plant::noise(n));
+            let (forked, room) = (plant.model.clone(), plant.model.room());
+            let Some(room) = room.filter(|_| n > 3) else {
+                continue;
+            };
+            for (x, goes) in [(6.0, -1.0), (2.5, -1.0), (0.0, 1.0)] {
+                let sample = LoadSample {
+                    at: plant.t + 15.0,
+                    dt_s: 15.0,
+                    x,
+                    before: Some(plant.x),
+                };
+                let mut model = forked.clone();
+                model.learn(plant.hint_s, sample, &plant.history);
+                let moved = model.room().unwrap() - room;
+                assert!(moved * goes >= 0.0, "{n}: {x} moved it by {moved}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_unit_of_loads_is_the_same_model() {
+        let mut plant = Plant::new(60.0, 60.0);
+        for n in 0..100 {
+            plant.run(20.0 + f64::from(n % 10), 0.3, 0.05 * Plant::noise(n));
+        }
+        let (b, c) = plant.model.observer().map(|o| (o.b, o.c.unwrap())).unwrap();
+        plant.model.rescale(0.5);
+        let half = plant.model.observer().unwrap();
+        assert!((half.b / b - 0.5).abs() < 1e-9 && (half.c.unwrap() / c - 0.5).abs() < 1e-9);
+        let room = plant.model.room().unwrap().exp();
+        assert!(
+            (room / ((1.0 - half.b) / half.c.unwrap()) - 1.0).abs() < 0.3,
+            "{room}"
+        );
     }
 
     #[test]

@@ -211,6 +211,17 @@ impl Observer {
         self.top /= factor;
     }
 
+    /// Changes the unit of loads: they become `factor` times larger.
+    pub fn rescale(&mut self, factor: f64) {
+        self.c = self.c.map(|c| c * factor);
+        for load in [&mut self.b, &mut self.noise, &mut self.top] {
+            *load *= factor;
+        }
+        for square in [&mut self.bb, &mut self.bc, &mut self.cc] {
+            *square *= factor * factor;
+        }
+    }
+
     /// Resets the filter if absurd input made any number infinite or NaN.
     fn forget_nonsense(&mut self) {
         let numbers = [

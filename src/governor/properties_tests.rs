@@ -134,9 +134,9 @@ fn events() -> impl Strategy<Value = Vec<((f64, Option<f64>), GovernorEvent)>> {
 }
 
 /// Returns a policy with a probed load, a second load and a share of refusals.
-fn policy(durations: bool, signals: usize) -> Policy {
+fn policy(durations: bool, signals: usize, model: bool) -> Policy {
     let mut policy = Plant::quick().policy;
-    policy.law.durations = durations;
+    (policy.law.durations, policy.law.model) = (durations, model);
     let load = policy.signals[0].clone();
     policy.signals.push(About {
         name: "other".to_owned(),
@@ -378,9 +378,9 @@ proptest! {
 
     #[test]
     fn whatever_happens_the_rate_is_zero_or_inside_its_bounds_and_the_state_can_be_stored(
-        events in events(), durations in any::<bool>(), signals in 1..4usize,
+        events in events(), durations in any::<bool>(), signals in 1..4usize, model in any::<bool>(),
     ) {
-        let mut subject = Subject::new(policy(durations, signals));
+        let mut subject = Subject::new(policy(durations, signals, model));
         for (time, event) in &events {
             subject.meets(*time, event)?;
         }
@@ -391,9 +391,9 @@ proptest! {
 
     #[test]
     fn a_state_that_was_stored_goes_on_as_the_one_that_was_not(
-        events in events(), durations in any::<bool>(), signals in 1..4usize, load in 0.0..3.0f64,
+        events in events(), durations in any::<bool>(), signals in 1..4usize, model in any::<bool>(), load in 0.0..3.0f64,
     ) {
-        let mut subject = Subject::new(policy(durations, signals));
+        let mut subject = Subject::new(policy(durations, signals, model));
         for (time, event) in &events {
             subject.meets(*time, event)?;
         }
@@ -409,9 +409,9 @@ proptest! {
 
     #[test]
     fn a_stored_state_that_was_spoilt_is_refused_or_governs_within_bounds(
-        life in life(), spoilt in prop::collection::vec((any::<prop::sample::Index>(), garbage()), 1..6), durations in any::<bool>(),
+        life in life(), spoilt in prop::collection::vec((any::<prop::sample::Index>(), garbage()), 1..6), durations in any::<bool>(), model in any::<bool>(),
     ) {
-        let policy = policy(durations, 3);
+        let policy = policy(durations, 3, model);
         let state = lived(&policy, &life);
         let mut stored = serde_json::to_value(&state).expect("a state is JSON");
         for (place, garbage) in &spoilt {
@@ -431,8 +431,8 @@ proptest! {
     }
 
     #[test]
-    fn a_higher_reading_never_gives_a_higher_rate(life in life(), a in 0.0..6.0f64, b in 0.0..6.0f64, breaker in any::<bool>()) {
-        let mut policy = policy(false, 1);
+    fn a_higher_reading_never_gives_a_higher_rate(life in life(), a in 0.0..6.0f64, b in 0.0..6.0f64, breaker in any::<bool>(), model in any::<bool>()) {
+        let mut policy = policy(false, 1, model);
         policy.law.breaker = breaker;
         let state = lived(&policy, &life);
         let (low, high) = (next(&state, &policy, BOUNDS, &[("load", a.min(b))]), next(&state, &policy, BOUNDS, &[("load", a.max(b))]));
@@ -440,8 +440,8 @@ proptest! {
     }
 
     #[test]
-    fn a_higher_setpoint_never_gives_a_lower_rate(life in life(), load in 0.0..4.0f64, a in 0.5..2.0f64, b in 0.5..2.0f64) {
-        let policy = policy(false, 1);
+    fn a_higher_setpoint_never_gives_a_lower_rate(life in life(), load in 0.0..4.0f64, a in 0.5..2.0f64, b in 0.5..2.0f64, model in any::<bool>()) {
+        let policy = policy(false, 1, model);
         let state = lived(&policy, &life);
         let at = |setpoint: f64| {
             let mut policy = policy.clone();
@@ -453,8 +453,22 @@ proptest! {
     }
 
     #[test]
-    fn a_higher_trip_level_never_gives_a_lower_rate(life in life(), load in 0.0..8.0f64, a in 1.1..6.0f64, b in 1.1..6.0f64) {
-        let policy = policy(false, 1);
+    fn above_the_setpoint_no_model_raises_the_rate(life in life(), breaker in any::<bool>()) {
+        let mut policy = policy(false, 1, true);
+        policy.law.breaker = breaker;
+        let mut state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(20.0), 0.0);
+        for (n, (load, _)) in life.iter().enumerate() {
+            let (before, phase) = (state.knob, state.breaker.phase);
+            let seen = reading(2.0 * (n + 1) as f64, before, &[("load", *load)]);
+            let rps = state.tick(&policy, BOUNDS, &seen).rps;
+            let is_over = state.signals[0].predicted().is_some_and(|x| x > 1.0);
+            prop_assert!(!is_over || phase == Phase::Open || rps <= before * (1.0 + 1e-9), "{before} to {rps}");
+        }
+    }
+
+    #[test]
+    fn a_higher_trip_level_never_gives_a_lower_rate(life in life(), load in 0.0..8.0f64, a in 1.1..6.0f64, b in 1.1..6.0f64, model in any::<bool>()) {
+        let policy = policy(false, 1, model);
         let state = lived(&policy, &life);
         let at = |trip: f64| {
             let mut policy = policy.clone();
@@ -465,8 +479,8 @@ proptest! {
     }
 
     #[test]
-    fn lower_knobs_min_and_max_never_raise_the_rate(life in life(), load in 0.0..2.0f64, a in 1.0..500.0f64, b in 1.0..500.0f64) {
-        let policy = policy(false, 1);
+    fn lower_knobs_min_and_max_never_raise_the_rate(life in life(), load in 0.0..2.0f64, a in 1.0..500.0f64, b in 1.0..500.0f64, model in any::<bool>()) {
+        let policy = policy(false, 1, model);
         let state = lived(&policy, &life);
         let max = |max: f64| next(&state, &policy, Bounds { max, ..BOUNDS }, &[("load", load)]);
         prop_assert!(max(a.min(b)) <= max(a.max(b)) * (1.0 + 1e-9));
@@ -475,10 +489,10 @@ proptest! {
     }
 
     #[test]
-    fn another_signal_never_raises_the_rate(life in life(), load in 0.5..3.0f64, other in 0.0..3.0f64) {
+    fn another_signal_never_raises_the_rate(life in life(), load in 0.5..3.0f64, other in 0.0..3.0f64, model in any::<bool>()) {
         // A signal far from its limit abstains in favour of one that is nearer: the first is not
         // far.
-        let (one, two) = (policy(false, 1), policy(false, 2));
+        let (one, two) = (policy(false, 1, model), policy(false, 2, model));
         let both = lived(&two, &life);
         let mut alone = both.clone();
         alone.signals.truncate(1);
@@ -492,8 +506,8 @@ proptest! {
     #![proptest_config(cases(30))]
 
     #[test]
-    fn sane_readings_bring_the_rate_back_whatever_was_before(events in events(), durations in any::<bool>()) {
-        let mut subject = Subject::new(policy(durations, 1));
+    fn sane_readings_bring_the_rate_back_whatever_was_before(events in events(), durations in any::<bool>(), model in any::<bool>()) {
+        let mut subject = Subject::new(policy(durations, 1, model));
         for (time, event) in &events {
             subject.meets(*time, event)?;
         }

@@ -373,6 +373,29 @@ fn a_state_of_another_form_is_not_taken_up() {
 }
 
 #[test]
+fn another_setpoint_is_reached_without_a_stop_or_a_swing() {
+    for setpoint in [0.8, 1.3] {
+        let mut plant = Plant::usual();
+        plant.policy.law.model = true;
+        plant.run(1800);
+        let (before, changed) = (plant.knob, plant.now);
+        let signal = &mut plant.policy.signals[0];
+        (signal.setpoint, signal.trip) = (setpoint, 2.0 * setpoint);
+        plant.run(1200);
+        let room = (setpoint - plant.background) / plant.cost;
+        let (least, most) = (0.9 * before.min(room), 1.1 * before.max(room));
+        assert!(
+            plant
+                .since(changed)
+                .all(|s| s.phase == Phase::Closed && (least..=most).contains(&s.knob)),
+            "{setpoint}: outside {least} to {most}"
+        );
+        let mean = plant.mean_load(changed + 600.0);
+        assert!((mean / setpoint - 1.0).abs() < 0.1, "{setpoint}: {mean}");
+    }
+}
+
+#[test]
 fn following_a_person_keeps_the_hand_over_bumpless() {
     let mut plant = settled(Plant::quick(), 600);
     for t in 1..60 {

@@ -69,7 +69,7 @@ pub(super) fn terms(
             put("background", observer.b);
             put("cost", c * state.work.w);
             let room = pid.and_then(|pid| pid.model.room());
-            if let Some(room) = room.filter(|_| policy.law.model && policy.law.observer) {
+            if let Some(room) = room.filter(|_| policy.signals[*index].has_model(&policy.law)) {
                 put("room", room.exp() / state.work.w);
                 put("lag_s", signal.front.tau_s);
             }

@@ -337,10 +337,13 @@ impl Breaker {
         let (v_trip, peak) = (self.v_trip, self.peak);
         let mut room: Option<f64> = None;
         for signal in loads(signals, policy) {
+            let has_model = policy
+                .signal(&signal.name)
+                .is_some_and(|about| about.has_model(law));
             let Controller::Pid(pid) = &mut signal.controller else {
                 continue;
             };
-            if let (true, Some(modelled)) = (law.model, pid.restart_room(&signal.front)) {
+            if let (true, Some(modelled)) = (has_model, pid.restart_room(&signal.front)) {
                 room = room.into_iter().chain([modelled]).reduce(f64::min);
             } else if law.observer && pid.observer.c.is_some() {
                 // None of our work was running: the remaining load is the background.

@@ -36,8 +36,12 @@ pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 const RISE: f64 = 2.0;
 /// The gain at which the rate follows a model in `integral_min_s`.
 const GAIN: f64 = 1.6;
-/// The mean error that refutes a model which would make it greater, in setpoints.
-const REFUTED: f64 = 0.15;
+/// The mean overload that refutes a model which would raise the rate, in setpoints.
+const REFUTED_OVER: f64 = 0.05;
+/// The mean of unused room that refutes a model which would lower the rate, in setpoints.
+const REFUTED_UNDER: f64 = 0.15;
+/// The mean error that refutes a model however noisy the load is, in setpoints.
+const REFUTED_MOST: f64 = 0.5;
 /// The largest distance from the model's rate that counts, in nats.
 const STEP_MAX: f64 = 1.5;
 
@@ -66,6 +70,9 @@ pub struct PidController {
     /// The model that the rate of a load follows; empty for other kinds.
     #[serde(default)]
     pub model: LoadModel,
+    /// The newest sample, from which the model learns after the decision on it.
+    #[serde(default)]
+    pending: Option<LoadSample>,
 }
 
 /// The rate that a controller asks for, with the relative error behind it.
@@ -93,6 +100,7 @@ impl PidController {
             terms: Terms::default(),
             memory: (0.0, 0.0),
             model: LoadModel::default(),
+            pending: None,
         }
     }
 
@@ -124,10 +132,15 @@ impl PidController {
         self.terms = terms;
         let u = match self.model.room() {
             // An error that lasts is the judge: a model that would go the other way is wrong.
-            Some(room) if law.model && !self.is_refuted(room - applied) => {
+            Some(room) if policy.has_model(law) && !self.is_refuted(room - applied, front) => {
                 toward_room(applied, room, law, dt)
             }
             _ => u,
+        };
+        // The PID's measurement decides about the direction: above the setpoint no model raises.
+        let u = match policy.has_model(law) && y > 1.0 {
+            true => u.min(applied),
+            false => u,
         };
         Ask { u, e }
     }
@@ -169,28 +182,39 @@ impl PidController {
         (x - self.remembered(front, now)).max(0.0)
     }
 
-    /// Learns the newest sample of a load, and takes the lag, the background and the cost of the
-    /// model over.
-    pub(super) fn learn_load(
-        &mut self,
-        front: &mut LagFilter,
-        hint_s: f64,
-        sample: LoadSample,
-        history: &History,
-    ) {
+    /// Learns the newest sample of an earlier tick, and takes the lag, the background and the cost of
+    /// the model over.
+    pub(super) fn learn_load(&mut self, front: &mut LagFilter, hint_s: f64, history: &History) {
+        let Some(sample) = self.pending.take() else {
+            return;
+        };
         self.model.learn(hint_s, sample, history);
         if let Some(observer) = self.model.observer() {
             self.observer = observer.clone();
         }
         if let Some(lag_s) = self.model.lag_s() {
-            front.adopt_lag(lag_s, sample.before, sample.dt_s);
+            front.adopt_lag(lag_s);
         }
     }
 
-    /// Returns true if the mean error of the last minutes contradicts a model that wants to move
-    /// the log rate by `step`.
-    fn is_refuted(&self, step: f64) -> bool {
-        self.ebar.abs() > REFUTED && self.ebar * step < 0.0
+    /// Keeps a sample, from which the model learns after the decision on it: that decision depends on
+    /// the sample alone.
+    pub(super) fn learn_later(&mut self, sample: LoadSample) {
+        self.pending = Some(sample);
+    }
+
+    /// Returns true if the mean error of the last minutes contradicts a model that wants to move the
+    /// log rate by `step`: by more than the noise of that mean.
+    fn is_refuted(&self, step: f64, front: &LagFilter) -> bool {
+        let published = self.model.noise(front.gap_s).map_or(0.0, |noise| noise.0);
+        let apart_s = front.gap_s.max(2.0 * front.tau_s);
+        let noise = 2.0 * (published * apart_s / (2.0 * PERSIST_S)).sqrt();
+        let beyond = |least: f64| clamp_finite(noise, least, REFUTED_MOST);
+        if step > 0.0 {
+            self.ebar < -beyond(REFUTED_OVER)
+        } else {
+            self.ebar > beyond(REFUTED_UNDER)
+        }
     }
 
     /// Returns the work rate that the model has room for after a stop, when the newest sample holds
@@ -235,6 +259,18 @@ impl PidController {
         self.pid.integral += factor.ln();
         self.observer.scale(factor);
         self.model.scale(factor);
+    }
+
+    /// Changes the unit of loads: they become `factor` times larger.
+    pub(super) fn rescale(&mut self, factor: f64) {
+        self.observer.rescale(factor);
+        self.model.rescale(factor);
+        self.memory.0 *= factor;
+        self.pid.previous = self.pid.previous.map(|y| y * factor);
+        if let Some(sample) = &mut self.pending {
+            sample.x *= factor;
+            sample.before = sample.before.map(|x| x * factor);
+        }
     }
 
     fn remembered(&self, front: &LagFilter, at: f64) -> f64 {
@@ -299,7 +335,10 @@ impl StatePart for PidController {
     fn is_sound(&self) -> bool {
         let own = [self.ebar, self.kc, self.ti_s, self.memory.0];
         let terms = [self.pid.integral, self.terms.p, self.terms.i, self.terms.d];
-        let maybe = [self.xp, self.pid.previous].into_iter().flatten();
+        let pending = self
+            .pending
+            .map(|sample| sample.x + sample.dt_s + sample.at);
+        let maybe = [self.xp, self.pid.previous, pending].into_iter().flatten();
         all_finite(own.into_iter().chain(terms).chain(maybe))
             && self.observer.is_sound()
             && self.model.is_sound()

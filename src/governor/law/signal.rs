@@ -27,6 +27,10 @@ pub struct Signal {
     pub name: String,
     /// The newest value, in the signal's own unit.
     pub value: Option<f64>,
+    /// The setpoint, which is the unit of everything that was learned; `None` in states stored
+    /// without it.
+    #[serde(default)]
+    setpoint: Option<f64>,
     /// The samples, their noise and their lag.
     pub front: LagFilter,
     /// The controller.
@@ -61,6 +65,7 @@ impl Signal {
         Self {
             name: policy.name.clone(),
             value: None,
+            setpoint: Some(policy.setpoint),
             front: LagFilter::new(policy.lag_s),
             controller: Controller::new(policy.kind, u, policy.lag_s.max(law.integral_min_s)),
             u,
@@ -72,6 +77,23 @@ impl Signal {
             alarms: 0,
             discounted: false,
         }
+    }
+
+    /// Lets the model learn from the newest sample of an earlier tick.
+    ///
+    /// A setpoint that has changed is a change of unit: the background and the cost stay what they
+    /// are.
+    pub fn learn(&mut self, policy: &SignalPolicy, history: &History) {
+        let old = self.setpoint.replace(policy.setpoint);
+        let Controller::Pid(pid) = &mut self.controller else {
+            return;
+        };
+        let factor = old.map_or(1.0, |old| old / policy.setpoint);
+        if factor != 1.0 && factor.is_finite() && factor > 0.0 {
+            self.front.rescale(factor);
+            pid.rescale(factor);
+        }
+        pid.learn_load(&mut self.front, policy.lag_s, history);
     }
 
     /// Ingests a sample of time `at`, visible at `now`; a value that is not finite, negative or not
@@ -95,6 +117,7 @@ impl Signal {
                 return quota.ingest(&mut self.front, policy.setpoint, now, at, value, history);
             }
         };
+        controller.learn_load(&mut self.front, policy.lag_s, history);
         let dt = self.front.spacing_s(at);
         let x = (value / policy.setpoint).min(X_MAX);
         // The levels are computed from the noise before this sample: an overload must not raise its
@@ -102,7 +125,7 @@ impl Signal {
         let least = policy.trip / policy.setpoint;
         let noise = controller.observer.noise;
         let of_model = controller.model.noise(self.front.gap_s);
-        (self.trip_x, self.trip_z) = match of_model.filter(|_| law.model) {
+        (self.trip_x, self.trip_z) = match of_model.filter(|_| policy.has_model(law)) {
             Some((published, delagged)) => (
                 trip::level(published, MODEL_SIGMAS, least, 4.0 * least),
                 trip::level(delagged, MODEL_SIGMAS, 1.5 * least, 9.0 * least),
@@ -118,14 +141,14 @@ impl Signal {
         };
         let before = self.front.at.is_some().then_some(self.front.x);
         self.front.ingest(now, at, x, policy.lag_s, tuning);
-        if policy.kind == SignalKind::Load && law.model && law.observer {
+        if policy.has_model(law) {
             let sample = LoadSample {
                 at,
                 dt_s: dt.min(120.0),
                 x: x.min(20.0),
                 before: before.map(|x| x.min(20.0)),
             };
-            controller.learn_load(&mut self.front, policy.lag_s, sample, history);
+            controller.learn_later(sample);
         } else if policy.kind == SignalKind::Load && law.observer {
             controller.observer.update(
                 self.front.z.min(20.0),
@@ -268,7 +291,7 @@ impl StatePart for Signal {
     fn is_sound(&self) -> bool {
         let own = [self.u, self.e, self.trip_x, self.trip_z];
         let looked = self.looked.map(|look| look.0 + look.1);
-        all_finite(own.into_iter().chain(looked))
+        all_finite(own.into_iter().chain(looked).chain(self.setpoint))
             && self.front.is_sound()
             && self.controller.is_sound()
     }

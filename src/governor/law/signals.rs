@@ -44,6 +44,7 @@ pub(in crate::governor) fn ingest(
         seen.readings.iter().filter(|r| r.at.is_finite()).collect();
     samples.sort_by(|a, b| a.at.total_cmp(&b.at));
     for (signal, about) in signals.iter_mut().zip(&policy.signals) {
+        signal.learn(about, history);
         let uses_durations = matches!(
             about.feedback,
             Some(FeedbackKind::Latency | FeedbackKind::LatencyP99)

@@ -468,9 +468,8 @@ pub const KEYS: &[Key] = &[
         "model",
         false,
         "Experimental: the rate of a load follows a model that learns its lag, its noise, the \
-         background and the cost of our work. It uses more of the room where `lag_s` is wrong or \
-         the load is noisy, but it may raise the rate although a load is above its setpoint. Off, \
-         the rate follows the PID. Needs `observer`.",
+         background and the cost of our work. It never raises the rate while the newest sample is above the setpoint. \
+         Off, the rate follows the PID. Needs `observer`; queues (`depth`, `age`) have none.",
     ),
     flag(
         "feed_forward",
