@@ -210,7 +210,7 @@ templates = ["x"]
             "r.toml:17: digests.a.max_open_s: must be at least window_s",
             "r.toml:18: digests.a.min_items: must be at most max_items, 5, not 9",
             "r.toml:20: digests.a.quiet_for_s: must be left out unless leading is true",
-            "r.toml:21: digests.a.overflow: must be count or split, not \"cut\"",
+            "r.toml:21: digests.a.overflow: must be count or split, not \"cut\"; did you mean \"count\"?",
             "r.toml:26: digests.b.at: must be a cron expression: minute: 61 is out of range; allowed: 0 to 59, * for all, lists (1,3), ranges (1-5), steps (*/2)",
         ]
     );
