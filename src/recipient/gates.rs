@@ -382,11 +382,12 @@ impl<'a> Walk<'a> {
     }
 
     fn arrival(&self, kind: &DigestType) -> Arrival {
-        let open = self.rows.digests.iter();
-        let open = open
-            .filter(|(name, _)| *name == kind.name)
-            .map(|(_, open)| open);
-        kind.arrival(open.last(), self.now, &self.zone)
+        let open = self
+            .rows
+            .digests
+            .iter()
+            .rfind(|(name, _)| *name == kind.name);
+        kind.arrival(open.map(|(_, open)| open), self.now, &self.zone)
     }
 
     /// Returns the place of an item that may not go at once.

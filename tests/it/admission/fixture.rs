@@ -180,7 +180,8 @@ impl AdmissionFixture {
             ],
         );
         process.worker_started().await;
-        self.urls.lock().unwrap().push(process.url().await);
+        let url = process.url().await;
+        self.urls.lock().unwrap().push(url);
         process
     }
 
