@@ -12,12 +12,8 @@ use crate::support::eventually;
 async fn a_pattern_and_windows_are_set_shown_explained_and_deleted() {
     let shell = shell().await;
     shell.ok(&["throttle", "set", "gcal:*", "rps=0.5", "window=5"]);
-    assert!(
-        shell
-            .ok(&["throttle", "show", "gcal:*"])
-            .out
-            .contains("in force        0.5")
-    );
+    let shown = shell.ok(&["throttle", "show", "gcal:*"]).out;
+    assert!(shown.contains("in force        0.5"));
     assert!(shell.ok(&["throttle", "list"]).out.contains("gcal:*"));
     assert!(shell.ok(&["why", "gcal:*"]).out.contains("0.5"));
     shell.ok(&["throttle", "delete", "gcal:*"]);
