@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use super::accepted::{AcceptedNotification, HeldMessage, sentence};
-use super::headers::KnownUsage;
+use super::known_usage::KnownUsage;
 use super::repeat::{digests, prefers_async};
 use crate::admission::{AcceptRequest, Acceptance, Admission, Batches, Digests, WaitingMessage};
 use crate::api::clock;

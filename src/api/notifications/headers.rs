@@ -8,21 +8,13 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::accept::AdmissionState;
+use super::known_usage::KnownUsage;
 use crate::admission::{AdmissionUsage, LevelUsage};
 use crate::api::clock;
 use crate::api::http::caller::Caller;
 
 /// The routes of messages.
 const ROUTES: &str = "/api/v1/notifications";
-
-/// The part of the usage that acceptance knows already.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum KnownUsage {
-    /// All of it.
-    Whole(AdmissionUsage),
-    /// No message of the module waits.
-    NoneWaits,
-}
 
 /// Adds the usage of the caller's tenant and module to answers of the routes of messages, refusals
 /// included. A caller without a tenant has no limits.

@@ -9,6 +9,7 @@ pub mod events;
 pub mod fields;
 pub mod headers;
 pub mod input;
+pub mod known_usage;
 pub mod messages;
 pub mod repeat;
 pub mod suppressions;
