@@ -56,8 +56,8 @@ impl Admission {
         self.acquire(throttle_of(tenant), module, want).await
     }
 
-    /// Takes up to `want` slots for critical messages of a tenant, which do not wait for the others.
-    /// While the store is away or has lost its knobs there is no limit.
+    /// Takes up to `want` slots for critical messages of a tenant, which do not wait for the
+    /// others. While the store is away or has lost its knobs there is no limit.
     pub async fn take_critical(&self, tenant: &str, want: u32) -> Slots {
         let slots = self.acquire(critical_throttle_of(tenant), "", want).await;
         match slots.was_asked {
@@ -184,8 +184,8 @@ impl Admission {
     }
 
     /// Returns the usage of a tenant and its module. `now_s` is the time in unix seconds, used
-    /// while the store is away; `waits` says if messages of the module wait, and Postgres is asked if
-    /// it is `None`.
+    /// while the store is away; `waits` says if messages of the module wait, and Postgres is asked
+    /// if it is `None`.
     pub async fn quota_usage(
         &self,
         tenant: &str,

@@ -165,8 +165,8 @@ impl AdmissionUsage {
         }
     }
 
-    /// Returns the time at which the next message of the module may be sent, in unix seconds; now if
-    /// both levels have a slot.
+    /// Returns the time at which the next message of the module may be sent, in unix seconds; now
+    /// if both levels have a slot.
     pub fn next_at_s(&self) -> i64 {
         let levels = [self.tenant, self.module].into_iter().flatten();
         levels
@@ -281,8 +281,7 @@ mod tests {
 
     #[test]
     fn a_third_module_is_refused_by_the_tenant_with_its_own_fifty_left() {
-        let mut usage = usage(10.0, &[], &[(0.0, 50.0), (2.0, 50.0)]);
-        usage.key = usage.key.clone();
+        let usage = usage(10.0, &[], &[(0.0, 50.0), (2.0, 50.0)]);
         let level_usage = AdmissionUsage::of(&usage, false);
         assert_eq!(level_usage.tenant.unwrap().remaining, 0);
         assert_eq!(level_usage.module.unwrap().remaining, 50);

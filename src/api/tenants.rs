@@ -52,9 +52,9 @@ pub struct TenantView {
     tenant: String,
     /// The throttle in whose lanes its messages wait, one for each module.
     throttle: String,
-    /// The state: `paused`, `queue_full` if further messages are refused, `waiting` if messages wait
-    /// for the limits, `at_limit` if the next one would, `flowing`, or `unknown` while Redis does
-    /// not answer.
+    /// The state: `paused`, `queue_full` if further messages are refused, `waiting` if messages
+    /// wait for the limits, `at_limit` if the next one would, `flowing`, or `unknown` while Redis
+    /// does not answer.
     state: &'static str,
     /// The use of the limit of all its modules together; `null` without a limit, and while Redis
     /// does not answer.
@@ -76,8 +76,8 @@ pub struct TenantView {
     pending_max: Option<i64>,
 }
 
-/// The use of a limit: `used` and `remaining` add up to `limit`, unless critical messages went beyond
-/// it.
+/// The use of a limit: `used` and `remaining` add up to `limit`, unless critical messages went
+/// beyond it.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct MessageWindow {
     /// The most messages within any span.
@@ -120,12 +120,13 @@ pub struct ModuleView {
     window: Option<MessageWindow>,
     /// Messages that wait for the limits, at the last count.
     waiting: i64,
-    /// Seconds since the oldest of them was accepted; read for this answer, `null` where none waits.
+    /// Seconds since the oldest of them was accepted; read for this answer, `null` where none
+    /// waits.
     oldest_waiting_s: Option<f64>,
     /// The time of the last count; `null` before the first.
     counted_at: Option<Timestamp>,
-    /// The time at which its next message goes if nothing of its tenant goes before it; `null` if at
-    /// once, and while Redis does not answer.
+    /// The time at which its next message goes if nothing of its tenant goes before it; `null` if
+    /// at once, and while Redis does not answer.
     next_at: Option<Timestamp>,
     /// The pause of the module; `null` if there is none.
     paused: Option<LanePause>,

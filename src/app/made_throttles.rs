@@ -56,8 +56,8 @@ pub(super) async fn run(
     .await;
 }
 
-/// Returns true if a pattern is missing in the store and recorded: it is restored after the throttles
-/// that were made from it.
+/// Returns true if a pattern is missing in the store and recorded: it is restored after the
+/// throttles that were made from it.
 async fn is_being_restored(
     record: &KnobRecord,
     limits: &TenantLimits,

@@ -269,8 +269,8 @@ impl LagCandidate {
         }
     }
 
-    /// Learns the sample after `samples` others; returns by how much the published average was above
-    /// its forecast.
+    /// Learns the sample after `samples` others; returns by how much the published average was
+    /// above its forecast.
     fn learn(&mut self, sample: LoadSample, samples: f64, history: &History) -> f64 {
         let LoadSample { at, dt_s, x, .. } = sample;
         let phi = history.weighted(at - dt_s, at, self.tau_s);

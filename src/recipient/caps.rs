@@ -276,7 +276,7 @@ pub(super) fn time_of(second: i64) -> Timestamp {
 
 /// Returns the begin and the end of the local day around a second.
 ///
-/// Where a clock is put back over midnight, the day ends at the first of the two.
+/// A clock that is put back over midnight ends the day at the first of the two.
 fn local_day(t: i64, zone: &TimeZone) -> (i64, i64) {
     let date = zone.to_datetime(time_of(t)).date();
     let midnight = |days: i64| {

@@ -75,8 +75,8 @@ impl Completions {
             .store(!noted.watched.is_empty(), Ordering::Relaxed);
     }
 
-    /// Records the end of a job that ran since `begun` if its lane is watched or the answer carries a
-    /// quota.
+    /// Records the end of a job that ran since `begun` if its lane is watched or the answer carries
+    /// a quota.
     pub(super) fn note(
         &self,
         lane_id: i64,

@@ -24,9 +24,9 @@
 //!
 //! The rate begins at 0.7 w, 0.9 w or 0.97 w, reaches w after K, and only then probes beyond.
 //! Another client's use of the same quota thus costs one short pause in some thirty seconds. Units
-//! are spaced evenly, because some servers refuse any two requests that come too close together; from
-//! fifty a second down each is spaced from the time at which the one before it began, as far as that
-//! was reported. `throttle.lua` contains the same law, operation by operation.
+//! are spaced evenly, because some servers refuse any two requests that come too close together;
+//! from fifty a second down each is spaced from the time at which the one before it began, as far
+//! as that was reported. `throttle.lua` contains the same law, operation by operation.
 
 use super::RateLimit;
 use super::bucket::SPACED_US;
@@ -416,11 +416,12 @@ impl Learned {
         self.begun = self.begun.max(now - ago_us).min(now);
     }
 
-    /// Returns the time from which the next unit is spaced; `None` if units are not spaced, or the clock
-    /// has stepped back since.
+    /// Returns the time from which the next unit is spaced; `None` if units are not spaced, or the
+    /// clock has stepped back since.
     ///
-    /// Workers begin a job some milliseconds after its grant, now and then many. A unit that is spaced
-    /// from the grant of a job that began late comes too close behind it for a server without a burst.
+    /// Workers begin a job some milliseconds after its grant, now and then many. A unit that is
+    /// spaced from the grant of a job that began late comes too close behind it for a server
+    /// without a burst.
     pub fn spaced_from(&self, now: f64) -> Option<f64> {
         (self.depth_us(now) == 0.0 && self.begun <= now).then_some(self.begun)
     }

@@ -106,7 +106,8 @@ pub struct KeyOutcomes<'a> {
     pub tokens: f64,
     /// The number of jobs that failed without a refusal, or were granted and never begun.
     pub failed: u32,
-    /// The time since the last of them began, which is later than its grant; `None` if it is unknown.
+    /// The time since the last of them began, which is later than its grant; `None` if it is
+    /// unknown.
     pub begun_ago: Option<Duration>,
     /// The quota reported to the last of them.
     pub quota: Option<Quota>,

@@ -201,7 +201,8 @@ impl OpenWindow {
         self.used
     }
 
-    /// Returns the grants that count, oldest first: their times in unix microseconds, with the tokens.
+    /// Returns the grants that count, oldest first: their times in unix microseconds, with the
+    /// tokens.
     pub fn grants(&self) -> &[(f64, f64)] {
         &self.grants
     }

@@ -23,14 +23,15 @@ const STEADY: (f64, f64) = (0.1, 0.9);
 
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// The settings of the worker. Almost nothing is released, so that almost only batches are measured.
+/// The settings of the worker. Almost nothing is released, so that almost only batches are
+/// measured.
 const SETTINGS: &str = "
 log = \"warn\"
 tenant_messages_per_minute = 1
 module_messages_per_minute = 1
 ";
 
-struct Round {
+struct ExpandRound {
     accepted_per_s: f64,
     per_s: f64,
     /// The CPU-seconds for 1,000 recipients.
@@ -75,7 +76,7 @@ pub async fn measure(cli: &AdmissionArgs, report: Report) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn round(cli: &AdmissionArgs) -> anyhow::Result<Round> {
+async fn round(cli: &AdmissionArgs) -> anyhow::Result<ExpandRound> {
     let dir = tempfile::tempdir()?;
     let world = NotifyServers::start(dir.path()).await?;
     let batches = Batches::new(world.queue.clone());
@@ -123,7 +124,7 @@ async fn round(cli: &AdmissionArgs) -> anyhow::Result<Round> {
     let done = last.0 - first.0;
     let cpu = last.2 - first.2;
     let each = |s: f64| s * 1_000.0 / done;
-    Ok(Round {
+    Ok(ExpandRound {
         accepted_per_s: recipients / accepted_s,
         per_s: done / last.1.duration_since(first.1).as_secs_f64(),
         cpu: Cpu {

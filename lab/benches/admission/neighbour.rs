@@ -44,7 +44,7 @@ struct Times {
     to_provider: Vec<f64>,
 }
 
-struct Round {
+struct NeighbourRound {
     before: Times,
     during: Times,
     /// Answers to the other tenant: 202, 429, others.
@@ -84,8 +84,8 @@ pub async fn measure(cli: &AdmissionArgs, report: Report) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn row(table: &Table, name: &str, rounds: &[Round], of: fn(&Times) -> &Vec<f64>) {
-    let at = |place: f64, phase: fn(&Round) -> &Times| {
+fn row(table: &Table, name: &str, rounds: &[NeighbourRound], of: fn(&Times) -> &Vec<f64>) {
+    let at = |place: f64, phase: fn(&NeighbourRound) -> &Times| {
         let each = rounds
             .iter()
             .map(|round| quantile(of(phase(round)).clone(), place));
@@ -109,7 +109,7 @@ fn row(table: &Table, name: &str, rounds: &[Round], of: fn(&Times) -> &Vec<f64>)
     ]);
 }
 
-async fn round(cli: &AdmissionArgs, loud_per_s: f64) -> anyhow::Result<Round> {
+async fn round(cli: &AdmissionArgs, loud_per_s: f64) -> anyhow::Result<NeighbourRound> {
     let dir = tempfile::tempdir()?;
     let world = NotifyServers::start(dir.path()).await?;
     let latency = Some(Latency {
@@ -151,7 +151,7 @@ async fn round(cli: &AdmissionArgs, loud_per_s: f64) -> anyhow::Result<Round> {
             .count()
     };
     let (accepted, queued) = (answers(Some(202)), answers(Some(429)));
-    let round = Round {
+    let round = NeighbourRound {
         before: times(&fake, &before).await?,
         during: times(&fake, &during).await?,
         loud: [accepted, queued, answers(None) - accepted - queued],

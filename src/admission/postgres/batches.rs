@@ -31,8 +31,8 @@ const RESUME: &str = "select flyball.resume_batch($1, $2, $3, $4)";
 const CANCEL: &str =
     "select state, sent, cancelled, too_late from flyball.cancel_batch($1, $2, $3, $4)";
 
-// The chosen batches with the counts of their messages: some probes of indexes for each message. The
-// limits keep a planner from reading the whole of a table in place of a probe.
+// The chosen batches with the counts of their messages: some probes of indexes for each message.
+// The limits keep a planner from reading the whole of a table in place of a probe.
 macro_rules! batches {
     ($($chosen:tt)*) => {
         concat!(
@@ -40,7 +40,7 @@ macro_rules! batches {
 with ",
             $($chosen)*,
             ",
-mine as materialized (
+members as materialized (
     select b.id as batch_id, m.job_id, w.waits is true as waits,
         case when m.cancelled or n.state = 'failed' and n.reason = 'cancelled' then 'cancelled'
             when w.waits then 'waiting' else n.state end as state
@@ -63,7 +63,7 @@ mine as materialized (
 counted as materialized (
     select s.batch_id, jsonb_object_agg(s.state, s.jobs) as counts, max(s.last_waiting) as last_waiting
     from (
-        select batch_id, state, count(*) as jobs, max(job_id) filter (where waits) as last_waiting from mine group by 1, 2
+        select batch_id, state, count(*) as jobs, max(job_id) filter (where waits) as last_waiting from members group by 1, 2
     ) s
     group by 1
 )
@@ -277,7 +277,8 @@ impl Batches {
         })
     }
 
-    /// Enqueues the messages of a batch that are not enqueued yet, if it is neither paused nor cancelled.
+    /// Enqueues the messages of a batch that are not enqueued yet, if it is neither paused nor
+    /// cancelled.
     pub async fn expand(&self, id: i64) -> Result<(), Error> {
         sqlx::query(EXPAND)
             .bind(id)

@@ -10,8 +10,8 @@ use crate::jobs::{Error, Queue};
 /// The most pending messages of a tenant that are counted.
 pub const PENDING_COUNTED_MAX: i64 = 20_000;
 
-// Tenants are found by their pending messages, at once; by the ends of earlier ones; and by limits of
-// their own. Each source is a primary key, read from a position on.
+// Tenants are found by their pending messages, at once; by the ends of earlier ones; and by limits
+// of their own. Each source is a primary key, read from a position on.
 const TENANTS: &str = "
 with recursive sending as (
     (select p.tenant from flyball.pending p

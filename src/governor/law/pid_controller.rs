@@ -182,8 +182,8 @@ impl PidController {
         (x - self.remembered(front, now)).max(0.0)
     }
 
-    /// Learns the newest sample of an earlier tick, and takes the lag, the background and the cost of
-    /// the model over.
+    /// Learns the newest sample of an earlier tick, and takes the lag, the background and the cost
+    /// of the model over.
     pub(super) fn learn_load(&mut self, front: &mut LagFilter, hint_s: f64, history: &History) {
         let Some(sample) = self.pending.take() else {
             return;
@@ -197,14 +197,14 @@ impl PidController {
         }
     }
 
-    /// Keeps a sample, from which the model learns after the decision on it: that decision depends on
-    /// the sample alone.
+    /// Keeps a sample, from which the model learns after the decision on it: that decision depends
+    /// on the sample alone.
     pub(super) fn learn_later(&mut self, sample: LoadSample) {
         self.pending = Some(sample);
     }
 
-    /// Returns true if the mean error of the last minutes contradicts a model that wants to move the
-    /// log rate by `step`: by more than the noise of that mean.
+    /// Returns true if the mean error of the last minutes contradicts a model that wants to move
+    /// the log rate by `step`: by more than the noise of that mean.
     fn is_refuted(&self, step: f64, front: &LagFilter) -> bool {
         let published = self.model.noise(front.gap_s).map_or(0.0, |noise| noise.0);
         let apart_s = front.gap_s.max(2.0 * front.tau_s);

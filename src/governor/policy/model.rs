@@ -83,8 +83,8 @@ impl SignalPolicy {
 }
 
 impl SignalPolicy {
-    /// Returns true if a model of the load sets the rate: of an average of work on a resource, not of
-    /// a queue, which adds up what was let through.
+    /// Returns true if a model of the load sets the rate: of an average of work on a resource, not
+    /// of a queue, which adds up what was let through.
     pub fn has_model(&self, law: &ControllerTuning) -> bool {
         let is_queue = matches!(self.source, SignalSource::Depth | SignalSource::Age);
         self.kind == SignalKind::Load && law.model && law.observer && !is_queue

@@ -50,8 +50,8 @@ pub struct SentMessage {
     /// The status: `queued` for its pool, `held` while it waits for the limits of its tenant,
     /// `scheduled`, or `duplicate` if another message holds the unique key.
     pub status: String,
-    /// The earliest time at which the limits let a held one go. What was sent within the last minute
-    /// can delay it further, and Postgres does not know that.
+    /// The earliest time at which the limits let a held one go. What was sent within the last
+    /// minute can delay it further, and Postgres does not know that.
     pub held_until: Option<Timestamp>,
 }
 

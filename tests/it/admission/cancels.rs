@@ -1,4 +1,5 @@
-//! Large batches are cancelled at random moments: the answer adds up, tells the truth, and is the end.
+//! Large batches are cancelled at random moments: the answer adds up, tells the truth, and is the
+//! end.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -43,8 +44,8 @@ struct Cancelled {
     answered_ms: u64,
 }
 
-/// Sends and cancels batches; returns the longest time from an answer to a message that began later,
-/// in milliseconds.
+/// Sends and cancels batches; returns the longest time from an answer to a message that began
+/// later, in milliseconds.
 async fn cancel_all(rounds: usize) -> u64 {
     let fixture = AdmissionFixture::new(false).await;
     // A few batches a second, so that messages of each are everywhere when it is cancelled.

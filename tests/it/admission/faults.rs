@@ -1,7 +1,8 @@
-//! Redis and Postgres fail while tenants send: nothing is lost or delivered twice, and no tenant gets
-//! more than its limits.
+//! Redis and Postgres fail while tenants send: nothing is lost or delivered twice, and no tenant
+//! gets more than its limits.
 //!
-//! The short forms run with `make test`. `make soak` runs the long one for `FLYBALL_SOAK_S` seconds.
+//! The short forms run with `make test`. `make soak` runs the long one for `FLYBALL_SOAK_S`
+//! seconds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +22,8 @@ use crate::support::process::postmaster;
 const LIMITS: (u32, u32) = (16, 10);
 const SPAN_S: u32 = 2;
 
-/// Tenants that send nothing, each with limits of its own, which are restored before those of `zulu`.
+/// Tenants that send nothing, each with limits of its own, which are restored before those of
+/// `zulu`.
 const SILENT: usize = 150;
 
 /// A fault in the middle of the messages.
@@ -73,7 +75,7 @@ async fn soak_messages_are_accounted_for_while_redis_and_postgres_fail() {
     storm(&all, soak()).await;
 }
 
-/// What the senders were promised.
+/// The promises that the senders were given.
 #[derive(Default)]
 struct Promised {
     ids: Mutex<BTreeSet<i64>>,
@@ -263,8 +265,8 @@ async fn assert_limits_are(fixture: &AdmissionFixture, tenant: &str) {
     assert_eq!(found, wanted.map(Some), "{name}");
 }
 
-/// Checks that by no time more messages came than the windows since the beginning let through, and one
-/// limit more for each time that Redis forgot them.
+/// Checks that by no time more messages came than the windows since the beginning let through, and
+/// one limit more for each time that Redis forgot them.
 fn assert_no_more_came_than_granted(
     fixture: &AdmissionFixture,
     of: &[Module],

@@ -190,7 +190,8 @@ impl AdmissionFixture {
         self.urls.lock().unwrap().clear();
     }
 
-    /// Sets the limits of a tenant and of each of its modules; messages within any `span_s` seconds.
+    /// Sets the limits of a tenant and of each of its modules; messages within any `span_s`
+    /// seconds.
     pub async fn limit(&self, tenant: &str, (per_tenant, per_module): (u32, u32), span_s: u32) {
         let windows = format!("{per_tenant}/{span_s}");
         let key_windows = format!("{per_module}/{span_s}");
@@ -268,8 +269,8 @@ impl AdmissionFixture {
     }
 
     /// Waits until every job has ended, and checks that each message was delivered: those of `ids`
-    /// and `others` whose ids were not told are all there are, none is lost, none came twice, and none
-    /// counts as pending any more.
+    /// and `others` whose ids were not told are all there are, none is lost, none came twice, and
+    /// none counts as pending any more.
     pub async fn assert_each_is_delivered_once(&self, ids: &BTreeSet<i64>, others: usize) {
         let db = self.process.pool();
         let last = Mutex::new(None);

@@ -1,5 +1,5 @@
-//! A process is killed between the admission of messages and their pool: each is in one lane, and is
-//! delivered once.
+//! A process is killed between the admission of messages and their pool: each is in one lane, and
+//! is delivered once.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! A module with a defect sends to all its users in a loop: the provider sees no more than the limits,
-//! the others do not wait for it, and each message is delivered.
+//! A module with a defect sends to all its users in a loop: the provider sees no more than the
+//! limits, the others do not wait for it, and each message is delivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -120,8 +120,8 @@ struct Sent {
     at_ms: u64,
 }
 
-/// Lets each of these modules send at least `count` messages at this pace, and go on until the loop is
-/// over. The first recipient is the `first`.
+/// Lets each of these modules send at least `count` messages at this pace, and go on until the loop
+/// is over. The first recipient is the `first`.
 async fn send_all(
     fixture: &AdmissionFixture,
     modules: &[Module],
@@ -145,7 +145,8 @@ async fn send_all(
     futures_util::future::join_all(modules.iter().map(|by| send(*by))).await
 }
 
-/// Sends to all users by every entry point; returns the ids of the messages, without those in batches.
+/// Sends to all users by every entry point; returns the ids of the messages, without those in
+/// batches.
 async fn send_in_a_loop(
     fixture: Arc<AdmissionFixture>,
     by: Module,
@@ -251,9 +252,9 @@ async fn watch(
     }
 }
 
-/// Checks that the n-th message came after the n-th grant, and that the provider saw no more than the
-/// limit in any span that is shorter by the longest way from a grant to the provider. Returns the most
-/// in a whole span.
+/// Checks that the n-th message came after the n-th grant, and that the provider saw no more than
+/// the limit in any span that is shorter by the longest way from a grant to the provider. Returns
+/// the most in a whole span.
 fn assert_none_came_without_a_grant(
     arrivals: &[i64],
     grants: &Grants,

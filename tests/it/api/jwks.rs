@@ -1,5 +1,5 @@
-//! The keys of an issuer on a clock of the test's own: rotation, and an issuer that is slow, large or
-//! down.
+//! The keys of an issuer on a clock of the test's own: rotation, and an issuer that is slow, large
+//! or down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -148,7 +148,8 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
                     .unwrap(),
             );
         }
-        // Real time: looks for new jobs reach back two seconds; a longer transaction is the subject.
+        // Real time: looks for new jobs reach back two seconds; a longer transaction is the
+        // subject.
         tokio::time::sleep(open_for).await;
         open.commit().await.unwrap();
         let committed = Instant::now();

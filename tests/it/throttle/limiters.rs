@@ -303,8 +303,8 @@ async fn of_the_usual_limiters_nine_tenths_are_used_after_a_minute() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// A bucket without a burst refuses each request that comes a millisecond early, and so each one after
-/// a job that began late, unless it is spaced from that begin.
+/// A bucket without a burst refuses each request that comes a millisecond early, and so each one
+/// after a job that began late, unless it is spaced from that begin.
 #[tokio::test]
 async fn a_bucket_without_a_burst_is_used_although_workers_are_late() {
     for mean_ms in [1.0, 3.0, 6.0] {

@@ -191,6 +191,27 @@ impl AdmissionServer {
     }
 }
 
+/// Checks the body of an answer that refuses a message because the queue of its tenant is full.
+pub(super) async fn assert_body_of_a_full_queue(full: Response) {
+    let body: Value = full.json().await.unwrap();
+    assert_eq!(
+        (
+            &body["type"],
+            &body["status"],
+            &body["detail"],
+            &body["code"]
+        ),
+        (
+            &json!("https://api.septemcore.com/problems/queue-full"),
+            &json!(503),
+            &json!(
+                "Notification queue is at capacity. Retry after existing notifications are processed."
+            ),
+            &json!("QUEUE_FULL")
+        )
+    );
+}
+
 pub(super) fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     response
         .headers()
@@ -474,23 +495,7 @@ async fn a_full_queue_refuses_exactly_the_next_and_concerns_one_tenant() {
 
     assert_eq!(full.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(header(&full, "retry-after"), "300", "nothing has drained");
-    let body: Value = full.json().await.unwrap();
-    assert_eq!(
-        (
-            &body["type"],
-            &body["status"],
-            &body["detail"],
-            &body["code"]
-        ),
-        (
-            &json!("https://api.septemcore.com/problems/queue-full"),
-            &json!(503),
-            &json!(
-                "Notification queue is at capacity. Retry after existing notifications are processed."
-            ),
-            &json!("QUEUE_FULL")
-        )
-    );
+    assert_body_of_a_full_queue(full).await;
     assert_eq!(
         served.send("shop", &message(11)).await.status(),
         StatusCode::SERVICE_UNAVAILABLE

@@ -2,7 +2,6 @@
 
 use flyball::throttle::admission::TenantLimits;
 use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
 
 use super::admission::*;
 use crate::support::eventually;
@@ -114,23 +113,7 @@ async fn ten_thousand_messages_may_be_pending_and_the_next_is_refused() {
     let retry_after: u64 = header(&full, "retry-after").parse().unwrap();
     assert!((1..=300).contains(&retry_after));
     assert_eq!(limits_of(&full), ["100", "98", "50", "0", "1744714200"]);
-    let body: Value = full.json().await.unwrap();
-    assert_eq!(
-        (
-            &body["type"],
-            &body["status"],
-            &body["detail"],
-            &body["code"]
-        ),
-        (
-            &json!("https://api.septemcore.com/problems/queue-full"),
-            &json!(503),
-            &json!(
-                "Notification queue is at capacity. Retry after existing notifications are processed."
-            ),
-            &json!("QUEUE_FULL")
-        )
-    );
+    assert_body_of_a_full_queue(full).await;
     assert_eq!(served.send_by_sql("web", 1).await, Err("53400".to_owned()));
     let elsewhere = served.send("else", &message(0)).await;
     assert_eq!(elsewhere.status(), StatusCode::ACCEPTED);

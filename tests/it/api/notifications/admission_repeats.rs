@@ -87,11 +87,8 @@ async fn fifty_requests_at_once_over_the_limit_are_one_message() {
         let served = admission_server(limits(1)).await;
         served.admitted("web", 0..1).await;
         let body = message(1);
-        let headers: Vec<(&str, &str)> = key
-            .map(|key| ("idempotency-key", key))
-            .into_iter()
-            .collect();
-        let all = (0..50).map(|_| served.send_with("web", &body, &headers));
+        let headers = key.map(|key| ("idempotency-key", key));
+        let all = (0..50).map(|_| served.send_with("web", &body, headers.as_slice()));
         let answers = futures_util::future::join_all(all).await;
         let mut ids = Vec::new();
         for answer in answers {
@@ -120,11 +117,8 @@ async fn a_client_that_comes_back_when_it_was_told_to_has_sent_one_message() {
         let served = admission_server(limits(1)).await;
         served.admitted("web", 0..1).await;
         let body = message(1);
-        let headers: Vec<(&str, &str)> = key
-            .map(|key| ("idempotency-key", key))
-            .into_iter()
-            .collect();
-        let first = served.send_with("web", &body, &headers).await;
+        let headers = key.map(|key| ("idempotency-key", key));
+        let first = served.send_with("web", &body, headers.as_slice()).await;
         assert_eq!(first.status(), StatusCode::TOO_MANY_REQUESTS);
         let wait: i64 = header(&first, "retry-after").parse().unwrap();
         let id = first.json::<Value>().await.unwrap()["notificationId"].clone();
@@ -132,7 +126,7 @@ async fn a_client_that_comes_back_when_it_was_told_to_has_sent_one_message() {
         served.pass(wait);
         let worker = served.deliver(2).await;
 
-        let again = served.send_with("web", &body, &headers).await;
+        let again = served.send_with("web", &body, headers.as_slice()).await;
 
         assert_eq!(again.status(), StatusCode::OK, "{key:?}");
         assert_eq!(header(&again, "idempotent-replayed"), "true");
@@ -146,7 +140,7 @@ async fn a_client_that_comes_back_when_it_was_told_to_has_sent_one_message() {
         );
         // With a key it stays that message; without one an equal body is now another.
         served.pass(60);
-        let third = served.send_with("web", &body, &headers).await;
+        let third = served.send_with("web", &body, headers.as_slice()).await;
         let expected = if key.is_some() { 200 } else { 202 };
         assert_eq!(third.status().as_u16(), expected, "{key:?}");
         worker.stop().await;
