@@ -119,11 +119,12 @@ create table flyball.scheduled (
     cost         float8      not null,
     retry        boolean     not null,
     holds_unique boolean     not null default true,
-    -- The promotion group among all jobs that are due at once; set by a trigger.
+    -- The promotion group among all jobs that are due at once; set by a trigger. Below 0 for messages
+    -- that are not planned yet, which no promotion moves.
     turn         smallint    not null default 0
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000, vacuum_truncate = off);
-create index scheduled_due on flyball.scheduled (run_at);
+create index scheduled_due on flyball.scheduled (run_at) where turn >= 0;
 create index scheduled_turn on flyball.scheduled (turn, run_at);
 -- A lane's scheduled jobs, for purging a lane.
 create index scheduled_lane on flyball.scheduled (lane_id, job_id);

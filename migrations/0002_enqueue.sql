@@ -473,6 +473,13 @@ create function flyball.notification_priority(args jsonb) returns int
 language sql immutable parallel safe
 return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when 'low' then 3 else 2 end;
 
+-- Whether a message has a field that the gates of recipients look at. Such a message is not ready when
+-- it is enqueued: it stands in `scheduled` with a turn below 0, where no promotion sees it, until a
+-- planner has taken it through the gates.
+create function flyball.needs_plan(kind text, args jsonb) returns boolean
+language sql immutable parallel safe
+return kind = 'notification' and args ?| array['recipient', 'category', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key'];
+
 -- === One job, all rules ==========================================================================
 
 -- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs.
@@ -603,7 +610,13 @@ begin
             traceparent, extract(epoch from timeout), module, waiting_lane);
     end if;
 
-    if due_at is null or due_at <= now() then
+    if flyball.needs_plan(kind, args) then
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique, turn)
+        values (job_id, greatest(due_at, now()), target_lane, priority, cost, false, unique_key is not null and unique_for is null, -1);
+        if due_at is null or due_at <= now() then
+            perform pg_notify('flyball_plan', '');
+        end if;
+    elsif due_at is null or due_at <= now() then
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
         values (target_lane, priority, job_id, cost, unique_key is not null and unique_for is null);
         -- Producers notify only while a dispatcher sleeps: an active one sees new jobs by their
@@ -691,7 +704,7 @@ begin
             where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
                 and octet_length(args::text) <= 262144
                 and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
-                and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = '')
+                and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = '' and not flyball.needs_plan(kind, args))
                 and not flyball.is_of_admission(throttle)
                 and octet_length(key) <= 512
                 and priority between 0 and 3
@@ -750,6 +763,9 @@ declare
     owner_tenant  constant text := flyball.tenant_of(owner);
     sender_module constant text := module;
     messages      constant boolean := owner_tenant <> '' and 'notification' = any (kinds);
+    -- The messages that must be planned; null if there are none.
+    unplanned     boolean[] := case when 'notification' = any (kinds) then array(
+        select flyball.needs_plan(g.kind, g.args) from unnest(kinds, args) with ordinality as g(kind, args, n) order by g.n) end;
     -- The lane in which messages of a tenant wait, unless the entry point took their slots.
     waiting_lane  constant bigint := case when messages and not admitted
         then flyball.lane_of(flyball.admission_throttle(owner_tenant), module) end;
@@ -767,6 +783,9 @@ declare
     replacements  boolean[];
     backlogs      jsonb[];
 begin
+    if unplanned is not null and true <> all (unplanned) then
+        unplanned := null;
+    end if;
     if size > 10000 then
         raise exception using errcode = '22023', column = '',
             message = format('enqueue_many: jobs: has %s elements; at most 10000 are allowed', size),
@@ -881,7 +900,7 @@ begin
         where m.ids is not null;
     end if;
 
-    if plain and immediate and untraced and untimed and not messages then
+    if plain and immediate and untraced and untimed and not messages and unplanned is null then
         insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args)
         select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
             unnest(keys), owner_tenant, unnest(args);
@@ -904,23 +923,27 @@ begin
         select g.lane, g.priority, g.id, g.cost, false
         from (
             select unnest(target_lanes) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
-                unnest(run_ats) as run_at, unnest(unique_keys) as unique_key
+                unnest(run_ats) as run_at, unnest(unique_keys) as unique_key, unnest(unplanned) as unplanned
         ) as g
-        where g.unique_key is null and (g.run_at is null or g.run_at <= now());
+        where g.unique_key is null and (g.run_at is null or g.run_at <= now()) and g.unplanned is not true;
     end if;
 
-    if not immediate then
-        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
-        select g.id, g.run_at, g.lane, g.priority, g.cost, false, false
-        from unnest(ids, run_ats, target_lanes, priorities, costs, unique_keys) as g(id, run_at, lane, priority, cost, unique_key)
-        where g.unique_key is null and g.run_at > now();
+    if not immediate or unplanned is not null then
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique, turn)
+        select g.id, greatest(g.run_at, now()), g.lane, g.priority, g.cost, false, false, case when g.unplanned then -1 else 0 end
+        from unnest(ids, run_ats, target_lanes, priorities, costs, unique_keys, unplanned)
+            as g(id, run_at, lane, priority, cost, unique_key, unplanned)
+        where g.unique_key is null and (g.run_at > now() or g.unplanned);
+    end if;
+    if unplanned is not null then
+        perform pg_notify('flyball_plan', '');
     end if;
 
     if not all_behind and coalesce((select d.asleep from flyball.wakeup d), true) then
         -- No lane is named if several got jobs.
         perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
-        from unnest(target_lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)
-        where g.unique_key is null and (g.run_at is null or g.run_at <= now())
+        from unnest(target_lanes, run_ats, unique_keys, unplanned) as g(lane, run_at, unique_key, unplanned)
+        where g.unique_key is null and (g.run_at is null or g.run_at <= now()) and g.unplanned is not true
         having count(*) > 0;
     end if;
 

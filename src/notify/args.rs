@@ -9,9 +9,10 @@ use crate::input::{Issue, Reader};
 use crate::jobs::OnAmbiguous;
 use crate::outbound::template;
 use crate::providers::{Channel, Message, Recipient};
+use crate::recipient::fields::{GateFields, USUAL_CATEGORY};
 
 /// The fields of the arguments.
-pub const FIELDS: [&str; 14] = [
+pub const FIELDS: [&str; 20] = [
     "channel",
     "to",
     "from",
@@ -26,6 +27,12 @@ pub const FIELDS: [&str; 14] = [
     "extra",
     "valid_for_s",
     "on_ambiguous",
+    "recipient",
+    "template_id",
+    "actor",
+    "digest",
+    "at_most",
+    "dedup_key",
 ];
 
 /// Values of `priority`, each with the priority of the job.
@@ -33,9 +40,6 @@ pub const PRIORITIES: [(&str, i32); 4] = [("critical", 0), ("high", 1), ("normal
 
 /// The job priority of a message without a `priority`: `normal`.
 pub const USUAL_PRIORITY: i32 = 2;
-
-/// The category of a message without one.
-const USUAL_CATEGORY: &str = "transactional";
 
 /// Longest recipient, in bytes.
 pub(crate) const TO_BYTES: usize = 2048;
@@ -76,8 +80,8 @@ pub struct Texts {
 #[derive(Clone, PartialEq)]
 pub struct NotificationArgs {
     pub channel: Channel,
-    /// The recipient.
-    pub to: Recipient,
+    /// The address; `None` if the profile of the recipient has it.
+    pub to: Option<Recipient>,
     /// The sender, if not the account's own.
     pub from: Option<String>,
     /// The texts, or their templates if there is `data`.
@@ -94,6 +98,10 @@ pub struct NotificationArgs {
     pub valid_for: Option<Duration>,
     /// The treatment of an attempt that got no answer.
     pub on_ambiguous: Option<OnAmbiguous>,
+    /// The fields that only the gates look at.
+    pub gates: GateFields,
+    /// True if the message goes through all gates.
+    pub is_gated: bool,
 }
 
 impl NotificationArgs {
@@ -134,11 +142,17 @@ impl NotificationArgs {
     }
 
     /// Builds the message for drivers.
-    pub fn message(&self, id: String, texts: Texts, expires_at_s: Option<i64>) -> Message {
+    pub fn message(
+        &self,
+        id: String,
+        to: Recipient,
+        texts: Texts,
+        expires_at_s: Option<i64>,
+    ) -> Message {
         Message {
             id,
             channel: self.channel,
-            to: self.to.clone(),
+            to,
             from: self.from.clone(),
             subject: texts.subject,
             body: texts.body,
@@ -155,7 +169,8 @@ struct NotificationReader<'a>(Reader<'a>);
 impl NotificationReader<'_> {
     fn read(mut self) -> Option<NotificationArgs> {
         let channel = self.channel();
-        let to = self.recipient(channel);
+        let gates = GateFields::read(&mut self.0);
+        let to = self.recipient(channel, &gates);
         let (texts, data) = self.content(channel);
         self.0.choice("priority", &PRIORITIES);
         let from = self.0.text("from", 1..=FROM_BYTES);
@@ -166,9 +181,10 @@ impl NotificationReader<'_> {
             .0
             .number("valid_for_s", 1.0..=VALID_FOR_MAX_S, " seconds");
         let on_ambiguous = self.0.choice("on_ambiguous", &ON_AMBIGUOUS);
+        let is_gated = category.is_some() || gates != GateFields::default();
         Some(NotificationArgs {
             channel: channel?,
-            to: to?,
+            to,
             from,
             texts,
             data,
@@ -177,6 +193,8 @@ impl NotificationReader<'_> {
             extra,
             valid_for: valid_for.map(Duration::from_secs_f64),
             on_ambiguous,
+            gates,
+            is_gated,
         })
     }
 
@@ -189,8 +207,8 @@ impl NotificationReader<'_> {
     }
 
     /// Reads the one recipient, whose form depends on the channel.
-    fn recipient(&mut self, channel: Option<Channel>) -> Option<Recipient> {
-        if self.0.get("to").is_none() {
+    fn recipient(&mut self, channel: Option<Channel>, gates: &GateFields) -> Option<Recipient> {
+        if self.0.get("to").is_none() && gates.recipient.is_none() {
             self.0.missing("to", "the recipient of the message");
         }
         let to = self.0.text("to", 1..=TO_BYTES)?;

@@ -5,7 +5,6 @@
 //! numbers. For the spellings that SQL can read, `flyball.normal_recipient` and
 //! `flyball.mask_recipient` give the same results.
 
-use aws_lc_rs::digest;
 use serde_json::Value;
 
 use crate::providers::{Channel, Recipient};
@@ -18,14 +17,6 @@ const MASK: &str = "***";
 
 /// Arguments of a message that may hold its recipient's private data: a code, a name, a debt.
 const CONTENTS: [&str; 6] = ["subject", "body", "html", "template", "data", "extra"];
-
-/// Returns the unkeyed digest of a normalized recipient.
-pub fn digest(channel: Channel, identity: &str) -> Vec<u8> {
-    let text = format!("{}\u{1f}{identity}", channel.as_str());
-    digest::digest(&digest::SHA256, text.as_bytes())
-        .as_ref()
-        .to_vec()
-}
 
 /// Masks a recipient for people: `a***@e***.com`, `+1555***00`.
 pub fn mask(recipient: &Recipient) -> String {
@@ -127,7 +118,7 @@ mod tests {
 
     fn known(channel: Channel, text: &str) -> Vec<u8> {
         let recipient = Recipient::parse(channel, text).unwrap();
-        digest(channel, recipient.identity())
+        crate::recipient::address::suppression_digest(channel, recipient.identity())
     }
 
     #[test]

@@ -61,6 +61,14 @@ impl fmt::Debug for RecipientKey {
     }
 }
 
+/// Returns the digest by which suppressions are found, without the key that Postgres adds.
+pub fn suppression_digest(channel: Channel, identity: &str) -> Vec<u8> {
+    let text = format!("{}\u{1f}{identity}", channel.as_str());
+    aws_lc_rs::digest::digest(&SHA256, text.as_bytes())
+        .as_ref()
+        .to_vec()
+}
+
 /// Returns the first bytes of the SHA-256 of texts.
 fn hash(parts: &[&str]) -> [u8; KEY_BYTES] {
     let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();

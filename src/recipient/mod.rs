@@ -10,6 +10,7 @@ pub mod caps;
 pub mod dedup;
 pub mod digest;
 pub mod explain;
+pub mod fields;
 pub mod gate;
 pub mod gates;
 pub mod preferences;

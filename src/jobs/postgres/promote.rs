@@ -60,7 +60,7 @@ pub(super) const PROMOTE: &str = concat!(
     "
 with due as (
     select ctid from flyball.scheduled
-    where run_at <= now()
+    where run_at <= now() and turn >= 0
     order by run_at
     limit 1000
     for update skip locked

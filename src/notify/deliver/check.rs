@@ -10,7 +10,11 @@ pub(super) fn refused_by_all(
     notification: &NotificationArgs,
     drivers: &[Box<dyn Driver>],
 ) -> Vec<Issue> {
-    let message = notification.message(String::new(), notification.texts.clone(), None);
+    // The address of a profile is known at the attempt.
+    let Some(to) = notification.to.clone() else {
+        return Vec::new();
+    };
+    let message = notification.message(String::new(), to, notification.texts.clone(), None);
     let is_text = |issue: &Issue| ["/body", "/subject", "/html"].contains(&issue.pointer.as_str());
     let mut first = None;
     for driver in drivers {

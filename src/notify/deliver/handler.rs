@@ -64,10 +64,15 @@ impl NotificationHandler {
             .ok_or_else(|| {
                 dead(self.nowhere(notification.channel, notification.provider.as_deref()))
             })?;
+        let Some(to) = notification.to.clone() else {
+            return Err(dead(
+                "the recipient has no address on this channel".to_owned(),
+            ));
+        };
         let request = BeginRequest {
             job_id: job.id,
             channel: notification.channel,
-            recipient: notification.to.clone(),
+            recipient: to.clone(),
         };
         let begun = means
             .deliveries
@@ -102,6 +107,7 @@ impl NotificationHandler {
             job,
             context,
             notification: &notification,
+            to,
             carrier,
             means,
             policy,

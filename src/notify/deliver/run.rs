@@ -9,7 +9,7 @@ use crate::jobs::{Context, Job, OnAmbiguous, Outcome};
 use crate::notify::args::NotificationArgs;
 use crate::notify::{Attempt, DeliveryState, DeliveryUpdate, RecipientResult};
 use crate::providers::pool::AccountLease;
-use crate::providers::{ProviderResponse, now_s};
+use crate::providers::{ProviderResponse, Recipient, now_s};
 
 /// Interval between attempts to record a delivery.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
@@ -24,6 +24,8 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) job: &'a Job,
     pub(super) context: &'a Context,
     pub(super) notification: &'a NotificationArgs,
+    /// The address, of the message or of the recipient's profile.
+    pub(super) to: Recipient,
     pub(super) carrier: &'a PoolHandle,
     pub(super) means: &'a DeliveryServices,
     /// The treatment of an attempt whose outcome is unknown.
@@ -175,7 +177,7 @@ impl DeliveryRun<'_> {
             account: held.map(|held| self.account(held)),
             state,
             provider_id: None,
-            recipient: self.notification.to.clone(),
+            recipient: self.to.clone(),
             category: self.notification.category.clone(),
             attempts: std::mem::take(&mut self.attempts),
             suppress: None,

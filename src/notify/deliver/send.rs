@@ -34,9 +34,12 @@ const UNABLE_DELAY: Duration = Duration::from_secs(2);
 impl DeliveryRun<'_> {
     /// Tries one account after the other until one takes the message or none is left for now.
     pub(super) async fn send(&mut self, texts: Texts) -> Result<Outcome, Outcome> {
-        let message =
-            self.notification
-                .message(format!("job_{}", self.job.id), texts, Some(self.deadline_s));
+        let message = self.notification.message(
+            format!("job_{}", self.job.id),
+            self.to.clone(),
+            texts,
+            Some(self.deadline_s),
+        );
         let accounts = self.carrier.accounts.clone();
         let mut not = Vec::new();
         let mut failures = 0;

@@ -6,8 +6,9 @@ use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use crate::jobs::Error;
-use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState, recipient};
+use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState};
 use crate::postgres::Db;
+use crate::recipient::address::suppression_digest;
 
 /// Time that the first message for a rested recipient has before another one goes first, in
 /// seconds.
@@ -76,7 +77,7 @@ pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begu
     let channels: Vec<&str> = requests.iter().map(|one| one.channel.as_str()).collect();
     let digests: Vec<Vec<u8>> = requests
         .iter()
-        .map(|one| recipient::digest(one.channel, one.recipient.identity()))
+        .map(|one| suppression_digest(one.channel, one.recipient.identity()))
         .collect();
     let statement = sqlx::query(BEGIN)
         .bind(ids)

@@ -4,10 +4,11 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::text::line;
 use crate::jobs::Error;
+use crate::notify::EventReport;
 use crate::notify::record::Fresh;
-use crate::notify::{EventReport, recipient};
 use crate::postgres::Db;
 use crate::providers::{ProviderEvent, Recipient};
+use crate::recipient::address::suppression_digest;
 
 /// Most events of one statement.
 const MAX_STATEMENT_EVENTS: usize = 2_000;
@@ -157,7 +158,7 @@ async fn write(
             .recipient
             .as_deref()
             .and_then(|to| Recipient::reported(notice.channel, to));
-        recipient.map(|to| recipient::digest(notice.channel, to.identity()))
+        recipient.map(|to| suppression_digest(notice.channel, to.identity()))
     };
     let statement = sqlx::query_as(RECORD_EVENTS)
         .bind(column(events, |(notice, _)| notice.pool.as_str()))

@@ -9,6 +9,7 @@ use crate::jobs::Error;
 use crate::notify::record::NO_ACCOUNT;
 use crate::notify::{Attempt, DeliveryUpdate, RecipientResult, recipient};
 use crate::postgres::Db;
+use crate::recipient::address::suppression_digest;
 
 /// Most attempts of one record that are stored, the same as in a whole row.
 const MAX_ATTEMPTS_KEPT: usize = 50;
@@ -124,7 +125,7 @@ pub(super) async fn record(db: &Db, written: &[DeliveryUpdate]) -> Result<Vec<()
                 .map(line)
         }))
         .bind(column(written, |one| {
-            recipient::digest(one.channel, one.recipient.identity())
+            suppression_digest(one.channel, one.recipient.identity())
         }))
         .bind(column(written, |one| recipient::mask(&one.recipient)))
         .bind(column(written, |one| one.category.as_str()))
@@ -157,7 +158,7 @@ async fn rest(db: &Db, written: &[DeliveryUpdate]) -> Result<(), Error> {
             let failures = i32::try_from(failures).unwrap_or(i32::MAX);
             Some((
                 one.channel.as_str(),
-                recipient::digest(one.channel, one.recipient.identity()),
+                suppression_digest(one.channel, one.recipient.identity()),
                 failures,
                 rest.as_secs_f64(),
             ))
@@ -182,7 +183,7 @@ async fn rest(db: &Db, written: &[DeliveryUpdate]) -> Result<(), Error> {
         sqlx::query(REST_NO_MORE)
             .bind(column(&able, |one| one.channel.as_str()))
             .bind(column(&able, |one| {
-                recipient::digest(one.channel, one.recipient.identity())
+                suppression_digest(one.channel, one.recipient.identity())
             }))
             .execute(db)
             .await?;

@@ -8,6 +8,7 @@ use super::Deliveries;
 use crate::jobs::{Attribution, Error};
 use crate::notify::{Suppression, recipient};
 use crate::providers::{Channel, Recipient};
+use crate::recipient::address::suppression_digest;
 
 pub(super) const FIND: &str = "
 select channel, encode(recipient_digest, 'hex') as digest, reason, pool, account, created_at
@@ -28,7 +29,7 @@ pub(super) const UNSUPPRESS: &str = "select flyball.unsuppress_known($1, $2, $3,
 impl Deliveries {
     /// Returns a recipient's suppression; `None` if it is not suppressed.
     pub async fn suppression(&self, recipient: &Recipient) -> Result<Option<Suppression>, Error> {
-        let digest = recipient::digest(recipient.channel(), recipient.identity());
+        let digest = suppression_digest(recipient.channel(), recipient.identity());
         let row = sqlx::query(FIND)
             .bind(recipient.channel().as_str())
             .bind(digest)
@@ -87,7 +88,10 @@ impl Deliveries {
     ) -> Result<bool, Error> {
         let statement = sqlx::query_scalar(statement)
             .bind(recipient.channel().as_str())
-            .bind(recipient::digest(recipient.channel(), recipient.identity()))
+            .bind(suppression_digest(
+                recipient.channel(),
+                recipient.identity(),
+            ))
             .bind(recipient::mask(recipient))
             .bind(&signed.why)
             .bind(signed.line());

@@ -51,12 +51,16 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "outbound",
             "postgres",
             "providers",
+            "recipient",
             "service",
             "throttle",
         ],
     ),
     ("admission", &["jobs", "throttle"]),
-    ("recipient", &["cron", "input", "providers"]),
+    (
+        "recipient",
+        &["cron", "input", "jobs", "postgres", "providers", "service"],
+    ),
     ("calibrate", &["control", "governor", "signals", "throttle"]),
     ("replay", &["control", "governor", "plot", "signals"]),
     (

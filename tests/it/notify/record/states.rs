@@ -3,6 +3,7 @@
 use flyball::jobs::NewJob;
 use flyball::notify::{BeginRequest, DeliveryState, DeliveryUpdate, recipient};
 use flyball::providers::{Channel, EventKind};
+use flyball::recipient::address::suppression_digest;
 use futures_util::future::join_all;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
@@ -80,7 +81,7 @@ async fn a_message_is_queued_then_what_was_written_down() {
             "a***@e***.com",
             keyed(
                 &database,
-                recipient::digest(Channel::Email, "ada@example.com")
+                suppression_digest(Channel::Email, "ada@example.com")
             )
             .await
         )

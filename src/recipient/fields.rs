@@ -1,0 +1,157 @@
+//! The fields of a message that the gates look at.
+
+use serde_json::{Map, Value};
+
+use super::caps::{CapRule, FORM};
+use crate::input::{Issue, Reader};
+use crate::providers::Channel;
+
+/// The fields of a message that only the gates look at. A message with any of these, or with a
+/// category, goes through all gates; the SQL function `flyball.needs_plan` has the same list.
+pub const GATE_FIELDS: [&str; 6] = [
+    "recipient",
+    "template_id",
+    "actor",
+    "digest",
+    "at_most",
+    "dedup_key",
+];
+
+/// The category of a message without one.
+pub const USUAL_CATEGORY: &str = "transactional";
+
+/// The longest of these fields, in bytes.
+pub const GATE_FIELD_BYTES: usize = 128;
+
+/// The longest cap, in bytes.
+const CAP_BYTES: usize = 32;
+
+/// The name of the sender's own cap.
+const AT_MOST: &str = "at_most";
+
+/// The fields of one message.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GateFields {
+    /// The id of the recipient, by which its profile is found.
+    pub recipient: Option<String>,
+    /// The name of the template, for preferences, dedup and digests.
+    pub template_id: Option<String>,
+    /// The person or thing whose doing the message reports.
+    pub actor: Option<String>,
+    /// The type of digest that collects the message.
+    pub digest: Option<String>,
+    /// The sender's own cap for messages of this template to this recipient.
+    pub at_most: Option<CapRule>,
+    /// The key that says which messages are the same, in place of the content.
+    pub dedup_key: Option<String>,
+}
+
+impl GateFields {
+    /// Takes the fields from the arguments of a message.
+    pub fn read(fields: &mut Reader<'_>) -> Self {
+        let mut text = |name: &str| fields.text(name, 1..=GATE_FIELD_BYTES);
+        let mut read = Self {
+            recipient: text("recipient"),
+            template_id: text("template_id"),
+            actor: text("actor"),
+            digest: text("digest"),
+            at_most: None,
+            dedup_key: text("dedup_key"),
+        };
+        if let Some(cap) = fields.text(AT_MOST, 1..=CAP_BYTES) {
+            read.at_most = CapRule::parse(AT_MOST, &cap);
+            if read.at_most.is_none() {
+                fields.refuse(AT_MOST, FORM, &Value::from(cap));
+            } else if read.template_id.is_none() {
+                fields.missing("template_id", "the template to which at_most applies");
+            }
+        }
+        read
+    }
+}
+
+/// A message as the gates read it from the arguments of its job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedArgs {
+    pub channel: Channel,
+    /// The address, unparsed; `None` if the profile has it.
+    pub to: Option<String>,
+    pub category: String,
+    pub valid_for_s: Option<f64>,
+    pub data: Value,
+    pub fields: GateFields,
+}
+
+impl GatedArgs {
+    /// Reads what gates look at; anything that is wrong is an issue of the field.
+    pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
+        let mut issues = Vec::new();
+        let names: Vec<&str> = match args {
+            Value::Object(args) => args.keys().map(String::as_str).collect(),
+            _ => Vec::new(),
+        };
+        let read = Reader::of(args, "", &names, &mut issues).and_then(|fields| {
+            let mut fields = fields.null_is_absent().hide_values();
+            let channel = fields.choice("channel", &Channel::WORDS)?;
+            let data = fields.get("data").cloned();
+            Some(Self {
+                channel,
+                to: fields.any_text("to"),
+                category: fields
+                    .any_text("category")
+                    .unwrap_or_else(|| USUAL_CATEGORY.to_owned()),
+                valid_for_s: fields.get("valid_for_s").and_then(Value::as_f64),
+                data: data.unwrap_or_else(|| Value::Object(Map::new())),
+                fields: GateFields::read(&mut fields),
+            })
+        });
+        match read {
+            Some(read) if issues.is_empty() => Ok(read),
+            _ => Err(issues),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_gates_look_at_is_read_from_the_arguments() {
+        let args = json!({
+            "channel": "email", "recipient": "ada", "template_id": "welcome", "at_most": "1 per 24h",
+            "data": {"n": 1}, "category": "marketing", "template": "Hello",
+        });
+        let read = GatedArgs::parse(&args).unwrap();
+        assert_eq!(read.to, None);
+        assert_eq!(read.fields.recipient.as_deref(), Some("ada"));
+        assert_eq!(read.fields.at_most.unwrap().to_string(), "1 per 1d");
+        assert_eq!(
+            (read.category.as_str(), read.data),
+            ("marketing", json!({"n": 1}))
+        );
+    }
+
+    #[test]
+    fn a_cap_of_the_sender_needs_a_template_and_has_the_form_of_a_cap() {
+        let wrong = |more: Value| {
+            let mut args = json!({"channel": "email", "to": "a@b.c"});
+            args.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            let issues = GatedArgs::parse(&args).unwrap_err();
+            issues
+                .into_iter()
+                .map(|issue| issue.pointer)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(wrong(json!({"at_most": "1 per 24h"})), ["/template_id"]);
+        assert_eq!(
+            wrong(json!({"at_most": "often", "template_id": "t"})),
+            ["/at_most"]
+        );
+        assert_eq!(wrong(json!({"actor": ""})), ["/actor"]);
+    }
+}
