@@ -474,8 +474,8 @@ language sql immutable parallel safe
 return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when 'low' then 3 else 2 end;
 
 -- Whether a message has a field that the gates of recipients look at. Such a message is not ready when
--- it is enqueued: it stands in `scheduled` with a turn below 0, where no promotion sees it, until a
--- planner has taken it through the gates.
+-- it is enqueued: it stands in `scheduled` with a turn from -4 to -1, by its priority, where no promotion
+-- sees it, until a planner has taken it through the gates.
 create function flyball.needs_plan(kind text, args jsonb) returns boolean
 language sql immutable parallel safe
 return kind = 'notification' and args ?| array['recipient', 'category', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key'];
@@ -612,7 +612,8 @@ begin
 
     if flyball.needs_plan(kind, args) then
         insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique, turn)
-        values (job_id, greatest(due_at, now()), target_lane, priority, cost, false, unique_key is not null and unique_for is null, -1);
+        values (job_id, greatest(due_at, now()), target_lane, priority, cost, false, unique_key is not null and unique_for is null,
+            priority - 4);
         if due_at is null or due_at <= now() then
             perform pg_notify('flyball_plan', '');
         end if;
@@ -930,7 +931,7 @@ begin
 
     if not immediate or unplanned is not null then
         insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique, turn)
-        select g.id, greatest(g.run_at, now()), g.lane, g.priority, g.cost, false, false, case when g.unplanned then -1 else 0 end
+        select g.id, greatest(g.run_at, now()), g.lane, g.priority, g.cost, false, false, case when g.unplanned then g.priority - 4 else 0 end
         from unnest(ids, run_ats, target_lanes, priorities, costs, unique_keys, unplanned)
             as g(id, run_at, lane, priority, cost, unique_key, unplanned)
         where g.unique_key is null and (g.run_at > now() or g.unplanned);

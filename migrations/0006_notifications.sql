@@ -156,7 +156,8 @@ create table flyball.delivery (
     tenant           text        not null default '',
     provider         text        not null default '',
     account          text,
-    state            text        not null check (state in ('queued', 'sent', 'delivered', 'failed', 'bounced', 'suppressed')),
+    state            text        not null check (state in ('queued', 'sent', 'delivered', 'failed', 'bounced', 'suppressed', 'collected',
+                         'opted_out', 'duplicate', 'capped', 'quiet', 'unreachable')),
     provider_id      text,
     recipient_digest bytea,
     -- The masked form.
@@ -183,8 +184,9 @@ create index delivery_tenant on flyball.delivery (tenant, job_id) where tenant <
 -- Order of the states. A late report of an earlier state changes nothing.
 create function flyball.delivery_rank(state text) returns int
 language sql immutable parallel safe
-return case state when 'queued' then 0 when 'sent' then 1 when 'failed' then 2 when 'suppressed' then 2 when 'delivered' then 3
-    when 'bounced' then 4 else -1 end;
+return case state when 'queued' then 0 when 'sent' then 1 when 'delivered' then 3 when 'bounced' then 4
+    when 'failed' then 2 when 'suppressed' then 2 when 'collected' then 2 when 'opted_out' then 2 when 'duplicate' then 2
+    when 'capped' then 2 when 'quiet' then 2 when 'unreachable' then 2 else -1 end;
 
 -- The last 50 of both lists.
 create function flyball.append_attempts(have jsonb, more jsonb) returns jsonb
@@ -357,6 +359,17 @@ language sql immutable parallel safe
 return make_interval(secs => case when jsonb_typeof(args -> 'valid_for_s') = 'number'
     then greatest(least((args -> 'valid_for_s')::numeric, 316224000), 0.001)::float8 else least(otherwise, 316224000) end);
 
+-- The time until which the gates of its recipient held a message that has no deadline of its own: the
+-- pool's deadline counts from then.
+create function flyball.held_until_of(job_id bigint, args jsonb) returns timestamptz
+language plpgsql stable set enable_seqscan = off as $$
+begin
+    if flyball.needs_plan('notification', args) and jsonb_typeof(args -> 'valid_for_s') is distinct from 'number' then
+        return (select p.until from flyball.message_plan p where p.job_id = held_until_of.job_id);
+    end if;
+    return null;
+end $$;
+
 -- Makes messages dead that were taken out of their queue, because no account was available.
 create function flyball.dead_letter_unsent(pool text, ids bigint[], lanes bigint[], priorities smallint[], attempts smallint[], costs float8[], holders bigint[])
 returns void
@@ -467,7 +480,7 @@ begin
                 cross join lateral (select * from flyball.job where job.id = w.job_id limit 1) j
                 left join lateral (select d.requeued_at from flyball.delivery d where d.job_id = w.job_id limit 1) d on true
                 where j.kind = 'notification'
-                    and greatest(j.created_at, j.run_at, d.requeued_at) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
+                    and greatest(j.created_at, j.run_at, d.requeued_at, flyball.held_until_of(j.id, j.args)) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
                 limit jobs_left
             ),
             removed as (
@@ -516,7 +529,7 @@ begin
             cross join lateral (select * from flyball.job where job.id = w.job_id limit 1) j
             left join lateral (select d.requeued_at from flyball.delivery d where d.job_id = w.job_id limit 1) d on true
             where j.kind = 'notification'
-                and greatest(j.created_at, j.run_at, d.requeued_at) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
+                and greatest(j.created_at, j.run_at, d.requeued_at, flyball.held_until_of(j.id, j.args)) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
             limit jobs_left
         ),
         removed as (

@@ -61,6 +61,7 @@ begin
                 where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = p.job_id limit 1) is null
             and (select 1 from flyball.lease l where l.job_id = p.job_id limit 1) is null
             and (select 1 from flyball.scheduled s where s.job_id = p.job_id limit 1) is null
+            and (select 1 from flyball.digest_item i where i.job_id = p.job_id limit 1) is null
     ),
     deleted as (
         delete from flyball.pending where ctid = any(array(select e.tid from ended e)) returning 1

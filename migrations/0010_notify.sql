@@ -28,7 +28,8 @@ end $$;
 
 -- Sends many messages, at most 10,000, all or none, in the caller's own transaction; returns one
 -- row for each, in order. An element has the fields of a message over HTTP and `pool`, the name of
--- the pool that sends it. The status is `queued` for its pool, `held` while it waits for the limits
+-- the pool that sends it. The status is `queued` for its pool, `planning` while the gates of its
+-- recipient have not seen it, `held` while it waits for the limits
 -- of its tenant, `scheduled`, or `duplicate` for a unique key that another message holds.
 create function flyball.notify_many(messages jsonb)
 returns table (id bigint, status text, held_until timestamptz)
@@ -37,7 +38,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     job_fields constant text[] := array['pool', 'key', 'run_at', 'unique_key'];
     allowed    constant text[] := job_fields || array['channel', 'to', 'from', 'subject', 'body', 'html', 'template', 'data', 'priority',
-        'category', 'provider', 'extra', 'valid_for_s', 'on_ambiguous'];
+        'category', 'provider', 'extra', 'valid_for_s', 'on_ambiguous', 'recipient', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key'];
     one        record;
     name       text;
     field      text;
@@ -78,9 +79,9 @@ begin
             elsif coalesce(one.message ->> 'channel', '') not in ('sms', 'email', 'push', 'chat', 'webhook') then
                 field := 'channel';
                 problem := 'must be sms, email, push, chat or webhook';
-            elsif coalesce(one.message ->> 'to', '') = '' then
+            elsif coalesce(one.message ->> 'to', '') = '' and coalesce(one.message ->> 'recipient', '') = '' then
                 field := 'to';
-                problem := 'must name the recipient';
+                problem := 'must be the address, or recipient the id of a recipient whose profile has it';
             elsif coalesce(one.message ->> 'priority', 'normal') not in ('critical', 'high', 'normal', 'low') then
                 field := 'priority';
                 problem := 'must be critical, high, normal or low';
@@ -106,6 +107,7 @@ begin
     for one in select e.job_id, e.duplicate from flyball.enqueue_many(jobs) as e loop
         id := one.job_id;
         status := case when one.duplicate then 'duplicate'
+            when exists (select from flyball.scheduled h where h.job_id = one.job_id and h.turn < 0 and h.run_at <= now()) then 'planning'
             when exists (select from flyball.scheduled h where h.job_id = one.job_id) then 'scheduled'
             when flyball.awaits_admission(one.job_id) then 'held'
             else 'queued' end;

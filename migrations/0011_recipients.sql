@@ -1,9 +1,10 @@
 -- Chapter 11: recipients: what protects the people who get messages.
 --
 -- A message that names a category, a recipient or anything else that gates look at stands in
--- `scheduled` with a turn below 0 until a planner has taken it through the gates: then it is ready, or scheduled for the time at which it may
--- go, or an item of a digest, or it has ended. So it is a scheduled job for every operation, and what
--- a producer writes is a row of its own, whatever else goes to the same recipient.
+-- `scheduled` with a turn below 0 until a planner has taken it through the gates: then it is ready, or
+-- scheduled for the time at which it may go, or an item of a digest, or it has ended. So it is a
+-- scheduled job for every operation, and what a producer writes is a row of its own, whatever else
+-- goes to the same recipient.
 
 -- === Recipients ==================================================================================
 

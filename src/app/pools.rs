@@ -15,6 +15,9 @@ use crate::notify::{self, Alarms, Deliveries, publish_changes, watch};
 use crate::outbound::Guard;
 use crate::providers::pool::{AccountPool, Change, maintain};
 use crate::providers::{Driver, DriverClients, Http, PoolMetrics, Pools, build};
+use crate::recipient::live_rules::LiveRules;
+use crate::recipient::rules::RecipientRules;
+use crate::recipient::service::Gates;
 use crate::service::TaskSupervisor;
 use crate::throttle::{Notes, Store};
 
@@ -92,11 +95,15 @@ pub(super) fn open(
     }
     let deliveries = Deliveries::new(&queue.pool);
     deliveries.metrics.register(registry);
+    let rules = LiveRules::new(RecipientRules::parse("recipients.toml", "")?);
+    let gates = Gates::new(queue.clone(), rules);
+    gates.metrics.register(registry);
     Ok(RunningPools {
         pools,
         means: DeliveryServices {
             carriers,
             deliveries,
+            gates,
             metrics,
         },
         #[cfg(feature = "api")]
@@ -119,6 +126,7 @@ impl RunningPools {
         let DeliveryServices {
             carriers,
             deliveries,
+            gates,
             metrics,
         } = self.means;
         let mut tasks = Vec::new();
@@ -132,6 +140,8 @@ impl RunningPools {
             }
         }
         if runs_jobs {
+            let planned = gates.run(cancel.child_token());
+            tasks.push(vital.spawn("plan messages", cancel.child_token(), planned));
             let kept = notify::maintain(deliveries.clone(), days, dead_days, cancel.child_token());
             tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
         }

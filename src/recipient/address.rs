@@ -50,6 +50,11 @@ impl RecipientKey {
         Self(bytes)
     }
 
+    /// Returns the key as hexadecimal digits.
+    pub fn to_hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }

@@ -26,6 +26,9 @@ pub const GATE_FIELD_BYTES: usize = 128;
 /// The longest cap, in bytes.
 const CAP_BYTES: usize = 32;
 
+/// The fields that the recipient sees.
+const CONTENT: [&str; 6] = ["subject", "body", "html", "template", "data", "extra"];
+
 /// The name of the sender's own cap.
 const AT_MOST: &str = "at_most";
 
@@ -78,7 +81,10 @@ pub struct GatedArgs {
     pub to: Option<String>,
     pub category: String,
     pub valid_for_s: Option<f64>,
+    /// The values of the template.
     pub data: Value,
+    /// Everything that the recipient sees, for messages whose template has no name.
+    pub content: Value,
     pub fields: GateFields,
 }
 
@@ -94,6 +100,11 @@ impl GatedArgs {
             let mut fields = fields.null_is_absent().hide_values();
             let channel = fields.choice("channel", &Channel::WORDS)?;
             let data = fields.get("data").cloned();
+            let seen = CONTENT.iter().filter_map(|name| {
+                let value = fields.get(name)?;
+                Some(((*name).to_owned(), value.clone()))
+            });
+            let content = Value::Object(seen.collect());
             Some(Self {
                 channel,
                 to: fields.any_text("to"),
@@ -102,6 +113,7 @@ impl GatedArgs {
                     .unwrap_or_else(|| USUAL_CATEGORY.to_owned()),
                 valid_for_s: fields.get("valid_for_s").and_then(Value::as_f64),
                 data: data.unwrap_or_else(|| Value::Object(Map::new())),
+                content,
                 fields: GateFields::read(&mut fields),
             })
         });

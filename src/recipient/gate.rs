@@ -132,6 +132,14 @@ pub enum ClaimFate {
 }
 
 impl AttemptEnd {
+    /// Returns the end of a message that was sent, or refused for good, by an earlier attempt.
+    pub fn settled(was_sent: bool) -> Self {
+        match was_sent {
+            true => Self::Accepted,
+            false => Self::Unsent,
+        }
+    }
+
     /// Returns the fate of the dedup claim.
     pub fn claim(self) -> ClaimFate {
         match self {

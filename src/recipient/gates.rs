@@ -263,7 +263,9 @@ pub fn quiet_of(message: &Candidate<'_>, policy: GatePolicy<'_>) -> Quiet {
     quiet
 }
 
-fn zone_of<'a>(message: &Candidate<'_>, policy: GatePolicy<'a>) -> Option<&'a TimeZone> {
+/// Returns the zone of the recipient on the channel, or else of the tenant; `None` if neither has
+/// one.
+pub fn zone_of<'a>(message: &Candidate<'_>, policy: GatePolicy<'a>) -> Option<&'a TimeZone> {
     let own = policy.profile.zone_of(message.channel);
     own.or_else(|| policy.defaults.zone_of(message.channel))
 }

@@ -55,6 +55,18 @@ fn nul(field: &str) -> Error {
 }
 
 impl Error {
+    /// Returns true for deadlocks and serialization failures, after which a transaction may succeed
+    /// the next time.
+    pub fn was_broken_off(&self) -> bool {
+        let Self::Store(error) = self else {
+            return false;
+        };
+        error
+            .as_database_error()
+            .and_then(|error| error.code())
+            .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+    }
+
     /// Returns true if Postgres cannot accept a row that was sent.
     ///
     /// Everything else may succeed the next time: a deadlock, a cancelled statement, an unavailable

@@ -18,6 +18,13 @@ impl Queue {
     ///
     /// A session behind a transaction pooler cannot listen: without a direct URL this only waits.
     pub async fn listen(&self, notify: impl Fn(&[i64]), cancel: CancellationToken) {
+        self.listen_to(CHANNEL, |payload| notify(&named(payload)), cancel)
+            .await;
+    }
+
+    /// Passes the payloads of a channel to `notify`, and an empty one after each new connection,
+    /// until `cancel` fires.
+    pub async fn listen_to(&self, channel: &str, notify: impl Fn(&str), cancel: CancellationToken) {
         let mut pause = Duration::from_millis(200);
         if self.sessions.is_none() {
             tracing::info!(
@@ -29,7 +36,7 @@ impl Queue {
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                error = self.listen_once(&notify) => tracing::debug!(%error, "not listening for producers; polling continues"),
+                error = self.listen_once(channel, &notify) => tracing::debug!(%error, "not listening for producers; polling continues"),
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -39,11 +46,11 @@ impl Queue {
     }
 
     /// Listens until the connection fails for good, and returns the error.
-    async fn listen_once(&self, notify: impl Fn(&[i64])) -> sqlx::Error {
+    async fn listen_once(&self, channel: &str, notify: impl Fn(&str)) -> sqlx::Error {
         let listening = async {
             let sessions = self.sessions.as_ref().ok_or(sqlx::Error::PoolClosed)?;
             let mut listener = PgListener::connect_with(sessions).await?;
-            listener.listen(CHANNEL).await?;
+            listener.listen(channel).await?;
             Ok(listener)
         };
         let mut listener = match listening.await {
@@ -51,11 +58,11 @@ impl Queue {
             Err(error) => return error,
         };
         // Every new connection notifies once, because notifications may have been missed before it.
-        notify(&[]);
+        notify("");
         loop {
             match listener.try_recv().await {
-                Ok(Some(notification)) => notify(&named(notification.payload())),
-                Ok(None) => notify(&[]),
+                Ok(Some(notification)) => notify(notification.payload()),
+                Ok(None) => notify(""),
                 Err(error) => return error,
             }
         }

@@ -47,7 +47,8 @@ impl NewMessage {
 pub struct SentMessage {
     /// The number of its job.
     pub id: i64,
-    /// The status: `queued` for its pool, `held` while it waits for the limits of its tenant,
+    /// The status: `queued` for its pool, `planning` while the gates of its recipient have not seen
+    /// it, `held` while it waits for the limits of its tenant,
     /// `scheduled`, or `duplicate` if another message holds the unique key.
     pub status: String,
     /// The earliest time at which the limits let a held one go. What was sent within the last

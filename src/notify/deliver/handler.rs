@@ -9,13 +9,16 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::Value;
 
 use super::check::refused_by_all;
-use super::run::{DeliveryRun, unrecorded};
+use super::run::{DeliveryRun, GateStop, unrecorded};
 use super::services::DeliveryServices;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob};
 use crate::notify::args::{NotificationArgs, Texts};
-use crate::notify::{BatchStatus, BeginRequest, DeliveryState};
+use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState};
 use crate::outbound::apart::apart;
 use crate::providers::{Channel, Pool, Pools, now_s};
+use crate::recipient::gate::AttemptEnd;
+use crate::recipient::gates::MessagePlan;
+use crate::recipient::postgres::GateVerdict;
 
 /// The share of a job's timeout that is reserved for writes after its requests, up to
 /// [`MAX_WRITE_RESERVE`].
@@ -64,7 +67,17 @@ impl NotificationHandler {
             .ok_or_else(|| {
                 dead(self.nowhere(notification.channel, notification.provider.as_deref()))
             })?;
-        let Some(to) = notification.to.clone() else {
+        let verdict = if notification.is_gated {
+            let verified = means.gates.verify(job.id).await;
+            verified.map_err(|_| unrecorded())?
+        } else {
+            None
+        };
+        let to = match &verdict {
+            Some(verdict) => verdict.to.clone(),
+            None => notification.to.clone(),
+        };
+        let Some(to) = to else {
             return Err(dead(
                 "the recipient has no address on this channel".to_owned(),
             ));
@@ -88,9 +101,15 @@ impl NotificationHandler {
             });
         // The record decides, because an attempt may have ended without its outcome being seen.
         if begun.is_settled() {
+            let was_sent = matches!(
+                begun.state,
+                Some(DeliveryState::Sent | DeliveryState::Delivered)
+            );
+            settle(means, &notification, job.id, AttemptEnd::settled(was_sent)).await;
             return Ok(Outcome::Done);
         }
         if begun.batch == BatchStatus::Cancelled {
+            settle(means, &notification, job.id, AttemptEnd::Unsent).await;
             return Ok(Outcome::Cancelled);
         }
         if policy == OnAmbiguous::Dead && begun.is_doubtful() {
@@ -110,6 +129,7 @@ impl NotificationHandler {
             to,
             carrier,
             means,
+            end: AttemptEnd::Retried,
             policy,
             failures: begun.failures,
             attempts: Vec::new(),
@@ -120,41 +140,19 @@ impl NotificationHandler {
             uncertain_failures: 0,
             refused: 0,
         };
-        if let Some(reason) = begun.suppressed {
-            run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None)
-                .await?;
-            return Ok(Outcome::Done);
-        }
-        if left.is_zero() {
-            return Err(run
-                .expired(begun.last_outcome.as_deref(), valid_for)
-                .await?);
-        }
-        let rest = match begun.batch {
-            BatchStatus::Paused => Some(PAUSED_WAIT),
-            _ => begun.rest,
+        let outcome = match verdict.and_then(|verdict| stops(verdict, context)) {
+            Some(stop) => run.stop(stop).await,
+            None => attempt(&mut run, begun, valid_for).await,
         };
-        if let Some(rest) = rest {
-            // The message has not been tried, so it costs nothing.
-            context.report_cost(0.0);
-            context.discount_duration();
-            return Ok(run.later(rest));
-        }
-        let texts = match fill(&notification).await {
-            Ok(texts) => texts,
-            Err(error) => {
-                run.record(
-                    DeliveryState::Failed,
-                    None,
-                    "permanent_request",
-                    &error,
-                    None,
-                )
-                .await?;
-                return Err(dead(error));
+        let end = match &outcome {
+            Err(Outcome::Ambiguous { policy, .. }) if *policy == OnAmbiguous::Dead => {
+                AttemptEnd::Ambiguous
             }
+            Err(Outcome::Dead { .. }) => AttemptEnd::Unsent,
+            _ => run.end,
         };
-        run.send(texts).await
+        settle(means, &notification, job.id, end).await;
+        outcome
     }
 
     /// Validates the named pool when other arguments are invalid, so that all issues are reported
@@ -193,6 +191,86 @@ impl NotificationHandler {
         } else {
             names.join(", ")
         }
+    }
+}
+
+/// Sends a message that the gates let pass, unless its record says otherwise.
+async fn attempt(
+    run: &mut DeliveryRun<'_>,
+    begun: BegunDelivery,
+    valid_for: Duration,
+) -> Result<Outcome, Outcome> {
+    if let Some(reason) = begun.suppressed {
+        run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None)
+            .await?;
+        return Ok(Outcome::Done);
+    }
+    if run.left().is_zero() {
+        return Err(run
+            .expired(begun.last_outcome.as_deref(), valid_for)
+            .await?);
+    }
+    let rest = match begun.batch {
+        BatchStatus::Paused => Some(PAUSED_WAIT),
+        _ => begun.rest,
+    };
+    if let Some(rest) = rest {
+        // The message has not been tried, so it costs nothing.
+        run.context.report_cost(0.0);
+        run.context.discount_duration();
+        return Ok(run.later(rest));
+    }
+    let texts = match fill(run.notification).await {
+        Ok(texts) => texts,
+        Err(error) => {
+            run.record(
+                DeliveryState::Failed,
+                None,
+                "permanent_request",
+                &error,
+                None,
+            )
+            .await?;
+            return Err(Outcome::Dead { error });
+        }
+    };
+    run.send(texts).await
+}
+
+/// Settles what the gates took for a message. A failure leaves the claim to its job, which ends.
+async fn settle(
+    means: &DeliveryServices,
+    notification: &NotificationArgs,
+    job_id: i64,
+    end: AttemptEnd,
+) {
+    if !notification.is_gated {
+        return;
+    }
+    if let Err(error) = means.gates.end(job_id, end).await {
+        tracing::debug!(job_id, %error, "settling what the gates took for a message failed");
+    }
+}
+
+/// Returns what keeps a message from going now; `None` if all gates let it pass.
+fn stops(verdict: GateVerdict, context: &Context) -> Option<GateStop> {
+    let now = verdict.now;
+    match verdict.plan {
+        MessagePlan::Held { holds, .. } => {
+            // The message has not been tried, so it costs nothing.
+            context.report_cost(0.0);
+            context.discount_duration();
+            let until = holds.last()?.until;
+            Some(GateStop::Wait(
+                Duration::try_from(until.duration_since(now)).unwrap_or_default(),
+            ))
+        }
+        MessagePlan::Ended { reason, rule, .. } => {
+            context.report_cost(0.0);
+            context.discount_duration();
+            Some(GateStop::End(reason, rule))
+        }
+        _ => None,
     }
 }
 

@@ -10,9 +10,13 @@ use crate::notify::args::NotificationArgs;
 use crate::notify::{Attempt, DeliveryState, DeliveryUpdate, RecipientResult};
 use crate::providers::pool::AccountLease;
 use crate::providers::{ProviderResponse, Recipient, now_s};
+use crate::recipient::gate::{AttemptEnd, UnsentReason};
 
 /// Interval between attempts to record a delivery.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
+
+/// Shortest wait of a message that a gate holds.
+const SHORTEST_HOLD: Duration = Duration::from_millis(100);
 
 /// Most errors of a reachable Postgres before a record is given up.
 ///
@@ -28,6 +32,8 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) to: Recipient,
     pub(super) carrier: &'a PoolHandle,
     pub(super) means: &'a DeliveryServices,
+    /// The end of the attempt, as far as it is recorded.
+    pub(super) end: AttemptEnd,
     /// The treatment of an attempt whose outcome is unknown.
     pub(super) policy: OnAmbiguous,
     /// Earlier consecutive failures caused by the recipient.
@@ -52,7 +58,40 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) refused: usize,
 }
 
+/// What the gates say of a message that does not go now.
+pub(super) enum GateStop {
+    /// It goes later.
+    Wait(Duration),
+    /// It ends unsent, by this rule.
+    End(UnsentReason, String),
+}
+
 impl DeliveryRun<'_> {
+    /// Puts off a message that a gate holds, or ends it.
+    pub(super) async fn stop(&mut self, stop: GateStop) -> Result<Outcome, Outcome> {
+        let (reason, rule) = match stop {
+            GateStop::Wait(delay) => {
+                return Ok(Outcome::Snooze {
+                    delay: delay.max(SHORTEST_HOLD),
+                });
+            }
+            GateStop::End(reason, rule) => (reason, rule),
+        };
+        if reason == UnsentReason::Cancelled {
+            self.end = AttemptEnd::Unsent;
+            return Ok(Outcome::Cancelled);
+        }
+        let state = DeliveryState::of_unsent(reason);
+        self.record(state, None, reason.as_str(), &rule, None)
+            .await?;
+        match reason {
+            UnsentReason::Expired => Ok(Outcome::Dead {
+                error: "its deadline passed before the gates let it go".to_owned(),
+            }),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
     /// Records the outcome of a delivery, and repeats until Postgres has it, the lease is lost or
     /// the time is over.
     ///
@@ -168,6 +207,11 @@ impl DeliveryRun<'_> {
         held: Option<&AccountLease>,
         met: Option<RecipientResult>,
     ) -> DeliveryUpdate {
+        self.end = match state {
+            DeliveryState::Queued => AttemptEnd::Retried,
+            DeliveryState::Sent | DeliveryState::Delivered => AttemptEnd::Accepted,
+            _ => AttemptEnd::Unsent,
+        };
         let pool = self.carrier.accounts.pool();
         DeliveryUpdate {
             job_id: self.job.id,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{Driver, PoolMetrics};
+use crate::recipient::service::Gates;
 
 /// A running pool: its accounts, and their drivers in the same order.
 #[derive(Clone)]
@@ -23,5 +24,7 @@ pub struct DeliveryServices {
     pub carriers: BTreeMap<String, PoolHandle>,
     /// The record of deliveries.
     pub deliveries: Deliveries,
+    /// The gates of recipients.
+    pub gates: Gates,
     pub metrics: PoolMetrics,
 }

@@ -60,7 +60,8 @@ left join lateral (
     select h.state, h.attempt_count, h.last_outcome, h.requeued_at from flyball.delivery h where h.job_id = s.job_id limit 1
 ) d on true
 left join lateral (
-    select greatest(h.created_at, h.run_at, d.requeued_at) as since from flyball.job h where h.id = s.job_id limit 1
+    select greatest(h.created_at, h.run_at, d.requeued_at, flyball.held_until_of(h.id, h.args)) as since from flyball.job h
+    where h.id = s.job_id limit 1
 ) j on true
 left join lateral (
     select c.state from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = s.job_id limit 1

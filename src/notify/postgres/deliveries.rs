@@ -163,7 +163,7 @@ async fn singly<T, R>(db: &Db, batch: &[T], run: BatchStatement<T, R>) -> Vec<Re
     while let Some(part) = parts.pop() {
         match run(db, part).await {
             Ok(results) => answers.extend(results.into_iter().map(Ok)),
-            Err(error) if was_broken_off(&error) && again > 0 => {
+            Err(error) if error.was_broken_off() && again > 0 => {
                 again -= 1;
                 parts.push(part);
                 tokio::time::sleep(Duration::from_millis(10).mul_f64(1.0 + rand::random::<f64>()))
@@ -179,15 +179,4 @@ async fn singly<T, R>(db: &Db, batch: &[T], run: BatchStatement<T, R>) -> Vec<Re
         }
     }
     answers
-}
-
-/// Returns true for deadlocks and serialization failures.
-fn was_broken_off(error: &Error) -> bool {
-    let Error::Store(error) = error else {
-        return false;
-    };
-    error
-        .as_database_error()
-        .and_then(|error| error.code())
-        .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
 }

@@ -243,6 +243,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
         Some(DeliveryServices {
             carriers,
             deliveries,
+            gates: crate::recipient::gates(&queue),
             metrics,
         }),
     );

@@ -1,7 +1,7 @@
 //! States of messages: attempts, batches and events of providers.
 
 use flyball::jobs::NewJob;
-use flyball::notify::{BeginRequest, DeliveryState, DeliveryUpdate, recipient};
+use flyball::notify::{BeginRequest, DeliveryState, DeliveryUpdate};
 use flyball::providers::{Channel, EventKind};
 use flyball::recipient::address::suppression_digest;
 use futures_util::future::join_all;

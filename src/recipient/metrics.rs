@@ -1,0 +1,96 @@
+//! Metrics of the gates.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::digest::Arrival;
+use super::gate::MessageGate;
+use super::gates::MessagePlan;
+
+/// The bounds of the histogram of errors, in seconds.
+const ERRORS_S: [f64; 10] = [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
+
+/// Counters of this process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct GateMetrics {
+    findings: Family<GateLabels, Counter>,
+    plan_error: Histogram,
+    closed: Counter,
+    /// True while the rules file is valid.
+    pub rules_valid: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GateLabels {
+    gate: &'static str,
+    finding: &'static str,
+}
+
+impl Default for GateMetrics {
+    fn default() -> Self {
+        Self {
+            findings: Family::default(),
+            plan_error: Histogram::new(ERRORS_S),
+            closed: Counter::default(),
+            rules_valid: Gauge::default(),
+        }
+    }
+}
+
+impl GateMetrics {
+    /// Registers the counters.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "flyball_gate_findings",
+            "Messages that a gate held, collected or ended, and those that passed all, by finding",
+            self.findings.clone(),
+        );
+        registry.register(
+            "flyball_plan_error_seconds",
+            "Time from the time that was told first to the time at which a held message passed all gates",
+            self.plan_error.clone(),
+        );
+        registry.register(
+            "flyball_digests_closed",
+            "Digests that were closed",
+            self.closed.clone(),
+        );
+    }
+
+    /// Counts the plan of a message.
+    pub fn note(&self, plan: &MessagePlan) {
+        let (gate, finding) = match plan {
+            MessagePlan::Send
+            | MessagePlan::Collected {
+                arrival: Arrival::Leads(_),
+                ..
+            } => (MessageGate::Pool, "passed"),
+            MessagePlan::Held { holds, .. } => {
+                let gate = holds.last().map_or(MessageGate::Pool, |hold| hold.gate);
+                (gate, "held")
+            }
+            MessagePlan::Collected { .. } => (MessageGate::Digest, "collected"),
+            MessagePlan::Ended { gate, reason, .. } => (*gate, reason.as_str()),
+            MessagePlan::Refused { .. } => (MessageGate::Caps, "refused"),
+        };
+        let labels = GateLabels {
+            gate: gate.as_str(),
+            finding,
+        };
+        self.findings.get_or_create(&labels).inc();
+    }
+
+    /// Notes by how many seconds a held message was late.
+    pub fn late_by(&self, seconds: f64) {
+        self.plan_error.observe(seconds.max(0.0));
+    }
+
+    /// Counts closed digests.
+    pub fn closed(&self, digests: u64) {
+        self.closed.inc_by(digests);
+    }
+}

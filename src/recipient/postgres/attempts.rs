@@ -1,0 +1,350 @@
+//! The gates in an attempt: a last look, the slots that it takes, and what it gives back.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use sqlx::{PgConnection, Row};
+
+use super::messages::load;
+use super::plans::{PlanRow, PlannedMessage, write_rows};
+use super::query;
+use super::rows::{
+    GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, stored, unstored,
+};
+use crate::jobs::Error;
+use crate::postgres::Db;
+use crate::providers::Recipient;
+use crate::recipient::address::RecipientKey;
+use crate::recipient::caps::give_back;
+use crate::recipient::gate::{AttemptEnd, ClaimFate};
+use crate::recipient::gates::{
+    CapList, GatePolicy, GateRows, MessagePlan, cap_lists, verify as verify_one, zone_of,
+};
+use crate::recipient::rules::RecipientRules;
+
+// A list without a row cannot be locked.
+pub(super) const NEW_LISTS: &str = "
+insert into flyball.cap (recipient, list, sent)
+select a.recipient, a.list, '{}'
+from unnest($1::text[]::uuid[], $2::int[]) as a(recipient, list)
+where not exists (select from flyball.cap c where c.recipient = a.recipient and c.list = a.list)
+order by a.recipient, a.list
+on conflict do nothing";
+
+pub(super) const TAKE: &str = "
+with changed as (
+    select a.recipient, a.list, coalesce(array_agg(s.second order by s.n) filter (where s.second is not null), '{}') as sent
+    from unnest($1::text[]::uuid[], $2::int[]) with ordinality as a(recipient, list, n)
+    left join unnest($3::bigint[], $4::int[]) with ordinality as s(of, second, n) on s.of = a.n
+    group by a.recipient, a.list
+)
+update flyball.cap c set sent = h.sent
+from changed h
+where c.recipient = h.recipient and c.list = h.list";
+
+// The message waits no longer, so its reservations go with it.
+pub(super) const NOTE_SLOTS: &str = "
+with waits_no_more as (
+    delete from flyball.cap_reservation where job_id = any($1)
+),
+slots as (
+    select s.job_id, array_agg(s.list order by s.n) as lists, array_agg(s.second order by s.n) as seconds
+    from unnest($3::bigint[], $4::int[], $5::int[]) with ordinality as s(job_id, list, second, n)
+    group by s.job_id
+)
+insert into flyball.message_plan as p (job_id, recipient, slot_lists, slot_s, planned_at)
+select a.job_id, a.recipient, s.lists, s.seconds, clock_timestamp()
+from unnest($1::bigint[], $2::text[]::uuid[]) as a(job_id, recipient)
+join slots s on s.job_id = a.job_id
+on conflict (job_id) do update
+set slot_lists = excluded.slot_lists, slot_s = excluded.slot_s, state = 'sending'";
+
+pub(super) const MARK: &str = "
+update flyball.dedup d
+set is_marked = true, at = clock_timestamp()
+from (
+    select p.recipient, p.content, p.job_id
+    from unnest($1::bigint[]) as a(job_id)
+    cross join lateral (select * from flyball.message_plan where job_id = a.job_id limit 1) p
+    where p.content is not null
+    order by p.recipient, p.content
+) p
+where d.recipient = p.recipient and d.content = p.content and d.job_id = p.job_id";
+
+pub(super) const TAKEN: &str = "
+select uuid_send(p.recipient) as recipient, p.content, p.slot_lists, p.slot_s
+from unnest($1::bigint[]) as a(job_id)
+cross join lateral (select * from flyball.message_plan where job_id = a.job_id limit 1 for no key update) p";
+
+pub(super) const GIVE_BACK: &str = "
+with claims as (
+    delete from flyball.dedup d
+    using (
+        select p.recipient, p.content, p.job_id from flyball.message_plan p where p.job_id = any($1) and p.content is not null
+        order by p.recipient, p.content
+    ) p
+    where d.recipient = p.recipient and d.content = p.content and d.job_id = p.job_id and not d.is_marked
+),
+reservations as (
+    delete from flyball.cap_reservation where job_id = any($1)
+)
+update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($1)";
+
+/// The result of the gates for an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GateVerdict {
+    /// The address to send to; `None` if the recipient has none.
+    pub to: Option<Recipient>,
+    /// [`MessagePlan::Send`] if it may go; then its slots are taken.
+    pub plan: MessagePlan,
+    /// The time by the clock of Postgres.
+    pub now: Timestamp,
+    /// The time that was told first.
+    pub planned_at: Option<Timestamp>,
+}
+
+/// Looks at the gates of messages whose attempts begin, and takes the slots of those that may go.
+/// Returns one result for each job, in order; `None` for a job that is gone.
+pub async fn verify(
+    db: &Db,
+    jobs: &[i64],
+    rules: &RecipientRules,
+) -> Result<Vec<Option<GateVerdict>>, Error> {
+    let mut transaction = db.begin().await?;
+    let (messages, now) = load(&mut transaction, jobs).await?;
+    let inputs = inputs(&mut transaction, messages).await?;
+    let deduped: Vec<&GateInput> = inputs.iter().collect();
+    let claims = claims(&mut transaction, &deduped).await?;
+    let lists: Vec<Vec<CapList>> = inputs
+        .iter()
+        .map(|input| match input.message.has_slots {
+            // A retry keeps the slots of the attempt before.
+            true => Vec::new(),
+            false => cap_lists(&input.candidate(), rules),
+        })
+        .collect();
+    let mut keys: Vec<StoredList> = Vec::new();
+    for (input, lists) in inputs.iter().zip(&lists) {
+        keys.extend(lists.iter().map(|list| input.stored(list)));
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    let mut times = lock_lists(&mut transaction, &keys).await?;
+    let mut verdicts: HashMap<i64, GateVerdict> = HashMap::new();
+    let mut slots: Vec<(i64, RecipientKey, Vec<(StoredList, i64)>)> = Vec::new();
+    for (input, lists) in inputs.iter().zip(&lists) {
+        let stored: Vec<StoredList> = lists.iter().map(|list| input.stored(list)).collect();
+        let policy = GatePolicy {
+            profile: &input.profile,
+            defaults: &input.defaults,
+            rules,
+        };
+        let candidate = input.candidate();
+        let rows = GateRows {
+            is_suppressed: input.is_suppressed,
+            claim: claims.get(&(input.recipient, input.content)).copied(),
+            times: &cap_times(&stored, &times),
+            has_slots: input.message.has_slots,
+            ..GateRows::default()
+        };
+        let plan = verify_one(&candidate, policy, &rows, now);
+        if plan == MessagePlan::Send && !lists.is_empty() {
+            let zone = zone_of(&candidate, policy)
+                .cloned()
+                .unwrap_or(TimeZone::UTC);
+            let taken = take(lists, &stored, &mut times, now, &zone);
+            slots.push((input.message.job_id, input.recipient, taken));
+        }
+        let verdict = GateVerdict {
+            to: input.to.clone(),
+            plan,
+            now,
+            planned_at: input.message.planned_at,
+        };
+        verdicts.insert(input.message.job_id, verdict);
+    }
+    write_slots(&mut transaction, &slots, &times).await?;
+    write_waits(&mut transaction, &inputs, &verdicts).await?;
+    transaction.commit().await?;
+    Ok(jobs.iter().map(|job| verdicts.remove(job)).collect())
+}
+
+/// Takes a slot of each list. All have room, because the gates let the message pass.
+fn take(
+    lists: &[CapList],
+    stored: &[StoredList],
+    times: &mut HashMap<StoredList, StoredTimes>,
+    now: Timestamp,
+    zone: &TimeZone,
+) -> Vec<(StoredList, i64)> {
+    let each = lists.iter().zip(stored).filter_map(|(list, key)| {
+        let sent = &mut times.entry(*key).or_default().sent;
+        let second = list.caps.take(sent, now, zone).ok()?;
+        Some((*key, second))
+    });
+    each.collect()
+}
+
+/// Reads lists and keeps others from changing them; lists without sends are created first.
+async fn lock_lists(
+    connection: &mut PgConnection,
+    keys: &[StoredList],
+) -> Result<HashMap<StoredList, StoredTimes>, Error> {
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let (recipients, ids) = columns(keys);
+    query(NEW_LISTS)
+        .bind(recipients)
+        .bind(ids)
+        .execute(&mut *connection)
+        .await?;
+    let found = sent(connection, keys, true).await?;
+    let times = |(key, sent)| {
+        let reserved = Vec::new();
+        (key, StoredTimes { sent, reserved })
+    };
+    Ok(found.into_iter().map(times).collect())
+}
+
+async fn write_slots(
+    connection: &mut PgConnection,
+    slots: &[(i64, RecipientKey, Vec<(StoredList, i64)>)],
+    times: &HashMap<StoredList, StoredTimes>,
+) -> Result<(), Error> {
+    if slots.is_empty() {
+        return Ok(());
+    }
+    let mut changed: Vec<StoredList> = slots
+        .iter()
+        .flat_map(|(_, _, taken)| taken.iter().map(|(key, _)| *key))
+        .collect();
+    changed.sort_unstable();
+    changed.dedup();
+    write_lists(connection, &changed, times).await?;
+    let each = || {
+        slots
+            .iter()
+            .flat_map(|(job, _, taken)| taken.iter().map(move |slot| (*job, slot)))
+    };
+    query(NOTE_SLOTS)
+        .bind(slots.iter().map(|slot| slot.0).collect::<Vec<_>>())
+        .bind(slots.iter().map(|slot| slot.1.to_hex()).collect::<Vec<_>>())
+        .bind(each().map(|(job, _)| job).collect::<Vec<_>>())
+        .bind(each().map(|(_, slot)| slot.0.1).collect::<Vec<_>>())
+        .bind(each().map(|(_, slot)| stored(slot.1)).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn write_lists(
+    connection: &mut PgConnection,
+    changed: &[StoredList],
+    times: &HashMap<StoredList, StoredTimes>,
+) -> Result<(), Error> {
+    let (recipients, ids) = columns(changed);
+    let sent = |key: &StoredList| times.get(key).map_or(&[][..], |times| &times.sent);
+    let seconds = || {
+        changed
+            .iter()
+            .zip(1_i64..)
+            .flat_map(|(key, n)| sent(key).iter().map(move |second| (n, stored(*second))))
+    };
+    query(TAKE)
+        .bind(recipients)
+        .bind(ids)
+        .bind(seconds().map(|one| one.0).collect::<Vec<_>>())
+        .bind(seconds().map(|one| one.1).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Records what the gates found for messages that do not go now.
+async fn write_waits(
+    connection: &mut PgConnection,
+    inputs: &[GateInput],
+    verdicts: &HashMap<i64, GateVerdict>,
+) -> Result<(), Error> {
+    let waiting: Vec<(PlannedMessage, &GateInput)> = inputs
+        .iter()
+        .filter_map(|input| {
+            let job_id = input.message.job_id;
+            let plan = verdicts.get(&job_id)?.plan.clone();
+            let planned = PlannedMessage {
+                job_id,
+                plan,
+                duplicate_of: None,
+            };
+            (planned.plan != MessagePlan::Send).then_some((planned, input))
+        })
+        .collect();
+    let rows: Vec<PlanRow<'_>> = waiting
+        .iter()
+        .map(|(planned, input)| PlanRow {
+            job_id: planned.job_id,
+            recipient: input.recipient.to_hex(),
+            planned_at: planned.plan.planned_at(input.message.accepted_at),
+            planned,
+            content: None,
+            digest_id: None,
+        })
+        .collect();
+    write_rows(connection, &rows).await
+}
+
+/// Settles what attempts took, by their ends.
+pub async fn end_attempts(db: &Db, ends: &[(i64, AttemptEnd)]) -> Result<(), Error> {
+    let with = |fate: ClaimFate| -> Vec<i64> {
+        let jobs = ends.iter().filter(|(_, end)| end.claim() == fate);
+        jobs.map(|(job, _)| *job).collect()
+    };
+    let (marked, given_back) = (with(ClaimFate::Marked), with(ClaimFate::GivenBack));
+    let mut transaction = db.begin().await?;
+    if !marked.is_empty() {
+        query(MARK).bind(marked).execute(&mut *transaction).await?;
+    }
+    if !given_back.is_empty() {
+        return_slots(&mut transaction, &given_back).await?;
+        query(GIVE_BACK)
+            .bind(given_back)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// Gives back claims of messages that ended in their plan.
+pub(super) async fn give_back_claims(
+    connection: &mut PgConnection,
+    jobs: &[i64],
+) -> Result<(), Error> {
+    query(GIVE_BACK).bind(jobs).execute(connection).await?;
+    Ok(())
+}
+
+async fn return_slots(connection: &mut PgConnection, jobs: &[i64]) -> Result<(), Error> {
+    let rows = query(TAKEN).bind(jobs).fetch_all(&mut *connection).await?;
+    let mut returned: Vec<(StoredList, i64)> = Vec::new();
+    for row in &rows {
+        let recipient = super::rows::stored_key(row)?;
+        let lists: Vec<i32> = row.try_get("slot_lists")?;
+        let seconds: Vec<i32> = row.try_get("slot_s")?;
+        let slots = lists.into_iter().zip(seconds);
+        returned.extend(slots.map(|(list, second)| ((recipient, list), unstored(second))));
+    }
+    let mut keys: Vec<StoredList> = returned.iter().map(|slot| slot.0).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut times = lock_lists(connection, &keys).await?;
+    for (key, second) in returned {
+        give_back(&mut times.entry(key).or_default().sent, second);
+    }
+    if keys.is_empty() {
+        return Ok(());
+    }
+    write_lists(connection, &keys, &times).await
+}

@@ -1,0 +1,134 @@
+//! Messages as the gates see them, from the rows of their jobs.
+
+use jiff::Timestamp;
+use jiff_sqlx::Timestamp as SqlTimestamp;
+use sqlx::{PgConnection, Row};
+
+use super::query;
+use crate::jobs::Error;
+use crate::postgres::json_or_text;
+use crate::recipient::fields::GatedArgs;
+use crate::recipient::gates::Origin;
+
+// The most urgent first. Rows that another planner has are left to it. A turn is selected by a range
+// of pairs, as in a promotion.
+pub(super) const TAKE_DUE: &str = "
+select d.job_id
+from (values (-4::smallint), (-3::smallint), (-2::smallint), (-1::smallint)) as p(turn)
+cross join lateral (
+    select s.job_id from flyball.scheduled s
+    where (s.turn, s.run_at) >= (p.turn, '-infinity') and (s.turn, s.run_at) <= (p.turn, now())
+    order by s.turn, s.run_at
+    limit $1
+    for update skip locked
+) d
+limit $1";
+
+pub(super) const TAKE_JOBS: &str = "
+select s.job_id from flyball.scheduled s
+where s.job_id = any($1) and s.turn < 0 and s.run_at <= now()
+order by s.job_id
+for update skip locked";
+
+pub(super) const LOAD: &str = "
+select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
+    greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.planned_at,
+    coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, b.state = 'cancelled' as is_cancelled, clock_timestamp() as now
+from unnest($1::bigint[]) with ordinality as a(job_id, n)
+cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
+left join lateral (select h.requeued_at from flyball.delivery h where h.job_id = a.job_id limit 1) d on true
+left join lateral (select * from flyball.message_plan h where h.job_id = a.job_id limit 1) p on true
+left join lateral (
+    select c.state from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = a.job_id limit 1
+) b on true
+order by a.n";
+
+/// A message with what the gates must know of its job.
+#[derive(Clone, Debug)]
+pub(super) struct GatedMessage {
+    pub job_id: i64,
+    pub tenant: String,
+    pub module: String,
+    pub priority: i32,
+    pub throttle: String,
+    pub throttle_key: String,
+    /// What the gates look at; `None` if the arguments are wrong, which the attempt reports.
+    pub args: Option<GatedArgs>,
+    pub accepted_at: Timestamp,
+    pub origin: Origin,
+    pub has_slots: bool,
+    pub is_cancelled: bool,
+    /// The time that was told first.
+    pub planned_at: Option<Timestamp>,
+}
+
+impl GatedMessage {
+    /// Returns the time after which the sender does not want it to go.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        let valid_for_s = self.args.as_ref()?.valid_for_s?;
+        let valid_for = std::time::Duration::try_from_secs_f64(valid_for_s).ok()?;
+        self.accepted_at.checked_add(valid_for).ok()
+    }
+}
+
+/// Takes messages whose plan is due, at most `most`, out of reach of other planners.
+pub(super) async fn take_due(connection: &mut PgConnection, most: i64) -> Result<Vec<i64>, Error> {
+    Ok(sqlx::query_scalar(TAKE_DUE)
+        .persistent(false)
+        .bind(most)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// Takes those of these messages that are not planned yet.
+pub(super) async fn take_jobs(
+    connection: &mut PgConnection,
+    jobs: &[i64],
+) -> Result<Vec<i64>, Error> {
+    Ok(sqlx::query_scalar(TAKE_JOBS)
+        .persistent(false)
+        .bind(jobs)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// Reads messages, in the order of `jobs`, and the time by the clock of Postgres. A job that is
+/// gone is left out.
+pub(super) async fn load(
+    connection: &mut PgConnection,
+    jobs: &[i64],
+) -> Result<(Vec<GatedMessage>, Timestamp), Error> {
+    let rows = query(LOAD).bind(jobs).fetch_all(connection).await?;
+    let mut now = Timestamp::UNIX_EPOCH;
+    let mut messages = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let time = |column| {
+            row.try_get::<SqlTimestamp, _>(column)
+                .map(SqlTimestamp::to_jiff)
+        };
+        let args = json_or_text(row, "args");
+        let planned_at: Option<SqlTimestamp> = row.try_get("planned_at")?;
+        now = time("now")?;
+        messages.push(GatedMessage {
+            job_id: row.try_get("id")?,
+            tenant: row.try_get("tenant")?,
+            module: row.try_get("module")?,
+            priority: i32::from(row.try_get::<i16, _>("priority")?),
+            throttle: row.try_get("throttle")?,
+            throttle_key: row.try_get("key")?,
+            args: GatedArgs::parse(&args).ok(),
+            accepted_at: time("accepted_at")?,
+            origin: match row.try_get::<Option<&str>, _>("origin")? {
+                Some("digest") => Origin::Digest,
+                Some("item") => Origin::Item,
+                _ => Origin::Sender,
+            },
+            has_slots: row.try_get("has_slots")?,
+            is_cancelled: row
+                .try_get::<Option<bool>, _>("is_cancelled")?
+                .unwrap_or(false),
+            planned_at: planned_at.map(SqlTimestamp::to_jiff),
+        });
+    }
+    Ok((messages, now))
+}

@@ -1,0 +1,473 @@
+//! The rows that decide about messages: profiles, suppressions, claims, sends, digests, crowds.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use jiff_sqlx::Timestamp as SqlTimestamp;
+use serde_json::Value;
+use sqlx::{PgConnection, Row};
+
+use super::messages::GatedMessage;
+use super::query;
+use crate::jobs::Error;
+use crate::postgres::json_or_text;
+use crate::providers::Recipient;
+use crate::recipient::address::{RecipientKey, suppression_digest};
+use crate::recipient::dedup::{DedupClaim, DedupKey};
+use crate::recipient::digest::OpenDigest;
+use crate::recipient::fields::GatedArgs;
+use crate::recipient::gates::{Candidate, CapList, CapTimes};
+use crate::recipient::profile::Profile;
+
+/// The second from which stored seconds count: the begin of 2020.
+const EPOCH_S: i64 = 1_577_836_800;
+
+pub(super) const PROFILES: &str = "
+select r.tenant, r.id, r.profile
+from (select distinct * from unnest($1::text[], $2::text[]) as k(tenant, id)) a
+cross join lateral (select * from flyball.recipient h where h.tenant = a.tenant and h.id = a.id limit 1) r";
+
+pub(super) const DEFAULTS: &str = "
+select d.tenant, d.profile from flyball.recipient_defaults d where d.tenant = any($1)";
+
+pub(super) const SUPPRESSED: &str = "
+select a.n
+from unnest($1::text[], $2::bytea[]) with ordinality as a(channel, known, n)
+where exists (
+    select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = flyball.keyed_digest(a.known)
+)";
+
+// A claim counts while its job lives. One whose job has ended counts as marked if a provider accepted
+// the message, because the worker may have died between the two.
+pub(super) const CLAIMS: &str = "
+select uuid_send(d.recipient) as recipient, d.content, d.job_id, coalesce(s.updated_at, d.at) as at,
+    d.is_marked or s.updated_at is not null as is_marked
+from (select distinct * from unnest($1::text[]::uuid[], $2::bigint[]) as k(recipient, content)) a
+cross join lateral (
+    select * from flyball.dedup h where h.recipient = a.recipient and h.content = a.content limit 1
+) d
+left join lateral (
+    select h.updated_at from flyball.delivery h
+    where not d.is_marked and h.job_id = d.job_id and h.state in ('sent', 'delivered', 'bounced', 'collected')
+) s on true
+where d.is_marked or s.updated_at is not null or d.job_id = any($3)
+    or exists (select from flyball.scheduled h where h.job_id = d.job_id)
+    or exists (select from flyball.lease h where h.job_id = d.job_id)
+    or exists (
+        select from flyball.job j
+        join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+        where j.id = d.job_id
+    )";
+
+pub(super) const SENT: &str = "
+select uuid_send(c.recipient) as recipient, c.list, c.sent
+from unnest($1::text[]::uuid[], $2::int[]) as a(recipient, list)
+cross join lateral (
+    select * from flyball.cap h where h.recipient = a.recipient and h.list = a.list limit 1
+) c";
+
+// Locked in the order of their keys, as everywhere.
+pub(super) const SENT_LOCKED: &str = "
+select uuid_send(c.recipient) as recipient, c.list, c.sent
+from (select * from unnest($1::text[]::uuid[], $2::int[]) as k(recipient, list) order by recipient, list) a
+cross join lateral (
+    select * from flyball.cap h where h.recipient = a.recipient and h.list = a.list for no key update
+) c";
+
+// A reservation counts while its message waits.
+pub(super) const RESERVED: &str = "
+select uuid_send(r.recipient) as recipient, r.list, array_agg(r.at_s order by r.at_s) as reserved
+from unnest($1::text[]::uuid[], $2::int[]) as a(recipient, list)
+join flyball.cap_reservation r on r.recipient = a.recipient and r.list = a.list
+where r.job_id <> all ($3)
+    and (exists (select from flyball.scheduled s where s.job_id = r.job_id)
+        or exists (
+            select from flyball.job j
+            join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+            where j.id = r.job_id
+        )
+        or exists (select from flyball.lease l where l.job_id = r.job_id))
+group by r.recipient, r.list";
+
+// Locked in the order of their keys: an item is put into a digest that cannot close meanwhile.
+pub(super) const DIGESTS: &str = "
+select d.type, uuid_send(d.recipient) as recipient, d.key, d.opened_at, d.closes_at, d.items
+from (select distinct * from unnest($1::text[], $2::text[]::uuid[], $3::text[]) as k(type, recipient, key) order by 1, 2, 3) a
+cross join lateral (
+    select * from flyball.digest h where h.type = a.type and h.recipient = a.recipient and h.key = a.key for no key update
+) d";
+
+pub(super) const CROWD: &str = "
+select c.throttle, c.quarter, c.messages
+from unnest($1::text[], $2::bigint[]) as a(throttle, quarter)
+join flyball.held_crowd c on c.throttle = a.throttle and c.quarter = a.quarter";
+
+/// The key of a list of sends, as it is stored.
+pub(super) type StoredList = (RecipientKey, i32);
+
+/// The times of one list.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StoredTimes {
+    pub sent: Vec<i64>,
+    pub reserved: Vec<i64>,
+}
+
+/// A message with everything that gates know of its recipient but the times.
+#[derive(Clone, Debug)]
+pub(super) struct GateInput {
+    pub message: GatedMessage,
+    pub args: GatedArgs,
+    pub profile: Profile,
+    pub defaults: Profile,
+    pub to: Option<Recipient>,
+    pub recipient: RecipientKey,
+    pub content: i64,
+    pub is_suppressed: bool,
+}
+
+impl GateInput {
+    /// Returns the message in the form of the gates.
+    pub(super) fn candidate(&self) -> Candidate<'_> {
+        let fields = &self.args.fields;
+        Candidate {
+            origin: self.message.origin,
+            job: Some(self.message.job_id),
+            priority: self.message.priority,
+            channel: self.args.channel,
+            category: &self.args.category,
+            template: fields.template_id.as_deref(),
+            to: self.to.as_ref(),
+            recipient: self.recipient,
+            actor: fields.actor.as_deref(),
+            digest: fields.digest.as_deref(),
+            at_most: fields.at_most.as_ref(),
+            accepted_at: self.message.accepted_at,
+            deadline: self.message.deadline(),
+            is_cancelled: self.message.is_cancelled,
+        }
+    }
+
+    /// Returns the key under which a list of this recipient is stored.
+    pub(super) fn stored(&self, list: &CapList) -> StoredList {
+        let mut start = [0; 4];
+        start.copy_from_slice(&list.key.as_bytes()[..4]);
+        (self.recipient, i32::from_be_bytes(start))
+    }
+}
+
+/// Reads profiles and suppressions of messages.
+pub(super) async fn inputs(
+    connection: &mut PgConnection,
+    messages: Vec<GatedMessage>,
+) -> Result<Vec<GateInput>, Error> {
+    let profiles = profiles(connection, &messages).await?;
+    let defaults = defaults(connection, &messages).await?;
+    let mut inputs: Vec<GateInput> = messages
+        .into_iter()
+        .filter_map(|message| {
+            let args = message.args.clone()?;
+            let id = args.fields.recipient.as_deref().unwrap_or_default();
+            let profile = profiles.get(&(message.tenant.clone(), id.to_owned()));
+            let profile = profile.cloned().unwrap_or_default();
+            let defaults = defaults.get(&message.tenant).cloned().unwrap_or_default();
+            Some(input(message, args, profile, defaults))
+        })
+        .collect();
+    for n in suppressed(connection, &inputs).await? {
+        if let Some(input) = inputs.get_mut(n) {
+            input.is_suppressed = true;
+        }
+    }
+    Ok(inputs)
+}
+
+fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Profile) -> GateInput {
+    let given = args.to.as_deref();
+    let to = match given {
+        Some(text) => Recipient::parse(args.channel, text).ok(),
+        None => profile.addresses.get(&args.channel).cloned(),
+    };
+    let recipient = match (&args.fields.recipient, &to) {
+        (Some(id), _) => RecipientKey::of_subscriber(&message.tenant, args.channel, id),
+        (None, Some(to)) => RecipientKey::of_address(&message.tenant, to),
+        (None, None) => RecipientKey::of_subscriber(&message.tenant, args.channel, ""),
+    };
+    let content = match (&args.fields.dedup_key, &args.fields.template_id) {
+        (Some(key), _) => DedupKey::of_name(&recipient, key),
+        (None, Some(template)) => DedupKey::of_content(&recipient, template, &args.data),
+        (None, None) => DedupKey::of_content(&recipient, "", &args.content),
+    };
+    let mut start = [0; 8];
+    start.copy_from_slice(&content.as_bytes()[..8]);
+    GateInput {
+        content: i64::from_be_bytes(start),
+        message,
+        args,
+        profile,
+        defaults,
+        to,
+        recipient,
+        is_suppressed: false,
+    }
+}
+
+async fn profiles(
+    connection: &mut PgConnection,
+    messages: &[GatedMessage],
+) -> Result<HashMap<(String, String), Profile>, Error> {
+    let named = messages.iter().filter_map(|message| {
+        let id = message.args.as_ref()?.fields.recipient.clone()?;
+        Some((message.tenant.clone(), id))
+    });
+    let (tenants, ids): (Vec<String>, Vec<String>) = named.unzip();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows = query(PROFILES)
+        .bind(tenants)
+        .bind(ids)
+        .fetch_all(connection)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        let key = (row.try_get("tenant")?, row.try_get("id")?);
+        Ok((key, profile(&json_or_text(row, "profile"))))
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+async fn defaults(
+    connection: &mut PgConnection,
+    messages: &[GatedMessage],
+) -> Result<HashMap<String, Profile>, Error> {
+    let mut tenants: Vec<&str> = messages.iter().map(|one| one.tenant.as_str()).collect();
+    tenants.sort_unstable();
+    tenants.dedup();
+    let rows = query(DEFAULTS).bind(tenants).fetch_all(connection).await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        Ok((
+            row.try_get("tenant")?,
+            profile(&json_or_text(row, "profile")),
+        ))
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// Reads a stored profile. The name of a zone that has left the time zone database leaves the rest
+/// of the profile as it is, by the clock of the tenant or of UTC.
+fn profile(stored: &Value) -> Profile {
+    Profile::parse(stored).unwrap_or_else(|issues| {
+        let mut rest = stored.clone();
+        if let Value::Object(fields) = &mut rest {
+            for issue in issues {
+                let name = issue.pointer.split('/').nth(1).unwrap_or_default();
+                fields.remove(name);
+            }
+        }
+        Profile::parse(&rest).unwrap_or_default()
+    })
+}
+
+async fn suppressed(
+    connection: &mut PgConnection,
+    inputs: &[GateInput],
+) -> Result<Vec<usize>, Error> {
+    let addresses = inputs.iter().enumerate();
+    let known: Vec<(usize, &str, Vec<u8>)> = addresses
+        .filter_map(|(n, input)| {
+            let to = input.to.as_ref()?;
+            let digest = suppression_digest(to.channel(), to.identity());
+            Some((n, to.channel().as_str(), digest))
+        })
+        .collect();
+    let channels: Vec<&str> = known.iter().map(|(_, channel, _)| *channel).collect();
+    let digests: Vec<&[u8]> = known.iter().map(|(_, _, digest)| &digest[..]).collect();
+    let found: Vec<i64> = sqlx::query_scalar(SUPPRESSED)
+        .persistent(false)
+        .bind(channels)
+        .bind(digests)
+        .fetch_all(connection)
+        .await?;
+    let place = |n: i64| usize::try_from(n - 1).ok().and_then(|n| known.get(n));
+    Ok(found
+        .into_iter()
+        .filter_map(place)
+        .map(|(n, ..)| *n)
+        .collect())
+}
+
+/// Reads the claims on the contents of messages that may still count.
+pub(super) async fn claims(
+    connection: &mut PgConnection,
+    inputs: &[&GateInput],
+) -> Result<HashMap<(RecipientKey, i64), DedupClaim>, Error> {
+    let recipients: Vec<String> = inputs.iter().map(|one| one.recipient.to_hex()).collect();
+    let contents: Vec<i64> = inputs.iter().map(|one| one.content).collect();
+    let own: Vec<i64> = inputs.iter().map(|one| one.message.job_id).collect();
+    let rows = query(CLAIMS)
+        .bind(recipients)
+        .bind(contents)
+        .bind(own)
+        .fetch_all(connection)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        let at: SqlTimestamp = row.try_get("at")?;
+        let claim = DedupClaim {
+            job: row.try_get("job_id")?,
+            at: at.to_jiff(),
+            is_marked: row.try_get("is_marked")?,
+        };
+        Ok(((stored_key(row)?, row.try_get("content")?), claim))
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// Reads the sends of lists; with `locks` nobody else takes or reserves a slot meanwhile.
+pub(super) async fn sent(
+    connection: &mut PgConnection,
+    lists: &[StoredList],
+    locks: bool,
+) -> Result<HashMap<StoredList, Vec<i64>>, Error> {
+    if lists.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let (recipients, ids) = columns(lists);
+    let rows = query(if locks { SENT_LOCKED } else { SENT })
+        .bind(recipients)
+        .bind(ids)
+        .fetch_all(connection)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        let seconds: Vec<i32> = row.try_get("sent")?;
+        let seconds = seconds.into_iter().map(unstored).collect();
+        Ok(((stored_key(row)?, row.try_get("list")?), seconds))
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// Reads the reservations of lists, but for those of these jobs.
+pub(super) async fn reserved(
+    connection: &mut PgConnection,
+    lists: &[StoredList],
+    but_for: &[i64],
+) -> Result<HashMap<StoredList, Vec<i64>>, Error> {
+    if lists.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let (recipients, ids) = columns(lists);
+    let rows = query(RESERVED)
+        .bind(recipients)
+        .bind(ids)
+        .bind(but_for)
+        .fetch_all(connection)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        let seconds: Vec<i32> = row.try_get("reserved")?;
+        let seconds = seconds.into_iter().map(unstored).collect();
+        Ok(((stored_key(row)?, row.try_get("list")?), seconds))
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// The key of an open digest: type, recipient, and actor if it has one for each.
+pub(super) type DigestKey = (String, RecipientKey, String);
+
+/// Reads and locks open digests.
+pub(super) async fn digests(
+    connection: &mut PgConnection,
+    keys: &[DigestKey],
+) -> Result<HashMap<DigestKey, OpenDigest>, Error> {
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let types: Vec<&str> = keys.iter().map(|key| key.0.as_str()).collect();
+    let recipients: Vec<String> = keys.iter().map(|key| key.1.to_hex()).collect();
+    let actors: Vec<&str> = keys.iter().map(|key| key.2.as_str()).collect();
+    let rows = query(DIGESTS)
+        .bind(types)
+        .bind(recipients)
+        .bind(actors)
+        .fetch_all(connection)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        let time = |column| {
+            row.try_get::<SqlTimestamp, _>(column)
+                .map(SqlTimestamp::to_jiff)
+        };
+        let open = OpenDigest {
+            opened_at: time("opened_at")?,
+            closes_at: time("closes_at")?,
+            items: usize::try_from(row.try_get::<i32, _>("items")?).unwrap_or(0),
+        };
+        let key = (row.try_get("type")?, stored_key(row)?, row.try_get("key")?);
+        Ok((key, open))
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// Reads the numbers of messages that were held until a quarter of an hour, by throttle.
+pub(super) async fn crowd(
+    connection: &mut PgConnection,
+    quarters: &[(String, i64)],
+) -> Result<HashMap<(String, i64), u64>, Error> {
+    if quarters.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let throttles: Vec<&str> = quarters.iter().map(|one| one.0.as_str()).collect();
+    let times: Vec<i64> = quarters.iter().map(|one| one.1).collect();
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(CROWD)
+        .persistent(false)
+        .bind(throttles)
+        .bind(times)
+        .fetch_all(connection)
+        .await?;
+    let read = |(throttle, quarter, messages): (String, i64, i64)| {
+        ((throttle, quarter), messages.unsigned_abs())
+    };
+    Ok(rows.into_iter().map(read).collect())
+}
+
+/// Returns the times of lists in the form of the gates.
+pub(super) fn cap_times<'a>(
+    lists: &[StoredList],
+    times: &'a HashMap<StoredList, StoredTimes>,
+) -> Vec<CapTimes<'a>> {
+    let of = |list| match times.get(list) {
+        Some(times) => CapTimes {
+            sent: &times.sent,
+            reserved: &times.reserved,
+        },
+        None => CapTimes::default(),
+    };
+    lists.iter().map(of).collect()
+}
+
+/// Returns lists as two columns.
+pub(super) fn columns(lists: &[StoredList]) -> (Vec<String>, Vec<i32>) {
+    lists
+        .iter()
+        .map(|(recipient, list)| (recipient.to_hex(), *list))
+        .unzip()
+}
+
+/// Returns a unix second as it is stored.
+pub(super) fn stored(second: i64) -> i32 {
+    i32::try_from(second - EPOCH_S).unwrap_or(i32::MAX)
+}
+
+/// Returns a stored second as a unix second.
+pub(super) fn unstored(second: i32) -> i64 {
+    i64::from(second) + EPOCH_S
+}
+
+pub(super) fn stored_key(row: &sqlx::postgres::PgRow) -> Result<RecipientKey, sqlx::Error> {
+    let bytes: Vec<u8> = row.try_get("recipient")?;
+    let bytes = bytes
+        .try_into()
+        .map_err(|_| sqlx::Error::Decode("a key has 16 bytes".into()))?;
+    Ok(RecipientKey::from_bytes(bytes))
+}
+
+/// Returns a time for a statement.
+pub(super) fn sql_time(at: Timestamp) -> SqlTimestamp {
+    jiff_sqlx::ToSqlx::to_sqlx(at)
+}

@@ -1,0 +1,190 @@
+//! The gates at work: plans messages, verifies attempts, and settles what they took.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::gate::AttemptEnd;
+use super::gates::MessagePlan;
+use super::live_rules::LiveRules;
+use super::metrics::GateMetrics;
+use super::postgres::{self, GateVerdict, PlannedMessage};
+use crate::jobs::{Error, Queue};
+use crate::postgres::Db;
+use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
+
+/// The channel on which Postgres tells of messages to plan.
+const CHANNEL: &str = "flyball_plan";
+
+/// Messages that are planned in one transaction.
+const PLANNED_MAX: i64 = 500;
+
+/// The time between two looks for messages to plan; a notification comes sooner.
+const PLAN_EVERY: Duration = Duration::from_secs(1);
+
+/// Most attempts in one transaction.
+const VERIFIED_MAX: usize = 256;
+
+/// The shortest time between transactions while attempts keep coming.
+const VERIFY_EVERY: Duration = Duration::from_millis(5);
+
+/// Most repeats of a transaction after a deadlock.
+const REPEATS_MAX: u32 = 5;
+
+/// The capacities of throttles, in messages a second.
+pub type Capacities = Arc<RwLock<HashMap<String, f64>>>;
+
+/// The gates of all recipients. Cheap to clone; clones share their batches.
+#[derive(Clone)]
+pub struct Gates {
+    db: Db,
+    queue: Queue,
+    /// The rules that hold now.
+    pub rules: LiveRules,
+    /// The capacities over which messages are spread that become due together.
+    pub capacities: Capacities,
+    pub metrics: GateMetrics,
+    verifies: Batcher<i64, Result<Option<GateVerdict>, Error>>,
+    ends: Batcher<(i64, AttemptEnd), Result<(), Error>>,
+}
+
+impl Gates {
+    /// Opens the gates on this database, whose schema must be up to date.
+    pub fn new(queue: Queue, rules: LiveRules) -> Self {
+        let db: Db = (&queue.pool).into();
+        let (for_verify, for_ends, live) = (db.clone(), db.clone(), rules.clone());
+        let verifies = Batcher::paced(VERIFIED_MAX, VERIFY_EVERY, move |jobs: Vec<i64>| {
+            let (db, rules) = (for_verify.clone(), live.load());
+            Box::pin(async move {
+                let verified = repeated(|| postgres::verify(&db, &jobs, &rules)).await;
+                match verified {
+                    Ok(verdicts) => verdicts.into_iter().map(Ok).collect(),
+                    Err(error) => same(jobs.len(), &error),
+                }
+            })
+        });
+        let ends = Batcher::paced(
+            VERIFIED_MAX,
+            VERIFY_EVERY,
+            move |ends: Vec<(i64, AttemptEnd)>| {
+                let db = for_ends.clone();
+                Box::pin(async move {
+                    match repeated(|| postgres::end_attempts(&db, &ends)).await {
+                        Ok(()) => ends.iter().map(|_| Ok(())).collect(),
+                        Err(error) => same(ends.len(), &error),
+                    }
+                })
+            },
+        );
+        Self {
+            db,
+            queue,
+            rules,
+            capacities: Capacities::default(),
+            metrics: GateMetrics::default(),
+            verifies,
+            ends,
+        }
+    }
+
+    /// Looks at the gates of a message whose attempt begins, and takes its slots if it may go;
+    /// concurrent calls share a transaction. `None` if its job is gone.
+    pub async fn verify(&self, job_id: i64) -> Result<Option<GateVerdict>, Error> {
+        let verdict = self.verifies.submit(job_id).await.unwrap_or_else(lost)?;
+        if let Some(verdict) = &verdict {
+            match (&verdict.plan, verdict.planned_at) {
+                (MessagePlan::Send, Some(planned_at)) => {
+                    let late = verdict.now.duration_since(planned_at);
+                    self.metrics.late_by(late.as_secs_f64());
+                }
+                (MessagePlan::Send, None) => {}
+                (plan, _) => self.metrics.note(plan),
+            }
+        }
+        Ok(verdict)
+    }
+
+    /// Settles what an attempt took, by its end; concurrent calls share a transaction.
+    pub async fn end(&self, job_id: i64, end: AttemptEnd) -> Result<(), Error> {
+        if end == AttemptEnd::Retried {
+            return Ok(());
+        }
+        self.ends.submit((job_id, end)).await.unwrap_or_else(lost)
+    }
+
+    /// Plans messages that were just accepted, and returns the plans of those that no other process
+    /// has planned.
+    pub async fn plan_jobs(&self, jobs: &[i64]) -> Result<Vec<PlannedMessage>, Error> {
+        let rules = self.rules.load();
+        let capacity = |throttle: &str| self.capacity(throttle);
+        let planned = repeated(|| postgres::plan_jobs(&self.db, jobs, &rules, &capacity)).await?;
+        planned.iter().for_each(|one| self.metrics.note(&one.plan));
+        Ok(planned)
+    }
+
+    /// Plans messages that are due; returns true if there may be more.
+    pub async fn plan_due(&self) -> Result<bool, Error> {
+        let rules = self.rules.load();
+        let capacity = |throttle: &str| self.capacity(throttle);
+        let planned =
+            repeated(|| postgres::plan_due(&self.db, &rules, &capacity, PLANNED_MAX)).await?;
+        planned.iter().for_each(|one| self.metrics.note(&one.plan));
+        Ok(planned.len() as i64 >= PLANNED_MAX)
+    }
+
+    fn capacity(&self, throttle: &str) -> f64 {
+        self.capacities.read().get(throttle).copied().unwrap_or(0.0)
+    }
+
+    /// Plans messages until `cancel` fires.
+    pub async fn run(self, cancel: CancellationToken) {
+        let wake = Arc::new(Notify::new());
+        let listened = {
+            let (queue, wake) = (self.queue.clone(), wake.clone());
+            let notify = move |_: &str| wake.notify_one();
+            let cancel = cancel.clone();
+            async move { queue.listen_to(CHANNEL, notify, cancel).await }
+        };
+        let pace = LoopOptions {
+            name: "plan_messages",
+            every: PLAN_EVERY,
+            wake: Some(wake),
+        };
+        let planned = periodic(pace, cancel, || {
+            let gates = self.clone();
+            async move {
+                while gates.plan_due().await? {}
+                Ok::<(), Error>(())
+            }
+        });
+        tokio::join!(listened, planned);
+    }
+}
+
+/// Runs a transaction again that was broken off by a deadlock.
+async fn repeated<T, F>(mut run: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut repeats = 0;
+    loop {
+        match run().await {
+            Err(error) if error.was_broken_off() && repeats < REPEATS_MAX => repeats += 1,
+            ended => return ended,
+        }
+    }
+}
+
+fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
+    (0..items)
+        .map(|_| Err(Error::Lost(error.to_string())))
+        .collect()
+}
+
+fn lost<R>(broken: BatchPanicked) -> Result<R, Error> {
+    Err(Error::Lost(broken.to_string()))
+}

@@ -1,0 +1,121 @@
+//! The last look at the gates, and what an attempt takes and gives back.
+
+use std::sync::Arc;
+
+use flyball::recipient::gate::AttemptEnd;
+use flyball::recipient::gates::MessagePlan;
+use serde_json::json;
+
+use super::fixture::GatesFixture;
+
+const NEWS: &str = "[categories.news]\ncaps.sms = { per_day = \"3 per 24h\" }\n";
+
+/// Eight clients at once: no window of a rule holds more than its count.
+#[tokio::test]
+async fn a_cap_holds_however_many_attempts_begin_at_once() {
+    let gates = Arc::new(GatesFixture::new(NEWS).await);
+    let mut ids = Vec::new();
+    for n in 0..40 {
+        let message = json!({"category": "news", "dedup_key": n.to_string()});
+        ids.push(gates.send(message).await);
+    }
+    let attempts = ids.chunks(5).map(|chunk| {
+        let (gates, chunk) = (gates.clone(), chunk.to_vec());
+        // Each has batches of its own, as another process would.
+        let own = super::fixture::gates_by(&gates.fixture.queue, NEWS);
+        tokio::spawn(async move {
+            let mut went = 0;
+            for id in chunk {
+                let verdict = own.verify(id).await.unwrap().unwrap();
+                went += usize::from(verdict.plan == MessagePlan::Send);
+            }
+            went
+        })
+    });
+    let mut went = 0;
+    for attempt in attempts.collect::<Vec<_>>() {
+        went += attempt.await.unwrap();
+    }
+    assert_eq!(went, 3);
+    let kept = "select cardinality(sent)::bigint from flyball.cap";
+    assert_eq!(gates.count(kept).await, 3);
+}
+
+#[tokio::test]
+async fn a_retry_takes_no_second_slot_and_what_ended_unsent_gives_its_own_back() {
+    let gates = GatesFixture::new(
+        "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n",
+    )
+    .await;
+    let first = gates
+        .send(json!({"category": "news", "dedup_key": "1"}))
+        .await;
+    let second = gates
+        .send(json!({"category": "news", "dedup_key": "2"}))
+        .await;
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    gates.gates.end(first, AttemptEnd::Retried).await.unwrap();
+    assert_eq!(
+        gates.verify(first).await,
+        MessagePlan::Send,
+        "it has its slot"
+    );
+    assert!(matches!(
+        gates.verify(second).await,
+        MessagePlan::Held { .. }
+    ));
+    gates.gates.end(first, AttemptEnd::Unsent).await.unwrap();
+    assert_eq!(gates.verify(second).await, MessagePlan::Send);
+    gates.gates.end(second, AttemptEnd::Accepted).await.unwrap();
+    assert!(matches!(
+        gates.verify(first).await,
+        MessagePlan::Held { .. }
+    ));
+}
+
+#[tokio::test]
+async fn the_window_of_dedup_counts_from_the_time_at_which_a_provider_accepted() {
+    let gates = GatesFixture::new("").await;
+    let message = || json!({"category": "billing", "dedup_key": "same"});
+    let (first, plan) = gates.planned(message()).await;
+    assert_eq!(plan, MessagePlan::Send);
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    gates.gates.end(first, AttemptEnd::Accepted).await.unwrap();
+    let aged = |seconds: i32| {
+        let pool = gates.fixture.database.pool().clone();
+        async move {
+            sqlx::query(
+                "update flyball.dedup set at = clock_timestamp() - make_interval(secs => $1)",
+            )
+            .bind(f64::from(seconds))
+            .execute(&pool)
+            .await
+            .unwrap();
+        }
+    };
+    aged(3590).await;
+    assert!(matches!(
+        gates.planned(message()).await.1,
+        MessagePlan::Ended { .. }
+    ));
+    aged(3600).await;
+    assert_eq!(gates.planned(message()).await.1, MessagePlan::Send);
+}
+
+#[tokio::test]
+async fn preferences_that_change_after_the_plan_count() {
+    let gates = GatesFixture::new("").await;
+    let reachable = json!({"addresses": {"sms": "+15550113"}});
+    gates.profile("eve", reachable).await;
+    let (id, plan) = gates
+        .planned(json!({"recipient": "eve", "category": "product"}))
+        .await;
+    assert_eq!(plan, MessagePlan::Send);
+    gates
+        .profile(
+            "eve",
+            json!({"addresses": {"sms": "+15550113"}, "preferences": {"categories": {"product": {"sms": false}}}}),
+        )
+        .await;
+    assert!(matches!(gates.verify(id).await, MessagePlan::Ended { .. }));
+}

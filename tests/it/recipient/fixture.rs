@@ -1,0 +1,92 @@
+//! A queue with the gates of its recipients.
+
+use flyball::jobs::Queue;
+use flyball::jobs::postgres::NewMessage;
+use flyball::recipient::gates::MessagePlan;
+use flyball::recipient::live_rules::LiveRules;
+use flyball::recipient::rules::RecipientRules;
+use flyball::recipient::service::Gates;
+use serde_json::{Value, json};
+
+use crate::support::fixture::Fixture;
+
+/// Returns the gates of a queue, by the rules that ship.
+pub fn gates(queue: &Queue) -> Gates {
+    gates_by(queue, "")
+}
+
+/// Returns the gates of a queue, by rules over those that ship.
+pub fn gates_by(queue: &Queue, rules: &str) -> Gates {
+    let rules = RecipientRules::parse("test.toml", rules).unwrap();
+    Gates::new(queue.clone(), LiveRules::new(rules))
+}
+
+/// A queue with gates. No worker runs, so messages stay where the gates put them.
+pub struct GatesFixture {
+    pub fixture: Fixture,
+    pub gates: Gates,
+}
+
+impl GatesFixture {
+    pub async fn new(rules: &str) -> Self {
+        let fixture = Fixture::new().await;
+        fixture.register("notification").await;
+        let gates = gates_by(&fixture.queue, rules);
+        Self { fixture, gates }
+    }
+
+    /// Enqueues a text message by SQL, with further fields.
+    pub async fn send(&self, more: Value) -> i64 {
+        self.send_as("", more).await
+    }
+
+    /// Enqueues a text message of a tenant.
+    pub async fn send_as(&self, tenant: &str, more: Value) -> i64 {
+        let mut message = json!({"channel": "sms", "body": "Hello"});
+        let fields = message.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        if !fields.contains_key("recipient") {
+            fields.entry("to").or_insert(json!("+15550100"));
+        }
+        let message = NewMessage::new("own", message);
+        let sent = self.fixture.queue.notify_as(tenant, "", &message).await;
+        sent.unwrap().id
+    }
+
+    /// Plans a message and returns its plan.
+    pub async fn plan(&self, job_id: i64) -> MessagePlan {
+        let planned = self.gates.plan_jobs(&[job_id]).await.unwrap();
+        assert_eq!(planned.len(), 1, "one plan");
+        planned.into_iter().next().unwrap().plan
+    }
+
+    /// Enqueues a message and plans it.
+    pub async fn planned(&self, more: Value) -> (i64, MessagePlan) {
+        let id = self.send(more).await;
+        (id, self.plan(id).await)
+    }
+
+    /// Begins the attempt of a message and returns the gates' verdict.
+    pub async fn verify(&self, job_id: i64) -> MessagePlan {
+        self.gates.verify(job_id).await.unwrap().unwrap().plan
+    }
+
+    /// Writes the profile of a recipient of the operators.
+    pub async fn profile(&self, id: &str, profile: Value) {
+        sqlx::query(
+            "insert into flyball.recipient (tenant, id, profile) values ('', $1, $2)
+             on conflict (tenant, id) do update set profile = excluded.profile",
+        )
+        .bind(id)
+        .bind(profile)
+        .execute(self.fixture.database.pool())
+        .await
+        .unwrap();
+    }
+
+    /// Returns one number.
+    pub async fn count(&self, sql: &'static str) -> i64 {
+        let counted = sqlx::query_scalar(sql).fetch_one(self.fixture.database.pool());
+        counted.await.unwrap()
+    }
+}

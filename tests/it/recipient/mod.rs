@@ -1,0 +1,7 @@
+//! The gates of recipients in Postgres.
+
+mod attempts;
+mod fixture;
+mod planner;
+
+pub use fixture::gates;

@@ -1,0 +1,242 @@
+//! Messages on their way through the gates, before any attempt.
+
+use flyball::jobs::State;
+use flyball::recipient::gate::{MessageGate, UnsentReason};
+use flyball::recipient::gates::MessagePlan;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::fixture::GatesFixture;
+
+/// Returns the gate and the time of a held message.
+fn held(plan: &MessagePlan) -> (MessageGate, Timestamp) {
+    match plan {
+        MessagePlan::Held { holds, .. } => {
+            let last = holds.last().unwrap();
+            (last.gate, last.until)
+        }
+        other => panic!("held, not {other:?}"),
+    }
+}
+
+fn reason(plan: &MessagePlan) -> UnsentReason {
+    match plan {
+        MessagePlan::Ended { reason, .. } => *reason,
+        other => panic!("ended, not {other:?}"),
+    }
+}
+
+const NEWS: &str =
+    "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
+
+#[tokio::test]
+async fn a_message_without_a_field_of_the_gates_is_ready_at_once() {
+    let gates = GatesFixture::new("").await;
+    let plain = gates.send(json!({})).await;
+    assert_eq!(gates.fixture.state(plain).await, State::Ready);
+    let named = gates.send(json!({"category": "billing"})).await;
+    assert_eq!(gates.fixture.state(named).await, State::Scheduled);
+    assert_eq!(
+        gates.fixture.queue.promote().await.unwrap().jobs,
+        0,
+        "no promotion moves what is not planned"
+    );
+    assert!(!gates.gates.plan_due().await.unwrap());
+    assert_eq!(gates.fixture.state(named).await, State::Ready);
+}
+
+#[tokio::test]
+async fn messages_over_a_cap_get_times_of_their_own() {
+    let gates = GatesFixture::new(NEWS).await;
+    let (_, first) = gates
+        .planned(json!({"category": "news", "dedup_key": "1"}))
+        .await;
+    assert_eq!(first, MessagePlan::Send);
+    let mut last = Timestamp::now();
+    for n in 2..=4 {
+        let message = json!({"category": "news", "dedup_key": n.to_string()});
+        let (id, plan) = gates.planned(message).await;
+        let (gate, until) = held(&plan);
+        assert_eq!(gate, MessageGate::Caps);
+        let later = until.duration_since(last).as_secs();
+        assert!(
+            (86_390..=86_402).contains(&later),
+            "message {n}: {later} s after the one before"
+        );
+        last = until;
+        assert_eq!(gates.fixture.state(id).await, State::Scheduled);
+    }
+    assert_eq!(
+        gates.fixture.queue.promote().await.unwrap().jobs,
+        0,
+        "they wait for their times"
+    );
+}
+
+#[tokio::test]
+async fn a_cancelled_message_leaves_its_time_to_the_next() {
+    let gates = GatesFixture::new(NEWS).await;
+    let message = |n: u8| json!({"category": "news", "dedup_key": n.to_string()});
+    assert_eq!(gates.planned(message(1)).await.1, MessagePlan::Send);
+    let (second, plan) = gates.planned(message(2)).await;
+    let (_, until) = held(&plan);
+    gates.fixture.queue.cancel(second).await.unwrap();
+    let (_, again) = gates.planned(message(3)).await;
+    assert!(held(&again).1.duration_since(until).as_secs() <= 5);
+}
+
+#[tokio::test]
+async fn the_policy_of_a_category_decides_over_its_cap() {
+    let gates = GatesFixture::new("").await;
+    let message = |n: u8| json!({"category": "marketing", "dedup_key": n.to_string()});
+    assert_eq!(gates.planned(message(1)).await.1, MessagePlan::Send);
+    let (id, plan) = gates.planned(message(2)).await;
+    assert_eq!(reason(&plan), UnsentReason::Capped);
+    assert_eq!(gates.fixture.state(id).await, State::Completed);
+    let state: String = sqlx::query_scalar("select state from flyball.delivery where job_id = $1")
+        .bind(id)
+        .fetch_one(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(state, "capped");
+}
+
+#[tokio::test]
+async fn equal_messages_are_duplicates_until_the_first_ends_unsent() {
+    let gates = GatesFixture::new("").await;
+    let receipt = |order: u8| json!({"category": "billing", "template_id": "receipt", "template": "{{ n }}", "data": {"n": order}, "body": null});
+    let (first, plan) = gates.planned(receipt(1)).await;
+    assert_eq!(plan, MessagePlan::Send);
+    let (_, second) = gates.planned(receipt(1)).await;
+    assert_eq!(reason(&second), UnsentReason::Duplicate);
+    let MessagePlan::Ended { rule, .. } = second else {
+        unreachable!()
+    };
+    assert_eq!(rule, format!("of {first}"));
+    assert_eq!(
+        gates.planned(receipt(2)).await.1,
+        MessagePlan::Send,
+        "another content"
+    );
+    gates.fixture.queue.cancel(first).await.unwrap();
+    assert_eq!(gates.planned(receipt(1)).await.1, MessagePlan::Send);
+}
+
+#[tokio::test]
+async fn of_equal_messages_that_are_planned_together_one_goes() {
+    let gates = GatesFixture::new("").await;
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(
+            gates
+                .send(json!({"category": "billing", "dedup_key": "same"}))
+                .await,
+        );
+    }
+    let (left, right) = ids.split_at(10);
+    let (left, right) = tokio::join!(gates.gates.plan_jobs(left), gates.gates.plan_jobs(right));
+    let plans = left.unwrap().into_iter().chain(right.unwrap());
+    let (went, ended): (Vec<_>, Vec<_>) = plans.partition(|one| one.plan == MessagePlan::Send);
+    assert_eq!((went.len(), ended.len()), (1, 19));
+    for one in ended {
+        assert_eq!(reason(&one.plan), UnsentReason::Duplicate);
+        assert_eq!(one.duplicate_of, Some(went[0].job_id));
+    }
+}
+
+#[tokio::test]
+async fn quiet_hours_hold_all_but_critical_messages() {
+    let gates = GatesFixture::new("").await;
+    gates
+        .profile(
+            "ada",
+            json!({
+                "addresses": {"sms": "+15550111"}, "time_zone": "Asia/Kolkata",
+                "quiet_hours": {"sms": {"all_day": true, "weekdays": ["mon", "tue", "wed", "thu", "fri", "sat"]}},
+            }),
+        )
+        .await;
+    let sunday = Timestamp::now()
+        .to_zoned(jiff::tz::TimeZone::get("Asia/Kolkata").unwrap())
+        .weekday()
+        == jiff::civil::Weekday::Sunday;
+    let (_, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    if sunday {
+        assert_eq!(plan, MessagePlan::Send);
+    } else {
+        let (gate, until) = held(&plan);
+        assert_eq!(gate, MessageGate::QuietHours);
+        let local = until.to_zoned(jiff::tz::TimeZone::get("Asia/Kolkata").unwrap());
+        assert_eq!(local.weekday(), jiff::civil::Weekday::Sunday);
+    }
+    let (_, urgent) = gates
+        .planned(json!({"recipient": "ada", "category": "billing", "priority": "critical", "body": "now"}))
+        .await;
+    assert_eq!(urgent, MessagePlan::Send);
+    let (_, unknown) = gates
+        .planned(json!({"recipient": "nobody", "category": "billing"}))
+        .await;
+    assert_eq!(reason(&unknown), UnsentReason::Unreachable);
+}
+
+#[tokio::test]
+async fn an_opted_out_recipient_gets_nothing_but_what_is_mandatory() {
+    let gates = GatesFixture::new("").await;
+    gates
+        .profile(
+            "bob",
+            json!({"addresses": {"sms": "+15550112"}, "preferences": {"all": {"sms": false}}}),
+        )
+        .await;
+    let message = |category: &str| json!({"recipient": "bob", "category": category});
+    let (_, product) = gates.planned(message("product")).await;
+    assert_eq!(reason(&product), UnsentReason::OptedOut);
+    assert_eq!(
+        gates.planned(message("security")).await.1,
+        MessagePlan::Send
+    );
+}
+
+#[tokio::test]
+async fn items_are_collected_and_counted() {
+    let gates = GatesFixture::new("").await;
+    for n in 0..5 {
+        let comment = json!({
+            "category": "product", "template_id": "comment", "digest": "new-comment", "template": "{{ n }}",
+            "data": {"n": n}, "body": null,
+        });
+        let (id, plan) = gates.planned(comment).await;
+        assert!(matches!(plan, MessagePlan::Collected { .. }), "{plan:?}");
+        assert_eq!(gates.fixture.state(id).await, State::Completed);
+    }
+    assert_eq!(gates.count("select count(*) from flyball.digest").await, 1);
+    assert_eq!(
+        gates
+            .count("select items::bigint from flyball.digest")
+            .await,
+        5
+    );
+    assert_eq!(
+        gates
+            .count("select count(*) from flyball.digest_item")
+            .await,
+        5
+    );
+    let pending = "select count(*) from flyball.delivery where state = 'collected'";
+    assert_eq!(gates.count(pending).await, 5);
+}
+
+#[tokio::test]
+async fn a_message_whose_arguments_are_wrong_goes_to_its_attempt() {
+    let gates = GatesFixture::new("").await;
+    let job = flyball::jobs::NewJob::new(
+        "notification",
+        json!({"channel": "fax", "category": "news", "to": 7}),
+    )
+    .throttle("own");
+    let id = gates.fixture.queue.enqueue(&[job]).await.unwrap()[0].id;
+    gates.gates.plan_due().await.unwrap();
+    assert_eq!(gates.fixture.state(id).await, State::Ready);
+}
