@@ -123,6 +123,7 @@ create table flyball.digest (
     key          text        not null default '',
     -- The recipient's id; '' if the tenant names none.
     recipient_id text        not null default '',
+    category     text        not null,
     channel      text        not null,
     -- The address of the newest item; null if it comes from the profile.
     address      text,
@@ -146,7 +147,7 @@ create table flyball.digest_item (
     digest_id bigint      not null,
     -- The message that became the item.
     job_id    bigint      not null,
-    -- Its data.
+    -- Its arguments: it may go alone, long after its job is gone.
     item      jsonb       not null,
     at        timestamptz not null,
     primary key (digest_id, job_id)

@@ -8,6 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::cron::Expression;
 
+/// The type of digest of messages that were held in quiet hours.
+pub const COALESCED: &str = "while-you-were-away";
+
 /// The time during which a digest is open.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DigestWindow {
@@ -97,6 +100,27 @@ pub struct DigestType {
     pub collects: Collects,
     /// True if each actor has a digest of its own.
     pub per_actor: bool,
+    pub texts: DigestTexts,
+}
+
+/// The texts of the messages of digests: templates over `items`, the data of each, `totalCount` and
+/// `hasMore`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DigestTexts {
+    pub subject: String,
+    pub body: String,
+    pub html: Option<String>,
+}
+
+impl Default for DigestTexts {
+    fn default() -> Self {
+        Self {
+            subject: "{{ totalCount }} updates".to_owned(),
+            body: "{{ totalCount }} updates{% for item in items %}\n- {{ item.text or item.title or item }}{% endfor %}"
+                .to_owned(),
+            html: None,
+        }
+    }
 }
 
 /// An open digest of a recipient.
@@ -225,7 +249,8 @@ impl DigestType {
     }
 }
 
-fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+/// Returns the time that is `by` later.
+pub(super) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 

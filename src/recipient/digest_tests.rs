@@ -24,6 +24,7 @@ fn comments() -> DigestType {
         templates: Vec::new(),
         collects: Collects::All,
         per_actor: false,
+        texts: DigestTexts::default(),
     }
 }
 

@@ -7,13 +7,14 @@ use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
 use super::caps::{CapRule, CapRules, FORM};
-use super::digest::{BELOW, COLLECTS, DigestType, DigestWindow, OVERFLOWS};
+use super::digest::{BELOW, COLLECTS, DigestTexts, DigestType, DigestWindow, OVERFLOWS};
 use super::presets::{QUIET_PRESETS, QuietPreset};
 use super::quiet::{QUIET_MODES, QuietMode};
 use super::release::Release;
 use crate::cron::Expression;
 use crate::input::wording::{any_of, must_be, must_be_one_of, unknown};
 use crate::input::{FileError, FileProblem, Reader, TomlDocument, pointer};
+use crate::outbound::template;
 use crate::providers::Channel;
 
 /// The default rules with their explanations.
@@ -47,7 +48,7 @@ pub const CATEGORY_KEYS: [&str; 11] = [
 ];
 
 /// The keys of a type of digest.
-pub const DIGEST_KEYS: [&str; 16] = [
+pub const DIGEST_KEYS: [&str; 19] = [
     "template",
     "category",
     "window_s",
@@ -64,6 +65,9 @@ pub const DIGEST_KEYS: [&str; 16] = [
     "templates",
     "collects",
     "per_actor",
+    "subject",
+    "body",
+    "html",
 ];
 
 /// The longest name, in bytes.
@@ -77,6 +81,9 @@ const LONGEST_S: f64 = 30.0 * 86_400.0;
 
 /// The longest span of a release, in seconds.
 const SPREAD_MAX_S: f64 = 7200.0;
+
+/// The longest text of a digest, in bytes.
+const TEXT_BYTES: usize = 65_536;
 
 /// The most items of a digest.
 const ITEMS_MAX: i64 = 1000;
@@ -461,6 +468,12 @@ fn digest(mut fields: Reader<'_>, name: &str) -> Option<DigestType> {
     let dedup_items = fields.flag("dedup_items").unwrap_or(false);
     let per_actor = fields.flag("per_actor").unwrap_or(false);
     let templates = templates(&mut fields);
+    let usual = DigestTexts::default();
+    let texts = DigestTexts {
+        subject: text(&mut fields, "subject").unwrap_or(usual.subject),
+        body: text(&mut fields, "body").unwrap_or(usual.body),
+        html: text(&mut fields, "html"),
+    };
     Some(DigestType {
         name: name.to_owned(),
         template: template?,
@@ -477,7 +490,17 @@ fn digest(mut fields: Reader<'_>, name: &str) -> Option<DigestType> {
         templates,
         collects,
         per_actor,
+        texts,
     })
+}
+
+/// Reads a text of a digest, which is a template.
+fn text(fields: &mut Reader<'_>, name: &str) -> Option<String> {
+    let text = fields.text(name, 1..=TEXT_BYTES)?;
+    if let Err(error) = template::check(&text) {
+        fields.wrong(name, error);
+    }
+    Some(text)
 }
 
 fn required(fields: &mut Reader<'_>, name: &str, what: &str) -> Option<String> {

@@ -26,6 +26,12 @@ const PLANNED_MAX: i64 = 500;
 /// The time between two looks for messages to plan; a notification comes sooner.
 const PLAN_EVERY: Duration = Duration::from_secs(1);
 
+/// Digests that are closed in one transaction.
+const CLOSED_MAX: i64 = 200;
+
+/// The time between two looks for digests that are due.
+const CLOSE_EVERY: Duration = Duration::from_secs(1);
+
 /// Most attempts in one transaction.
 const VERIFIED_MAX: usize = 256;
 
@@ -136,6 +142,19 @@ impl Gates {
         Ok(planned.len() as i64 >= PLANNED_MAX)
     }
 
+    /// Closes digests that are due, and plans their messages; returns true if there may be more.
+    pub async fn close_due(&self) -> Result<bool, Error> {
+        let rules = self.rules.load();
+        let capacity = |throttle: &str| self.capacity(throttle);
+        let closed =
+            repeated(|| postgres::close_due(&self.db, &rules, &capacity, CLOSED_MAX)).await?;
+        self.metrics.closed(closed.closed as u64);
+        if !closed.jobs.is_empty() {
+            self.plan_jobs(&closed.jobs).await?;
+        }
+        Ok(closed.seen as i64 >= CLOSED_MAX)
+    }
+
     fn capacity(&self, throttle: &str) -> f64 {
         self.capacities.read().get(throttle).copied().unwrap_or(0.0)
     }
@@ -154,14 +173,26 @@ impl Gates {
             every: PLAN_EVERY,
             wake: Some(wake),
         };
-        let planned = periodic(pace, cancel, || {
+        let planned = periodic(pace, cancel.clone(), || {
             let gates = self.clone();
             async move {
                 while gates.plan_due().await? {}
                 Ok::<(), Error>(())
             }
         });
-        tokio::join!(listened, planned);
+        let pace = LoopOptions {
+            name: "close_digests",
+            every: CLOSE_EVERY,
+            wake: None,
+        };
+        let closed = periodic(pace, cancel, || {
+            let gates = self.clone();
+            async move {
+                while gates.close_due().await? {}
+                Ok::<(), Error>(())
+            }
+        });
+        tokio::join!(listened, planned, closed);
     }
 }
 

@@ -7,7 +7,8 @@ use jiff::tz::TimeZone;
 use sqlx::{PgConnection, Row};
 
 use super::messages::load;
-use super::plans::{PlanRow, PlannedMessage, write_rows};
+use super::plan_rows::{PlanRow, write_rows};
+use super::plans::PlannedMessage;
 use super::query;
 use super::rows::{
     GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, stored, unstored,

@@ -32,7 +32,7 @@ for update skip locked";
 
 pub(super) const LOAD: &str = "
 select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
-    greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.planned_at,
+    greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.planned_at, p.coalesces and p.state = 'held' as coalesces,
     coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, b.state = 'cancelled' as is_cancelled, clock_timestamp() as now
 from unnest($1::bigint[]) with ordinality as a(job_id, n)
 cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
@@ -58,6 +58,8 @@ pub(super) struct GatedMessage {
     pub origin: Origin,
     pub has_slots: bool,
     pub is_cancelled: bool,
+    /// True if it was held in quiet hours and may become one with others.
+    pub coalesces: bool,
     /// The time that was told first.
     pub planned_at: Option<Timestamp>,
 }
@@ -126,6 +128,9 @@ pub(super) async fn load(
             has_slots: row.try_get("has_slots")?,
             is_cancelled: row
                 .try_get::<Option<bool>, _>("is_cancelled")?
+                .unwrap_or(false),
+            coalesces: row
+                .try_get::<Option<bool>, _>("coalesces")?
                 .unwrap_or(false),
             planned_at: planned_at.map(SqlTimestamp::to_jiff),
         });

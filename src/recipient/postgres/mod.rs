@@ -2,11 +2,15 @@
 //! attempts use up.
 
 mod attempts;
+mod digests;
 mod messages;
+mod plan_rows;
+mod plan_writes;
 mod plans;
 mod rows;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
+pub use digests::{ClosedDigests, close_due};
 pub use plans::{PlannedMessage, plan_due, plan_jobs};
 
 /// Returns a statement that leaves no name behind on a connection that is lent for a transaction.
@@ -31,14 +35,23 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("gates: digests", rows::DIGESTS),
     ("gates: crowd", rows::CROWD),
     ("gates: claim", plans::CLAIM),
-    ("gates: send", plans::SEND),
-    ("gates: hold", plans::HOLD),
-    ("gates: reserve", plans::RESERVE),
-    ("gates: open digests", plans::OPEN_DIGESTS),
-    ("gates: items", plans::ADD_ITEMS),
-    ("gates: end", plans::END),
-    ("gates: record", plans::RECORD_PLANS),
-    ("gates: count crowd", plans::COUNT_CROWD),
+    ("gates: send", plan_writes::SEND),
+    ("gates: hold", plan_writes::HOLD),
+    ("gates: reserve", plan_writes::RESERVE),
+    ("gates: open digests", plan_writes::OPEN_DIGESTS),
+    ("gates: items", plan_writes::ADD_ITEMS),
+    ("gates: end", plan_writes::END),
+    ("gates: record", plan_rows::RECORD_PLANS),
+    ("gates: count crowd", plan_writes::COUNT_CROWD),
+    ("digests: due", digests::DUE),
+    ("digests: put off", digests::PUT_OFF),
+    ("digests: close", digests::CLOSE),
+    ("digests: take items", digests::TAKE_ITEMS),
+    ("digests: no longer pending", digests::NO_LONGER_PENDING),
+    ("digests: enqueue", digests::ENQUEUE),
+    ("digests: origin", digests::NOTE_ORIGIN),
+    ("digests: end items", digests::END_ITEMS),
+    ("digests: reopen", digests::REOPEN),
     ("gates: new lists", attempts::NEW_LISTS),
     ("gates: take", attempts::TAKE),
     ("gates: slots", attempts::NOTE_SLOTS),

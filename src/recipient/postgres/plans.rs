@@ -6,26 +6,23 @@
 use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use sqlx::PgConnection;
-use sqlx::types::Json;
 
-use super::attempts::MARK;
 use super::messages::{GatedMessage, load, take_due, take_jobs};
-use super::query;
 use super::rows::{
-    DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, crowd, digests,
-    inputs, reserved, sent, sql_time, stored,
+    DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, crowd, digests, inputs,
+    reserved, sent,
 };
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::dedup::DedupClaim;
-use crate::recipient::digest::{Arrival, OpenDigest};
+use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
     CapList, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, collectors, plan,
 };
+use crate::recipient::quiet::COALESCED_MIN;
 use crate::recipient::release::BUCKET_S;
 use crate::recipient::rules::RecipientRules;
 
@@ -42,122 +39,6 @@ where d.job_id in (
     select w.expected from wanted w where w.recipient = excluded.recipient and w.content = excluded.content
 )
 returning d.job_id";
-
-// The lanes are named to all workers: a job with an old id that came to its lane just now would be
-// found late.
-pub(super) const SEND: &str = "
-with removed as (
-    delete from flyball.scheduled where job_id = any($1) returning *
-),
-moved as (
-    insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-    select lane_id, priority, job_id, attempt, cost, holds_unique from removed
-    on conflict do nothing
-),
-lanes as (
-    select lane_id, min(priority) as urgency, row_number() over (order by min(priority), lane_id) / 370 as page
-    from removed group by lane_id
-)
-select count(pg_notify('flyball', page.lanes))
-from (select string_agg(lane_id::text, ',' order by urgency, lane_id) as lanes from lanes group by page) page";
-
-// A message of a tenant is counted by the limits of its tenant when it is released, so it waits for
-// them then, whatever it took when it was accepted.
-pub(super) const HOLD: &str = "
-with held as materialized (
-    select j.id, a.until, flyball.turn_of(j.throttle, s.priority, false) as turn, s.ctid as tid,
-        case when j.tenant <> '' then flyball.lane_of(flyball.admission_throttle(j.tenant), j.module) end as admission_lane,
-        j.admission_lane is null as was_admitted
-    from unnest($1::bigint[], $2::timestamptz[]) as a(job_id, until)
-    cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
-    cross join lateral (select ctid, priority from flyball.scheduled where job_id = a.job_id limit 1) s
-),
-changed as (
-    update flyball.job j set admission_lane = h.admission_lane
-    from held h
-    where j.id = h.id and h.admission_lane is not null and h.was_admitted
-)
-update flyball.scheduled s
-set run_at = h.until, turn = h.turn, lane_id = coalesce(h.admission_lane, s.lane_id)
-from held h
-where s.job_id = h.id";
-
-pub(super) const RESERVE: &str = "
-with forgotten as (
-    delete from flyball.cap_reservation where job_id = any($5)
-)
-insert into flyball.cap_reservation (recipient, list, at_s, job_id)
-select * from unnest($1::text[]::uuid[], $2::int[], $3::int[], $4::bigint[])
-on conflict do nothing";
-
-pub(super) const OPEN_DIGESTS: &str = "
-insert into flyball.digest as d
-    (tenant, module, type, recipient, key, recipient_id, channel, address, throttle, throttle_key, opened_at, closes_at, items)
-select * from unnest($1::text[], $2::text[], $3::text[], $4::text[]::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-    $10::text[], $11::timestamptz[], $12::timestamptz[], $13::int[])
-    as a(tenant, module, type, recipient, key, recipient_id, channel, address, throttle, throttle_key, opened_at, closes_at, items)
-order by 3, 4, 5
-on conflict (type, recipient, key) do update
-set items = d.items + excluded.items, opened_at = excluded.opened_at, closes_at = excluded.closes_at,
-    last_at = clock_timestamp(), address = coalesce(excluded.address, d.address), throttle = excluded.throttle
-returning d.type, uuid_send(d.recipient) as recipient, d.key, d.id";
-
-pub(super) const ADD_ITEMS: &str = "
-insert into flyball.digest_item (digest_id, job_id, item, at)
-select * from unnest($1::bigint[], $2::bigint[], $3::jsonb[], $4::timestamptz[])";
-
-// A message that becomes an item, or ends, is no job any more; its record says what became of it.
-pub(super) const END: &str = "
-with ended as materialized (
-    select a.*, j.tenant, j.throttle, j.args, r.attempt
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[])
-        as a(job_id, state, reason, rule, address, known)
-    cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
-    cross join lateral (select attempt from flyball.scheduled where job_id = a.job_id limit 1) r
-),
-removed as (
-    delete from flyball.scheduled where job_id = any($1)
-),
-history as (
-    insert into flyball.attempt (job_id, attempt, outcome)
-    select e.job_id, e.attempt, case when e.state = 'cancelled' then 'cancelled' else 'completed' end::flyball.outcome from ended e
-),
-released_keys as (
-    delete from flyball.unique_holder
-    where digest = any(array(
-        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any($1) for update skip locked
-    ))
-)
-insert into flyball.delivery as d
-    (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
-select e.job_id, coalesce(e.args ->> 'channel', ''), e.throttle, e.tenant, e.state, flyball.keyed_digest(e.known),
-    coalesce(flyball.mask_recipient(e.args ->> 'channel', e.address), ''), coalesce(e.args ->> 'category', ''),
-    jsonb_build_array(jsonb_build_object('at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
-        'account', null, 'outcome', e.reason, 'status', '', 'reason', e.rule, 'ms', 0)),
-    1, e.reason, e.rule
-from ended e
-where e.state <> 'cancelled'
-order by e.job_id
-on conflict (job_id) do update
-set state = excluded.state, attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1,
-    last_outcome = excluded.last_outcome, reason = excluded.reason, updated_at = clock_timestamp()";
-
-pub(super) const RECORD_PLANS: &str = "
-insert into flyball.message_plan as p
-    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, content, other_job, digest_id)
-select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::timestamptz[],
-    $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[])
-on conflict (job_id) do update
-set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate, rule = excluded.rule, reason = excluded.reason,
-    holds = excluded.holds, until = excluded.until,
-    since = case when p.state = excluded.state and p.gate = excluded.gate then p.since else clock_timestamp() end,
-    planned_at = coalesce(p.planned_at, excluded.planned_at), coalesces = excluded.coalesces,
-    content = coalesce(excluded.content, p.content), other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id)";
-
-pub(super) const COUNT_CROWD: &str = "
-insert into flyball.held_crowd as c (throttle, quarter, messages)
-select * from unnest($1::text[], $2::bigint[], $3::bigint[]) as a(throttle, quarter, messages) order by 1, 2
-on conflict (throttle, quarter) do update set messages = c.messages + excluded.messages";
 
 /// A message with its plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,22 +103,22 @@ async fn plan_taken(
 }
 
 /// Messages that are planned together, with all rows that decide about them.
-struct PlanBatch<'a> {
-    rules: &'a RecipientRules,
-    now: Timestamp,
-    inputs: Vec<GateInput>,
-    lists: Vec<Vec<CapList>>,
+pub(super) struct PlanBatch<'a> {
+    pub(super) rules: &'a RecipientRules,
+    pub(super) now: Timestamp,
+    pub(super) inputs: Vec<GateInput>,
+    pub(super) lists: Vec<Vec<CapList>>,
     claims: HashMap<(RecipientKey, i64), DedupClaim>,
     times: HashMap<StoredList, StoredTimes>,
-    digests: HashMap<DigestKey, OpenDigest>,
+    pub(super) digests: HashMap<DigestKey, OpenDigest>,
     crowd: HashMap<(String, i64), u64>,
     /// True for messages that have the claim on their content.
-    has_claim: Vec<bool>,
-    planned: Vec<PlannedMessage>,
+    pub(super) has_claim: Vec<bool>,
+    pub(super) planned: Vec<PlannedMessage>,
 }
 
 impl<'a> PlanBatch<'a> {
-    async fn read(
+    pub(super) async fn read(
         connection: &mut PgConnection,
         inputs: Vec<GateInput>,
         rules: &'a RecipientRules,
@@ -412,7 +293,7 @@ impl<'a> PlanBatch<'a> {
     }
 
     /// Plans each message with what those before it take.
-    async fn plan_all(
+    pub(super) async fn plan_all(
         &mut self,
         connection: &mut PgConnection,
         capacity: Capacity<'_>,
@@ -457,7 +338,39 @@ impl<'a> PlanBatch<'a> {
                 plan,
             });
         }
+        self.coalesce();
         Ok(())
+    }
+
+    /// Makes one digest of three or more messages of a category that were held for one recipient in
+    /// quiet hours.
+    fn coalesce(&mut self) {
+        let Some(kind) = self.rules.digest(COALESCED) else {
+            return;
+        };
+        let mut awake: HashMap<DigestKey, Vec<usize>> = HashMap::new();
+        for (at, one) in self.planned.iter().enumerate() {
+            let input = &self.inputs[at];
+            if input.message.coalesces && one.plan == MessagePlan::Send {
+                let key = digest_key(input, COALESCED, self.rules);
+                awake.entry(key).or_default().push(at);
+            }
+        }
+        awake.retain(|_, members| members.len() >= COALESCED_MIN);
+        for (key, members) in awake {
+            let open = OpenDigest {
+                opened_at: self.now,
+                closes_at: self.now,
+                items: members.len(),
+            };
+            self.digests.insert(key, open);
+            for at in members {
+                self.planned[at].plan = MessagePlan::Collected {
+                    digest: kind.name.clone(),
+                    arrival: Arrival::Joins(open),
+                };
+            }
+        }
     }
 
     fn plan_one(&self, at: usize, held_with_it: u64, capacity_per_s: f64) -> MessagePlan {
@@ -505,425 +418,10 @@ impl<'a> PlanBatch<'a> {
                 .insert(digest_key(input, digest, self.rules), *open);
         }
     }
-
-    async fn write(
-        &self,
-        connection: &mut PgConnection,
-        mut sending: Vec<i64>,
-    ) -> Result<(), Error> {
-        let mut held = Vec::new();
-        let mut ended = Vec::new();
-        let mut collected = Vec::new();
-        for (at, one) in self.planned.iter().enumerate() {
-            match &one.plan {
-                MessagePlan::Send => sending.push(one.job_id),
-                MessagePlan::Held { .. } => held.push(at),
-                MessagePlan::Collected { arrival, .. } => {
-                    collected.push(at);
-                    if matches!(arrival, Arrival::Leads(_)) {
-                        sending.push(one.job_id);
-                    } else {
-                        ended.push((at, "collected", String::new()));
-                    }
-                }
-                MessagePlan::Ended { reason, rule, .. } => {
-                    ended.push((at, state_of(*reason), rule.clone()));
-                }
-                MessagePlan::Refused { rule, .. } => ended.push((at, "capped", rule.clone())),
-            }
-        }
-        self.reserve(connection).await?;
-        let digest_ids = self.collect(connection, &collected).await?;
-        self.hold(connection, &held).await?;
-        self.end(connection, &ended).await?;
-        self.record(connection, &digest_ids).await?;
-        self.mark_collected(connection, &ended).await?;
-        if !sending.is_empty() {
-            query(SEND).bind(sending).execute(connection).await?;
-        }
-        Ok(())
-    }
-
-    async fn reserve(&self, connection: &mut PgConnection) -> Result<(), Error> {
-        let mut rows: Vec<(StoredList, i32, i64)> = Vec::new();
-        for (at, one) in self.planned.iter().enumerate() {
-            let Some(second) = reserved_second(&one.plan, self.now) else {
-                continue;
-            };
-            let lists = self.lists[at].iter();
-            rows.extend(
-                lists.map(|list| (self.inputs[at].stored(list), stored(second), one.job_id)),
-            );
-        }
-        let had: Vec<i64> = self
-            .inputs
-            .iter()
-            .filter(|input| input.message.planned_at.is_some())
-            .map(|input| input.message.job_id)
-            .collect();
-        if rows.is_empty() && had.is_empty() {
-            return Ok(());
-        }
-        let lists: Vec<StoredList> = rows.iter().map(|row| row.0).collect();
-        let (recipients, ids) = columns(&lists);
-        query(RESERVE)
-            .bind(recipients)
-            .bind(ids)
-            .bind(rows.iter().map(|row| row.1).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.2).collect::<Vec<_>>())
-            .bind(had)
-            .execute(connection)
-            .await?;
-        Ok(())
-    }
-
-    /// Puts items into their digests, which it opens if need be. Returns the digest of each message.
-    async fn collect(
-        &self,
-        connection: &mut PgConnection,
-        collected: &[usize],
-    ) -> Result<HashMap<usize, i64>, Error> {
-        if collected.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let mut adding: HashMap<DigestKey, (usize, i32)> = HashMap::new();
-        for at in collected {
-            let MessagePlan::Collected { digest, arrival } = &self.planned[*at].plan else {
-                continue;
-            };
-            let more = i32::from(matches!(arrival, Arrival::Joins(_)));
-            let key = digest_key(&self.inputs[*at], digest, self.rules);
-            let entry = adding.entry(key).or_insert((*at, 0));
-            *entry = (*at, entry.1 + more);
-        }
-        let open: Vec<(&DigestKey, &GateInput, OpenDigest, i32)> = adding
-            .iter()
-            .filter_map(|(key, (at, more))| {
-                Some((key, &self.inputs[*at], *self.digests.get(key)?, *more))
-            })
-            .collect();
-        let texts = |of: &dyn Fn(&(&DigestKey, &GateInput, OpenDigest, i32)) -> String| {
-            open.iter().map(of).collect::<Vec<String>>()
-        };
-        let address = |input: &GateInput| input.args.to.clone();
-        let rows = query(OPEN_DIGESTS)
-            .bind(texts(&|one| one.1.message.tenant.clone()))
-            .bind(texts(&|one| one.1.message.module.clone()))
-            .bind(texts(&|one| one.0.0.clone()))
-            .bind(texts(&|one| one.0.1.to_hex()))
-            .bind(texts(&|one| one.0.2.clone()))
-            .bind(texts(&|one| {
-                one.1.args.fields.recipient.clone().unwrap_or_default()
-            }))
-            .bind(texts(&|one| one.1.args.channel.as_str().to_owned()))
-            .bind(open.iter().map(|one| address(one.1)).collect::<Vec<_>>())
-            .bind(texts(&|one| one.1.message.throttle.clone()))
-            .bind(texts(&|one| one.1.message.throttle_key.clone()))
-            .bind(
-                open.iter()
-                    .map(|one| sql_time(one.2.opened_at))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                open.iter()
-                    .map(|one| sql_time(one.2.closes_at))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(open.iter().map(|one| one.3).collect::<Vec<_>>())
-            .fetch_all(&mut *connection)
-            .await?;
-        let mut ids: HashMap<DigestKey, i64> = HashMap::new();
-        for row in &rows {
-            let key = super::rows::stored_key(row)?;
-            ids.insert((get(row, "type")?, key, get(row, "key")?), get(row, "id")?);
-        }
-        let (mut of_message, mut items) = (HashMap::new(), Vec::new());
-        for at in collected {
-            let (input, one) = (&self.inputs[*at], &self.planned[*at]);
-            let MessagePlan::Collected { digest, arrival } = &one.plan else {
-                continue;
-            };
-            let Some(id) = ids.get(&digest_key(input, digest, self.rules)) else {
-                continue;
-            };
-            of_message.insert(*at, *id);
-            if matches!(arrival, Arrival::Joins(_)) {
-                items.push((*id, one.job_id, Json(input.args.data.clone())));
-            }
-        }
-        query(ADD_ITEMS)
-            .bind(items.iter().map(|item| item.0).collect::<Vec<_>>())
-            .bind(items.iter().map(|item| item.1).collect::<Vec<_>>())
-            .bind(
-                items
-                    .iter()
-                    .map(|item| item.2.clone())
-                    .collect::<Vec<Json<Value>>>(),
-            )
-            .bind(vec![sql_time(self.now); items.len()])
-            .execute(connection)
-            .await?;
-        Ok(of_message)
-    }
-
-    async fn hold(&self, connection: &mut PgConnection, held: &[usize]) -> Result<(), Error> {
-        if held.is_empty() {
-            return Ok(());
-        }
-        let until = |at: &usize| {
-            let until = self.planned[*at].plan.planned_at(self.now);
-            sql_time(until.unwrap_or(self.now))
-        };
-        query(HOLD)
-            .bind(
-                held.iter()
-                    .map(|at| self.planned[*at].job_id)
-                    .collect::<Vec<_>>(),
-            )
-            .bind(held.iter().map(until).collect::<Vec<_>>())
-            .execute(&mut *connection)
-            .await?;
-        let mut more: HashMap<(String, i64), i64> = HashMap::new();
-        for at in held {
-            if let Some(quarter) = quiet_quarter(&self.planned[*at].plan) {
-                let throttle = self.inputs[*at].message.throttle.clone();
-                *more.entry((throttle, quarter)).or_default() += 1;
-            }
-        }
-        if !more.is_empty() {
-            query(COUNT_CROWD)
-                .bind(more.keys().map(|key| key.0.clone()).collect::<Vec<_>>())
-                .bind(more.keys().map(|key| key.1).collect::<Vec<_>>())
-                .bind(more.values().copied().collect::<Vec<_>>())
-                .execute(connection)
-                .await?;
-        }
-        Ok(())
-    }
-
-    async fn end(
-        &self,
-        connection: &mut PgConnection,
-        ended: &[(usize, &'static str, String)],
-    ) -> Result<(), Error> {
-        if ended.is_empty() {
-            return Ok(());
-        }
-        let known = |at: usize| {
-            let to = self.inputs[at].to.as_ref()?;
-            Some(crate::recipient::address::suppression_digest(
-                to.channel(),
-                to.identity(),
-            ))
-        };
-        let address = |at: usize| {
-            self.inputs[at]
-                .to
-                .as_ref()
-                .map(|to| to.address().to_owned())
-        };
-        query(END)
-            .bind(
-                ended
-                    .iter()
-                    .map(|one| self.planned[one.0].job_id)
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                ended
-                    .iter()
-                    .map(|one| delivery_state(one.1))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(ended.iter().map(|one| one.1).collect::<Vec<_>>())
-            .bind(ended.iter().map(|one| one.2.as_str()).collect::<Vec<_>>())
-            .bind(ended.iter().map(|one| address(one.0)).collect::<Vec<_>>())
-            .bind(ended.iter().map(|one| known(one.0)).collect::<Vec<_>>())
-            .execute(&mut *connection)
-            .await?;
-        // A message that ended unsent gives its claim back.
-        let unsent: Vec<i64> = ended
-            .iter()
-            .filter(|one| one.1 != "collected" && self.has_claim[one.0])
-            .map(|one| self.planned[one.0].job_id)
-            .collect();
-        if !unsent.is_empty() {
-            super::attempts::give_back_claims(connection, &unsent).await?;
-        }
-        Ok(())
-    }
-
-    /// Marks the claims of items, because an equal event soon after is a duplicate of them.
-    async fn mark_collected(
-        &self,
-        connection: &mut PgConnection,
-        ended: &[(usize, &'static str, String)],
-    ) -> Result<(), Error> {
-        let collected: Vec<i64> = ended
-            .iter()
-            .filter(|one| one.1 == "collected" && self.has_claim[one.0])
-            .map(|one| self.planned[one.0].job_id)
-            .collect();
-        if !collected.is_empty() {
-            query(MARK).bind(collected).execute(connection).await?;
-        }
-        Ok(())
-    }
-
-    /// Records the plans that somebody may ask for, or that took something.
-    async fn record(
-        &self,
-        connection: &mut PgConnection,
-        digest_ids: &HashMap<usize, i64>,
-    ) -> Result<(), Error> {
-        let rows: Vec<PlanRow<'_>> = self
-            .planned
-            .iter()
-            .enumerate()
-            .filter(|(at, one)| {
-                let was_recorded = self.inputs[*at].message.planned_at.is_some();
-                one.plan != MessagePlan::Send || self.has_claim[*at] || was_recorded
-            })
-            .map(|(at, one)| PlanRow {
-                job_id: one.job_id,
-                recipient: self.inputs[at].recipient.to_hex(),
-                planned: one,
-                planned_at: one.plan.planned_at(self.now),
-                content: self.has_claim[at].then_some(self.inputs[at].content),
-                digest_id: digest_ids.get(&at).copied(),
-            })
-            .collect();
-        write_rows(connection, &rows).await
-    }
-}
-
-/// A row of a plan.
-pub(super) struct PlanRow<'a> {
-    pub job_id: i64,
-    pub recipient: String,
-    pub planned: &'a PlannedMessage,
-    pub planned_at: Option<Timestamp>,
-    pub content: Option<i64>,
-    pub digest_id: Option<i64>,
-}
-
-/// Writes plans over those that are recorded.
-pub(super) async fn write_rows(
-    connection: &mut PgConnection,
-    rows: &[PlanRow<'_>],
-) -> Result<(), Error> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let parts: Vec<PlanParts> = rows.iter().map(|row| parts_of(&row.planned.plan)).collect();
-    query(RECORD_PLANS)
-        .bind(rows.iter().map(|row| row.job_id).collect::<Vec<_>>())
-        .bind(
-            rows.iter()
-                .map(|row| row.recipient.as_str())
-                .collect::<Vec<_>>(),
-        )
-        .bind(parts.iter().map(|part| part.state).collect::<Vec<_>>())
-        .bind(parts.iter().map(|part| part.gate).collect::<Vec<_>>())
-        .bind(
-            parts
-                .iter()
-                .map(|part| part.rule.as_str())
-                .collect::<Vec<_>>(),
-        )
-        .bind(parts.iter().map(|part| part.reason).collect::<Vec<_>>())
-        .bind(
-            parts
-                .iter()
-                .map(|part| Json(part.holds.clone()))
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            parts
-                .iter()
-                .map(|part| part.until.map(sql_time))
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            rows.iter()
-                .map(|row| row.planned_at.map(sql_time))
-                .collect::<Vec<_>>(),
-        )
-        .bind(parts.iter().map(|part| part.coalesces).collect::<Vec<_>>())
-        .bind(rows.iter().map(|row| row.content).collect::<Vec<_>>())
-        .bind(
-            rows.iter()
-                .map(|row| row.planned.duplicate_of)
-                .collect::<Vec<_>>(),
-        )
-        .bind(rows.iter().map(|row| row.digest_id).collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-/// The columns of a plan.
-struct PlanParts {
-    state: &'static str,
-    gate: &'static str,
-    rule: String,
-    reason: &'static str,
-    holds: Value,
-    until: Option<Timestamp>,
-    coalesces: bool,
-}
-
-fn parts_of(plan: &MessagePlan) -> PlanParts {
-    let parts = |state, gate: &'static str, rule: &str| PlanParts {
-        state,
-        gate,
-        rule: rule.to_owned(),
-        reason: "",
-        holds: json!([]),
-        until: None,
-        coalesces: false,
-    };
-    match plan {
-        MessagePlan::Send => parts("sending", "", ""),
-        MessagePlan::Held {
-            holds, coalesces, ..
-        } => {
-            let last = holds.last();
-            let each = holds.iter().map(|hold| {
-                json!({"gate": hold.gate.as_str(), "rule": hold.rule, "until": hold.until.to_string()})
-            });
-            PlanParts {
-                holds: each.collect(),
-                until: last.map(|hold| hold.until),
-                coalesces: *coalesces,
-                ..parts(
-                    "held",
-                    last.map_or("", |hold| hold.gate.as_str()),
-                    last.map_or("", |hold| hold.rule.as_str()),
-                )
-            }
-        }
-        MessagePlan::Collected { digest, arrival } => match arrival {
-            Arrival::Leads(_) => parts("sending", "", ""),
-            Arrival::Joins(open) => PlanParts {
-                until: Some(open.closes_at),
-                ..parts("collected", MessageGate::Digest.as_str(), digest)
-            },
-        },
-        MessagePlan::Ended { gate, reason, rule } => PlanParts {
-            reason: reason.as_str(),
-            ..parts("ended", gate.as_str(), rule)
-        },
-        MessagePlan::Refused { rule, reset_at } => PlanParts {
-            reason: UnsentReason::Capped.as_str(),
-            until: Some(*reset_at),
-            ..parts("ended", MessageGate::Caps.as_str(), rule)
-        },
-    }
 }
 
 /// Returns the second that a message reserves in its lists; `None` if it takes none.
-fn reserved_second(plan: &MessagePlan, now: Timestamp) -> Option<i64> {
+pub(super) fn reserved_second(plan: &MessagePlan, now: Timestamp) -> Option<i64> {
     match plan {
         MessagePlan::Send
         | MessagePlan::Collected {
@@ -936,7 +434,7 @@ fn reserved_second(plan: &MessagePlan, now: Timestamp) -> Option<i64> {
 }
 
 /// Returns the quarter of an hour in which the quiet hours of a held message end.
-fn quiet_quarter(plan: &MessagePlan) -> Option<i64> {
+pub(super) fn quiet_quarter(plan: &MessagePlan) -> Option<i64> {
     let MessagePlan::Held { holds, .. } = plan else {
         return None;
     };
@@ -947,28 +445,15 @@ fn quiet_quarter(plan: &MessagePlan) -> Option<i64> {
 }
 
 /// Returns the key of the digest of a type into which a message goes.
-fn digest_key(input: &GateInput, name: &str, rules: &RecipientRules) -> DigestKey {
+pub(super) fn digest_key(input: &GateInput, name: &str, rules: &RecipientRules) -> DigestKey {
+    if name == COALESCED {
+        return (
+            name.to_owned(),
+            input.recipient,
+            input.args.category.clone(),
+        );
+    }
     let per_actor = rules.digest(name).is_some_and(|kind| kind.per_actor);
     let actor = input.args.fields.actor.clone().filter(|_| per_actor);
     (name.to_owned(), input.recipient, actor.unwrap_or_default())
-}
-
-/// Returns the reason of a message that ended, as it is recorded.
-fn state_of(reason: UnsentReason) -> &'static str {
-    reason.as_str()
-}
-
-/// Returns the state of the delivery of a message that ended for a reason.
-fn delivery_state(reason: &'static str) -> &'static str {
-    match reason {
-        "expired" => "failed",
-        other => other,
-    }
-}
-
-fn get<'r, T>(row: &'r sqlx::postgres::PgRow, column: &str) -> Result<T, sqlx::Error>
-where
-    T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
-{
-    sqlx::Row::try_get(row, column)
 }

@@ -1,6 +1,8 @@
 //! The gates of recipients in Postgres.
 
 mod attempts;
+mod digest_kills;
+mod digests;
 mod fixture;
 mod planner;
 

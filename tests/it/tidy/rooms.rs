@@ -59,7 +59,15 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("admission", &["jobs", "throttle"]),
     (
         "recipient",
-        &["cron", "input", "jobs", "postgres", "providers", "service"],
+        &[
+            "cron",
+            "input",
+            "jobs",
+            "outbound",
+            "postgres",
+            "providers",
+            "service",
+        ],
     ),
     ("calibrate", &["control", "governor", "signals", "throttle"]),
     ("replay", &["control", "governor", "plot", "signals"]),

@@ -1,0 +1,151 @@
+//! The record of plans: what the gates found for a message, for those who ask.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use sqlx::types::Json;
+
+use super::plans::PlannedMessage;
+use super::query;
+use super::rows::sql_time;
+use crate::jobs::Error;
+use crate::recipient::digest::Arrival;
+use crate::recipient::gate::{MessageGate, UnsentReason};
+use crate::recipient::gates::MessagePlan;
+
+pub(super) const RECORD_PLANS: &str = "
+insert into flyball.message_plan as p
+    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, content, other_job, digest_id)
+select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::timestamptz[],
+    $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[])
+on conflict (job_id) do update
+set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate, rule = excluded.rule, reason = excluded.reason,
+    holds = excluded.holds, until = excluded.until,
+    since = case when p.state = excluded.state and p.gate = excluded.gate then p.since else clock_timestamp() end,
+    planned_at = coalesce(p.planned_at, excluded.planned_at), coalesces = excluded.coalesces,
+    content = coalesce(excluded.content, p.content), other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id)";
+
+/// A row of a plan.
+pub(super) struct PlanRow<'a> {
+    pub job_id: i64,
+    pub recipient: String,
+    pub planned: &'a PlannedMessage,
+    pub planned_at: Option<Timestamp>,
+    pub content: Option<i64>,
+    pub digest_id: Option<i64>,
+}
+
+/// Writes plans over those that are recorded.
+pub(super) async fn write_rows(
+    connection: &mut PgConnection,
+    rows: &[PlanRow<'_>],
+) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let parts: Vec<PlanParts> = rows.iter().map(|row| parts_of(&row.planned.plan)).collect();
+    query(RECORD_PLANS)
+        .bind(rows.iter().map(|row| row.job_id).collect::<Vec<_>>())
+        .bind(
+            rows.iter()
+                .map(|row| row.recipient.as_str())
+                .collect::<Vec<_>>(),
+        )
+        .bind(parts.iter().map(|part| part.state).collect::<Vec<_>>())
+        .bind(parts.iter().map(|part| part.gate).collect::<Vec<_>>())
+        .bind(
+            parts
+                .iter()
+                .map(|part| part.rule.as_str())
+                .collect::<Vec<_>>(),
+        )
+        .bind(parts.iter().map(|part| part.reason).collect::<Vec<_>>())
+        .bind(
+            parts
+                .iter()
+                .map(|part| Json(part.holds.clone()))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            parts
+                .iter()
+                .map(|part| part.until.map(sql_time))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            rows.iter()
+                .map(|row| row.planned_at.map(sql_time))
+                .collect::<Vec<_>>(),
+        )
+        .bind(parts.iter().map(|part| part.coalesces).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.content).collect::<Vec<_>>())
+        .bind(
+            rows.iter()
+                .map(|row| row.planned.duplicate_of)
+                .collect::<Vec<_>>(),
+        )
+        .bind(rows.iter().map(|row| row.digest_id).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The columns of a plan.
+struct PlanParts {
+    state: &'static str,
+    gate: &'static str,
+    rule: String,
+    reason: &'static str,
+    holds: Value,
+    until: Option<Timestamp>,
+    coalesces: bool,
+}
+
+fn parts_of(plan: &MessagePlan) -> PlanParts {
+    let parts = |state, gate: &'static str, rule: &str| PlanParts {
+        state,
+        gate,
+        rule: rule.to_owned(),
+        reason: "",
+        holds: json!([]),
+        until: None,
+        coalesces: false,
+    };
+    match plan {
+        MessagePlan::Send => parts("sending", "", ""),
+        MessagePlan::Held {
+            holds, coalesces, ..
+        } => {
+            let last = holds.last();
+            let each = holds.iter().map(|hold| {
+                json!({"gate": hold.gate.as_str(), "rule": hold.rule, "until": hold.until.to_string()})
+            });
+            PlanParts {
+                holds: each.collect(),
+                until: last.map(|hold| hold.until),
+                coalesces: *coalesces,
+                ..parts(
+                    "held",
+                    last.map_or("", |hold| hold.gate.as_str()),
+                    last.map_or("", |hold| hold.rule.as_str()),
+                )
+            }
+        }
+        MessagePlan::Collected { digest, arrival } => match arrival {
+            Arrival::Leads(_) => parts("sending", "", ""),
+            Arrival::Joins(open) => PlanParts {
+                until: Some(open.closes_at),
+                ..parts("collected", MessageGate::Digest.as_str(), digest)
+            },
+        },
+        MessagePlan::Ended { gate, reason, rule } => PlanParts {
+            reason: reason.as_str(),
+            ..parts("ended", gate.as_str(), rule)
+        },
+        MessagePlan::Refused { rule, reset_at } => PlanParts {
+            reason: UnsentReason::Capped.as_str(),
+            until: Some(*reset_at),
+            ..parts("ended", MessageGate::Caps.as_str(), rule)
+        },
+    }
+}
