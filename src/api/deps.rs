@@ -25,6 +25,7 @@ use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{DriverClients, Pools};
+use crate::recipient::service::Gates;
 use crate::signals::Prometheus;
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::{ApiLimit, CallerKnobs, Store};
@@ -58,6 +59,8 @@ pub struct Deps {
     pub pools: Arc<Pools>,
     /// The store of the fates of messages.
     pub deliveries: Deliveries,
+    /// The gates of recipients.
+    pub gates: Gates,
     /// The tools for reading events of providers.
     pub tools: DriverClients,
     /// The base URL by which clients outside reach us; empty if it is not set.
@@ -144,6 +147,7 @@ impl ApiState {
                 problem_types: deps.problem_types,
                 batches: Batches::new(deps.queue.clone()),
                 deliveries: deps.deliveries.clone(),
+                gates: deps.gates,
             }),
             auth: Arc::new(Authenticator::new(
                 deps.tokens,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -18,8 +19,11 @@ use crate::providers::{Driver, DriverClients, Http, PoolMetrics, Pools, build};
 use crate::recipient::live_rules::LiveRules;
 use crate::recipient::rules::RecipientRules;
 use crate::recipient::service::Gates;
-use crate::service::TaskSupervisor;
-use crate::throttle::{Notes, Store};
+use crate::service::{LoopOptions, TaskSupervisor, periodic};
+use crate::throttle::{Name, Notes, Store};
+
+/// The time between two reads of the rates of pools.
+const CAPACITIES_EVERY: Duration = Duration::from_secs(10);
 
 /// All running pools of a process.
 pub(super) struct RunningPools {
@@ -29,6 +33,7 @@ pub(super) struct RunningPools {
     pub(super) tools: DriverClients,
     pub(super) alarms: Alarms,
     changes: mpsc::UnboundedReceiver<(String, Change)>,
+    store: Arc<dyn Store>,
 }
 
 /// The pools of the settings with a driver for each account, before any connection.
@@ -110,6 +115,7 @@ pub(super) fn open(
         tools,
         alarms: Alarms::new(queue.clone()),
         changes,
+        store: store.clone(),
     })
 }
 
@@ -129,6 +135,7 @@ impl RunningPools {
             gates,
             metrics,
         } = self.means;
+        let store = self.store;
         let mut tasks = Vec::new();
         for carrier in carriers.values() {
             let PoolHandle { accounts, drivers } = carrier.clone();
@@ -140,6 +147,10 @@ impl RunningPools {
             }
         }
         if runs_jobs {
+            let throttles = carriers.keys().filter_map(|name| name.parse().ok());
+            let throttles = throttles.collect();
+            let rates = keep_capacities(throttles, store, &gates, cancel.child_token());
+            tasks.push(vital.spawn("keep capacities", cancel.child_token(), rates));
             let planned = gates.run(cancel.child_token());
             tasks.push(vital.spawn("plan messages", cancel.child_token(), planned));
             let kept = notify::maintain(deliveries.clone(), days, dead_days, cancel.child_token());
@@ -158,5 +169,36 @@ impl RunningPools {
         );
         tasks.push(vital.spawn("report changes", cancel.child_token(), published));
         tasks
+    }
+}
+
+/// Keeps the rates of pools, over which held messages are spread when they become due.
+fn keep_capacities(
+    throttles: Vec<Name>,
+    store: Arc<dyn Store>,
+    gates: &Gates,
+    cancel: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let (throttles, capacities) = (Arc::new(throttles), gates.capacities.clone());
+    let pace = LoopOptions {
+        name: "read_capacities",
+        every: CAPACITIES_EVERY,
+        wake: None,
+    };
+    async move {
+        periodic(pace, cancel, || {
+            let (store, throttles) = (store.clone(), throttles.clone());
+            let capacities = capacities.clone();
+            async move {
+                for throttle in throttles.iter() {
+                    if let Some(status) = store.status(throttle).await? {
+                        let rate = status.effective_rps.tokens().unwrap_or(f64::INFINITY);
+                        capacities.write().insert(throttle.to_string(), rate);
+                    }
+                }
+                Ok::<(), crate::throttle::Error>(())
+            }
+        })
+        .await;
     }
 }

@@ -81,6 +81,14 @@ impl CapRule {
         })
     }
 
+    /// Returns the length of the window, in seconds; that of a day can be 25 hours.
+    pub fn span_s(&self) -> i64 {
+        match self.window {
+            CapWindow::Rolling(span_s) => span_s,
+            CapWindow::LocalDay => 2 * 86_400,
+        }
+    }
+
     /// Returns the first second, not before `t`, at which one more message may go.
     fn next(&self, times: &[i64], t: i64, zone: &TimeZone) -> i64 {
         let Some(at) = times.len().checked_sub(self.most as usize) else {

@@ -32,6 +32,12 @@ const CONTENT: [&str; 6] = ["subject", "body", "html", "template", "data", "extr
 /// The name of the sender's own cap.
 const AT_MOST: &str = "at_most";
 
+/// Returns true if a message goes through all gates.
+pub fn is_gated(args: &Value) -> bool {
+    let has = |name: &str| args.get(name).is_some_and(|value| !value.is_null());
+    has("category") || GATE_FIELDS.into_iter().any(has)
+}
+
 /// The fields of one message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GateFields {

@@ -82,6 +82,9 @@ const LONGEST_S: f64 = 30.0 * 86_400.0;
 /// The longest span of a release, in seconds.
 const SPREAD_MAX_S: f64 = 7200.0;
 
+/// The time for which sends are kept in any case, for the caps of senders, in seconds: 31 days.
+const SENDERS_CAP_S: i64 = 31 * 86_400;
+
 /// The longest text of a digest, in bytes.
 const TEXT_BYTES: usize = 65_536;
 
@@ -171,6 +174,28 @@ impl RecipientRules {
             None if rules.has_fallback => self.fallback_caps.clone(),
             None => CapRules::default(),
         }
+    }
+
+    /// Returns the longest time for which a message makes others duplicates.
+    pub fn longest_dedup(&self) -> SignedDuration {
+        let windows = self.all_categories().map(|rules| rules.dedup_window);
+        windows.max().unwrap_or_default()
+    }
+
+    /// Returns the longest window of a cap, in seconds, and at least that of a sender's own cap.
+    pub fn longest_cap_s(&self) -> i64 {
+        let of_rules = |rules: &CapRules| rules.0.iter().map(CapRule::span_s).max();
+        let categories = self.all_categories();
+        let of_categories = categories.flat_map(|rules| {
+            let channels = rules.caps.values().filter_map(of_rules);
+            channels.chain(of_rules(&rules.actor_caps))
+        });
+        let fallback = of_rules(&self.fallback_caps);
+        of_categories.chain(fallback).fold(SENDERS_CAP_S, i64::max)
+    }
+
+    fn all_categories(&self) -> impl Iterator<Item = &CategoryRules> {
+        self.categories.values().chain([&self.other])
     }
 
     /// Returns a type of digest.

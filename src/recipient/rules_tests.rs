@@ -108,7 +108,7 @@ fn the_default_digests_are_those_of_the_seed() {
     );
     let posts = rules.digest("creator-activity").unwrap();
     assert!(posts.per_actor && posts.window == DigestWindow::Fixed(SignedDuration::from_mins(240)));
-    assert_eq!(rules.digests().count(), 3);
+    assert_eq!(rules.digests().count(), 4);
 }
 
 #[test]

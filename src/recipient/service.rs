@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +15,7 @@ use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
 use super::metrics::GateMetrics;
 use super::postgres::{self, GateVerdict, PlannedMessage};
-use crate::jobs::{Error, Queue};
+use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
 
@@ -31,6 +33,9 @@ const CLOSED_MAX: i64 = 200;
 
 /// The time between two looks for digests that are due.
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
+
+/// The time between two steps that prune old rows.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// Most attempts in one transaction.
 const VERIFIED_MAX: usize = 256;
@@ -143,16 +148,50 @@ impl Gates {
     }
 
     /// Closes digests that are due, and plans their messages; returns true if there may be more.
+    ///
+    /// If one of them cannot be closed, because the queue of its tenant is full for example, the
+    /// others are closed one by one, and that one stays open for a while longer.
     pub async fn close_due(&self) -> Result<bool, Error> {
+        match self.close(CLOSED_MAX).await {
+            Ok(seen) => return Ok(seen >= CLOSED_MAX),
+            Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
+            Err(_) => {}
+        }
+        for _ in 0..CLOSED_MAX {
+            match self.close(1).await {
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+                Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
+                Err(error) => {
+                    tracing::warn!(%error, "a digest cannot be closed; it stays open");
+                    postgres::put_first_off(&self.db, "its close failed").await?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Closes at most `most` digests, and returns the number that it looked at.
+    async fn close(&self, most: i64) -> Result<i64, Error> {
         let rules = self.rules.load();
         let capacity = |throttle: &str| self.capacity(throttle);
-        let closed =
-            repeated(|| postgres::close_due(&self.db, &rules, &capacity, CLOSED_MAX)).await?;
+        let closed = repeated(|| postgres::close_due(&self.db, &rules, &capacity, most)).await?;
         self.metrics.closed(closed.closed as u64);
         if !closed.jobs.is_empty() {
             self.plan_jobs(&closed.jobs).await?;
         }
-        Ok(closed.seen as i64 >= CLOSED_MAX)
+        Ok(closed.seen as i64)
+    }
+
+    /// Returns the rule that refuses a message, and the time at which there is room; `None` if it
+    /// is accepted. Takes nothing.
+    pub async fn refusal(
+        &self,
+        tenant: &str,
+        job: &NewJob,
+    ) -> Result<Option<(String, Timestamp)>, Error> {
+        let rules = self.rules.load();
+        postgres::refusal(&self.db, tenant, job, &rules).await
     }
 
     fn capacity(&self, throttle: &str) -> f64 {
@@ -185,14 +224,28 @@ impl Gates {
             every: CLOSE_EVERY,
             wake: None,
         };
-        let closed = periodic(pace, cancel, || {
+        let closed = periodic(pace, cancel.clone(), || {
             let gates = self.clone();
             async move {
                 while gates.close_due().await? {}
                 Ok::<(), Error>(())
             }
         });
-        tokio::join!(listened, planned, closed);
+        let pace = LoopOptions {
+            name: "prune_recipients",
+            every: PRUNE_EVERY,
+            wake: None,
+        };
+        let part = Arc::new(AtomicI32::new(0));
+        let pruned = periodic(pace, cancel, || {
+            let (gates, part) = (self.clone(), part.clone());
+            async move {
+                let rules = gates.rules.load();
+                let part = part.fetch_add(1, Ordering::Relaxed);
+                postgres::prune(&gates.db, &rules, part).await.map(drop)
+            }
+        });
+        tokio::join!(listened, planned, closed, pruned);
     }
 }
 

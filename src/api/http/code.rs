@@ -75,6 +75,8 @@ codes! {
     WrongState = ("wrong_state", 409, "The state of the job does not allow this"),
     /// Another request with the same idempotency key is being handled.
     RequestRunning = ("request_running", 409, "The same request is being handled"),
+    /// The recipient got as many messages as its caps allow, and the category refuses more.
+    RecipientCapped = ("RECIPIENT_CAPPED", 409, "The recipient got as many messages as its caps allow"),
     /// Another client changed the knobs meanwhile.
     Conflict = ("conflict", 409, "The knobs have changed"),
     /// The object cannot be deleted because something else needs it.

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::accepted::{AcceptedNotification, HeldMessage, sentence};
 use super::known_usage::KnownUsage;
+use super::planned::{plan, refuse_capped};
 use super::repeat::{digests, prefers_async};
 use crate::admission::{AcceptRequest, Acceptance, Admission, Batches, Digests, WaitingMessage};
 use crate::api::clock;
@@ -19,6 +20,8 @@ use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::{Error, NewJob};
 use crate::notify::Deliveries;
 use crate::notify::args::PRIORITIES;
+use crate::recipient::fields::is_gated;
+use crate::recipient::service::Gates;
 
 /// The most urgent priority, which does not wait.
 const CRITICAL: i32 = 0;
@@ -32,6 +35,8 @@ pub struct AdmissionState {
     pub problem_types: String,
     pub batches: Batches,
     pub deliveries: Deliveries,
+    /// The gates of recipients.
+    pub gates: Gates,
 }
 
 /// The sender of a message, with the request's digests and wishes.
@@ -89,6 +94,10 @@ pub async fn accept(
     if let Some(repeated) = with_timeout(ROW_TIMEOUT, find).await? {
         return repeat(state, sender, repeated).await;
     }
+    let is_gated = is_gated(&job.args);
+    if is_gated {
+        refuse_capped(state, sender.tenant, &job).await?;
+    }
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
     let slot = if is_later {
         Slot::None
@@ -125,6 +134,18 @@ pub async fn accept(
             return with_timeout(ROW_TIMEOUT, std::future::pending::<Result<_, Problem>>()).await;
         }
     };
+    let plan = match is_gated && !duplicate && !is_later {
+        true => plan(state, job_id).await,
+        false => Ok(None),
+    };
+    if !matches!(plan, Ok(None)) {
+        // The message is admitted when its gates let it go.
+        slot.give_back(admission, sender).await;
+        let mut accepted = AcceptedNotification::new(job_id, &job, false, warnings);
+        accepted.plan = plan?;
+        let location = [(LOCATION, location(job_id))];
+        return Ok((StatusCode::ACCEPTED, location, Json(accepted)).into_response());
+    }
     match slot {
         _ if duplicate => slot.give_back(admission, sender).await,
         Slot::Critical { was_asked: true } => {

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::planned::PlannedNotification;
 use crate::admission::{AdmissionLevel, WaitingMessage};
 use crate::api::clock;
 use crate::jobs::NewJob;
@@ -24,6 +25,9 @@ pub struct AcceptedNotification {
     /// does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<HeldMessage>,
+    /// What the gates of its recipient found; absent for a message that goes now.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlannedNotification>,
     /// Warnings for the sender, for example that the pool's throttle does not exist yet.
     warnings: Vec<String>,
 }
@@ -37,6 +41,7 @@ impl AcceptedNotification {
             duplicate,
             priority: priority_word(job.priority),
             held: None,
+            plan: None,
             warnings,
         }
     }
@@ -49,6 +54,7 @@ impl AcceptedNotification {
             duplicate: false,
             priority: priority_word(priority),
             held: None,
+            plan: None,
             warnings: Vec::new(),
         }
     }

@@ -39,6 +39,18 @@ pub struct MessageFields {
     valid_for_s: Option<f64>,
     /// The treatment of a message that was sent without an answer: `retry` or `dead`.
     on_ambiguous: Option<String>,
+    /// The id of the recipient, whose profile has its address, quiet hours and preferences.
+    recipient: Option<String>,
+    /// The name of the template, for preferences, dedup and digests.
+    template_id: Option<String>,
+    /// The person or thing whose doing the message reports.
+    actor: Option<String>,
+    /// The type of digest that collects the message.
+    digest: Option<String>,
+    /// A cap for messages of this template to this recipient, such as `1 per 24h`.
+    at_most: Option<String>,
+    /// The key by which messages are the same, in place of their content.
+    dedup_key: Option<String>,
     /// The rate-limit key: a lane of its own in the pool's throttle.
     key: Option<String>,
     /// The earliest time at which the message may be sent.

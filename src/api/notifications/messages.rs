@@ -13,6 +13,7 @@ use super::accept::{AdmissionState, MessageSender, accept};
 use super::accepted::{AcceptedNotification, HeldMessage};
 use super::fields::MessageFields;
 use super::input;
+use super::planned::{plan, refuse_capped};
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::link::{encoded, next_link};
@@ -26,6 +27,7 @@ use crate::api::jobs::show::id_of;
 use crate::api::jobs::state::JobsState;
 use crate::notify::{Deliveries, DeliveryState, Notification, NotificationFilter};
 use crate::providers::{Channel, Pools};
+use crate::recipient::fields::is_gated;
 
 /// A new message.
 #[derive(utoipa::ToSchema)]
@@ -34,8 +36,9 @@ use crate::providers::{Channel, Pools};
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct NewNotification {
-    /// The recipient: a number, an address, a device token, a chat, a URL.
-    to: String,
+    /// The address: a number, a mailbox, a device token, a chat, a URL; absent if the profile of
+    /// `recipient` has it.
+    to: Option<String>,
     /// A key that prevents a second message while an unfinished one holds it.
     unique_key: Option<String>,
     #[serde(flatten)]
@@ -94,6 +97,10 @@ pub async fn send(
     if let Some(sender) = sender {
         return accept(&admission, &sender, job, warnings).await;
     }
+    let is_gated = is_gated(&job.args);
+    if is_gated {
+        refuse_capped(&admission, "", &job).await?;
+    }
     let ticket = enqueue_one(&state, &caller, &job).await?;
     let status = if ticket.duplicate {
         StatusCode::OK
@@ -101,7 +108,10 @@ pub async fn send(
         StatusCode::ACCEPTED
     };
     let location = format!("/api/v1/notifications/{}", ticket.id);
-    let accepted = AcceptedNotification::new(ticket.id, &job, ticket.duplicate, warnings);
+    let mut accepted = AcceptedNotification::new(ticket.id, &job, ticket.duplicate, warnings);
+    if is_gated && !ticket.duplicate {
+        accepted.plan = plan(&admission, ticket.id).await?;
+    }
     Ok((status, [(LOCATION, location)], Json(accepted)).into_response())
 }
 

@@ -11,5 +11,6 @@ pub mod headers;
 pub mod input;
 pub mod known_usage;
 pub mod messages;
+pub mod planned;
 pub mod repeat;
 pub mod suppressions;

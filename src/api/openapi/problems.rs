@@ -111,6 +111,7 @@ const OWN: &[(&str, &[Code])] = &[
             InvalidHeader,
             NotAllowed,
             Code::RequestRunning,
+            Code::RecipientCapped,
             Code::IdempotencyKeyReused,
             Code::RateLimitExceeded,
             QueueUnavailable,

@@ -88,6 +88,10 @@ select * from unnest($1::text[], $2::text[], $3::text[], $4::text[]::uuid[], $5:
     $10::text[], $11::text[], $12::timestamptz[], array_fill(0, array[cardinality($1::text[])]))
 on conflict do nothing";
 
+pub(super) const PUT_FIRST_OFF: &str = "
+update flyball.digest set closes_at = clock_timestamp() + interval '1 minute', rule = $1
+where id = (select id from flyball.digest where closes_at <= now() order by closes_at limit 1 for update skip locked)";
+
 /// The result of one look for digests that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClosedDigests {
@@ -169,10 +173,11 @@ pub async fn close_due(
     for digest in &due {
         let found = items.get(&digest.id).map_or(0, Vec::len);
         if all.contains(&digest.id) && found != digest.items.unsigned_abs() as usize {
-            return Err(Error::Lost(format!(
-                "digest {} has {found} items where {} were counted; it stays open",
+            let problem = format!(
+                "digest {} has {found} items where {} were counted",
                 digest.id, digest.items
-            )));
+            );
+            return Err(Error::Store(sqlx::Error::Decode(problem.into())));
         }
     }
     end_items(&mut transaction, &ending, &items).await?;
@@ -189,6 +194,16 @@ pub async fn close_due(
         closed: all.len(),
         jobs,
     })
+}
+
+/// Puts off the digest that is due first, because its close failed; it stays open.
+pub async fn put_first_off(db: &Db, why: &str) -> Result<(), Error> {
+    let mut connection = db.acquire().await?;
+    query(PUT_FIRST_OFF)
+        .bind(why)
+        .execute(&mut *connection)
+        .await?;
+    Ok(())
 }
 
 async fn due(

@@ -7,11 +7,15 @@ mod messages;
 mod plan_rows;
 mod plan_writes;
 mod plans;
+mod prune;
+mod refusal;
 mod rows;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
-pub use digests::{ClosedDigests, close_due};
+pub use digests::{ClosedDigests, close_due, put_first_off};
 pub use plans::{PlannedMessage, plan_due, plan_jobs};
+pub use prune::prune;
+pub use refusal::refusal;
 
 /// Returns a statement that leaves no name behind on a connection that is lent for a transaction.
 fn query(
@@ -22,6 +26,9 @@ fn query(
 
 /// The statements of this folder, for the test that prepares each.
 pub const STATEMENTS: &[(&str, &str)] = &[
+    ("gates: prune", prune::PRUNE),
+    ("digests: put the first off", digests::PUT_FIRST_OFF),
+    ("gates: now", refusal::NOW),
     ("gates: due messages", messages::TAKE_DUE),
     ("gates: messages of jobs", messages::TAKE_JOBS),
     ("gates: messages", messages::LOAD),

@@ -1,0 +1,143 @@
+//! The way of a message through the gates of its recipient, when it is accepted.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::accept::AdmissionState;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::jobs::NewJob;
+use crate::recipient::digest::Arrival;
+use crate::recipient::gates::{GateHold, MessagePlan};
+use crate::recipient::postgres::PlannedMessage;
+
+/// The plan of a message.
+#[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
+pub struct PlannedNotification {
+    /// The status: `held` by a gate, `collected` into a digest, or `ended` unsent.
+    pub status: &'static str,
+    /// The gate at which it waits first, or at which it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<HoldingGate>,
+    /// The time at which it goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned_at: Option<Timestamp>,
+    /// The gates at which it waits after that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<HoldingGate>,
+    /// The type of the digest that collects it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The reason of its end, such as `duplicate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// The message that it repeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicate_of: Option<i64>,
+}
+
+/// A gate that holds a message.
+#[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
+pub struct HoldingGate {
+    /// The gate, such as `quiet_hours`.
+    pub gate: &'static str,
+    /// The rule, such as `per_day 2 per 1d`.
+    pub rule: String,
+    /// The end of the wait; absent if the message ended here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+}
+
+impl HoldingGate {
+    fn of(hold: &GateHold) -> Self {
+        Self {
+            gate: hold.gate.as_str(),
+            rule: hold.rule.clone(),
+            at: Some(hold.until),
+        }
+    }
+}
+
+impl PlannedNotification {
+    /// Returns the plan for the sender; `None` for a message that goes now.
+    pub fn of(planned: &PlannedMessage) -> Option<Self> {
+        let plan = |status| Self {
+            status,
+            held_by: None,
+            planned_at: None,
+            then: Vec::new(),
+            digest: None,
+            reason: None,
+            duplicate_of: planned.duplicate_of,
+        };
+        match &planned.plan {
+            MessagePlan::Send
+            | MessagePlan::Refused { .. }
+            | MessagePlan::Collected {
+                arrival: Arrival::Leads(_),
+                ..
+            } => None,
+            MessagePlan::Held { holds, .. } => Some(Self {
+                held_by: holds.first().map(HoldingGate::of),
+                planned_at: holds.last().map(|hold| hold.until),
+                then: holds.iter().skip(1).map(HoldingGate::of).collect(),
+                ..plan("held")
+            }),
+            MessagePlan::Collected {
+                digest,
+                arrival: Arrival::Joins(open),
+            } => Some(Self {
+                planned_at: Some(open.closes_at),
+                digest: Some(digest.clone()),
+                ..plan("collected")
+            }),
+            MessagePlan::Ended { gate, reason, rule } => Some(Self {
+                held_by: Some(HoldingGate {
+                    gate: gate.as_str(),
+                    rule: rule.clone(),
+                    at: None,
+                }),
+                reason: Some(reason.as_str()),
+                ..plan("ended")
+            }),
+        }
+    }
+}
+
+/// Refuses a message over a cap whose rule refuses, before anything is accepted.
+pub async fn refuse_capped(
+    state: &AdmissionState,
+    tenant: &str,
+    job: &NewJob,
+) -> Result<(), Problem> {
+    let refused = state.gates.refusal(tenant, job);
+    match with_timeout(ROW_TIMEOUT, refused).await? {
+        Some((rule, reset_at)) => Err(capped(&rule, reset_at)),
+        None => Ok(()),
+    }
+}
+
+/// Plans a message that was accepted; `None` if it goes now, or if another process plans it.
+pub async fn plan(
+    state: &AdmissionState,
+    job_id: i64,
+) -> Result<Option<PlannedNotification>, Problem> {
+    let jobs = [job_id];
+    let planned = with_timeout(ROW_TIMEOUT, state.gates.plan_jobs(&jobs)).await?;
+    let Some(planned) = planned.first() else {
+        return Ok(None);
+    };
+    match &planned.plan {
+        // Others took the last room meanwhile.
+        MessagePlan::Refused { rule, reset_at } => Err(capped(rule, *reset_at)),
+        _ => Ok(PlannedNotification::of(planned)),
+    }
+}
+
+fn capped(rule: &str, reset_at: Timestamp) -> Problem {
+    let detail = format!(
+        "the recipient got as many messages as the rule {rule} allows; there is room at {reset_at}; \
+         nothing was sent"
+    );
+    Problem::new(Code::RecipientCapped, detail)
+}
