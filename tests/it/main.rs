@@ -20,6 +20,7 @@ mod outbound;
 mod packaging;
 mod postgres;
 mod providers;
+mod recipient;
 mod reindex;
 mod replay;
 mod runner;

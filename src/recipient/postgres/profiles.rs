@@ -57,6 +57,8 @@ pub struct RecipientProfiles {
 }
 
 /// The profile of a recipient as it is stored, with its addresses.
+///
+/// Its debug text shows nothing of the profile, because it has addresses.
 #[derive(Clone, PartialEq, Serialize)]
 pub struct StoredRecipient {
     pub id: String,
@@ -67,7 +69,7 @@ pub struct StoredRecipient {
     pub updated_at: Timestamp,
 }
 
-/// What holds for the recipients of a tenant unless their profiles say otherwise.
+/// The defaults of a tenant, which hold unless the profile of a recipient says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StoredDefaults {
     /// The fields of the defaults.
@@ -262,7 +264,6 @@ impl StoredRecipient {
     }
 }
 
-/// Shows no address, because errors and logs have debug texts.
 impl std::fmt::Debug for StoredRecipient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StoredRecipient").finish_non_exhaustive()

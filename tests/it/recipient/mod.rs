@@ -1,0 +1,3 @@
+//! Recipients in Postgres.
+
+mod profiles;
