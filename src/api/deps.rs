@@ -25,6 +25,7 @@ use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{DriverClients, Pools};
+use crate::recipient::postgres::RecipientProfiles;
 use crate::recipient::service::Gates;
 use crate::signals::Prometheus;
 use crate::throttle::admission::TenantLimits;
@@ -96,6 +97,7 @@ struct ApiParts {
     account_pools: Arc<[AccountPool]>,
     pools: Arc<Pools>,
     deliveries: Deliveries,
+    recipients: RecipientProfiles,
     live: Live,
     metrics: HttpMetrics,
     registry: Arc<Registry>,
@@ -160,6 +162,7 @@ impl ApiState {
                 deps.api_limits,
                 metrics.tokens.clone(),
             )),
+            recipients: RecipientProfiles::new(deps.queue.pool.clone()),
             queue: deps.queue,
             store: deps.throttles,
             decisions: deps.decisions,
@@ -198,6 +201,7 @@ parts! {
     Arc<[AccountPool]> = account_pools,
     Arc<Pools> = pools,
     Deliveries = deliveries,
+    RecipientProfiles = recipients,
     Live = live,
     HttpMetrics = metrics,
     Arc<Registry> = registry,

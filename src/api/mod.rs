@@ -29,6 +29,7 @@ pub mod openapi;
 pub mod pools;
 pub mod postgres;
 pub mod read_error;
+pub mod recipients;
 pub mod router;
 pub mod serve;
 pub mod stream;

@@ -16,6 +16,7 @@ use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
 use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
 use super::openapi::document;
+use super::recipients::profiles as recipients;
 use super::throttles::{acquire, check, knobs};
 use super::{
     audit, crons, dashboard, decisions, health, lanes, metrics, pools, stream, tenants, throttles,
@@ -74,6 +75,16 @@ pub fn api() -> OpenApiRouter<ApiState> {
             suppressions::add,
             suppressions::remove
         ))
+        .routes(routes!(
+            recipients::list_recipients,
+            recipients::import_recipients
+        ))
+        .routes(routes!(
+            recipients::show_recipient,
+            recipients::set_recipient,
+            recipients::delete_recipient
+        ))
+        .routes(routes!(recipients::show_defaults, recipients::set_defaults))
         .routes(routes!(events::receive_events))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::modules))

@@ -17,6 +17,7 @@ mod migrate;
 mod notify;
 mod output;
 mod pause;
+mod recipient;
 mod replay;
 mod serve;
 mod services;
@@ -59,6 +60,9 @@ enum Command {
     /// Show, pause, resume and cancel batches of messages
     #[command(subcommand)]
     Batch(batch::Command),
+    /// Set, show, erase and import the profiles of recipients
+    #[command(subcommand)]
+    Recipient(recipient::Command),
     /// Show, cancel, retry and reschedule jobs
     #[command(subcommand)]
     Job(job::Command),
@@ -148,6 +152,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Enqueue(args) => enqueue::run(args, settings).await,
             Command::Notify(args) => notify::run(args, settings).await,
             Command::Batch(command) => batch::run(command, settings).await,
+            Command::Recipient(command) => recipient::run(command, settings).await,
             Command::Job(command) => job::run(command, settings).await,
             Command::Dead(command) => dead::run(command, settings).await,
             Command::Lane(command) => lane::run(command, settings).await,

@@ -1,8 +1,8 @@
 //! The recipient: what protects the person who gets messages, as pure functions over rows.
 //!
 //! [`plan`](gates::plan) takes a message through the gates when it is accepted, and
-//! [`verify`](gates::verify) before each attempt. Out of scope: storage, the lanes in which held
-//! messages wait, and the accounts that send them.
+//! [`verify`](gates::verify) before each attempt; `postgres` keeps the rows. Out of scope: the lanes
+//! in which held messages wait, and the accounts that send them.
 
 pub mod address;
 pub mod canonical;
@@ -15,6 +15,7 @@ pub mod gate;
 pub mod gates;
 pub mod live_rules;
 pub mod metrics;
+pub mod new_recipient;
 pub mod postgres;
 pub mod preferences;
 pub mod presets;

@@ -28,13 +28,13 @@ const QUIET_FIELDS: [&str; 5] = ["start", "end", "all_day", "weekdays", "dates"]
 const PREFERENCE_FIELDS: [&str; 3] = ["all", "categories", "templates"];
 
 /// The most choices in each of them.
-const CHOICES_MAX: usize = 200;
+pub const CHOICES_MAX: usize = 200;
 
 /// The longest name of a template or category, in bytes.
-const NAME_BYTES: usize = 128;
+pub const NAME_BYTES: usize = 128;
 
 /// The longest address, in bytes.
-const ADDRESS_BYTES: usize = 2048;
+pub const ADDRESS_BYTES: usize = 2048;
 
 const WEEKDAYS: [(&str, Weekday); 7] = [
     ("mon", Weekday::Monday),
@@ -79,7 +79,18 @@ impl Profile {
 }
 
 fn read(mut fields: Reader<'_>) -> Profile {
-    let addresses = object(&mut fields, "addresses", "an address for each channel");
+    let addresses = match fields.take("addresses") {
+        None => Map::new(),
+        Some(Value::Object(map)) => map,
+        // The value is not shown, because it may be an address.
+        Some(_) => {
+            fields.wrong(
+                "addresses",
+                "must be an object with an address for each channel",
+            );
+            Map::new()
+        }
+    };
     let mut profile = Profile {
         zone: zone(&mut fields, "time_zone"),
         device_zone: zone(&mut fields, "device_time_zone"),
@@ -270,8 +281,9 @@ fn preferences(mut fields: Reader<'_>) -> Preferences {
         }
         for (name, value) in given {
             let at = pointer(&format!("/{part}"), &name);
-            if name.is_empty() || name.len() > NAME_BYTES {
-                fields.wrong_at(&at, format!("must have a name of 1 to {NAME_BYTES} bytes"));
+            if name.is_empty() || name.len() > NAME_BYTES || name.contains('\0') {
+                let form = format!("must have a name of 1 to {NAME_BYTES} bytes without NUL");
+                fields.wrong_at(&at, form);
             }
             choices(&mut fields, &at, topic(name), &value, &mut found);
         }

@@ -59,6 +59,8 @@ codes! {
     BatchNotFound = ("batch_not_found", 404, "Batch not found"),
     /// The tenant does not exist.
     TenantNotFound = ("tenant_not_found", 404, "Tenant not found"),
+    /// The recipient does not exist.
+    RecipientNotFound = ("recipient_not_found", 404, "Recipient not found"),
     /// The pool has no such account.
     AccountNotFound = ("account_not_found", 404, "Account not found"),
     /// The throttle does not exist.

@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 68] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 75] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -97,6 +97,38 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 68] = [
     (
         "POST",
         "/api/v1/notifications/batches/{id}/cancel",
+        Scope(NotifySend),
+        Tenant,
+    ),
+    ("GET", "/api/v1/recipients", Scope(NotifyRead), Tenant),
+    ("POST", "/api/v1/recipients", Scope(NotifySend), Tenant),
+    (
+        "GET",
+        "/api/v1/recipients/{recipient}",
+        Scope(NotifyRead),
+        Tenant,
+    ),
+    (
+        "PUT",
+        "/api/v1/recipients/{recipient}",
+        Scope(NotifySend),
+        Tenant,
+    ),
+    (
+        "DELETE",
+        "/api/v1/recipients/{recipient}",
+        Scope(NotifySend),
+        Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/recipient-defaults",
+        Scope(NotifyRead),
+        Tenant,
+    ),
+    (
+        "PUT",
+        "/api/v1/recipient-defaults",
         Scope(NotifySend),
         Tenant,
     ),

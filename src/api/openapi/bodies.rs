@@ -29,6 +29,9 @@ use crate::notify::args::{
     PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
 };
 use crate::providers::Channel;
+use crate::recipient::new_recipient::{ID_BYTES, IMPORT_MAX};
+use crate::recipient::profile::{ADDRESS_BYTES, CHOICES_MAX, NAME_BYTES};
+use crate::recipient::quiet::DATES_MAX;
 use crate::throttle::MAX_PAUSE;
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 use crate::throttle::rules::{knob, settable};
@@ -140,6 +143,13 @@ pub(super) fn bodies() -> Vec<Body> {
             ]),
             &["channel", "recipient"],
         ),
+        body("NewProfile", with_signed(profile()), &[]),
+        body("NewDefaults", with_signed(defaults()), &[]),
+        body(
+            "NewRecipients",
+            with_signed(vec![("recipients", recipients())]),
+            &["recipients"],
+        ),
         Body {
             more: contents(),
             ..body("NewNotification", message(), &["channel", "to"])
@@ -149,6 +159,70 @@ pub(super) fn bodies() -> Vec<Body> {
             ..body("NewBatch", batch(), &["channel", "recipients"])
         },
     ]
+}
+
+/// Returns the fields of a profile. The reader knows more: the form of each address, the names of
+/// time zones, and the fields of quiet hours that go together.
+fn profile() -> Vec<(&'static str, Value)> {
+    let address = text(1..=ADDRESS_BYTES);
+    let zone = || or_null(text(1..=NAME_BYTES));
+    let own = vec![
+        ("addresses", of_each_channel(&address)),
+        ("device_time_zone", zone()),
+    ];
+    [own, defaults()].concat()
+}
+
+fn defaults() -> Vec<(&'static str, Value)> {
+    let day =
+        json!({ "type": "string", "enum": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"] });
+    let clock = json!({ "type": ["string", "null"], "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$" });
+    let hours = json!({
+        "type": "object",
+        "properties": {
+            "start": clock, "end": clock, "all_day": or_null(flag()),
+            "weekdays": { "type": ["array", "null"], "minItems": 1, "items": day },
+            "dates": { "type": ["array", "null"], "maxItems": DATES_MAX, "items": { "type": "string", "format": "date" } },
+        },
+        "additionalProperties": false,
+    });
+    let mut choice = of_each_channel(&flag());
+    choice["type"] = json!(["boolean", "object"]);
+    let named = json!({
+        "type": ["object", "null"], "maxProperties": CHOICES_MAX,
+        "propertyNames": text(1..=NAME_BYTES), "additionalProperties": choice,
+    });
+    let mut all = choice.clone();
+    all["type"] = json!(["boolean", "object", "null"]);
+    let preferences = json!({
+        "type": ["object", "null"],
+        "properties": { "all": all, "categories": named, "templates": named },
+        "additionalProperties": false,
+    });
+    vec![
+        ("time_zone", or_null(text(1..=NAME_BYTES))),
+        ("quiet_hours", of_each_channel(&hours)),
+        ("preferences", preferences),
+    ]
+}
+
+fn of_each_channel(schema: &Value) -> Value {
+    let each: serde_json::Map<String, Value> = Channel::WORDS
+        .iter()
+        .map(|(word, _)| ((*word).to_owned(), schema.clone()))
+        .collect();
+    json!({ "type": ["object", "null"], "properties": each, "additionalProperties": false })
+}
+
+fn recipients() -> Value {
+    let fields = profile().into_iter().chain([("id", text(1..=ID_BYTES))]);
+    let fields: serde_json::Map<String, Value> = fields
+        .map(|(name, schema)| (name.to_owned(), schema))
+        .collect();
+    let one = json!({
+        "type": "object", "properties": fields, "required": ["id"], "additionalProperties": false,
+    });
+    json!({ "type": "array", "minItems": 1, "maxItems": IMPORT_MAX, "items": one })
 }
 
 fn job() -> Vec<(&'static str, Value)> {

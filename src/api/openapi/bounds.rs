@@ -24,8 +24,15 @@ use crate::api::throttles::acquire::WANT_MAX;
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::notify::DeliveryState;
 use crate::providers::Channel;
+use crate::recipient::new_recipient::ID_BYTES;
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 use crate::throttle::rules::knob;
+
+/// The ids of recipients in paths; a path cannot hold the others as they are.
+const ID_PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]+$";
+
+/// The names of tenants; an empty one counts as absent.
+const TENANT_PATTERN: &str = "^[A-Za-z0-9._\\-/:{}]*$";
 
 /// The HTTP statuses of errors.
 const ERRORS: RangeInclusive<i64> = 400..=599;
@@ -192,6 +199,23 @@ fn close(schema: &mut Value, body: Body) {
 fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
     let limit = || whole(1..=PAGE_MAX);
     Some(match (operation, place, name) {
+        (_, "path", "recipient") => json!({
+            "type": "string", "minLength": 1, "maxLength": ID_BYTES, "pattern": ID_PATTERN,
+        }),
+        ("list_recipients", _, "after") => text(0..=ID_BYTES),
+        (
+            "list_recipients"
+            | "import_recipients"
+            | "show_recipient"
+            | "set_recipient"
+            | "delete_recipient"
+            | "show_recipient_defaults"
+            | "set_recipient_defaults",
+            _,
+            "tenant",
+        ) => {
+            json!({ "type": "string", "maxLength": tenants::NAME_BYTES_MAX, "pattern": TENANT_PATTERN })
+        }
         (_, "path", "id") => whole(1..=i64::MAX),
         // The document omits that a key of minuses only is written with one more.
         (_, "path", "key") => text(1..=KEY_BYTES_MAX),
@@ -332,7 +356,8 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
             | "higher_s" | "stopped_s" | "parked_jobs" | "recipients" | "recipient" | "sent"
             | "cancelled" | "too_late" | "place" | "limit" | "used" | "waiting" | "pending"
-            | "pending_max",
+            | "pending_max" | "created" | "changed" | "caps" | "reservations" | "claims"
+            | "digests" | "items" | "messages",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),

@@ -87,10 +87,29 @@ fn body(operation: &str) -> Option<Value> {
         "suppress" => {
             json!({ "channel": "email", "recipient": "ada@example.com", "reason": "asked for it by phone", "by": "alice" })
         }
+        "import_recipients" => json!({ "recipients": [new_recipient()], "by": "alice" }),
+        "set_recipient" => {
+            let mut profile = new_recipient();
+            if let Some(profile) = profile.as_object_mut() {
+                profile.remove("id");
+            }
+            profile
+        }
+        "set_recipient_defaults" => {
+            json!({ "time_zone": "Europe/Berlin", "quiet_hours": { "sms": { "start": "22:00", "end": "08:00" } } })
+        }
         "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key"
         | "discard_job" | "resume_account" | "run_schedule" | "pause_schedule"
         | "resume_schedule" | "pause_batch" | "resume_batch" | "cancel_batch" => signed(),
         _ => return None,
+    })
+}
+
+fn new_recipient() -> Value {
+    json!({
+        "id": "user-7", "addresses": { "email": "ada@example.com" }, "time_zone": "Europe/Berlin",
+        "quiet_hours": { "email": { "start": "22:00", "end": "08:00" } },
+        "preferences": { "categories": { "marketing": false } },
     })
 }
 
@@ -200,6 +219,21 @@ fn answer(operation: &str) -> Option<Value> {
         "pause_batch" => json!({ "state": "paused" }),
         "resume_batch" => json!({ "state": "running" }),
         "cancel_batch" => json!({ "state": "cancelled", "sent": 1, "cancelled": 1, "too_late": 0 }),
+        "list_recipients" => json!({ "recipients": [{
+            "id": "user-7", "addresses": { "email": "a***@e***.com" }, "time_zone": "Europe/Berlin", "updated_at": AT,
+        }], "next": null }),
+        "import_recipients" => json!({ "created": 1, "changed": 0 }),
+        "show_recipient" | "set_recipient" => with(
+            new_recipient(),
+            json!({ "device_time_zone": null, "masked": false, "updated_at": AT }),
+        ),
+        "delete_recipient" => json!({
+            "profile": true, "caps": 4, "reservations": 0, "claims": 2, "digests": 1, "items": 3, "messages": 17,
+        }),
+        "show_recipient_defaults" | "set_recipient_defaults" => json!({
+            "time_zone": "Europe/Berlin", "quiet_hours": { "sms": { "start": "22:00", "end": "08:00" } },
+            "preferences": {}, "updated_at": AT,
+        }),
         "suppress" => json!({ "suppressed": true, "changed": true }),
         "unsuppress" => json!({ "suppressed": false, "changed": true }),
         "resume_account" => json!({ "changed": true }),

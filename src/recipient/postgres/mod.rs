@@ -7,6 +7,7 @@ mod messages;
 mod plan_rows;
 mod plan_writes;
 mod plans;
+mod profiles;
 mod prune;
 mod refusal;
 mod rows;
@@ -14,6 +15,10 @@ mod rows;
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use digests::{ClosedDigests, close_due, put_first_off};
 pub use plans::{PlannedMessage, plan_due, plan_jobs};
+pub use profiles::{
+    ErasedRecipient, PROFILE_STATEMENTS, PutRecipients, RecipientProfiles, StoredDefaults,
+    StoredRecipient,
+};
 pub use prune::prune;
 pub use refusal::refusal;
 
@@ -25,7 +30,7 @@ fn query(
 }
 
 /// The statements of this folder, for the test that prepares each.
-pub const STATEMENTS: &[(&str, &str)] = &[
+pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: prune", prune::PRUNE),
     ("digests: put the first off", digests::PUT_FIRST_OFF),
     ("gates: now", refusal::NOW),

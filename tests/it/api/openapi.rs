@@ -2,76 +2,14 @@
 //! declares, and accepts the requests that the document allows.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::contract::{Ask, Contract, NOBODY, Operation, contract};
+use super::openapi_client::{Client, ask, lane, of};
+use crate::support::contract::{Ask, NOBODY, Operation, contract};
 
 /// Responses covered by other tests: signed provider events.
 const ELSEWHERE: [(&str, u16); 1] = [("receive_provider_events", 204)];
-
-fn ask() -> Ask {
-    Ask::default()
-}
-
-fn of(name: &str) -> Ask {
-    ask().part("name", name)
-}
-
-fn lane(name: &str, key: &str) -> Ask {
-    of(name).part("key", key)
-}
-
-struct Client(Contract);
-
-impl Client {
-    /// Sends a request and expects this status.
-    async fn gets(&self, status: u16, id: &str, ask: Ask) -> Value {
-        let (answered, value) = self.0.ask(&self.0.operation(id), &ask).await;
-        assert_eq!(answered, status, "{id} {ask:?}: {value}");
-        value
-    }
-
-    async fn enqueue(&self, body: Value) -> i64 {
-        self.gets(201, "enqueue_job", ask().json(body)).await["id"]
-            .as_i64()
-            .unwrap()
-    }
-
-    /// Lets a worker claim everything that is ready.
-    async fn claim(&self) -> Vec<i64> {
-        let kinds = vec!["anything".to_owned(), "notification".to_owned()];
-        let worker = NewWorker {
-            name: "w".into(),
-            host: "h".into(),
-            pid: 1,
-            ttl: Duration::from_secs(60),
-            kinds,
-        };
-        let worker = self.0.queue.register(&worker).await.unwrap();
-        let lanes = self.0.queue.ready_lanes().await.unwrap();
-        let lanes: Vec<LaneClaim> = lanes
-            .iter()
-            .map(|lane| LaneClaim::first(lane.lane_id, 100))
-            .collect();
-        let jobs = self.0.queue.claim(worker, 5, &lanes).await.unwrap();
-        jobs.iter().map(|one| one.job.id).collect()
-    }
-
-    async fn kill(&self) {
-        let end = |job_id| Finish {
-            job_id,
-            fence: 5,
-            ending: Ending::Dead {
-                error: "timeout".into(),
-            },
-        };
-        let ends: Vec<Finish> = self.claim().await.into_iter().map(end).collect();
-        self.0.queue.finish(&ends).await.unwrap();
-    }
-}
 
 #[tokio::test]
 async fn what_is_answered_is_what_the_document_declares() {
@@ -336,6 +274,26 @@ async fn what_is_answered_is_what_the_document_declares() {
         .await;
     let person = ask().query("channel=email&recipient=b%40example.com");
     client.gets(200, "unsuppress", person).await;
+    let ada = || ask().part("recipient", "ada");
+    let profile = || {
+        ada().json(json!({"addresses": {"email": "a@example.com"}, "time_zone": "Europe/Berlin"}))
+    };
+    client.gets(201, "set_recipient", profile()).await;
+    client.gets(200, "set_recipient", profile()).await;
+    client.gets(200, "show_recipient", ada()).await;
+    let page = client
+        .gets(200, "list_recipients", ask().query("limit=1"))
+        .await;
+    assert_eq!(page["next"], "/api/v1/recipients?limit=1&after=ada");
+    let import = ask().json(json!({"recipients": [{"id": "bob"}, {"id": "eve"}]}));
+    client.gets(200, "import_recipients", import).await;
+    client.gets(200, "delete_recipient", ada()).await;
+    client.gets(404, "show_recipient", ada()).await;
+    let hours = json!({"quiet_hours": {"sms": {"start": "22:00", "end": "08:00"}}});
+    client.gets(200, "show_recipient_defaults", ask()).await;
+    client
+        .gets(200, "set_recipient_defaults", ask().json(hours))
+        .await;
     client
         .gets(401, "receive_provider_events", unsigned())
         .await;
@@ -541,6 +499,8 @@ async fn bad_json_and_parts_of_a_path_that_are_none_are_refused_as_the_document_
             }
             let wrong = if name == "key" {
                 "k".repeat(600)
+            } else if name == "recipient" {
+                "a\u{1}b".to_owned()
             } else {
                 "no such thing!".to_owned()
             };

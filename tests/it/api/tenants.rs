@@ -57,6 +57,16 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             .map(|body| aim(template, Some(body.clone()), Expect::Within))
             .collect()
     };
+    let writes = |body: Value| -> Vec<Aim> {
+        vec![
+            aim(template, Some(body.clone()), Expect::Within),
+            aim(
+                format!("{template}?tenant=zeta"),
+                Some(body),
+                Expect::Refused(403, "not_allowed"),
+            ),
+        ]
+    };
     // Jobs: each of zeta's, beside a job that does not exist.
     let each_job = |body: Option<Value>| -> Vec<Aim> {
         let with = |id: i64| template.replace("{id}", &id.to_string());
@@ -214,6 +224,38 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             "/api/v1/suppressions?channel=email&recipient=x@zeta.example",
             None,
         ),
+        ("GET", "/api/v1/recipients" | "/api/v1/recipient-defaults") => {
+            let of_zeta = format!("{template}?tenant=zeta");
+            vec![
+                aim(template, None, Expect::Within),
+                aim(of_zeta, None, Expect::Refused(403, "not_allowed")),
+            ]
+        }
+        ("POST", "/api/v1/recipients") => writes(json!({"recipients": [{"id": "imported"}]})),
+        ("PUT", "/api/v1/recipient-defaults") => writes(json!({"time_zone": "UTC"})),
+        ("GET", "/api/v1/recipients/{recipient}") => {
+            let with = |id: &str| template.replace("{recipient}", id);
+            vec![
+                aim(with("person"), None, Expect::Missing(with("nobody"))),
+                aim(
+                    with("person?tenant=zeta"),
+                    None,
+                    Expect::Refused(403, "not_allowed"),
+                ),
+            ]
+        }
+        ("PUT" | "DELETE", "/api/v1/recipients/{recipient}") => {
+            let with = |id: &str| template.replace("{recipient}", id);
+            let body = (method == "PUT").then(|| json!({"time_zone": "UTC"}));
+            vec![
+                aim(with("person"), body.clone(), Expect::Within),
+                aim(
+                    with("person?tenant=zeta"),
+                    body,
+                    Expect::Refused(403, "not_allowed"),
+                ),
+            ]
+        }
         ("GET", "/api/v1/notifications") => within(&[
             template,
             "/api/v1/notifications?limit=1",

@@ -199,6 +199,11 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
         run(server, &format!("insert into flyball.delivery (job_id, channel, pool, tenant, state, recipient, reason) values ({id}, 'email', 'mail', '{tenant}', 'failed', 'x***@{tenant}', '{tenant}-reason')")).await;
     }
     run(server, &format!("insert into flyball.audit (actor, action, subject, token, tenant) values ('{tenant}-person', 'job.cancel', '1', '{tenant}', '{tenant}')")).await;
+    // Acme has no recipient of this id.
+    if tenant == "zeta" {
+        run(server, r#"insert into flyball.recipient (tenant, id, profile) values ('zeta', 'person', '{"addresses": {"email": "x@zeta.example"}}')"#).await;
+        run(server, r#"insert into flyball.recipient_defaults (tenant, profile) values ('zeta', '{"time_zone": "Africa/Zeta"}')"#).await;
+    }
     // The first batch is acme's, the second zeta's.
     run(server, &format!("insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages) values ('{tenant}', '{tenant}', 'running', 'mail', 2, 1, '[]')")).await;
     Owned {
@@ -270,6 +275,8 @@ impl TwoTenants {
             ("cron", "true"),
             ("pause", "true"),
             ("suppression", "true"),
+            ("recipient", "x.tenant = 'zeta'"),
+            ("recipient_defaults", "x.tenant = 'zeta'"),
         ] {
             let sql = format!(
                 "select coalesce(jsonb_agg(to_jsonb(x) order by to_jsonb(x)::text), '[]')::text from flyball.{table} x where {}",

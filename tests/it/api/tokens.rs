@@ -48,6 +48,7 @@ fn filled(template: &str) -> String {
         ("{pool}", "none"),
         ("{account}", "none"),
         ("{tenant}", "none"),
+        ("{recipient}", "none"),
     ];
     let path = parts
         .iter()

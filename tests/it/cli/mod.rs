@@ -3,6 +3,7 @@
 mod errors;
 mod jobs;
 mod messages;
+mod recipients;
 mod serve;
 mod services;
 mod shell;

@@ -5,5 +5,6 @@ mod digest_kills;
 mod digests;
 mod fixture;
 mod planner;
+mod profiles;
 
 pub use fixture::gates;

@@ -89,10 +89,40 @@ fn settle(body: &mut Value) {
         return;
     }
     let Value::Object(body) = body else { return };
+    let is_message = body.contains_key("channel");
     let has = |body: &Map<String, Value>, name: &str| {
         body.get(name).is_some_and(|value| !value.is_null())
     };
-    if body.contains_key("channel") {
+    // Profiles have addresses in the form of their channel, zones that exist, and hours that go
+    // together.
+    for (name, value) in [
+        ("addresses", json!({"email": "a@example.com"})),
+        ("device_time_zone", json!("Asia/Tokyo")),
+        (
+            "quiet_hours",
+            json!({"sms": {"start": "22:00", "end": "08:00", "weekdays": ["sat"]}}),
+        ),
+        (
+            "preferences",
+            json!({"all": {"sms": false}, "categories": {"news": true}}),
+        ),
+    ] {
+        if has(body, name) {
+            body.insert(name.into(), value);
+        }
+    }
+    if has(body, "time_zone") && !body.contains_key("expression") {
+        body.insert("time_zone".into(), json!("Europe/Berlin"));
+    }
+    if let Some(Value::Array(all)) = body.get_mut("recipients")
+        && !is_message
+    {
+        for (nth, one) in all.iter_mut().enumerate() {
+            settle(one);
+            one["id"] = json!(format!("user-{nth}"));
+        }
+    }
+    if is_message {
         let to = match body["channel"].as_str().unwrap() {
             "email" => "a@example.com",
             "sms" => "+15550100",

@@ -1,0 +1,4 @@
+//! The profiles of recipients, and the defaults of tenants.
+
+pub mod profiles;
+pub mod view;
