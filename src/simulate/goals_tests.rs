@@ -119,3 +119,20 @@ fn a_queue_is_held_at_its_depth_while_its_consumers_come_and_go() {
         }
     }
 }
+
+/// Runs a scenario about complaints: five days, without the seconds of the first twelve hours.
+fn mail_day(name: &str, contender: Contender) -> SimulationRecord {
+    let scenarios = library::mail_scenarios().unwrap();
+    let found = scenarios.into_iter().find(|scenario| scenario.name == name);
+    let scenario = found.unwrap();
+    run(&scenario, &Disturbance::draw(&scenario, 0), contender)
+}
+
+#[test]
+fn a_good_list_is_not_braked_by_chance() {
+    for name in ["M1", "M6"] {
+        let record = mail_day(name, Contender::Flyball);
+        let used = mean(&record, 0, record.seconds.len(), |s| s.achieved / s.oracle);
+        assert!(used > 0.95, "{name}: {used} used");
+    }
+}

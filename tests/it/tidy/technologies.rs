@@ -9,7 +9,15 @@ use super::sources::{is_at, sources};
 
 /// Libraries, each with the files and folders that may use it.
 const TECHNOLOGIES: &[(&str, &[&str])] = &[
-    ("arc_swap", &["api/", "providers/pool/", "throttle/redis/"]),
+    (
+        "arc_swap",
+        &[
+            "api/",
+            "providers/pool/",
+            "recipient/live_rules.rs",
+            "throttle/redis/",
+        ],
+    ),
     ("aws_credential_types", &["providers/ses.rs"]),
     (
         "aws_lc_rs",
