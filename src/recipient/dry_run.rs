@@ -1,187 +1,19 @@
 //! A dry run: messages that were accepted, through the gates under two sets of rules, with a
 //! virtual clock and the state of caps, claims and digests in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::address::RecipientKey;
-use super::digest::Arrival;
-use super::fields::GatedArgs;
-use super::gate::UnsentReason;
-use super::gates::MessagePlan;
-use super::profile::Profile;
+use super::logged::LoggedMessage;
 use super::replay_state::GateReplay;
+use super::replay_tally::GateCounts;
 use super::rules::RecipientRules;
-use crate::providers::Recipient;
 
 /// The number of tenants in a report.
 pub const TENANTS_SHOWN: usize = 10;
-
-/// A message of the log.
-#[derive(Clone, Debug)]
-pub struct LoggedMessage {
-    pub job: i64,
-    pub tenant: Arc<str>,
-    pub priority: i32,
-    pub accepted_at: Timestamp,
-    pub deadline: Option<Timestamp>,
-    pub args: GatedArgs,
-    pub profile: Arc<Profile>,
-    pub defaults: Arc<Profile>,
-    /// The address of the message, or else of the profile.
-    pub to: Option<Recipient>,
-    pub key: RecipientKey,
-}
-
-/// A message as the log has it.
-#[derive(Clone, Debug)]
-pub struct LogRow {
-    pub job: i64,
-    pub tenant: Arc<str>,
-    pub priority: i32,
-    pub accepted_at: Timestamp,
-    pub args: GatedArgs,
-    pub profile: Arc<Profile>,
-    pub defaults: Arc<Profile>,
-}
-
-impl From<LogRow> for LoggedMessage {
-    fn from(row: LogRow) -> Self {
-        let args = row.args;
-        let channel = args.channel;
-        let to = match args.to.as_deref() {
-            Some(text) => Recipient::parse(channel, text).ok(),
-            None => row.profile.addresses.get(&channel).cloned(),
-        };
-        let key = match (&args.fields.recipient, &to) {
-            (Some(id), _) => RecipientKey::of_subscriber(&row.tenant, channel, id),
-            (None, Some(to)) => RecipientKey::of_address(&row.tenant, to),
-            (None, None) => RecipientKey::of_subscriber(&row.tenant, channel, ""),
-        };
-        let valid_for = args.valid_for_s.and_then(|seconds| {
-            let span = jiff::SignedDuration::try_from_secs_f64(seconds).ok()?;
-            row.accepted_at.checked_add(span).ok()
-        });
-        Self {
-            job: row.job,
-            tenant: row.tenant,
-            priority: row.priority,
-            accepted_at: row.accepted_at,
-            deadline: valid_for,
-            args,
-            profile: row.profile,
-            defaults: row.defaults,
-            to,
-            key,
-        }
-    }
-}
-
-/// The outcome of a message at the gates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateVerdict {
-    Sent,
-    Held,
-    Collected,
-    /// It is not accepted, because its recipient is over a cap.
-    Refused,
-    Ended(UnsentReason),
-}
-
-impl GateVerdict {
-    /// Returns the outcome that a plan is for a message.
-    pub fn of(plan: &MessagePlan) -> Self {
-        match plan {
-            MessagePlan::Send => Self::Sent,
-            MessagePlan::Held { .. } => Self::Held,
-            MessagePlan::Collected { arrival, .. } => match arrival {
-                Arrival::Leads(_) => Self::Sent,
-                Arrival::Joins(_) => Self::Collected,
-            },
-            MessagePlan::Refused { .. } => Self::Refused,
-            MessagePlan::Ended { reason, .. } => Self::Ended(*reason),
-        }
-    }
-}
-
-/// Messages by their outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct GateCounts {
-    pub sent: u64,
-    /// Messages that go later, or wait at the end of the log.
-    pub held: u64,
-    pub collected: u64,
-    /// The digests that went, which are no messages of the log.
-    pub digests: u64,
-    pub capped: u64,
-    pub refused: u64,
-    pub duplicate: u64,
-    pub opted_out: u64,
-    /// Messages that came in quiet hours and are dropped then.
-    pub quiet: u64,
-    /// Messages that ended otherwise: expired, or without an address.
-    pub ended: u64,
-}
-
-impl GateCounts {
-    /// Returns the count of an outcome.
-    fn of(&mut self, verdict: GateVerdict) -> &mut u64 {
-        match verdict {
-            GateVerdict::Sent => &mut self.sent,
-            GateVerdict::Held => &mut self.held,
-            GateVerdict::Collected => &mut self.collected,
-            GateVerdict::Refused => &mut self.refused,
-            GateVerdict::Ended(UnsentReason::Capped) => &mut self.capped,
-            GateVerdict::Ended(UnsentReason::Duplicate) => &mut self.duplicate,
-            GateVerdict::Ended(UnsentReason::OptedOut) => &mut self.opted_out,
-            GateVerdict::Ended(UnsentReason::Quiet) => &mut self.quiet,
-            GateVerdict::Ended(_) => &mut self.ended,
-        }
-    }
-}
-
-/// The counts of one set of rules, by category and by tenant.
-#[derive(Debug, Default)]
-pub(super) struct ReplayTally {
-    categories: BTreeMap<Arc<str>, GateCounts>,
-    tenants: HashMap<Arc<str>, GateCounts>,
-}
-
-impl ReplayTally {
-    /// Counts a message.
-    pub(super) fn count(&mut self, message: &LoggedMessage, verdict: GateVerdict) {
-        let (category, tenant) = self.counts(&message.args.category, &message.tenant);
-        *category.of(verdict) += 1;
-        *tenant.of(verdict) += 1;
-    }
-
-    /// Counts a message that was held as one that ended all the same.
-    pub(super) fn recount(&mut self, message: &LoggedMessage, verdict: GateVerdict) {
-        self.count(message, verdict);
-        let (category, tenant) = self.counts(&message.args.category, &message.tenant);
-        category.held = category.held.saturating_sub(1);
-        tenant.held = tenant.held.saturating_sub(1);
-    }
-
-    /// Counts digests that go.
-    pub(super) fn digests(&mut self, category: &str, tenant: &Arc<str>, messages: u64) {
-        let (category, tenant) = self.counts(category, tenant);
-        category.digests += messages;
-        tenant.digests += messages;
-    }
-
-    fn counts(&mut self, category: &str, tenant: &Arc<str>) -> (&mut GateCounts, &mut GateCounts) {
-        if !self.categories.contains_key(category) {
-            self.categories
-                .insert(category.into(), GateCounts::default());
-        }
-        let category = self.categories.get_mut(category).expect("it was put there");
-        (category, self.tenants.entry(tenant.clone()).or_default())
-    }
-}
 
 /// The counts of a category or a tenant under both sets of rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

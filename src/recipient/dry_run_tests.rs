@@ -3,6 +3,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::recipient::fields::GatedArgs;
+use crate::recipient::logged::LogRow;
+use crate::recipient::profile::Profile;
 use crate::recipient::rules::RecipientRules;
 
 /// The second of the first message.

@@ -11,11 +11,12 @@ use super::address::RecipientKey;
 use super::caps::{CapRules, CapWindow, give_back, noted_at};
 use super::dedup::{DedupClaim, DedupKey};
 use super::digest::{Arrival, BelowMinimum, DigestOverflow, DigestType, OpenDigest};
-use super::dry_run::{GateVerdict, LoggedMessage, ReplayTally};
 use super::gates::{
     Candidate, CapList, CapTimes, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, collectors,
     plan, verify,
 };
+use super::logged::{GateVerdict, LoggedMessage};
+use super::replay_tally::ReplayTally;
 use super::rules::RecipientRules;
 
 /// The time between two removals of state that no rule looks at any more.

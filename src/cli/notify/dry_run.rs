@@ -11,8 +11,9 @@ use super::check_rules::read;
 use crate::cli::output::say;
 use crate::cli::{connect, output, when};
 use crate::config::Settings;
-use crate::recipient::dry_run::{DryRun, DryRunReport, DryRunRow, GateCounts};
+use crate::recipient::dry_run::{DryRun, DryRunReport, DryRunRow};
 use crate::recipient::postgres::MessageLog;
+use crate::recipient::replay_tally::GateCounts;
 use crate::recipient::rules::RecipientRules;
 
 #[derive(clap::Args)]

@@ -9,8 +9,8 @@ use serde_json::Value;
 use sqlx::Row as _;
 
 use crate::postgres::Db;
-use crate::recipient::dry_run::{LogRow, LoggedMessage};
 use crate::recipient::fields::GatedArgs;
+use crate::recipient::logged::{LogRow, LoggedMessage};
 use crate::recipient::profile::Profile;
 
 /// The messages of one page: enough that a round trip does not count, and few enough to keep.

@@ -22,8 +22,7 @@ async fn the_messages_of_the_last_hours_are_replayed_under_old_and_new_rules() {
     shell.ok(&["migrate"]);
     let pool = shell.database.pool();
     sqlx::raw_sql(ENQUEUE).execute(pool).await.unwrap();
-    let new =
-        "[categories.marketing]\nover_cap = \"hold\"\ncaps.email = { per_day = \"3 per 1d\" }\n";
+    let new = "[categories.marketing]\nover_cap = \"hold\"\nvalid_for_s = 172800\ncaps.email = { per_day = \"3 per 1d\" }\n";
     shell.write("new.toml", new);
     shell.write("broken.toml", "release_share = 2\n");
 
