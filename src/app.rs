@@ -16,6 +16,8 @@ mod logging;
 mod made_throttles;
 #[cfg(feature = "notifications")]
 mod pools;
+#[cfg(feature = "notifications")]
+mod recipient_rules;
 mod seeding;
 #[cfg(feature = "governor")]
 mod servers;

@@ -17,7 +17,6 @@ use crate::outbound::Guard;
 use crate::providers::pool::{AccountPool, Change, maintain};
 use crate::providers::{Driver, DriverClients, Http, PoolMetrics, Pools, build};
 use crate::recipient::live_rules::LiveRules;
-use crate::recipient::rules::RecipientRules;
 use crate::recipient::service::Gates;
 use crate::service::{LoopOptions, TaskSupervisor, periodic};
 use crate::throttle::{Name, Notes, Store};
@@ -78,8 +77,8 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Prepare
 pub(super) fn open(
     built: PreparedPools,
     queue: &Queue,
-    store: &Arc<dyn Store>,
-    notes: &Arc<dyn Notes>,
+    (store, notes): (&Arc<dyn Store>, &Arc<dyn Notes>),
+    rules: LiveRules,
     registry: &mut Registry,
 ) -> anyhow::Result<RunningPools> {
     let PreparedPools {
@@ -100,7 +99,6 @@ pub(super) fn open(
     }
     let deliveries = Deliveries::new(&queue.pool);
     deliveries.metrics.register(registry);
-    let rules = LiveRules::new(RecipientRules::parse("recipients.toml", "")?);
     let gates = Gates::new(queue.clone(), rules);
     gates.metrics.register(registry);
     Ok(RunningPools {

@@ -23,6 +23,8 @@ use super::knobs::read_knobs;
 use super::logging::start_logging;
 #[cfg(feature = "notifications")]
 use super::pools;
+#[cfg(feature = "notifications")]
+use super::recipient_rules::{self, RulesFile};
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles};
 #[cfg(feature = "notifications")]
@@ -127,6 +129,8 @@ impl App {
         let has_tokens = !tokens.is_empty() || settings.jwt.is_some();
         #[cfg(feature = "notifications")]
         let built = pools::build(settings, guard(settings)?)?;
+        #[cfg(feature = "notifications")]
+        let mut rules = RulesFile::read(&settings.recipients_file)?;
         #[cfg(feature = "api")]
         let listener = match roles.api {
             true => Some(api::bind(&settings.listen, has_tokens).await?),
@@ -174,7 +178,15 @@ impl App {
         let mut registry = Registry::default();
         let metrics = runner::WorkerMetrics::register(&mut registry);
         #[cfg(feature = "notifications")]
-        let open = pools::open(built, &queue, &throttles, &notes, &mut registry)?;
+        let open = pools::open(
+            built,
+            &queue,
+            (&throttles, &notes),
+            rules.live(),
+            &mut registry,
+        )?;
+        #[cfg(feature = "notifications")]
+        rules.open(&queue.pool, &mut registry).await?;
         #[cfg(feature = "notifications")]
         let has_alerts = open.pools.0.values().any(|pool| pool.alert_url.is_some());
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
@@ -247,6 +259,11 @@ impl App {
             vital.spawn("made throttles", cancel.child_token(), made),
         ];
         tasks.extend(seeds);
+        #[cfg(feature = "notifications")]
+        {
+            let keep = recipient_rules::run(rules, queue.pool.clone(), cancel.child_token());
+            tasks.push(vital.spawn("recipient rules", cancel.child_token(), keep));
+        }
         #[cfg(feature = "notifications")]
         tasks.extend(open.start(
             roles.runner,

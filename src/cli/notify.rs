@@ -1,5 +1,8 @@
 //! `flyball notify`.
 
+mod check_rules;
+mod dry_run;
+
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -16,14 +19,20 @@ use crate::notify::recipient::KIND;
 use crate::providers::Channel;
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:
   flyball notify email ada@example.com --body 'Welcome' --more '{\"subject\":\"Hello\"}'
-  flyball notify sms +15550100 --body 'Your code is 4711' --priority high --tenant acme --module login")]
+  flyball notify sms +15550100 --body 'Your code is 4711' --priority high --tenant acme --module login
+  flyball notify check-rules recipients.toml")]
 pub(super) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The channel: sms, email, push, chat or webhook
-    channel: String,
+    #[arg(required = true)]
+    channel: Option<String>,
     /// The recipient
-    to: String,
+    #[arg(required = true)]
+    to: Option<String>,
     /// The text
     #[arg(long)]
     body: Option<String>,
@@ -56,12 +65,29 @@ pub(super) struct Args {
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Check a file of rules for recipients: print everything that is wrong, or a summary
+    CheckRules(check_rules::Args),
+    /// Replay the messages of the last hours under new rules, and show what would become of them;
+    /// changes nothing
+    DryRun(dry_run::Args),
+}
+
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Some(Command::CheckRules(args)) => check_rules::run(&args),
+        Some(Command::DryRun(args)) => dry_run::run(&args, &settings).await,
+        None => send(args, settings).await,
+    }
+}
+
+async fn send(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let message = message(&args)?;
     check(&message, &settings)?;
     let pool = match &args.pool {
         Some(pool) => pool.clone(),
-        None => pool_of(&args.channel, &settings)?,
+        None => pool_of(args.channel.as_deref().unwrap_or_default(), &settings)?,
     };
     let queue = connect::queue(&settings).await?;
     let new = NewMessage {
@@ -133,8 +159,8 @@ fn message(args: &Args) -> anyhow::Result<Value> {
     let mut message: Map<String, Value> = serde_json::from_str(&args.more)
         .map_err(|error| refuse("more", format!("must be a JSON object: {error}")))?;
     let given = [
-        ("channel", Some(&args.channel)),
-        ("to", Some(&args.to)),
+        ("channel", args.channel.as_ref()),
+        ("to", args.to.as_ref()),
         ("body", args.body.as_ref()),
         ("priority", args.priority.as_ref()),
     ];

@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Names of scenarios, or files
     #[arg(value_name = "SCENARIO", required_unless_present_any = ["all", "list", "random"])]
     scenarios: Vec<String>,
-    /// All built-in scenarios
+    /// All built-in scenarios, without M1 to M6, which take five days each
     #[arg(long, conflicts_with = "scenarios")]
     all: bool,
     /// Draw N random plants instead, one day each; --seed chooses the series
@@ -76,7 +76,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(plants) = args.random {
         return random(args, plants);
     }
-    let known = library::scenarios()?;
+    let mut known = library::scenarios()?;
+    known.extend(library::mail_scenarios()?);
     if args.list && args.json {
         let all: Vec<_> = known
             .iter()
@@ -203,8 +204,10 @@ fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
         .iter()
         .position(|scenario| scenario.name.eq_ignore_ascii_case(name))
     {
-        let (file, text) = library::FILES[n];
-        return Ok((file.to_owned(), text.to_owned()));
+        let mut files = library::FILES.iter().chain(library::MAIL_FILES);
+        if let Some((file, text)) = files.nth(n) {
+            return Ok(((*file).to_owned(), (*text).to_owned()));
+        }
     }
     if !Path::new(name).exists() {
         let names: Vec<&str> = known

@@ -3,7 +3,6 @@
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -20,8 +19,6 @@ pub struct GateMetrics {
     findings: Family<GateLabels, Counter>,
     plan_error: Histogram,
     closed: Counter,
-    /// True while the rules file is valid.
-    pub rules_valid: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -36,7 +33,6 @@ impl Default for GateMetrics {
             findings: Family::default(),
             plan_error: Histogram::new(ERRORS_S),
             closed: Counter::default(),
-            rules_valid: Gauge::default(),
         }
     }
 }

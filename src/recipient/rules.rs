@@ -203,6 +203,13 @@ impl RecipientRules {
         self.digests.get(name)
     }
 
+    /// Returns the categories that are listed, by name.
+    pub fn categories(&self) -> impl Iterator<Item = (&str, &CategoryRules)> {
+        self.categories
+            .iter()
+            .map(|(name, rules)| (name.as_str(), rules))
+    }
+
     /// Returns the types of digest, by name.
     pub fn digests(&self) -> impl Iterator<Item = &DigestType> {
         self.digests.values()

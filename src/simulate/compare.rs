@@ -21,8 +21,8 @@ pub struct ComparisonRow {
     /// True if the governor was given wrong dynamics; such rows are reported, but left out of the
     /// sums.
     pub wrong_dynamics: bool,
-    /// True if the scenario is about one part of the law: durations that say nothing (N), or a
-    /// queue (Q). Such rows are reported, but left out of the sums, which are about the rest.
+    /// True if the scenario is about one part of the law: durations that say nothing (N), a queue
+    /// (Q), or complaints (M). Such rows are reported, but left out of the sums, which are about the rest.
     pub one_part: bool,
     /// True if the knob limits concurrency; such rows are reported, but left out of the sums, which
     /// are about rates.
@@ -117,7 +117,7 @@ pub fn compare(
             controller: contender.name(),
             refusals: scenario.quota.is_some(),
             wrong_dynamics: scenario.name.starts_with('D'),
-            one_part: scenario.name.starts_with(['N', 'Q']),
+            one_part: scenario.name.starts_with(['M', 'N', 'Q']),
             slots: scenario.policy.law.actuator == Actuator::Concurrency,
             mean: Score::mean(&of),
             worst: (

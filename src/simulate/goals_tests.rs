@@ -119,3 +119,34 @@ fn a_queue_is_held_at_its_depth_while_its_consumers_come_and_go() {
         }
     }
 }
+
+/// Runs a scenario about complaints: five days.
+fn mail_days(name: &str, contender: Contender) -> SimulationRecord {
+    let scenarios = library::mail_scenarios().unwrap();
+    let found = scenarios.into_iter().find(|scenario| scenario.name == name);
+    let scenario = found.unwrap();
+    run(&scenario, &Disturbance::draw(&scenario, 0), contender)
+}
+
+#[test]
+fn a_good_list_is_not_braked_by_chance() {
+    for name in ["M1", "M6"] {
+        let record = mail_days(name, Contender::Flyball);
+        let used = mean(&record, 0, record.seconds.len(), |s| s.achieved / s.oracle);
+        assert!(used > 0.95, "{name}: {used} used");
+    }
+}
+
+#[test]
+fn a_bought_list_is_braked_once_a_day_has_more_than_a_thousandth() {
+    let record = mail_days("M2", Contender::Flyball);
+    let hour = 3600;
+    let first = record.seconds.iter().position(|s| s.x >= 1.0).unwrap();
+    assert!((12 * hour..20 * hour).contains(&first), "{first}");
+    let before = mean(&record, 0, first, |s| s.knob);
+    assert!(before > 49.9, "not before: {before}");
+    let after = mean(&record, first + 12 * hour, 5 * 24 * hour, |s| s.achieved);
+    assert!(after < 15.0, "{after} a second of 50");
+    let lowest = record.seconds[first..].iter().map(|s| s.knob);
+    assert_eq!(lowest.fold(f64::INFINITY, f64::min), 0.5, "down to min");
+}

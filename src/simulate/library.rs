@@ -33,9 +33,29 @@ pub const FILES: &[(&str, &str)] = &[
     ("d4.toml", include_str!("../../scenarios/d4.toml")),
 ];
 
+/// Names and contents of scenarios about complaints. Each takes five days, so they are no part of
+/// all scenarios.
+pub const MAIL_FILES: &[(&str, &str)] = &[
+    ("m1.toml", include_str!("../../scenarios/m1.toml")),
+    ("m2.toml", include_str!("../../scenarios/m2.toml")),
+    ("m3.toml", include_str!("../../scenarios/m3.toml")),
+    ("m4.toml", include_str!("../../scenarios/m4.toml")),
+    ("m5.toml", include_str!("../../scenarios/m5.toml")),
+    ("m6.toml", include_str!("../../scenarios/m6.toml")),
+];
+
 /// Returns all scenarios.
 pub fn scenarios() -> Result<Vec<Scenario>, InvalidScenario> {
-    FILES
+    parsed(FILES)
+}
+
+/// Returns the scenarios about complaints.
+pub fn mail_scenarios() -> Result<Vec<Scenario>, InvalidScenario> {
+    parsed(MAIL_FILES)
+}
+
+fn parsed(files: &[(&str, &str)]) -> Result<Vec<Scenario>, InvalidScenario> {
+    files
         .iter()
         .map(|(file, text)| Scenario::parse(text, file))
         .collect()

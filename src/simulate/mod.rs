@@ -16,6 +16,7 @@ pub mod curve;
 pub mod disturbance;
 pub mod exporter;
 pub mod library;
+pub mod mail;
 pub mod plant;
 pub mod plot;
 pub mod random_plant;

@@ -4,10 +4,11 @@ use super::contender::Contender;
 use super::controller::Controller;
 use super::disturbance::Disturbance;
 use super::exporter::{ExporterPage, Series};
+use super::mail::MailDay;
 use super::plant::{self, Machine};
 use super::scenario::Scenario;
 use crate::governor::RateLimit;
-use crate::governor::policy::{FeedbackKind, SignalKind, SignalPolicy};
+use crate::governor::policy::{FeedbackKind, SignalKind, SignalPolicy, SignalSource};
 use crate::governor::{Actuator, Observation, SignalSample, counters::Flow};
 
 /// Fewest jobs from which the 99th percentile is reported.
@@ -72,6 +73,8 @@ struct Loop<'a> {
     page: ExporterPage<'a>,
     /// Entries in the queue that the jobs fill.
     depth: f64,
+    /// The last day of the account whose mails are governed.
+    mail: Option<MailDay>,
     knob: f64,
     /// Time of the last write to the knob, in seconds.
     written: f64,
@@ -112,6 +115,7 @@ impl<'a> Loop<'a> {
             controller,
             page,
             depth: 0.0,
+            mail: scenario.mail.as_ref().map(|mail| MailDay::new(mail, knob)),
             knob,
             written: 0.0,
             was_down: false,
@@ -195,6 +199,12 @@ impl<'a> Loop<'a> {
         let drain = self.drain(t as usize);
         self.depth = (self.depth + done - drain).max(0.0);
 
+        if let (Some(day), Some(account)) = (&mut self.mail, &self.scenario.mail) {
+            let draws = &self.disturbance.durations;
+            let draw = draws.get(t as usize).copied().unwrap_or(0.0);
+            day.second(account, now, done, draw);
+        }
+
         let real = series(&machines, rate);
         self.page.second(t, &real);
         let worst = |shown: &[Series]| {
@@ -212,8 +222,15 @@ impl<'a> Loop<'a> {
             Some(took_s(signal, at_work, base_s, rate)? * signal.scale / signal.setpoint)
         });
         let heard = heard.fold(0.0, f64::max);
-        let (x, true_x) = (worst(&self.page.series).max(heard), worst(&real).max(heard));
-        let possible = self.oracle(&machines, (at_work, base_s), demand.min(quota).min(drain));
+        let (read, drawn) = self.complaints_x(now);
+        let x = worst(&self.page.series).max(heard).max(read);
+        let true_x = worst(&real).max(heard).max(drawn);
+        let possible = self.oracle(
+            &machines,
+            (at_work, base_s),
+            now,
+            demand.min(quota).min(drain),
+        );
         self.controller.learn_possible(possible);
         self.record.seconds.push(SimulatedSecond {
             t: now,
@@ -248,10 +265,19 @@ impl<'a> Loop<'a> {
 
     /// Returns the greatest rate at which every signal is at its setpoint or below, with full
     /// knowledge and no delay; a queue stays as it is.
-    fn oracle(&self, machines: &[Machine], (at_work, base_s): (&[Machine], f64), most: f64) -> f64 {
+    fn oracle(
+        &self,
+        machines: &[Machine],
+        (at_work, base_s): (&[Machine], f64),
+        now: f64,
+        most: f64,
+    ) -> f64 {
         let (jobs, bounds) = (&self.scenario.jobs, self.scenario.bounds);
         let allowed = |rate: f64| {
             self.scenario.policy.signals.iter().all(|signal| {
+                if let Some(account) = self.scenario.complained_of(signal) {
+                    return account.lasting_share(now, rate) <= signal.setpoint;
+                }
                 if let Some(took_s) = took_s(signal, at_work, base_s, rate) {
                     return took_s * signal.scale <= signal.setpoint;
                 }
@@ -301,6 +327,7 @@ impl<'a> Loop<'a> {
             .collect();
         readings.extend(self.slowest_hundredth(now, t as usize));
         readings.extend(self.depths(now));
+        readings.extend(self.complaints(now));
         let flow = Flow {
             achieved_rps: since.taken / since.seconds,
             limiting_share: since.waited_s / since.seconds,
@@ -343,6 +370,32 @@ impl<'a> Loop<'a> {
             .filter(|signal| self.scenario.fills(signal))
             .map(of)
             .collect()
+    }
+
+    /// Returns the readings of complaints, in the signals' own unit.
+    fn complaints(&self, now: f64) -> Vec<SignalSample> {
+        let signals = self.scenario.policy.signals.iter();
+        let of = |signal: &SignalPolicy| SignalSample {
+            signal: signal.name.clone(),
+            value: self.mail.as_ref().map(|day| day.reading(now)),
+            at: now,
+        };
+        signals
+            .filter(|signal| signal.source == SignalSource::Complaints)
+            .map(of)
+            .collect()
+    }
+
+    /// Returns the share of complaints over its setpoint, as it is read and as it is.
+    fn complaints_x(&self, now: f64) -> (f64, f64) {
+        let mut signals = self.scenario.policy.signals.iter();
+        let signal = signals.find(|signal| signal.source == SignalSource::Complaints);
+        signal
+            .zip(self.mail.as_ref())
+            .map_or((0.0, 0.0), |(signal, day)| {
+                let setpoint = signal.setpoint;
+                (day.reading(now) / setpoint, day.true_share() / setpoint)
+            })
     }
 
     /// Returns the signals' samples of a page of time `at`; with `only`, those of that kind.

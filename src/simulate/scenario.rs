@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::curve::Curve;
+use super::mail::MailAccount;
 use crate::governor::policy::{FeedbackKind, Policy, SignalKind, SignalPolicy, SignalSource};
 use crate::governor::{Actuator, Bounds, ControllerTuning};
 
@@ -34,6 +35,8 @@ pub struct Scenario {
     pub quota: Option<QuotaCurve>,
     /// The queue that the jobs fill, if there is one.
     pub queue: Option<FilledQueue>,
+    /// The account whose mails are governed, if there is one.
+    pub mail: Option<MailAccount>,
     /// The policy, read by the same code as every knobs file.
     pub policy: Policy,
     /// The knobs `min`, `max` and `safe_rps`.
@@ -180,6 +183,7 @@ struct File {
     jobs: Workload,
     quota: Option<QuotaCurve>,
     queue: Option<FilledQueue>,
+    mail: Option<MailAccount>,
 }
 
 #[derive(Deserialize)]
@@ -276,6 +280,7 @@ impl Scenario {
             jobs: read.jobs,
             quota: read.quota,
             queue: read.queue,
+            mail: read.mail,
             policy,
             bounds: actuator.bounds(Bounds {
                 min: read.knobs.min.unwrap_or(0.0),
@@ -326,6 +331,12 @@ impl Scenario {
         signal.source == SignalSource::Depth && queue.is_some_and(|q| q.name == signal.query)
     }
 
+    /// Returns the account about whose mails `signal` counts complaints.
+    pub(super) fn complained_of(&self, signal: &SignalPolicy) -> Option<&MailAccount> {
+        let counts = signal.source == SignalSource::Complaints;
+        self.mail.as_ref().filter(|_| counts)
+    }
+
     fn faults(&self, minutes: f64) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |sound: bool, what: String| {
@@ -364,8 +375,11 @@ impl Scenario {
             ),
         );
         check(
-            !self.resources.is_empty() || self.quota.is_some() || self.queue.is_some(),
-            "resource: is missing; write at least one [[resource]], a [quota] or a [queue]"
+            !self.resources.is_empty()
+                || self.quota.is_some()
+                || self.queue.is_some()
+                || self.mail.is_some(),
+            "resource: is missing; write at least one [[resource]], a [quota], a [queue] or [mail]"
                 .to_owned(),
         );
         let names: BTreeSet<&str> = self
@@ -507,15 +521,20 @@ impl Scenario {
                         signal.query
                     ),
                 ),
+                SignalSource::Complaints => check(
+                    self.mail.is_some(),
+                    format!("signal.source: {name} needs a table [mail], about which to complain"),
+                ),
                 _ => check(
                     false,
                     format!(
-                        "signal.source: of {name} is not simulated; use \"prometheus\", \"depth\" or \
-                         \"feedback\""
+                        "signal.source: of {name} is not simulated; use \"prometheus\", \"depth\", \
+                         \"complaints\" or \"feedback\""
                     ),
                 ),
             }
         }
+        faults.extend(self.mail.iter().flat_map(MailAccount::faults));
         faults
     }
 }

@@ -3,7 +3,9 @@
 
 mod attempts;
 mod digests;
+mod dry_run;
 mod messages;
+mod open_types;
 mod plan_rows;
 mod plan_writes;
 mod plans;
@@ -14,6 +16,8 @@ mod rows;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use digests::{ClosedDigests, close_due, put_first_off};
+pub use dry_run::{MessageLog, UnreadableLog};
+pub use open_types::open_types;
 pub use plans::{PlannedMessage, plan_due, plan_jobs};
 pub use profiles::{
     ErasedRecipient, PROFILE_STATEMENTS, PutRecipients, RecipientProfiles, StoredDefaults,

@@ -1,8 +1,10 @@
 //! The program on the command line.
 
+mod dry_run;
 mod errors;
 mod jobs;
 mod messages;
+mod recipient_rules;
 mod recipients;
 mod serve;
 mod services;

@@ -17,6 +17,7 @@ mod loss;
 mod on_demand;
 mod parents;
 mod poisoned_redis;
+mod provider_quotas;
 mod quotas;
 mod rates;
 mod redis;

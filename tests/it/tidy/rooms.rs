@@ -24,7 +24,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "control", "input", "postgres", "service", "signals", "throttle",
         ],
     ),
-    ("simulate", &["control", "governor", "plot"]),
+    ("simulate", &["control", "governor", "plot", "signals"]),
     (
         "runner",
         &["control", "input", "jobs", "service", "throttle"],
@@ -107,6 +107,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "outbound",
             "postgres",
             "providers",
+            "recipient",
             "reindex",
             "runner",
             "service",

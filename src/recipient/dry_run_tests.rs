@@ -1,0 +1,193 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::recipient::fields::GatedArgs;
+use crate::recipient::logged::LogRow;
+use crate::recipient::profile::Profile;
+use crate::recipient::rules::RecipientRules;
+
+/// The second of the first message.
+const START_S: i64 = 1_800_000_000;
+
+fn rules(text: &str) -> Arc<RecipientRules> {
+    Arc::new(RecipientRules::parse("recipients.toml", text).unwrap())
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(START_S + second).unwrap()
+}
+
+/// Returns a mail of tenant acme at a second.
+fn mail(job: i64, second: i64, to: &str, category: &str, more: Value) -> LoggedMessage {
+    let mut args = json!({"channel": "email", "to": to, "category": category});
+    let more = more.as_object().cloned().unwrap_or_default();
+    args.as_object_mut().unwrap().extend(more);
+    LoggedMessage::from(LogRow {
+        job,
+        tenant: "acme".into(),
+        priority: 2,
+        accepted_at: at(second),
+        args: GatedArgs::parse(&args).unwrap(),
+        profile: Arc::default(),
+        defaults: Arc::default(),
+    })
+}
+
+fn run(old: &str, new: &str, log: Vec<LoggedMessage>, end: i64) -> DryRunReport {
+    let mut dry = DryRun::new(rules(old), rules(new));
+    log.into_iter().for_each(|message| dry.message(message));
+    dry.finish(at(end))
+}
+
+fn category<'a>(report: &'a DryRunReport, name: &str) -> &'a DryRunRow {
+    report
+        .categories
+        .iter()
+        .find(|row| row.name == name)
+        .unwrap()
+}
+
+#[test]
+fn a_lower_cap_drops_what_the_old_one_let_through() {
+    let log = (0..4)
+        .map(|n| mail(n, n, "ada@example.com", "marketing", json!({})))
+        .collect();
+    let new = "[categories.marketing]\ncaps.email = { per_day = \"1 per 1d\" }\n";
+    let report = run("", new, log, 10);
+    let row = category(&report, "marketing");
+    assert_eq!((row.old.sent, row.old.capped), (2, 2));
+    assert_eq!((row.new.sent, row.new.capped), (1, 3));
+    assert_eq!((report.messages, report.changed, row.changed), (4, 1, 1));
+    assert_eq!(report.tenants[0].name, "acme");
+    assert_eq!(report.tenants[0].new, row.new);
+}
+
+#[test]
+fn held_messages_go_at_their_time_and_take_the_slots_of_that_time() {
+    // Two may go each minute, so five that come at once go at 0, 0, 60, 60 and 120 seconds.
+    let rules = "[categories.news]\ncaps.email = { per_minute = \"2 per 1m\" }\n";
+    let five = || -> Vec<_> {
+        (0..5)
+            .map(|n| mail(n, 0, "ada@example.com", "news", json!({})))
+            .collect()
+    };
+    let report = run(rules, rules, five(), 500);
+    assert_eq!(category(&report, "news").new.held, 3);
+    assert_eq!(report.changed, 0);
+    // One that comes after 130 seconds finds room beside the last; a second one does not.
+    let mut log = five();
+    log.push(mail(5, 130, "ada@example.com", "news", json!({})));
+    log.push(mail(6, 131, "ada@example.com", "news", json!({})));
+    let report = run(rules, rules, log, 500);
+    let news = category(&report, "news").new;
+    assert_eq!((news.sent, news.held), (3, 4));
+}
+
+#[test]
+fn a_held_message_that_expires_counts_as_that() {
+    let rules = "[categories.news]\ncaps.email = { per_hour = \"1 per 1h\" }\nvalid_for_s = 60\n";
+    let log = (0..2)
+        .map(|n| mail(n, n, "ada@example.com", "news", json!({})))
+        .collect();
+    let news = category(&run(rules, rules, log, 10_000), "news").new;
+    assert_eq!((news.sent, news.held, news.capped), (1, 0, 1));
+}
+
+#[test]
+fn items_become_a_digest_and_too_few_go_alone() {
+    let comment = |job, second, to| {
+        let more = json!({"template_id": "comment", "digest": "new-comment", "data": {"n": job}});
+        mail(job, second, to, "product", more)
+    };
+    let mut log: Vec<_> = (0..4).map(|n| comment(n, n, "ada@example.com")).collect();
+    log.extend((4..6).map(|n| comment(n, n, "bob@example.com")));
+    let product = category(&run("", "", log, 10_000), "product").new;
+    assert_eq!(
+        (product.collected, product.digests, product.sent),
+        (6, 1, 0)
+    );
+}
+
+#[test]
+fn the_posts_of_one_actor_are_capped_and_then_collected() {
+    let post = |n: i64| {
+        let more = json!({"template_id": "post", "actor": "grace", "data": {"n": n}});
+        mail(n, 60 * n, "ada@example.com", "product", more)
+    };
+    // Without the cap of an actor the fourth is still collected by none of the caps of a day.
+    let new = "[categories.product]\nactor_caps = { per_day = \"1 per 1d\" }\n";
+    let report = run("", new, (0..5).map(post).collect(), 3 * 86_400);
+    let product = category(&report, "product");
+    assert_eq!((product.old.sent, product.old.collected), (3, 2));
+    assert_eq!((product.new.sent, product.new.collected), (1, 4));
+    assert_eq!((product.old.digests, product.new.digests), (1, 1));
+}
+
+#[test]
+fn the_same_again_is_a_duplicate_within_the_window_of_its_category() {
+    let again = |job, second| {
+        let more = json!({"template_id": "receipt", "data": {"order": 1}});
+        mail(job, second, "ada@example.com", "transactional", more)
+    };
+    let log = vec![again(1, 0), again(2, 3599), again(3, 3600)];
+    let new = "[categories.transactional]\ndedup_window_s = 0\n";
+    let row = category(&run("", new, log, 4000), "transactional").clone();
+    assert_eq!((row.old.sent, row.old.duplicate), (2, 1));
+    assert_eq!((row.new.sent, row.new.duplicate), (3, 0));
+    let different = |n| {
+        mail(
+            n,
+            n,
+            "ada@example.com",
+            "transactional",
+            json!({"body": "Hello"}),
+        )
+    };
+    let row = category(
+        &run("", "", vec![different(1), different(2)], 9),
+        "transactional",
+    )
+    .clone();
+    assert_eq!(
+        row.old.sent, 2,
+        "without a template nothing tells that they are the same"
+    );
+}
+
+#[test]
+fn profiles_decide_about_preferences_and_quiet_hours() {
+    let profile = json!({
+        "time_zone": "UTC",
+        "quiet_hours": {"email": {"start": "00:00", "end": "23:59"}},
+        "preferences": {"categories": {"marketing": {"email": false}}},
+    });
+    let profile = Arc::new(Profile::parse(&profile).unwrap());
+    let log = ["marketing", "billing", "product"].into_iter().zip(0..);
+    let log = log.map(|(category, n)| LoggedMessage {
+        profile: profile.clone(),
+        ..mail(n, n, "ada@example.com", category, json!({}))
+    });
+    let new = "[categories.product]\nquiet = \"drop\"\n";
+    let report = run("", new, log.collect(), 10);
+    assert_eq!(category(&report, "marketing").new.opted_out, 1);
+    assert_eq!(category(&report, "billing").new.held, 1);
+    assert_eq!(category(&report, "product").old.held, 1);
+    assert_eq!(category(&report, "product").new.quiet, 1);
+}
+
+#[test]
+fn state_that_no_rule_looks_at_any_more_is_forgotten() {
+    let mut dry = DryRun::new(rules(""), rules(""));
+    for n in 0..5000 {
+        let to = format!("u{n}@example.com");
+        let more = json!({"template_id": "code", "data": {"n": n}});
+        dry.message(mail(n, n * 60, &to, "security", more));
+    }
+    // The windows of security end after a day, and the window of duplicates after an hour.
+    let (lists, claims) = dry.old.kept();
+    assert!((1440..=1500).contains(&lists), "{lists}");
+    assert!((60..=120).contains(&claims), "{claims}");
+    assert_eq!(dry.finish(at(900_000)).categories[0].new.sent, 5000);
+}

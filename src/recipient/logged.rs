@@ -1,0 +1,100 @@
+//! A message of the log of accepted messages, and its outcome at the gates.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::address::RecipientKey;
+use super::digest::Arrival;
+use super::fields::GatedArgs;
+use super::gate::UnsentReason;
+use super::gates::MessagePlan;
+use super::profile::Profile;
+use crate::providers::Recipient;
+
+/// A message of the log.
+#[derive(Clone, Debug)]
+pub struct LoggedMessage {
+    pub job: i64,
+    pub tenant: Arc<str>,
+    pub priority: i32,
+    pub accepted_at: Timestamp,
+    pub deadline: Option<Timestamp>,
+    pub args: GatedArgs,
+    pub profile: Arc<Profile>,
+    pub defaults: Arc<Profile>,
+    /// The address of the message, or else of the profile.
+    pub to: Option<Recipient>,
+    pub key: RecipientKey,
+}
+
+/// A message as the log has it.
+#[derive(Clone, Debug)]
+pub struct LogRow {
+    pub job: i64,
+    pub tenant: Arc<str>,
+    pub priority: i32,
+    pub accepted_at: Timestamp,
+    pub args: GatedArgs,
+    pub profile: Arc<Profile>,
+    pub defaults: Arc<Profile>,
+}
+
+impl From<LogRow> for LoggedMessage {
+    fn from(row: LogRow) -> Self {
+        let args = row.args;
+        let channel = args.channel;
+        let to = match args.to.as_deref() {
+            Some(text) => Recipient::parse(channel, text).ok(),
+            None => row.profile.addresses.get(&channel).cloned(),
+        };
+        let key = match (&args.fields.recipient, &to) {
+            (Some(id), _) => RecipientKey::of_subscriber(&row.tenant, channel, id),
+            (None, Some(to)) => RecipientKey::of_address(&row.tenant, to),
+            (None, None) => RecipientKey::of_subscriber(&row.tenant, channel, ""),
+        };
+        let valid_for = args.valid_for_s.and_then(|seconds| {
+            let span = jiff::SignedDuration::try_from_secs_f64(seconds).ok()?;
+            row.accepted_at.checked_add(span).ok()
+        });
+        Self {
+            job: row.job,
+            tenant: row.tenant,
+            priority: row.priority,
+            accepted_at: row.accepted_at,
+            deadline: valid_for,
+            args,
+            profile: row.profile,
+            defaults: row.defaults,
+            to,
+            key,
+        }
+    }
+}
+
+/// The outcome of a message at the gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateVerdict {
+    Sent,
+    Held,
+    Collected,
+    /// It is not accepted, because its recipient is over a cap.
+    Refused,
+    Ended(UnsentReason),
+}
+
+impl GateVerdict {
+    /// Returns the outcome that a plan is for a message.
+    pub fn of(plan: &MessagePlan) -> Self {
+        match plan {
+            MessagePlan::Send => Self::Sent,
+            MessagePlan::Held { .. } => Self::Held,
+            MessagePlan::Collected { arrival, .. } => match arrival {
+                Arrival::Leads(_) => Self::Sent,
+                Arrival::Joins(_) => Self::Collected,
+            },
+            MessagePlan::Refused { .. } => Self::Refused,
+            MessagePlan::Ended { reason, .. } => Self::Ended(*reason),
+        }
+    }
+}
