@@ -8,4 +8,5 @@ mod admission_repeats;
 mod events;
 pub mod fixture;
 mod messages;
+mod planned;
 mod tenants_listed;
