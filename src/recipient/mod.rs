@@ -7,6 +7,7 @@
 pub mod address;
 pub mod canonical;
 pub mod caps;
+pub mod check;
 pub mod dedup;
 pub mod digest;
 pub mod explain;
@@ -23,3 +24,4 @@ pub mod quiet;
 pub mod release;
 pub mod rules;
 pub mod service;
+pub mod service_reads;

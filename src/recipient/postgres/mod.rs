@@ -2,11 +2,19 @@
 //! attempts use up.
 
 mod attempts;
+mod check;
+mod explain;
+mod held;
 mod messages;
+mod open_digests;
 mod plans;
 mod rows;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
+pub use check::{CheckedMessage, check};
+pub use explain::{MessageStanding, explain, standing};
+pub use held::{HeldCounts, held_counts, replan};
+pub use open_digests::{DigestFilter, open_digests, withdraw};
 pub use plans::{PlannedMessage, plan_due, plan_jobs};
 
 /// Returns a statement that leaves no name behind on a connection that is lent for a transaction.
@@ -29,6 +37,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("gates: sends to change", rows::SENT_LOCKED),
     ("gates: reservations", rows::RESERVED),
     ("gates: digests", rows::DIGESTS),
+    ("gates: digests seen", rows::DIGESTS_SEEN),
     ("gates: crowd", rows::CROWD),
     ("gates: claim", plans::CLAIM),
     ("gates: send", plans::SEND),
@@ -45,4 +54,16 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("gates: mark", attempts::MARK),
     ("gates: taken", attempts::TAKEN),
     ("gates: give back", attempts::GIVE_BACK),
+    ("gates: recorded", explain::RECORDED),
+    ("gates: clock", check::CLOCK),
+    ("gates: held of a recipient", check::HELD_OF),
+    ("gates: digests of a recipient", open_digests::OF_RECIPIENT),
+    ("gates: digests of all", open_digests::LIST),
+    ("gates: digests of a tenant", open_digests::LIST_OF_TENANT),
+    ("gates: one digest", open_digests::ONE),
+    ("gates: keep a digest open", open_digests::KEEP_OPEN),
+    ("gates: withdraw", open_digests::WITHDRAW),
+    ("gates: held", held::HELD),
+    ("gates: collected", held::COLLECTED),
+    ("gates: replan", held::REPLAN),
 ];

@@ -407,7 +407,7 @@ impl<'a> PlanBatch<'a> {
         }
         keys.sort_unstable();
         keys.dedup();
-        self.digests = digests(connection, &keys).await?;
+        self.digests = digests(connection, &keys, true).await?;
         Ok(())
     }
 
@@ -936,7 +936,7 @@ fn reserved_second(plan: &MessagePlan, now: Timestamp) -> Option<i64> {
 }
 
 /// Returns the quarter of an hour in which the quiet hours of a held message end.
-fn quiet_quarter(plan: &MessagePlan) -> Option<i64> {
+pub(super) fn quiet_quarter(plan: &MessagePlan) -> Option<i64> {
     let MessagePlan::Held { holds, .. } = plan else {
         return None;
     };
@@ -947,7 +947,7 @@ fn quiet_quarter(plan: &MessagePlan) -> Option<i64> {
 }
 
 /// Returns the key of the digest of a type into which a message goes.
-fn digest_key(input: &GateInput, name: &str, rules: &RecipientRules) -> DigestKey {
+pub(super) fn digest_key(input: &GateInput, name: &str, rules: &RecipientRules) -> DigestKey {
     let per_actor = rules.digest(name).is_some_and(|kind| kind.per_actor);
     let actor = input.args.fields.actor.clone().filter(|_| per_actor);
     (name.to_owned(), input.recipient, actor.unwrap_or_default())
