@@ -25,6 +25,7 @@ use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{DriverClients, Pools};
+use crate::recipient::service::Gates;
 use crate::signals::Prometheus;
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::{ApiLimit, CallerKnobs, Store};
@@ -58,6 +59,8 @@ pub struct Deps {
     pub pools: Arc<Pools>,
     /// The store of the fates of messages.
     pub deliveries: Deliveries,
+    /// The gates of recipients.
+    pub gates: Gates,
     /// The tools for reading events of providers.
     pub tools: DriverClients,
     /// The base URL by which clients outside reach us; empty if it is not set.
@@ -93,6 +96,7 @@ struct ApiParts {
     account_pools: Arc<[AccountPool]>,
     pools: Arc<Pools>,
     deliveries: Deliveries,
+    gates: Gates,
     live: Live,
     metrics: HttpMetrics,
     registry: Arc<Registry>,
@@ -162,6 +166,7 @@ impl ApiState {
             account_pools: deps.account_pools.into(),
             pools: deps.pools,
             deliveries: deps.deliveries,
+            gates: deps.gates,
             live: deps.live,
             metrics,
             registry: deps.registry,
@@ -194,6 +199,7 @@ parts! {
     Arc<[AccountPool]> = account_pools,
     Arc<Pools> = pools,
     Deliveries = deliveries,
+    Gates = gates,
     Live = live,
     HttpMetrics = metrics,
     Arc<Registry> = registry,

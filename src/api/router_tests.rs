@@ -64,6 +64,12 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
     let http = Arc::new(crate::providers::Http::new(crate::outbound::Guard::open()).unwrap());
     let deps = Deps {
         deliveries: crate::notify::Deliveries::new(queue.pool.clone()),
+        gates: crate::recipient::service::Gates::new(
+            queue.clone(),
+            crate::recipient::live_rules::LiveRules::new(
+                crate::recipient::rules::RecipientRules::parse("recipients.toml", "").unwrap(),
+            ),
+        ),
         queue,
         pools: Arc::new(crate::api::notifications::events::example_pools()),
         tools: crate::providers::DriverClients {

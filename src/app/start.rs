@@ -200,9 +200,10 @@ impl App {
         #[cfg(feature = "api")]
         connections.register(&mut registry);
         #[cfg(feature = "api")]
-        let (pools, deliveries, tools) = (
+        let (pools, deliveries, gates, tools) = (
             open.pools.clone(),
             open.means.deliveries.clone(),
+            open.means.gates.clone(),
             open.tools.clone(),
         );
         let cancel = CancellationToken::new();
@@ -308,6 +309,7 @@ impl App {
                 account_pools,
                 pools,
                 deliveries,
+                gates,
                 tools,
                 public_url: settings.public_url.clone(),
                 decisions,

@@ -26,6 +26,8 @@ use crate::api::jobs::show::id_of;
 use crate::api::jobs::state::JobsState;
 use crate::notify::{Deliveries, DeliveryState, Notification, NotificationFilter};
 use crate::providers::{Channel, Pools};
+use crate::recipient::postgres::MessageStanding;
+use crate::recipient::service::Gates;
 
 /// A new message.
 #[derive(utoipa::ToSchema)]
@@ -42,7 +44,7 @@ pub struct NewNotification {
     fields: MessageFields,
 }
 
-/// A message with the time until which it waits for the limits of its tenant.
+/// A message with what holds it: the limits of its tenant, or a gate of its recipient.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct NotificationView {
     #[serde(flatten)]
@@ -50,6 +52,8 @@ pub struct NotificationView {
     /// The time until which it waits, and the reason; absent if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldMessage>,
+    #[serde(flatten)]
+    gates: MessageStanding,
 }
 
 /// A page of messages.
@@ -156,6 +160,7 @@ pub async fn list(
 pub async fn show(
     State(deliveries): State<Deliveries>,
     State(admission): State<Arc<AdmissionState>>,
+    State(gates): State<Gates>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<NotificationView>, Problem> {
@@ -171,7 +176,14 @@ pub async fn show(
         DeliveryState::Queued => with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await?,
         _ => None,
     };
+    let standing = match notification.state {
+        DeliveryState::Queued | DeliveryState::Collected => {
+            with_timeout(ROW_TIMEOUT, gates.standing(id)).await?
+        }
+        _ => MessageStanding::default(),
+    };
     Ok(Json(NotificationView {
+        gates: standing,
         notification,
         held: waiting.as_ref().map(HeldMessage::of),
     }))

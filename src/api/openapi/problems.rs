@@ -148,6 +148,18 @@ const OWN: &[(&str, &[Code])] = &[
         "show_notification",
         &[NotificationNotFound, QueueUnavailable],
     ),
+    (
+        "explain_notification",
+        &[NotificationNotFound, QueueUnavailable],
+    ),
+    ("check_recipient", &[NotAllowed, QueueUnavailable]),
+    ("replan_recipient", &[NotAllowed, QueueUnavailable]),
+    ("list_digests", &[QueueUnavailable]),
+    (
+        "withdraw_item",
+        &[Code::DigestItemNotFound, QueueUnavailable],
+    ),
+    ("show_gates", &[QueueUnavailable]),
     ("list_suppressions", &[QueueUnavailable]),
     ("suppress", &[QueueUnavailable]),
     ("unsuppress", &[QueueUnavailable]),

@@ -1,6 +1,7 @@
 //! The gates of recipients in Postgres.
 
 mod attempts;
+mod explain;
 mod fixture;
 mod planner;
 

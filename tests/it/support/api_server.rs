@@ -57,6 +57,7 @@ impl ApiServer {
             pools: Arc::default(),
             account_pools: Vec::new(),
             deliveries: Deliveries::new(fixture.queue.pool.clone()),
+            gates: crate::recipient::gates(&fixture.queue),
             tools: tools(),
             public_url: String::new(),
             decisions: Arc::new(NoDecisions),
