@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::exit::CliError;
 use super::output::say;
-use super::{connect, output, when};
+use super::{connect, notify_check, output, when};
 use crate::admission::Admission;
 use crate::app;
 use crate::config::Settings;
@@ -16,10 +16,29 @@ use crate::notify::recipient::KIND;
 use crate::providers::Channel;
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Examples:
   flyball notify email ada@example.com --body 'Welcome' --more '{\"subject\":\"Hello\"}'
-  flyball notify sms +15550100 --body 'Your code is 4711' --priority high --tenant acme --module login")]
+  flyball notify sms +15550100 --body 'Your code is 4711' --priority high --tenant acme --module login
+  flyball notify check email ada@example.com --category marketing",
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub(super) struct Args {
+    #[command(subcommand)]
+    command: Option<NotifyCommand>,
+    #[command(flatten)]
+    message: Option<MessageArgs>,
+}
+
+#[derive(clap::Subcommand)]
+enum NotifyCommand {
+    /// Check what a recipient may get now, by every cap and gate, without using anything
+    Check(notify_check::Args),
+}
+
+#[derive(clap::Args)]
+struct MessageArgs {
     /// The channel: sms, email, push, chat or webhook
     channel: String,
     /// The recipient
@@ -57,6 +76,16 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    match (args.command, args.message) {
+        (Some(NotifyCommand::Check(args)), _) => notify_check::run(args, settings).await,
+        (None, Some(args)) => send(args, settings).await,
+        (None, None) => bail!(CliError::Refused(
+            "name a channel and a recipient; nothing was sent".to_owned()
+        )),
+    }
+}
+
+async fn send(args: MessageArgs, settings: Settings) -> anyhow::Result<ExitCode> {
     let message = message(&args)?;
     check(&message, &settings)?;
     let pool = match &args.pool {
@@ -124,7 +153,7 @@ fn check(message: &Value, settings: &Settings) -> anyhow::Result<()> {
     )))
 }
 
-fn message(args: &Args) -> anyhow::Result<Value> {
+fn message(args: &MessageArgs) -> anyhow::Result<Value> {
     let refuse = |field: &str, message: String| Error::Refused {
         index: None,
         field: field.to_owned(),

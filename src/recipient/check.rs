@@ -85,7 +85,7 @@ pub struct RecipientCheck {
     pub digests: Vec<DigestView>,
     /// Its messages on the channel that wait, next to go first; at most 100.
     pub held: Vec<HeldView>,
-    /// What the gates would do with such a message now. Duplicates are not looked for.
+    /// The way of such a message through the gates now. Duplicates are not looked for.
     pub forecast: GateForecast,
 }
 

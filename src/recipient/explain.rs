@@ -90,7 +90,7 @@ pub struct DigestView {
     pub rule: String,
 }
 
-/// What holds, collected or ended a message, and what comes after.
+/// The explanation of a message: its gates until now, and those to come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct MessageExplanation {
@@ -110,7 +110,7 @@ pub struct MessageExplanation {
     pub planned_at: Option<Timestamp>,
     /// The open digest that has it.
     pub digest: Option<DigestView>,
-    /// What comes after; `null` once nothing can.
+    /// The gates to come; `null` once nothing can happen.
     pub forecast: Option<GateForecast>,
 }
 

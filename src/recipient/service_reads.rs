@@ -1,4 +1,4 @@
-//! What the gates answer to people: explanations, checks, open digests.
+//! Answers of the gates to people: explanations, checks, open digests.
 
 use super::check::RecipientCheck;
 use super::explain::{DigestView, MessageExplanation};

@@ -72,6 +72,9 @@ fn body(operation: &str) -> Option<Value> {
         "check_request" => {
             json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "key-1", "customer": "acme" })
         }
+        "replan_recipient" => {
+            json!({ "tenant": "acme", "by": "alice", "why": "she has moved to Tokyo" })
+        }
         "pause_key" => json!({ "seconds": 5, "why": "429" }),
         "edit_lane" => json!({ "weight": 2.5, "by": "alice" }),
         "set_schedule" => json!({

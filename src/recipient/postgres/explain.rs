@@ -41,7 +41,7 @@ left join lateral (select * from flyball.scheduled h where h.job_id = n.job_id l
 left join lateral (select h.job_id from flyball.lease h where h.job_id = n.job_id limit 1) l on true
 where n.job_id = $1 and ($2::text is null or n.tenant = $2)";
 
-/// Where a message is on its way.
+/// The place of a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// The planner has not looked at it yet, or is to look again.
@@ -61,7 +61,7 @@ struct Recorded {
     tenant: String,
     delivery: String,
     place: Place,
-    /// What the gates found when they looked last; `None` if they have not.
+    /// The findings of the last look at the gates; `None` if there was none.
     plan: Option<MessagePlan>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
@@ -275,7 +275,7 @@ async fn foresee(
     Ok(Some(forecast(&next, at, false)))
 }
 
-/// What decides about one message, read without a lock.
+/// The rows that decide about one message, read without a lock.
 pub(super) struct Reading<'a> {
     pub lists: Vec<CapList>,
     pub claim: Option<DedupClaim>,

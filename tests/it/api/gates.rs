@@ -132,7 +132,7 @@ async fn a_question_without_a_channel_or_a_recipient_is_refused() {
             "/to",
             "must be given, or the recipient's id",
         ),
-        ("channel=fax&to=1", "/channel", "must be one of"),
+        ("channel=fax&to=1", "/channel", "must be sms"),
         ("channel=email&to=nobody", "/to", ""),
         (
             "channel=email&to=a@b.example&categry=x",
