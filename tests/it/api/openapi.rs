@@ -553,8 +553,8 @@ async fn bad_json_and_parts_of_a_path_that_are_none_are_refused_as_the_document_
         for parameter in operation.parameters("path") {
             let name = parameter["name"].as_str().unwrap();
             // The id of a recipient is any text.
-            let is_number = name == "id" && parameter["schema"]["type"] == "integer";
-            if parameter["schema"]["pattern"].is_null() && !is_number {
+            let is_text = name == "id" && parameter["schema"]["type"] == "string";
+            if is_text || parameter["schema"]["pattern"].is_null() && name != "id" {
                 continue;
             }
             let wrong = if name == "key" {
