@@ -98,6 +98,7 @@ create table flyball.message_plan (
     slot_lists int[]       not null default '{}',
     slot_s     int[]       not null default '{}'
 ) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+create index message_plan_held on flyball.message_plan (recipient) where state = 'held';
 
 -- Messages that were held until one quarter of an hour, by pool: the crowd of a release. Only counts
 -- up, so that the messages of a recipient stay in order.
@@ -140,7 +141,8 @@ create table flyball.digest (
     rule         text        not null default '',
     unique (type, recipient, key)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
-create index digest_closes on flyball.digest (closes_at);
+create index digest_closes on flyball.digest (closes_at, id);
+create index digest_tenant on flyball.digest (tenant, closes_at, id);
 
 -- The items of open digests. An item belongs to the digest into which it was put, whatever its time.
 create table flyball.digest_item (

@@ -18,6 +18,7 @@ pub mod crons;
 pub mod dashboard;
 pub mod decisions;
 pub mod deps;
+pub mod gates;
 pub mod health;
 pub mod http;
 pub mod jobs;

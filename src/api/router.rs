@@ -19,8 +19,8 @@ use super::openapi::document;
 use super::recipients::profiles as recipients;
 use super::throttles::{acquire, check, knobs};
 use super::{
-    audit, crons, dashboard, decisions, health, lanes, metrics, pools, stream, tenants, throttles,
-    workers,
+    audit, crons, dashboard, decisions, gates, health, lanes, metrics, pools, stream, tenants,
+    throttles, workers,
 };
 
 /// Returns the routes of the API. All of them are in `/openapi.json`, because the document is made
@@ -64,6 +64,12 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(crons::resume))
         .routes(routes!(messages::list, messages::send))
         .routes(routes!(messages::show))
+        .routes(routes!(gates::explain::explain))
+        .routes(routes!(gates::check::check))
+        .routes(routes!(gates::replan::replan))
+        .routes(routes!(gates::digests::list_digests))
+        .routes(routes!(gates::digests::withdraw_item))
+        .routes(routes!(gates::counts::show_gates))
         .routes(routes!(batches::send_batch))
         .routes(routes!(batch_list::list_batches))
         .routes(routes!(batches::show_batch))

@@ -11,6 +11,9 @@ use crate::config::Settings;
 use crate::jobs::postgres::Schema;
 use crate::jobs::{Error, Queue};
 use crate::postgres::reach;
+use crate::recipient::live_rules::LiveRules;
+use crate::recipient::rules::RecipientRules;
+use crate::recipient::service::Gates;
 use crate::throttle::Store;
 use crate::throttle::redis::RedisStore;
 
@@ -59,4 +62,10 @@ pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Sto
         .await
         .context("cannot reach Redis; set REDIS_URL or redis_url")?;
     Ok(Arc::new(store))
+}
+
+/// Returns the gates of recipients.
+pub(super) fn gates(queue: &Queue) -> anyhow::Result<Gates> {
+    let rules = RecipientRules::parse("recipients.toml", "")?;
+    Ok(Gates::new(queue.clone(), LiveRules::new(rules)))
 }

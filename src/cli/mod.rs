@@ -15,6 +15,7 @@ mod job;
 mod lane;
 mod migrate;
 mod notify;
+mod notify_check;
 mod output;
 mod pause;
 mod recipient;
@@ -55,7 +56,7 @@ enum Command {
     Migrate(migrate::Args),
     /// Enqueue one job, or many from a file
     Enqueue(enqueue::Args),
-    /// Send one message, in the name of a tenant if given
+    /// Send one message, in the name of a tenant if given, or check what its recipient may get
     Notify(notify::Args),
     /// Show, pause, resume and cancel batches of messages
     #[command(subcommand)]
@@ -84,7 +85,7 @@ enum Command {
     /// Show, create, pause, resume and run schedules
     #[command(subcommand)]
     Cron(cron::Command),
-    /// Explain in one sentence the rate of a throttle, or the wait of a job
+    /// Explain in one sentence the rate of a throttle, or the wait of a job or a message
     Why(why::Args),
     /// Run the governor on simulated plants, compared with a bare PID, AIMD and a fixed rate
     Simulate(simulate::Args),

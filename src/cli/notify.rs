@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::exit::CliError;
 use super::output::say;
-use super::{connect, output, when};
+use super::{connect, notify_check, output, when};
 use crate::admission::Admission;
 use crate::app;
 use crate::config::Settings;
@@ -23,6 +23,7 @@ use crate::providers::Channel;
 #[command(after_help = "Examples:
   flyball notify email ada@example.com --body 'Welcome' --more '{\"subject\":\"Hello\"}'
   flyball notify sms +15550100 --body 'Your code is 4711' --priority high --tenant acme --module login
+  flyball notify check email ada@example.com --category marketing
   flyball notify check-rules recipients.toml")]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -72,12 +73,15 @@ enum Command {
     /// Replay the messages of the last hours under new rules, and show what would become of them;
     /// changes nothing
     DryRun(dry_run::Args),
+    /// Check what a recipient may get now, by every cap and gate, without using anything
+    Check(notify_check::Args),
 }
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     match args.command {
         Some(Command::CheckRules(args)) => check_rules::run(&args),
         Some(Command::DryRun(args)) => dry_run::run(&args, &settings).await,
+        Some(Command::Check(args)) => notify_check::run(args, settings).await,
         None => send(args, settings).await,
     }
 }

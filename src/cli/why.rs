@@ -19,18 +19,22 @@ mod history;
 #[command(after_help = "Examples:
   flyball why reindex          why the throttle reindex runs at its rate
   flyball why reindex --history=20   and its last 20 decisions, with every term
-  flyball why --job 42         why job 42 waits, and until when")]
+  flyball why --job 42         why job 42 waits, and until when
+  flyball why --message 42     the gate that holds message 42, and what comes after")]
 pub(super) struct Args {
     /// The throttle's name
-    #[arg(required_unless_present = "job")]
+    #[arg(required_unless_present_any = ["job", "message"])]
     throttle: Option<String>,
     /// Explain the wait of this job instead
     #[arg(long, value_name = "ID", conflicts_with = "throttle")]
     job: Option<i64>,
+    /// Explain the way of this message through its gates instead
+    #[arg(long, value_name = "ID", conflicts_with_all = ["throttle", "job"])]
+    message: Option<i64>,
     /// Also list the governor's last decisions with all terms, newest first; all stored ones
     /// without a number
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000",
-          value_parser = clap::value_parser!(i64).range(1..=1000), conflicts_with = "job")]
+          value_parser = clap::value_parser!(i64).range(1..=1000), conflicts_with_all = ["job", "message"])]
     history: Option<i64>,
     /// Print JSON
     #[arg(long)]
@@ -39,6 +43,9 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = connect::queue(&settings).await?;
+    if let Some(id) = args.message {
+        return message(&queue, id, args.json).await;
+    }
     let throttles = connect::throttles(&settings).await?;
     match (args.job, args.throttle) {
         (Some(id), _) => job(&queue, &*throttles, id, args.json).await?,
@@ -72,6 +79,18 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 return Ok(ExitCode::from(3));
             }
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn message(queue: &Queue, id: i64, json: bool) -> anyhow::Result<ExitCode> {
+    let Some(explained) = connect::gates(queue)?.explain(id, None).await? else {
+        bail!(CliError::NotFound(format!("there is no message {id}")));
+    };
+    if json {
+        output::json(&explained)?;
+    } else {
+        say!("{}", explained.sentence);
     }
     Ok(ExitCode::SUCCESS)
 }

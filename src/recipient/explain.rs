@@ -32,8 +32,97 @@ pub struct GateStep {
     pub finding: GateFinding,
     /// The rule that decided; empty for none.
     pub rule: String,
+    /// The time at which the wait began; absent where it is not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
     /// The end of the wait.
     pub until: Option<Timestamp>,
+    /// The message of which this one is a duplicate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicate_of: Option<i64>,
+    /// The digest that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest_id: Option<i64>,
+}
+
+/// The way of a message that is still to come, by what is known now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct GateForecast {
+    /// The time at which the gates look next.
+    pub at: Timestamp,
+    /// True if it is about the digest that has the message, and not about the message itself.
+    pub is_of_digest: bool,
+    /// The forecast as a sentence.
+    pub sentence: String,
+    /// Each gate in its order.
+    pub gates: Vec<GateStep>,
+    /// The time at which it would go; `null` if it would not.
+    pub goes_at: Option<Timestamp>,
+}
+
+/// An open digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct DigestView {
+    pub id: i64,
+    /// The tenant; empty for the operators' own.
+    pub tenant: String,
+    /// The type of digest.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub channel: String,
+    /// The id of the recipient; empty if it is an address alone.
+    pub recipient: String,
+    /// The address, masked; empty if the profile has it.
+    #[cfg_attr(feature = "api", schema(example = "a***@e***.com"))]
+    pub to: String,
+    /// The actor, of a type that has one digest for each; else empty.
+    pub actor: String,
+    pub opened_at: Timestamp,
+    /// The time at which it closes, unless a gate keeps it open.
+    pub closes_at: Timestamp,
+    /// The number of items.
+    pub items: usize,
+    /// The gate that keeps it open beyond its window; empty for none.
+    pub gate: String,
+    /// The rule of that gate.
+    pub rule: String,
+}
+
+/// The explanation of a message: its gates until now, and those to come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct MessageExplanation {
+    /// The number of the message's job.
+    pub id: i64,
+    /// The tenant; empty for the operators' own.
+    pub tenant: String,
+    /// The state of its delivery.
+    pub state: String,
+    /// The explanation as a sentence.
+    pub sentence: String,
+    /// Each gate in its order, as the gates found it when they looked last.
+    pub gates: Vec<GateStep>,
+    /// The time that was told first; `null` if none was.
+    pub first_planned_at: Option<Timestamp>,
+    /// The time at which it goes, as far as is known now; `null` if it does not, or has gone.
+    pub planned_at: Option<Timestamp>,
+    /// The open digest that has it.
+    pub digest: Option<DigestView>,
+    /// The gates to come; `null` once nothing can happen.
+    pub forecast: Option<GateForecast>,
+}
+
+/// The gate that holds a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct HoldingGate {
+    /// The gate, such as `quiet_hours`.
+    pub gate: String,
+    /// The rule, such as `22:00-08:00 Europe/Berlin`.
+    pub rule: String,
+    pub until: Timestamp,
 }
 
 /// Returns each gate in its order with its finding.
@@ -44,7 +133,10 @@ pub fn steps(plan: &MessagePlan) -> Vec<GateStep> {
             gate: gate.as_str(),
             finding,
             rule,
+            since: None,
             until,
+            duplicate_of: None,
+            digest_id: None,
         }
     };
     MessageGate::ALL.into_iter().map(step).collect()
@@ -74,6 +166,36 @@ fn finding(plan: &MessagePlan, gate: MessageGate) -> (GateFinding, String, Optio
         MessagePlan::Refused { rule, reset_at } => {
             at(MessageGate::Caps, GateFinding::Ended, rule, Some(*reset_at))
         }
+    }
+}
+
+/// Returns each gate of a message at which no gate has looked yet.
+pub fn unplanned() -> Vec<GateStep> {
+    let mut gates = steps(&MessagePlan::Send);
+    gates
+        .iter_mut()
+        .for_each(|step| step.finding = GateFinding::NotReached);
+    gates
+}
+
+/// Returns what the gates would find for a message, or for the digest that has it, at a time.
+pub fn forecast(plan: &MessagePlan, at: Timestamp, is_of_digest: bool) -> GateForecast {
+    GateForecast {
+        at,
+        is_of_digest,
+        sentence: sentence(plan),
+        gates: steps(plan),
+        goes_at: goes_at(plan, at),
+    }
+}
+
+fn goes_at(plan: &MessagePlan, at: Timestamp) -> Option<Timestamp> {
+    match plan {
+        MessagePlan::Collected { arrival, .. } => match arrival {
+            Arrival::Leads(_) => Some(at),
+            Arrival::Joins(_) => None,
+        },
+        plan => plan.planned_at(at),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The gates of a message, in their order. `docs/gates.md` has the same table.
 
-use strum::IntoStaticStr;
+use strum::{EnumString, IntoStaticStr};
 
 /// A gate. A gate uses something up only where every later gate can merely delay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum MessageGate {
     /// Cancelled, or past its deadline, or without an address.
@@ -85,7 +85,7 @@ impl MessageGate {
 }
 
 /// The end of a message that was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum UnsentReason {
     Cancelled,

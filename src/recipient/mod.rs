@@ -7,6 +7,7 @@
 pub mod address;
 pub mod canonical;
 pub mod caps;
+pub mod check;
 pub mod dedup;
 pub mod digest;
 pub mod dry_run;
@@ -28,3 +29,4 @@ mod replay_state;
 pub mod replay_tally;
 pub mod rules;
 pub mod service;
+pub mod service_reads;

@@ -52,7 +52,7 @@ pub type Capacities = Arc<RwLock<HashMap<String, f64>>>;
 /// The gates of all recipients. Cheap to clone; clones share their batches.
 #[derive(Clone)]
 pub struct Gates {
-    db: Db,
+    pub(super) db: Db,
     queue: Queue,
     /// The rules that hold now.
     pub rules: LiveRules,
@@ -194,7 +194,7 @@ impl Gates {
         postgres::refusal(&self.db, tenant, job, &rules).await
     }
 
-    fn capacity(&self, throttle: &str) -> f64 {
+    pub(super) fn capacity(&self, throttle: &str) -> f64 {
         self.capacities.read().get(throttle).copied().unwrap_or(0.0)
     }
 

@@ -16,6 +16,7 @@ import { Panel, panelId } from './panel.js';
 import { PauseAll } from './pauseall.js';
 import { Pools } from './pools.js';
 import { viewOf } from './poolwords.js';
+import { Recipients } from './recipients.js';
 import { radioSetting } from './settings.js';
 import { apply, emptyState, facts, isApiLimit, limitsText, ordered, totalReady } from './state.js';
 import { Tenants } from './tenants.js';
@@ -42,7 +43,7 @@ const PLAIN_PANELS = 12;
 /** The most chips above the panels, so that they stay readable. */
 const CHIPS = 48;
 /** The views, each with the element of its page. */
-const PAGES = [['throttles', 'main'], ['pools', 'pools-page'], ['tenants', 'tenants-page']];
+const PAGES = [['throttles', 'main'], ['pools', 'pools-page'], ['tenants', 'tenants-page'], ['recipients', 'recipients-page']];
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 
@@ -88,6 +89,11 @@ const tenants = new Tenants(
   { batches: (tenant) => batches.of(tenant), drawn: () => schedule() },
 );
 
+const recipients = new Recipients({
+  counts: $('held-counts'), countsNote: $('held-note'), form: $('digests-filter'), body: $('digests-body'), empty: $('digests-empty'), note: $('digests-note'), more: $('digests-more'),
+  check: $('recipient-check'), found: $('recipient-found'), foundNote: $('recipient-note'),
+});
+
 const live = new Live({
   message: (message) => take(message),
   phase: (phase) => take({ type: 'phase', data: phase }),
@@ -128,6 +134,7 @@ function draw() {
     tenants.draw();
     batches.draw();
   }
+  if (view === 'recipients') recipients.draw();
   if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
   if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, (id) => lookup.open(id), now);
   if (dirty.has('audit')) showAudit($('audit'), $('audit-empty'), state.audit, now);
@@ -257,7 +264,7 @@ function announce({ type, data }, before) {
 
 /** Draws the links to the pages that have something to show. */
 function drawViews() {
-  const pages = [['pools', pools], ['tenants', tenants]].map(([name, part]) => ({ name, part, isShown: part.known() > 0 || view === name }));
+  const pages = [['pools', pools], ['tenants', tenants], ['recipients', recipients]].map(([name, part]) => ({ name, part, isShown: part.known() > 0 || view === name }));
   show($('views'), pages.some((page) => page.isShown));
   for (const { name, part, isShown } of pages) {
     show($(`view-${name}`), isShown);
@@ -280,6 +287,7 @@ function route() {
   }
   setAttr($('sign-in'), 'href', `/login${location.hash}`);
   if (view === 'pools') askPools(true);
+  if (view === 'recipients') ask(() => recipients.refresh());
   if (view === 'tenants') for (const part of [tenants, batches]) ask(() => part.refresh());
   draw();
   if (before === view) return;
@@ -395,12 +403,15 @@ function start() {
   poll(async () => { if (view !== 'tenants') await ask(() => tenants.refresh()); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'tenants') await ask(() => tenants.refresh()); }, POLL_TENANTS_MS);
   poll(async () => { if (view === 'tenants') await ask(() => batches.refresh()); }, POLL_JOBS_MS);
+  poll(async () => { if (view !== 'recipients') await ask(() => recipients.refresh()); }, POLL_SLOW_MS);
+  poll(async () => { if (view === 'recipients') await ask(() => recipients.refresh()); }, POLL_TENANTS_MS);
   setInterval(() => { if (!document.hidden && view === 'tenants') schedule(); }, 1_000); // Countdowns go on between answers.
   $('skip').addEventListener('click', () => $(Object.fromEntries(PAGES)[view]).focus());
   addEventListener('hashchange', route);
   route();
   if (view !== 'pools') askPools(false);
   if (view !== 'tenants') ask(() => tenants.refresh());
+  if (view !== 'recipients') ask(() => recipients.refresh());
   askThrottles();
   for (const part of [running, pauseAll, dead, crons]) ask(() => part.refresh());
   live.open();

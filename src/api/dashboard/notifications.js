@@ -3,6 +3,7 @@
 import { get } from './api.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
+import { drawExplanation } from './gateline.js';
 import { cell, showRows } from './lists.js';
 import { attemptText, deliveryTone, heardText, notificationsPath } from './poolwords.js';
 
@@ -20,6 +21,8 @@ export class Notifications {
     this.more = more;
     /** The messages whose attempts are open. @type {Set<number>} */
     this.open = new Set();
+    /** The ways of open messages through their gates. @type {Map<number, any>} */
+    this.ways = new Map();
     /** The pages after the first, which stay as they were read. @type {any[]} */
     this.older = [];
     /** @type {any[]} */
@@ -71,6 +74,18 @@ export class Notifications {
     if (this.older.length === 0) this.next = answer.next ?? null;
     setText(this.note, '');
     this.draw();
+    await Promise.all([...this.open].map((id) => this.askWay(id)));
+  }
+
+  /** Reads the way of an open message. @param {number} id */
+  async askWay(id) {
+    try {
+      this.ways.set(id, await get(`/api/v1/notifications/${id}/explain`));
+    } catch (error) {
+      // The attempts are shown all the same.
+      this.ways.set(id, { fault: /** @type {any} */ (error).message });
+    }
+    this.draw();
   }
 
   async askOlder() {
@@ -102,7 +117,10 @@ export class Notifications {
     keyed(this.body, items, ({ message, isAttempts }) => `${message.id}${isAttempts ? '/attempts' : ''}`,
       (item) => (item.isAttempts ? this.attemptsRow() : this.messageRow(item.message)),
       (row, { message, isAttempts }) => {
-        if (isAttempts) drawAttempts(row, message, now);
+        if (isAttempts) {
+          drawWay(row, this.ways.get(message.id), now);
+          drawAttempts(row, message, now);
+        }
         else this.drawMessage(row, message, now);
       });
   }
@@ -111,7 +129,10 @@ export class Notifications {
   messageRow(message) {
     const parts = { state: h('span', { class: 'badge' }), tries: h('button', { type: 'button', class: 'link num' }), account: h('span', null), reason: h('span', null), heard: h('span', { class: 'sub num' }) };
     parts.tries.addEventListener('click', () => {
-      if (!this.open.delete(message.id)) this.open.add(message.id);
+      if (!this.open.delete(message.id)) {
+        this.open.add(message.id);
+        this.askWay(message.id);
+      }
       this.draw();
     });
     const row = h('tr', null,
@@ -139,8 +160,16 @@ export class Notifications {
   }
 
   attemptsRow() {
-    return h('tr', { class: 'attempts-row' }, h('td', { colspan: '7' }, h('ol', { class: 'attempt-list' })));
+    return h('tr', { class: 'attempts-row' }, h('td', { colspan: '7' }, h('div', { class: 'gate-way' }), h('ol', { class: 'attempt-list' })));
   }
+}
+
+/** @param {any} row @param {any} way @param {number} now */
+function drawWay(row, way, now) {
+  const element = row.querySelector('.gate-way');
+  if (!way) setText(element, 'Reading its way through the gates …');
+  else if (way.fault) setText(element, way.fault);
+  else drawExplanation(element, way, now);
 }
 
 /** @param {any} row @param {any} message @param {number} now */

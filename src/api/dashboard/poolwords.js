@@ -304,6 +304,7 @@ export function attemptText({ outcome, status, ms }) {
 /** Returns the view of an address. @param {string} hash with its # */
 export function viewOf(hash) {
   if (hash === '#tenants' || hash === '#batches') return 'tenants';
+  if (hash === '#recipients') return 'recipients';
   return hash === '#pools' || hash.startsWith('#pool-') || hash === '#notifications' ? 'pools' : 'throttles';
 }
 

@@ -55,6 +55,8 @@ codes! {
     JobNotFound = ("job_not_found", 404, "Job not found"),
     /// The message does not exist.
     NotificationNotFound = ("notification_not_found", 404, "Notification not found"),
+    /// The message is in no open digest.
+    DigestItemNotFound = ("digest_item_not_found", 404, "Digest item not found"),
     /// The batch does not exist.
     BatchNotFound = ("batch_not_found", 404, "Batch not found"),
     /// The tenant does not exist.

@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 75] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 81] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -58,6 +58,27 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 75] = [
     ("GET", "/api/v1/jobs/{id}", Scope(JobsRead), Tenant),
     ("GET", "/api/v1/jobs/{id}/attempts", Scope(JobsRead), Tenant),
     ("GET", "/api/v1/notifications", Scope(NotifyRead), Tenant),
+    (
+        "GET",
+        "/api/v1/notifications/{id}/explain",
+        Scope(NotifyRead),
+        Tenant,
+    ),
+    ("GET", "/api/v1/recipients/check", Scope(NotifyRead), Tenant),
+    (
+        "POST",
+        "/api/v1/recipients/{id}/replan",
+        Scope(NotifySend),
+        Tenant,
+    ),
+    ("GET", "/api/v1/digests", Scope(NotifyRead), Tenant),
+    (
+        "DELETE",
+        "/api/v1/digests/items/{id}",
+        Scope(NotifySend),
+        Tenant,
+    ),
+    ("GET", "/api/v1/gates", Scope(OpsRead), Operators),
     (
         "GET",
         "/api/v1/notifications/{id}",

@@ -28,6 +28,8 @@ use crate::api::jobs::state::JobsState;
 use crate::notify::{Deliveries, DeliveryState, Notification, NotificationFilter};
 use crate::providers::{Channel, Pools};
 use crate::recipient::fields::is_gated;
+use crate::recipient::postgres::MessageStanding;
+use crate::recipient::service::Gates;
 
 /// A new message.
 #[derive(utoipa::ToSchema)]
@@ -45,7 +47,7 @@ pub struct NewNotification {
     fields: MessageFields,
 }
 
-/// A message with the time until which it waits for the limits of its tenant.
+/// A message with what holds it: the limits of its tenant, or a gate of its recipient.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct NotificationView {
     #[serde(flatten)]
@@ -53,6 +55,8 @@ pub struct NotificationView {
     /// The time until which it waits, and the reason; absent if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldMessage>,
+    #[serde(flatten)]
+    gates: MessageStanding,
 }
 
 /// A page of messages.
@@ -166,6 +170,7 @@ pub async fn list(
 pub async fn show(
     State(deliveries): State<Deliveries>,
     State(admission): State<Arc<AdmissionState>>,
+    State(gates): State<Gates>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<NotificationView>, Problem> {
@@ -181,7 +186,14 @@ pub async fn show(
         DeliveryState::Queued => with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await?,
         _ => None,
     };
+    let standing = match notification.state {
+        DeliveryState::Queued | DeliveryState::Collected => {
+            with_timeout(ROW_TIMEOUT, gates.standing(id)).await?
+        }
+        _ => MessageStanding::default(),
+    };
     Ok(Json(NotificationView {
+        gates: standing,
         notification,
         held: waiting.as_ref().map(HeldMessage::of),
     }))

@@ -17,6 +17,7 @@ use crate::api::jobs::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
 use crate::api::notifications::batch_input::OF_RECIPIENT;
 use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
+use crate::api::tenants::NAME_BYTES_MAX;
 use crate::api::throttles::acquire::{
     HELD_MAX, HOLDER_BYTES_MAX, TTL_S_MAX, WAIT_MS_MAX, WANT_MAX,
 };
@@ -69,6 +70,11 @@ pub(super) fn bodies() -> Vec<Body> {
             ..body("KnobsEdit", edit(), &[])
         },
         body("Reason", with_signed(Vec::new()), &[]),
+        body(
+            "NewPlan",
+            with_signed(vec![("tenant", or_null(text(0..=NAME_BYTES_MAX)))]),
+            &[],
+        ),
         body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
         body(
             "Reschedule",

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::bodies::{Body, bodies};
 use super::operation_id::id_of;
 use super::values::{flag, from, one_of, schedule, text, throttle, time, whole, with_default};
+use crate::api::gates::digests;
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
 use crate::api::jobs::input::{
@@ -23,7 +24,9 @@ use crate::api::tenants;
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::notify::DeliveryState;
+use crate::notify::args::CATEGORY_BYTES;
 use crate::providers::Channel;
+use crate::recipient::fields::GATE_FIELD_BYTES;
 use crate::recipient::new_recipient::ID_BYTES;
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 use crate::throttle::rules::knob;
@@ -216,6 +219,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ) => {
             json!({ "type": "string", "maxLength": tenants::NAME_BYTES_MAX, "pattern": TENANT_PATTERN })
         }
+        ("replan_recipient", "path", "id") => text(1..=GATE_FIELD_BYTES),
         (_, "path", "id") => whole(1..=i64::MAX),
         // The document omits that a key of minuses only is written with one more.
         (_, "path", "key") => text(1..=KEY_BYTES_MAX),
@@ -262,6 +266,12 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
             let channels = Channel::WORDS.map(|(word, _)| word).join("|");
             json!({ "type": "string", "maxLength": CURSOR_BYTES_MAX, "pattern": format!("^(({channels}):[0-9a-f]{{64}})?$") })
         }
+        ("list_digests", _, "cursor") => {
+            json!({ "type": "string", "maxLength": digests::CURSOR_BYTES_MAX, "pattern": "^([0-9]{1,18}-[1-9][0-9]{0,17})?$" })
+        }
+        ("check_recipient", _, "to") => text(0..=RECIPIENT_BYTES_MAX),
+        ("check_recipient", _, "recipient" | "actor" | "template_id") => text(0..=GATE_FIELD_BYTES),
+        ("check_recipient", _, "category") => text(0..=CATEGORY_BYTES),
         ("list_jobs", _, "state") => one_of(&crate::api::jobs::show::SEARCHED),
         ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
         (_, _, "channel") => one_of(&Channel::WORDS),
@@ -360,6 +370,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "digests" | "items" | "messages",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
+        ("CheckedCap", "reserved") => from(0),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),
         _ => return None,
     })

@@ -72,6 +72,9 @@ fn body(operation: &str) -> Option<Value> {
         "check_request" => {
             json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "key-1", "customer": "acme" })
         }
+        "replan_recipient" => {
+            json!({ "tenant": "acme", "by": "alice", "why": "she has moved to Tokyo" })
+        }
         "pause_key" => json!({ "seconds": 5, "why": "429" }),
         "edit_lane" => json!({ "weight": 2.5, "by": "alice" }),
         "set_schedule" => json!({
@@ -234,6 +237,17 @@ fn answer(operation: &str) -> Option<Value> {
             "time_zone": "Europe/Berlin", "quiet_hours": { "sms": { "start": "22:00", "end": "08:00" } },
             "preferences": {}, "updated_at": AT,
         }),
+        "explain_notification" => explanation(),
+        "check_recipient" => recipient(),
+        "replan_recipient" => json!({ "messages": 2 }),
+        "list_digests" => {
+            json!({ "at": AT, "next": null, "may_change": true, "digests": [digest()] })
+        }
+        "withdraw_item" => json!({ "id": ID, "digest": "new-comment" }),
+        "show_gates" => json!({
+            "held": [{ "name": "quiet_hours", "messages": 1200, "next_at": AT }],
+            "collected": [{ "name": "new-comment", "messages": 31, "digests": 12, "next_at": AT }], "more": false,
+        }),
         "suppress" => json!({ "suppressed": true, "changed": true }),
         "unsuppress" => json!({ "suppressed": false, "changed": true }),
         "resume_account" => json!({ "changed": true }),
@@ -255,6 +269,64 @@ const ID: i64 = 450_359_962_737_050;
 
 /// The time of the examples.
 const AT: &str = "2026-11-20T15:04:05.2Z";
+
+fn digest() -> Value {
+    json!({
+        "id": 7, "tenant": "acme", "type": "new-comment", "channel": "email", "recipient": "ada", "to": "", "actor": "",
+        "opened_at": AT, "closes_at": AT, "items": 3, "gate": "", "rule": "",
+    })
+}
+
+fn gates(held: bool) -> Value {
+    let names = [
+        "deadline",
+        "suppression",
+        "preferences",
+        "dedup",
+        "digest",
+        "quiet_hours",
+        "caps",
+        "pool",
+    ];
+    let step = |name: &str| {
+        let passed = json!({ "gate": name, "finding": "passed", "rule": "", "until": null });
+        match name {
+            "quiet_hours" if held => json!({
+                "gate": name, "finding": "waits", "rule": "22:00-08:00 Europe/Berlin", "since": AT, "until": AT,
+            }),
+            "pool" if held => {
+                json!({ "gate": name, "finding": "not_reached", "rule": "", "until": null })
+            }
+            _ => passed,
+        }
+    };
+    names.into_iter().map(step).collect()
+}
+
+fn explanation() -> Value {
+    let sentence = format!(
+        "message {ID} waits for quiet hours (22:00-08:00 Europe/Berlin) until 2026-11-21T07:00:00Z"
+    );
+    json!({
+        "id": ID, "tenant": "acme", "state": "queued", "sentence": sentence, "gates": gates(true),
+        "first_planned_at": AT, "planned_at": AT, "digest": null, "forecast": passing(),
+    })
+}
+
+fn passing() -> Value {
+    json!({ "at": AT, "is_of_digest": false, "sentence": "passes all gates", "gates": gates(false), "goes_at": AT })
+}
+
+fn recipient() -> Value {
+    json!({
+        "allowed": true, "remaining": 1, "resetAt": AT, "rule": "per_day", "quiet_until": null, "quiet_rule": "", "suppressed": false,
+        "rules": [{
+            "allowed": true, "remaining": 1, "resetAt": AT, "rule": "per_day", "cap": "2 per 1d", "is_of_actor": false,
+            "reserved": 0, "sent_at": [AT],
+        }],
+        "preference": { "wanted": true, "rule": "" }, "to": "a***@e***.com", "digests": [digest()], "held": [], "forecast": passing(),
+    })
+}
 
 fn new_job() -> Value {
     json!({

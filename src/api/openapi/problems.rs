@@ -159,6 +159,18 @@ const OWN: &[(&str, &[Code])] = &[
     ("delete_recipient", &[NotAllowed, QueueUnavailable]),
     ("show_recipient_defaults", &[NotAllowed, QueueUnavailable]),
     ("set_recipient_defaults", &[NotAllowed, QueueUnavailable]),
+    (
+        "explain_notification",
+        &[NotificationNotFound, QueueUnavailable],
+    ),
+    ("check_recipient", &[NotAllowed, QueueUnavailable]),
+    ("replan_recipient", &[NotAllowed, QueueUnavailable]),
+    ("list_digests", &[QueueUnavailable]),
+    (
+        "withdraw_item",
+        &[Code::DigestItemNotFound, QueueUnavailable],
+    ),
+    ("show_gates", &[QueueUnavailable]),
     ("list_suppressions", &[QueueUnavailable]),
     ("suppress", &[QueueUnavailable]),
     ("unsuppress", &[QueueUnavailable]),

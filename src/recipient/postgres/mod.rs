@@ -2,9 +2,13 @@
 //! attempts use up.
 
 mod attempts;
+mod check;
 mod digests;
 mod dry_run;
+mod explain;
+mod held;
 mod messages;
+mod open_digests;
 mod open_types;
 mod plan_rows;
 mod plan_writes;
@@ -15,8 +19,12 @@ mod refusal;
 mod rows;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
+pub use check::{CheckedMessage, check};
 pub use digests::{ClosedDigests, close_due, put_first_off};
 pub use dry_run::{MessageLog, UnreadableLog};
+pub use explain::{MessageStanding, explain, standing};
+pub use held::{HeldCounts, held_counts, replan};
+pub use open_digests::{DigestFilter, open_digests, withdraw};
 pub use open_types::open_types;
 pub use plans::{PlannedMessage, plan_due, plan_jobs};
 pub use profiles::{
@@ -49,6 +57,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: sends to change", rows::SENT_LOCKED),
     ("gates: reservations", rows::RESERVED),
     ("gates: digests", rows::DIGESTS),
+    ("gates: digests seen", rows::DIGESTS_SEEN),
     ("gates: crowd", rows::CROWD),
     ("gates: claim", plans::CLAIM),
     ("gates: send", plan_writes::SEND),
@@ -74,4 +83,16 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: mark", attempts::MARK),
     ("gates: taken", attempts::TAKEN),
     ("gates: give back", attempts::GIVE_BACK),
+    ("gates: recorded", explain::RECORDED),
+    ("gates: clock", check::CLOCK),
+    ("gates: held of a recipient", check::HELD_OF),
+    ("gates: digests of a recipient", open_digests::OF_RECIPIENT),
+    ("gates: digests of all", open_digests::LIST),
+    ("gates: digests of a tenant", open_digests::LIST_OF_TENANT),
+    ("gates: one digest", open_digests::ONE),
+    ("gates: keep a digest open", open_digests::KEEP_OPEN),
+    ("gates: withdraw", open_digests::WITHDRAW),
+    ("gates: held", held::HELD),
+    ("gates: collected", held::COLLECTED),
+    ("gates: replan", held::REPLAN),
 ];

@@ -288,7 +288,7 @@ impl<'a> PlanBatch<'a> {
         }
         keys.sort_unstable();
         keys.dedup();
-        self.digests = digests(connection, &keys).await?;
+        self.digests = digests(connection, &keys, true).await?;
         Ok(())
     }
 

@@ -97,6 +97,13 @@ cross join lateral (
     select * from flyball.digest h where h.type = a.type and h.recipient = a.recipient and h.key = a.key for no key update
 ) d";
 
+pub(super) const DIGESTS_SEEN: &str = "
+select d.type, uuid_send(d.recipient) as recipient, d.key, d.opened_at, d.closes_at, d.items
+from (select distinct * from unnest($1::text[], $2::text[]::uuid[], $3::text[]) as k(type, recipient, key)) a
+cross join lateral (
+    select * from flyball.digest h where h.type = a.type and h.recipient = a.recipient and h.key = a.key limit 1
+) d";
+
 pub(super) const CROWD: &str = "
 select c.throttle, c.quarter, c.messages
 from unnest($1::text[], $2::bigint[]) as a(throttle, quarter)
@@ -371,10 +378,11 @@ pub(super) async fn reserved(
 /// The key of an open digest: type, recipient, and actor if it has one for each.
 pub(super) type DigestKey = (String, RecipientKey, String);
 
-/// Reads and locks open digests.
+/// Reads open digests; with `locks` none of them closes meanwhile.
 pub(super) async fn digests(
     connection: &mut PgConnection,
     keys: &[DigestKey],
+    locks: bool,
 ) -> Result<HashMap<DigestKey, OpenDigest>, Error> {
     if keys.is_empty() {
         return Ok(HashMap::new());
@@ -382,7 +390,7 @@ pub(super) async fn digests(
     let types: Vec<&str> = keys.iter().map(|key| key.0.as_str()).collect();
     let recipients: Vec<String> = keys.iter().map(|key| key.1.to_hex()).collect();
     let actors: Vec<&str> = keys.iter().map(|key| key.2.as_str()).collect();
-    let rows = query(DIGESTS)
+    let rows = query(if locks { DIGESTS } else { DIGESTS_SEEN })
         .bind(types)
         .bind(recipients)
         .bind(actors)

@@ -3,6 +3,7 @@
 mod api_limits;
 mod api_throttles;
 mod enqueue;
+mod gates;
 mod history;
 mod hostile_clients;
 mod issuer;

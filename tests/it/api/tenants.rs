@@ -304,7 +304,29 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             None,
             Expect::Missing(template.replace("{id}", "999")),
         )],
-        ("GET", "/api/v1/notifications/{id}") => each_job(None),
+        ("GET", "/api/v1/notifications/{id}" | "/api/v1/notifications/{id}/explain")
+        | ("DELETE", "/api/v1/digests/items/{id}") => each_job(None),
+        ("GET", "/api/v1/recipients/check") => {
+            let asked = "/api/v1/recipients/check?channel=email&recipient=ada";
+            vec![
+                aim(asked, None, Expect::Within),
+                aim(
+                    format!("{asked}&tenant=zeta"),
+                    None,
+                    Expect::Refused(403, "not_allowed"),
+                ),
+            ]
+        }
+        ("POST", "/api/v1/recipients/{id}/replan") => vec![
+            aim("/api/v1/recipients/ada/replan", own, Expect::Within),
+            aim(
+                "/api/v1/recipients/ada/replan",
+                Some(json!({"tenant": "zeta"})),
+                Expect::Refused(403, "not_allowed"),
+            ),
+        ],
+        ("GET", "/api/v1/digests") => within(&[template, "/api/v1/digests?tenant=zeta"]),
+        ("GET", "/api/v1/gates") => operators(template, None),
         ("GET", "/api/v1/failures" | "/api/v1/audit") => within(&[template]),
         ("GET", "/api/v1/stream") => within(&[template]),
         _ => return None,

@@ -284,12 +284,13 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         "docs/reference/metrics.md lacks these"
     );
     // Missing here: readings of a signal, a throttle in shadow mode, a rejection by a server, a
-    // token request over HTTP, and a pool.
+    // token request over HTTP, a pool, and a message with gates.
     let absent = [
         "flyball_governor_signal_ratio",
         "flyball_governor_signal_age_seconds",
         "flyball_notifications_total",
         "flyball_provider_events_total",
+        "flyball_gate_findings_total",
     ];
     let families = [
         "flyball_governor_shadow_",

@@ -3,6 +3,7 @@
 mod attempts;
 mod digest_kills;
 mod digests;
+mod explain;
 mod fixture;
 mod planner;
 mod profiles;

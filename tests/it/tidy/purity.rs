@@ -23,6 +23,10 @@ const SERVICES: &[(&str, &str)] = &[
         "recipient/service.rs",
         "Plans messages and settles attempts.",
     ),
+    (
+        "recipient/service_reads.rs",
+        "Reads plans and what decides about recipients.",
+    ),
     ("service/", "Runs loops, batches and supervisors."),
     ("**/postgres", "Adapter to Postgres."),
     ("notify/alarm_postgres.rs", "Adapter to Postgres."),

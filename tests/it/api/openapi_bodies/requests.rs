@@ -42,8 +42,11 @@ impl Draw<'_> {
         }
         // A recipient has the form of its channel, and an end comes after its start.
         query.retain(|one| !one.starts_with("created_before="));
-        if query.iter().any(|one| one.starts_with("recipient=")) {
-            query.retain(|one| !one.starts_with("recipient=") && !one.starts_with("channel="));
+        if operation.id == "check_recipient"
+            || query.iter().any(|one| one.starts_with("recipient="))
+        {
+            let of_recipient = ["recipient=", "channel=", "to="];
+            query.retain(|one| !of_recipient.iter().any(|name| one.starts_with(name)));
             query.extend([
                 "channel=email".to_owned(),
                 "recipient=a%40example.com".to_owned(),

@@ -1,0 +1,7 @@
+//! The gates of recipients: why a message waits, what a recipient may still get, open digests.
+
+pub mod check;
+pub mod counts;
+pub mod digests;
+pub mod explain;
+pub mod replan;

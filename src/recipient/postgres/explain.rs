@@ -1,0 +1,462 @@
+//! The way of a message through the gates, read without taking anything: what the gates found when
+//! they looked last, and by the same functions what they would find next.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use jiff_sqlx::Timestamp as SqlTimestamp;
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use super::messages::load;
+use super::open_digests;
+use super::plans::{Capacity, digest_key, quiet_quarter};
+use super::query;
+use super::rows::{
+    DigestKey, GateInput, StoredList, StoredTimes, claims, crowd, digests, inputs, reserved, sent,
+};
+use crate::jobs::Error;
+use crate::postgres::{Db, json_or_text};
+use crate::recipient::dedup::DedupClaim;
+use crate::recipient::digest::{Arrival, OpenDigest};
+use crate::recipient::explain::{
+    DigestView, GateFinding, GateForecast, GateStep, HoldingGate, MessageExplanation, forecast,
+    sentence, steps, unplanned,
+};
+use crate::recipient::gate::{MessageGate, UnsentReason};
+use crate::recipient::gates::{
+    Candidate, CapList, CapTimes, GateHold, GatePolicy, GateRows, MessagePlan, Origin, cap_lists,
+    collectors, plan, verify,
+};
+use crate::recipient::rules::RecipientRules;
+
+pub(super) const RECORDED: &str = "
+select n.tenant, n.state as delivery, p.state, p.gate, p.rule, p.reason, p.holds, p.until, p.since, p.planned_at, p.other_job, p.digest_id,
+    s.turn, s.run_at, l.job_id is not null as is_running
+from flyball.notification n
+left join lateral (select * from flyball.message_plan h where h.job_id = n.job_id limit 1) p on true
+left join lateral (select * from flyball.scheduled h where h.job_id = n.job_id limit 1) s on true
+left join lateral (select h.job_id from flyball.lease h where h.job_id = n.job_id limit 1) l on true
+where n.job_id = $1 and ($2::text is null or n.tenant = $2)";
+
+/// The place of a message on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The planner has not looked at it yet, or is to look again.
+    Unplanned,
+    /// A gate holds it.
+    Held,
+    /// It is with its pool.
+    AtPool,
+    /// An attempt runs.
+    Running,
+    /// It has ended.
+    Over,
+}
+
+/// The record of a message.
+struct Recorded {
+    tenant: String,
+    delivery: String,
+    place: Place,
+    /// The findings of the last look at the gates; `None` if there was none.
+    plan: Option<MessagePlan>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    planned_at: Option<Timestamp>,
+    run_at: Option<Timestamp>,
+    duplicate_of: Option<i64>,
+    digest: Option<DigestView>,
+    digest_id: Option<i64>,
+}
+
+/// The gate that holds a message, or the digest that has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct MessageStanding {
+    /// The gate that holds it; absent if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<HoldingGate>,
+    /// The time at which it goes, as far as is known now; absent if no gate holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned_at: Option<Timestamp>,
+    /// The open digest that has it; absent if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<DigestView>,
+}
+
+/// Returns the gate that holds a message, or the digest that has it.
+pub async fn standing(db: &Db, job_id: i64) -> Result<MessageStanding, Error> {
+    let mut transaction = db.begin().await?;
+    let found = recorded(&mut transaction, job_id, None).await?;
+    transaction.commit().await?;
+    Ok(found.map(standing_of).unwrap_or_default())
+}
+
+fn standing_of(found: Recorded) -> MessageStanding {
+    let last = match &found.plan {
+        Some(MessagePlan::Held { holds, .. }) if found.place == Place::Held => holds.last(),
+        _ => None,
+    };
+    MessageStanding {
+        held_by: last.map(|hold| HoldingGate {
+            gate: hold.gate.as_str().to_owned(),
+            rule: hold.rule.clone(),
+            until: hold.until,
+        }),
+        planned_at: last.and(found.until),
+        digest: found.digest,
+    }
+}
+
+/// Explains a message; with a tenant, only one of its own. `None` for an unknown one.
+pub async fn explain(
+    db: &Db,
+    job_id: i64,
+    tenant: Option<&str>,
+    rules: &RecipientRules,
+    capacity: Capacity<'_>,
+) -> Result<Option<MessageExplanation>, Error> {
+    let mut transaction = db.begin().await?;
+    let Some(found) = recorded(&mut transaction, job_id, tenant).await? else {
+        transaction.commit().await?;
+        return Ok(None);
+    };
+    let forecast = match found.place {
+        Place::Running => None,
+        Place::Over if found.digest.is_none() => None,
+        _ => foresee(&mut transaction, job_id, &found, rules, capacity).await?,
+    };
+    transaction.commit().await?;
+    Ok(Some(explained(job_id, found, forecast)))
+}
+
+fn explained(id: i64, found: Recorded, forecast: Option<GateForecast>) -> MessageExplanation {
+    let planned_at = match found.place {
+        Place::Held => found.until,
+        Place::Over | Place::Running => None,
+        Place::Unplanned | Place::AtPool => forecast.as_ref().and_then(|next| next.goes_at),
+    };
+    MessageExplanation {
+        id,
+        sentence: told(id, &found, forecast.as_ref()),
+        gates: gates(&found),
+        tenant: found.tenant,
+        state: found.delivery,
+        first_planned_at: found.planned_at,
+        planned_at,
+        digest: found.digest,
+        forecast,
+    }
+}
+
+/// Returns each gate with what it found when it looked last.
+fn gates(found: &Recorded) -> Vec<GateStep> {
+    let mut gates = match (&found.plan, found.place) {
+        (None, Place::Unplanned) => return unplanned(),
+        // What was held and is with its pool now has passed.
+        (None, _) | (Some(MessagePlan::Held { .. }), Place::AtPool | Place::Running) => {
+            steps(&MessagePlan::Send)
+        }
+        (Some(plan), _) => steps(plan),
+    };
+    for step in &mut gates {
+        match step.finding {
+            GateFinding::Waits | GateFinding::Collected | GateFinding::Ended => {
+                step.since = found.since;
+            }
+            GateFinding::Passed | GateFinding::NotReached => {}
+        }
+        if step.finding == GateFinding::Collected {
+            step.digest_id = found.digest_id;
+        }
+        if step.finding == GateFinding::Ended && step.gate == MessageGate::Dedup.as_str() {
+            step.duplicate_of = found.duplicate_of;
+        }
+        if step.gate == MessageGate::Pool.as_str() && found.place == Place::AtPool {
+            step.finding = GateFinding::Waits;
+        }
+    }
+    gates
+}
+
+fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
+    let foreseen = forecast.map_or("", |next| next.sentence.as_str());
+    let delivery = &found.delivery;
+    match (&found.plan, found.place) {
+        (_, Place::Unplanned) => {
+            format!("message {id} is planned next; by what is known now it {foreseen}")
+        }
+        (Some(plan @ MessagePlan::Held { .. }), Place::Held) => {
+            let then = match forecast {
+                Some(next) if next.sentence != sentence(&MessagePlan::Send) => {
+                    format!("; then, by what is known now, it {foreseen}")
+                }
+                _ => String::new(),
+            };
+            format!("message {id} {}{then}", sentence(plan))
+        }
+        (_, Place::Held | Place::AtPool) => {
+            format!("message {id} has passed its gates and waits for its throttle and an account")
+        }
+        (_, Place::Running) => format!("message {id} is being sent"),
+        (Some(plan @ MessagePlan::Collected { .. }), Place::Over) if delivery == "collected" => {
+            match &found.digest {
+                Some(_) => format!("message {id} {}", sentence(plan)),
+                None => format!("message {id} was an item of a digest that has closed"),
+            }
+        }
+        (Some(plan @ MessagePlan::Ended { .. }), Place::Over) => {
+            format!("message {id} {}", sentence(plan))
+        }
+        (_, Place::Over) => format!("message {id} is {delivery}"),
+    }
+}
+
+/// Returns what the gates would find when they look next.
+async fn foresee(
+    connection: &mut PgConnection,
+    job_id: i64,
+    found: &Recorded,
+    rules: &RecipientRules,
+    capacity: Capacity<'_>,
+) -> Result<Option<GateForecast>, Error> {
+    let (messages, now) = load(connection, &[job_id]).await?;
+    let Some(input) = inputs(connection, messages).await?.pop() else {
+        return Ok(None);
+    };
+    let policy = GatePolicy {
+        profile: &input.profile,
+        defaults: &input.defaults,
+        rules,
+    };
+    if let Some(digest) = &found.digest {
+        let Some(kind) = rules.digest(&digest.kind) else {
+            return Ok(None);
+        };
+        let candidate = Candidate {
+            origin: Origin::Digest,
+            job: None,
+            category: &kind.category,
+            template: Some(&kind.template),
+            digest: None,
+            at_most: None,
+            deadline: None,
+            ..input.candidate()
+        };
+        let at = digest.closes_at.max(now);
+        let mut reading = Reading::of(connection, &input, &candidate, rules).await?;
+        reading.claim = None;
+        let next = reading.look((0, 0.0), |rows| plan(&candidate, policy, rows, at));
+        return Ok(Some(forecast(&next, at, true)));
+    }
+    let candidate = input.candidate();
+    let reading = Reading::of(connection, &input, &candidate, rules).await?;
+    if found.place != Place::Unplanned {
+        let at = found.until.filter(|_| found.place == Place::Held);
+        let at = at.map_or(now, |until| until.max(now));
+        let next = reading.look((0, 0.0), |rows| verify(&candidate, policy, rows, at));
+        return Ok(Some(forecast(&next, at, false)));
+    }
+    let at = found.run_at.map_or(now, |run_at| run_at.max(now));
+    let first = reading.look((0, 0.0), |rows| plan(&candidate, policy, rows, at));
+    let next = match quiet_quarter(&first) {
+        Some(quarter) => {
+            let place = (input.message.throttle.clone(), quarter);
+            let held = crowd(connection, std::slice::from_ref(&place)).await?;
+            let held = held.get(&place).copied().unwrap_or(0) + 1;
+            let crowd = (held, capacity(&input.message.throttle));
+            reading.look(crowd, |rows| plan(&candidate, policy, rows, at))
+        }
+        None => first,
+    };
+    Ok(Some(forecast(&next, at, false)))
+}
+
+/// The rows that decide about one message, read without a lock.
+pub(super) struct Reading<'a> {
+    pub lists: Vec<CapList>,
+    pub claim: Option<DedupClaim>,
+    is_suppressed: bool,
+    has_slots: bool,
+    times: Vec<StoredTimes>,
+    digests: Vec<(&'a str, OpenDigest)>,
+}
+
+impl<'a> Reading<'a> {
+    /// Reads what decides about a message, or about the digest that has it.
+    pub(super) async fn of(
+        connection: &mut PgConnection,
+        input: &GateInput,
+        candidate: &Candidate<'_>,
+        rules: &'a RecipientRules,
+    ) -> Result<Self, Error> {
+        let lists = cap_lists(candidate, rules);
+        let stored: Vec<StoredList> = lists.iter().map(|list| input.stored(list)).collect();
+        let mut of_sent = sent(connection, &stored, false).await?;
+        let mut of_reserved = reserved(connection, &stored, &[input.message.job_id]).await?;
+        let times = stored.iter().map(|list| StoredTimes {
+            sent: of_sent.remove(list).unwrap_or_default(),
+            reserved: of_reserved.remove(list).unwrap_or_default(),
+        });
+        let window = rules.category(candidate.category).dedup_window;
+        let mut claimed = match candidate.origin {
+            Origin::Sender if !window.is_zero() => claims(connection, &[input]).await?,
+            _ => HashMap::new(),
+        };
+        let kinds = match candidate.origin {
+            Origin::Sender => collectors(candidate, rules),
+            _ => Vec::new(),
+        };
+        let keys: Vec<DigestKey> = kinds
+            .iter()
+            .map(|kind| digest_key(input, &kind.name, rules))
+            .collect();
+        let open = digests(connection, &keys, false).await?;
+        let named = kinds.iter().zip(&keys);
+        Ok(Self {
+            claim: claimed.remove(&(input.recipient, input.content)),
+            is_suppressed: input.is_suppressed,
+            has_slots: input.message.has_slots,
+            times: times.collect(),
+            digests: named
+                .filter_map(|(kind, key)| Some((kind.name.as_str(), *open.get(key)?)))
+                .collect(),
+            lists,
+        })
+    }
+
+    /// Returns the times of the lists in the form of the gates.
+    pub(super) fn times(&self) -> Vec<CapTimes<'_>> {
+        self.times.iter().map(lend).collect()
+    }
+
+    /// Looks at the gates with what was read; `crowd` is the number of messages that are held with
+    /// it, and the capacity of their pool.
+    pub(super) fn look(
+        &self,
+        crowd: (u64, f64),
+        look: impl FnOnce(&GateRows<'_>) -> MessagePlan,
+    ) -> MessagePlan {
+        look(&GateRows {
+            is_suppressed: self.is_suppressed,
+            claim: self.claim,
+            digests: &self.digests,
+            times: &self.times(),
+            has_slots: self.has_slots,
+            held_with_it: crowd.0,
+            capacity_per_s: crowd.1,
+        })
+    }
+}
+
+fn lend(times: &StoredTimes) -> CapTimes<'_> {
+    CapTimes {
+        sent: &times.sent,
+        reserved: &times.reserved,
+    }
+}
+
+async fn recorded(
+    connection: &mut PgConnection,
+    job_id: i64,
+    tenant: Option<&str>,
+) -> Result<Option<Recorded>, Error> {
+    let row = query(RECORDED)
+        .bind(job_id)
+        .bind(tenant)
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some(row) = row else {
+        return Ok(None);
+    };
+    let digest = match row.try_get::<Option<i64>, _>("digest_id")? {
+        Some(id) if row.try_get::<&str, _>("delivery")? == "collected" => {
+            open_digests::one(connection, id).await?
+        }
+        _ => None,
+    };
+    Ok(Some(record(&row, digest)?))
+}
+
+fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Error> {
+    let time = |column| -> Result<Option<Timestamp>, sqlx::Error> {
+        let at: Option<SqlTimestamp> = row.try_get(column)?;
+        Ok(at.map(SqlTimestamp::to_jiff))
+    };
+    let delivery: String = row.try_get("delivery")?;
+    let place = match row.try_get::<Option<i16>, _>("turn")? {
+        _ if delivery != "queued" => Place::Over,
+        Some(turn) if turn < 0 => Place::Unplanned,
+        Some(_) => Place::Held,
+        None if row.try_get("is_running")? => Place::Running,
+        None => Place::AtPool,
+    };
+    let until = time("until")?;
+    Ok(Recorded {
+        tenant: row.try_get("tenant")?,
+        place,
+        plan: recorded_plan(row, until, digest.as_ref())?,
+        since: time("since")?,
+        until,
+        planned_at: time("planned_at")?,
+        run_at: time("run_at")?,
+        duplicate_of: row.try_get("other_job")?,
+        digest_id: row.try_get("digest_id")?,
+        digest,
+        delivery,
+    })
+}
+
+/// Returns a plan in the form in which the gates made it.
+fn recorded_plan(
+    row: &PgRow,
+    until: Option<Timestamp>,
+    digest: Option<&DigestView>,
+) -> Result<Option<MessagePlan>, sqlx::Error> {
+    let Some(state) = row.try_get::<Option<&str>, _>("state")? else {
+        return Ok(None);
+    };
+    let rule: String = row.try_get("rule")?;
+    let reason = row.try_get::<&str, _>("reason")?.parse::<UnsentReason>();
+    let gate = row.try_get::<&str, _>("gate")?.parse::<MessageGate>();
+    Ok(match state {
+        "held" => Some(MessagePlan::Held {
+            holds: holds(&json_or_text(row, "holds")),
+            reserve_s: 0,
+            coalesces: false,
+        }),
+        "collected" => {
+            let closes_at = digest.map(|digest| digest.closes_at).or(until);
+            let open = OpenDigest {
+                opened_at: digest.map_or(Timestamp::UNIX_EPOCH, |digest| digest.opened_at),
+                closes_at: closes_at.unwrap_or(Timestamp::UNIX_EPOCH),
+                items: digest.map_or(0, |digest| digest.items),
+            };
+            Some(MessagePlan::Collected {
+                digest: rule,
+                arrival: Arrival::Joins(open),
+            })
+        }
+        "ended" => match (gate, reason) {
+            (Ok(gate), Ok(reason)) => Some(MessagePlan::Ended { gate, reason, rule }),
+            _ => None,
+        },
+        _ => Some(MessagePlan::Send),
+    })
+}
+
+fn holds(stored: &Value) -> Vec<GateHold> {
+    let read = |hold: &Value| {
+        let text = |name: &str| hold.get(name)?.as_str();
+        Some(GateHold {
+            gate: text("gate")?.parse().ok()?,
+            rule: text("rule")?.to_owned(),
+            until: text("until")?.parse().ok()?,
+        })
+    };
+    let holds = stored.as_array().map(Vec::as_slice).unwrap_or_default();
+    holds.iter().filter_map(read).collect()
+}

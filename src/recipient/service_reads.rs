@@ -1,0 +1,56 @@
+//! Answers of the gates to people: explanations, checks, open digests.
+
+use super::check::RecipientCheck;
+use super::explain::{DigestView, MessageExplanation};
+use super::postgres::{self, CheckedMessage, DigestFilter, HeldCounts, MessageStanding};
+use super::service::Gates;
+use crate::jobs::{Attribution, Error};
+
+impl Gates {
+    /// Explains a message; with a tenant, only one of its own. `None` for an unknown one.
+    pub async fn explain(
+        &self,
+        id: i64,
+        tenant: Option<&str>,
+    ) -> Result<Option<MessageExplanation>, Error> {
+        let rules = self.rules.load();
+        let capacity = |throttle: &str| self.capacity(throttle);
+        postgres::explain(&self.db, id, tenant, &rules, &capacity).await
+    }
+
+    /// Returns the gate that holds a message, or the digest that has it.
+    pub async fn standing(&self, id: i64) -> Result<MessageStanding, Error> {
+        postgres::standing(&self.db, id).await
+    }
+
+    /// Returns the state of a recipient for a kind of message, and uses nothing.
+    pub async fn check(&self, message: &CheckedMessage) -> Result<RecipientCheck, Error> {
+        postgres::check(&self.db, message, &self.rules.load()).await
+    }
+
+    /// Returns a page of open digests, next to close first.
+    pub async fn open_digests(&self, filter: &DigestFilter) -> Result<Vec<DigestView>, Error> {
+        postgres::open_digests(&self.db, filter).await
+    }
+
+    /// Withdraws an item from its digest. Returns the type of the digest; `None` if there is no
+    /// such item, or its digest has closed.
+    pub async fn withdraw(&self, id: i64, signed: &Attribution) -> Result<Option<String>, Error> {
+        postgres::withdraw(&self.db, id, &self.rules.load(), signed).await
+    }
+
+    /// Lets the held messages of a recipient be planned anew, and returns their number.
+    pub async fn replan(
+        &self,
+        tenant: &str,
+        recipient: &str,
+        signed: &Attribution,
+    ) -> Result<i64, Error> {
+        postgres::replan(&self.db, tenant, recipient, signed).await
+    }
+
+    /// Counts held messages by gate, and items by type of digest.
+    pub async fn held_counts(&self) -> Result<HeldCounts, Error> {
+        postgres::held_counts(&self.db).await
+    }
+}

@@ -1,0 +1,307 @@
+//! Explanations, checks, open digests and new plans.
+
+use flyball::jobs::{Attribution, State};
+use flyball::providers::Channel;
+use flyball::recipient::explain::{GateFinding, GateStep, MessageExplanation};
+use flyball::recipient::gates::MessagePlan;
+use flyball::recipient::postgres::{CheckedMessage, DigestFilter};
+use serde_json::{Value, json};
+
+use super::fixture::GatesFixture;
+
+const NEWS: &str =
+    "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
+
+async fn explained(gates: &GatesFixture, id: i64) -> MessageExplanation {
+    gates.gates.explain(id, None).await.unwrap().unwrap()
+}
+
+fn step<'a>(gates: &'a [GateStep], name: &str) -> &'a GateStep {
+    gates.iter().find(|step| step.gate == name).unwrap()
+}
+
+fn asked(category: &str) -> CheckedMessage {
+    CheckedMessage {
+        tenant: String::new(),
+        channel: Channel::Sms,
+        to: Some("+15550100".to_owned()),
+        recipient: None,
+        category: Some(category.to_owned()),
+        actor: None,
+        template: None,
+    }
+}
+
+fn comment(n: u8) -> Value {
+    json!({
+        "category": "product", "template_id": "comment", "digest": "new-comment", "template": "{{ n }}", "data": {"n": n},
+        "body": null,
+    })
+}
+
+fn by_ann() -> Attribution {
+    Attribution {
+        by: "ann".to_owned(),
+        ..Attribution::default()
+    }
+}
+
+/// Law L12: the forecast is what the planner then does with the same rows.
+#[tokio::test]
+async fn the_forecast_of_a_message_is_its_plan() {
+    let gates = GatesFixture::new(NEWS).await;
+    for n in 1..=3 {
+        let message = json!({"category": "news", "dedup_key": n.to_string()});
+        let id = gates.send(message).await;
+        let before = explained(&gates, id).await;
+        assert!(
+            before
+                .gates
+                .iter()
+                .all(|step| step.finding == GateFinding::NotReached)
+        );
+        let foreseen = before.forecast.unwrap();
+        let plan = gates.plan(id).await;
+        let after = explained(&gates, id).await;
+        match plan {
+            MessagePlan::Send => {
+                assert_eq!(n, 1);
+                assert_eq!(foreseen.goes_at, Some(foreseen.at));
+                assert_eq!(step(&after.gates, "caps").finding, GateFinding::Passed);
+                assert_eq!(step(&after.gates, "pool").finding, GateFinding::Waits);
+            }
+            MessagePlan::Held { holds, .. } => {
+                let until = holds.last().unwrap().until;
+                assert_eq!(foreseen.goes_at, Some(until));
+                assert_eq!(before.planned_at, Some(until));
+                assert_eq!(
+                    (after.first_planned_at, after.planned_at),
+                    (Some(until), Some(until))
+                );
+                let caps = step(&after.gates, "caps");
+                assert_eq!(
+                    (caps.finding, caps.rule.as_str(), caps.until),
+                    (GateFinding::Waits, "per_day 1 per 1d", Some(until))
+                );
+                assert!(caps.since.is_some());
+                assert_eq!(step(&after.gates, "pool").finding, GateFinding::NotReached);
+                let next = after.forecast.unwrap();
+                assert_eq!((next.at, next.goes_at), (until, Some(until)));
+                assert!(
+                    after
+                        .sentence
+                        .contains("waits for a cap (per_day 1 per 1d)"),
+                    "{}",
+                    after.sentence
+                );
+                let standing = gates.gates.standing(id).await.unwrap();
+                let held_by = standing.held_by.unwrap();
+                assert_eq!((held_by.gate.as_str(), held_by.until), ("caps", until));
+                assert_eq!(standing.planned_at, Some(until));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_duplicate_names_the_other_message() {
+    let gates = GatesFixture::new("").await;
+    let message = || json!({"category": "billing", "dedup_key": "same"});
+    let (first, _) = gates.planned(message()).await;
+    let (second, _) = gates.planned(message()).await;
+    let found = explained(&gates, second).await;
+    let dedup = step(&found.gates, "dedup");
+    assert_eq!(
+        (dedup.finding, dedup.duplicate_of),
+        (GateFinding::Ended, Some(first))
+    );
+    assert_eq!(
+        (found.state.as_str(), found.planned_at),
+        ("duplicate", None)
+    );
+    assert!(found.forecast.is_none());
+    assert!(
+        gates
+            .gates
+            .explain(second, Some("acme"))
+            .await
+            .unwrap()
+            .is_none(),
+        "it belongs to another tenant"
+    );
+}
+
+#[tokio::test]
+async fn an_item_shows_its_digest_and_can_be_withdrawn_until_that_closes() {
+    let gates = GatesFixture::new("").await;
+    let (first, _) = gates.planned(comment(1)).await;
+    let (second, _) = gates.planned(comment(2)).await;
+    let found = explained(&gates, first).await;
+    let digest = found.digest.unwrap();
+    assert_eq!((digest.kind.as_str(), digest.items), ("new-comment", 2));
+    assert!(!digest.to.contains("+15550100"), "{}", digest.to);
+    let collected = step(&found.gates, "digest");
+    assert_eq!(
+        (collected.finding, collected.digest_id),
+        (GateFinding::Collected, Some(digest.id))
+    );
+    let forecast = found.forecast.unwrap();
+    assert!(forecast.is_of_digest);
+    assert_eq!(forecast.at, digest.closes_at);
+
+    let by = by_ann();
+    let withdrawn = gates.gates.withdraw(first, &by).await.unwrap();
+    assert_eq!(withdrawn.as_deref(), Some("new-comment"));
+    assert_eq!(gates.gates.withdraw(first, &by).await.unwrap(), None);
+    let found = explained(&gates, first).await;
+    assert_eq!(found.state, "failed");
+    assert_eq!(step(&found.gates, "digest").finding, GateFinding::Ended);
+    let items = "select items::bigint from flyball.digest";
+    assert_eq!(gates.count(items).await, 1);
+    let audited = "select count(*) from flyball.audit where action = 'digest.withdraw'";
+    assert_eq!(gates.count(audited).await, 1);
+
+    let filter = DigestFilter {
+        tenant: None,
+        after: None,
+        limit: 10,
+    };
+    let open = gates.gates.open_digests(&filter).await.unwrap();
+    assert_eq!(open.len(), 1);
+    let behind = DigestFilter {
+        after: Some((open[0].closes_at, open[0].id)),
+        ..filter.clone()
+    };
+    assert!(gates.gates.open_digests(&behind).await.unwrap().is_empty());
+    let of_acme = DigestFilter {
+        tenant: Some("acme".to_owned()),
+        ..filter
+    };
+    assert!(gates.gates.open_digests(&of_acme).await.unwrap().is_empty());
+    gates.gates.withdraw(second, &by).await.unwrap();
+    assert_eq!(
+        gates.count("select count(*) from flyball.digest").await,
+        0,
+        "an empty digest closes without a message"
+    );
+}
+
+/// Two withdrawals and an item that comes at once: the count stays that of the items.
+#[tokio::test]
+async fn withdrawals_at_once_leave_the_count_right() {
+    let gates = GatesFixture::new("").await;
+    let mut ids = Vec::new();
+    for n in 0..12 {
+        ids.push(gates.planned(comment(n)).await.0);
+    }
+    let more = gates.send(comment(99)).await;
+    let by = by_ann();
+    let withdrawals = ids
+        .iter()
+        .chain(&ids)
+        .map(|id| gates.gates.withdraw(*id, &by));
+    let (withdrawn, planned) = tokio::join!(
+        futures_util::future::join_all(withdrawals),
+        gates.gates.plan_jobs(std::slice::from_ref(&more))
+    );
+    planned.unwrap();
+    let went = withdrawn
+        .into_iter()
+        .filter(|one| one.as_ref().unwrap().is_some());
+    assert_eq!(went.count(), 12);
+    assert_eq!(
+        gates
+            .count("select coalesce(sum(items), 0)::bigint from flyball.digest")
+            .await,
+        1
+    );
+    assert_eq!(
+        gates
+            .count("select count(*) from flyball.digest_item")
+            .await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_check_tells_the_state_of_a_recipient_and_uses_nothing() {
+    let gates = GatesFixture::new(NEWS).await;
+    let message = |n: u8| json!({"category": "news", "dedup_key": n.to_string()});
+    for _ in 0..3 {
+        let free = gates.gates.check(&asked("news")).await.unwrap();
+        assert_eq!(
+            (free.all.allowed, free.all.remaining, free.all.rule.as_str()),
+            (true, Some(1), "per_day")
+        );
+        assert!(!free.suppressed && free.preference.wanted && free.quiet_until.is_none());
+        assert!(!free.to.contains("555010"), "{}", free.to);
+    }
+    let kept = "select count(*) from flyball.cap";
+    assert_eq!(gates.count(kept).await, 0);
+    let (first, _) = gates.planned(message(1)).await;
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    let (held, plan) = gates.planned(message(2)).await;
+    let MessagePlan::Held { holds, .. } = plan else {
+        panic!("{plan:?}")
+    };
+    let full = gates.gates.check(&asked("news")).await.unwrap();
+    assert_eq!((full.all.allowed, full.all.remaining), (false, Some(0)));
+    assert!(full.all.reset_at > holds[0].until, "behind what waits");
+    assert_eq!(full.rules[0].reserved, 1);
+    assert_eq!(full.rules[0].sent_at.len(), 1);
+    assert_eq!(full.held.len(), 1);
+    assert_eq!(
+        (full.held[0].id, full.held[0].held_by.until),
+        (held, holds[0].until)
+    );
+    assert_eq!(full.forecast.goes_at, Some(full.all.reset_at));
+    let counts = gates.gates.held_counts().await.unwrap();
+    assert_eq!(
+        (counts.held[0].name.as_str(), counts.held[0].messages),
+        ("caps", 1)
+    );
+}
+
+#[tokio::test]
+async fn a_recipient_who_moves_gets_held_messages_sooner() {
+    let gates = GatesFixture::new("").await;
+    let today = jiff::Timestamp::now()
+        .to_zoned(jiff::tz::TimeZone::UTC)
+        .date();
+    let quiet = json!({
+        "addresses": {"sms": "+15550117"}, "time_zone": "UTC",
+        "quiet_hours": {"sms": {"dates": [today.to_string(), today.tomorrow().unwrap().to_string()]}},
+    });
+    gates.profile("ada", quiet).await;
+    let (id, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    assert!(matches!(plan, MessagePlan::Held { .. }), "{plan:?}");
+    let found = explained(&gates, id).await;
+    assert_eq!(
+        step(&found.gates, "quiet_hours").finding,
+        GateFinding::Waits
+    );
+    let recipient = CheckedMessage {
+        to: None,
+        recipient: Some("ada".to_owned()),
+        ..asked("billing")
+    };
+    let checked = gates.gates.check(&recipient).await.unwrap();
+    assert!(checked.quiet_until.is_some());
+    assert_eq!(checked.quiet_rule, "whole days UTC");
+
+    gates
+        .profile("ada", json!({"addresses": {"sms": "+15550117"}}))
+        .await;
+    let by = by_ann();
+    assert_eq!(gates.gates.replan("acme", "ada", &by).await.unwrap(), 0);
+    assert_eq!(gates.gates.replan("", "ada", &by).await.unwrap(), 1);
+    let found = explained(&gates, id).await;
+    let foreseen = found.forecast.unwrap();
+    assert_eq!(foreseen.goes_at, Some(foreseen.at), "{}", found.sentence);
+    gates.gates.plan_due().await.unwrap();
+    assert_eq!(gates.fixture.state(id).await, State::Ready);
+    assert!(explained(&gates, id).await.first_planned_at.is_some());
+}
