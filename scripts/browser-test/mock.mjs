@@ -411,6 +411,12 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         if (request.method === 'POST') world.paused = p.endsWith('pause') ? { since: iso(world.now), by: order.by ?? 'api', why: order.why ?? '' } : null;
         return send(200, { paused: world.paused, changed: request.method === 'POST' });
       }
+      if (p === '/api/v1/gates') return send(200, { held: [], collected: [], more: false });
+      if (p === '/api/v1/digests') return send(200, { at: iso(world.now), digests: [], may_change: true, next: null });
+      if (/^\/api\/v1\/notifications\/\d+\/explain$/.test(p)) {
+        const gates = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'quiet_hours', 'caps', 'pool'].map((gate) => ({ gate, finding: 'passed', rule: '', until: null }));
+        return send(200, { sentence: 'the message passes all gates', gates, first_planned_at: null, planned_at: null, digest: null, forecast: null });
+      }
       if (/^\/api\/v1\/(tenants|notifications\/batches)/.test(p)) {
         if (fail === 'tenants') return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));
         if (fail === 'leave') return refuse(problem(403, 'the token lacks a scope', [], `GET ${p} needs the scope ops:read; token page has jobs:read`));

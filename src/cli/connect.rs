@@ -64,8 +64,14 @@ pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Sto
     Ok(Arc::new(store))
 }
 
-/// Returns the gates of recipients.
-pub(super) fn gates(queue: &Queue) -> anyhow::Result<Gates> {
-    let rules = RecipientRules::parse("recipients.toml", "")?;
+/// Returns the gates of recipients, by the rules of the settings.
+pub(super) fn gates(queue: &Queue, settings: &Settings) -> anyhow::Result<Gates> {
+    let file = &settings.recipients_file;
+    let text = match file.as_str() {
+        "" => String::new(),
+        path => std::fs::read_to_string(path)
+            .with_context(|| format!("reading {path}, the setting recipients_file"))?,
+    };
+    let rules = RecipientRules::parse(file, &text)?;
     Ok(Gates::new(queue.clone(), LiveRules::new(rules)))
 }

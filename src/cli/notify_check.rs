@@ -65,7 +65,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         template: args.template_id,
     };
     let queue = connect::queue(&settings).await?;
-    let checked = connect::gates(&queue)?.check(&asked).await?;
+    let checked = connect::gates(&queue, &settings)?.check(&asked).await?;
     if args.json {
         output::json(&checked)?;
     } else {

@@ -44,7 +44,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = connect::queue(&settings).await?;
     if let Some(id) = args.message {
-        return message(&queue, id, args.json).await;
+        return message(&queue, &settings, id, args.json).await;
     }
     let throttles = connect::throttles(&settings).await?;
     match (args.job, args.throttle) {
@@ -83,8 +83,13 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-async fn message(queue: &Queue, id: i64, json: bool) -> anyhow::Result<ExitCode> {
-    let Some(explained) = connect::gates(queue)?.explain(id, None).await? else {
+async fn message(
+    queue: &Queue,
+    settings: &Settings,
+    id: i64,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let Some(explained) = connect::gates(queue, settings)?.explain(id, None).await? else {
         bail!(CliError::NotFound(format!("there is no message {id}")));
     };
     if json {

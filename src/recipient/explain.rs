@@ -183,9 +183,17 @@ pub fn forecast(plan: &MessagePlan, at: Timestamp, is_of_digest: bool) -> GateFo
     GateForecast {
         at,
         is_of_digest,
-        sentence: sentence(plan),
+        sentence: foretold(plan),
         gates: steps(plan),
         goes_at: goes_at(plan, at),
+    }
+}
+
+/// Returns a plan that is still to come as one sentence.
+fn foretold(plan: &MessagePlan) -> String {
+    match plan {
+        MessagePlan::Ended { .. } => ended("ends", plan),
+        plan => sentence(plan),
     }
 }
 
@@ -201,16 +209,12 @@ fn goes_at(plan: &MessagePlan, at: Timestamp) -> Option<Timestamp> {
 
 /// Returns the plan as one sentence.
 pub fn sentence(plan: &MessagePlan) -> String {
-    let named = |rule: &str| match rule {
-        "" => String::new(),
-        rule => format!(" ({rule})"),
-    };
     match plan {
         MessagePlan::Send => "passes all gates".to_owned(),
         MessagePlan::Held { holds, .. } => {
             let each = holds.iter().map(|hold| {
                 let (gate, rule) = (words(hold.gate), named(&hold.rule));
-                format!("{gate}{rule} until {}", hold.until)
+                format!("{gate}{rule} until {:.0}", hold.until)
             });
             format!("waits for {}", each.collect::<Vec<_>>().join(", then for "))
         }
@@ -219,19 +223,29 @@ pub fn sentence(plan: &MessagePlan) -> String {
                 format!("goes at once, and those that follow are collected in {digest}")
             }
             Arrival::Joins(open) => format!(
-                "is collected in {digest}, with {} items, which closes at {}",
+                "is collected in {digest}, with {} items, which closes at {:.0}",
                 open.items, open.closes_at
             ),
         },
-        MessagePlan::Ended { gate, reason, rule } => format!(
-            "ended as {} at the gate {}{}",
-            reason.as_str(),
-            gate.as_str(),
-            named(rule)
-        ),
+        MessagePlan::Ended { .. } => ended("ended", plan),
         MessagePlan::Refused { rule, reset_at } => {
-            format!("is refused by {rule}; there is room at {reset_at}")
+            format!("is refused by {rule}; there is room at {reset_at:.0}")
         }
+    }
+}
+
+fn ended(verb: &str, plan: &MessagePlan) -> String {
+    let MessagePlan::Ended { gate, reason, rule } = plan else {
+        return String::new();
+    };
+    let (reason, gate) = (reason.as_str(), gate.as_str());
+    format!("{verb} as {reason} at the gate {gate}{}", named(rule))
+}
+
+fn named(rule: &str) -> String {
+    match rule {
+        "" => String::new(),
+        rule => format!(" ({rule})"),
     }
 }
 

@@ -46,6 +46,9 @@ const VERIFY_EVERY: Duration = Duration::from_millis(5);
 /// Most repeats of a transaction after a deadlock.
 const REPEATS_MAX: u32 = 5;
 
+/// The capacity of a throttle whose rate has not been read yet, in messages a second.
+const UNKNOWN_CAPACITY_PER_S: f64 = 100.0;
+
 /// The capacities of throttles, in messages a second.
 pub type Capacities = Arc<RwLock<HashMap<String, f64>>>;
 
@@ -195,7 +198,8 @@ impl Gates {
     }
 
     pub(super) fn capacity(&self, throttle: &str) -> f64 {
-        self.capacities.read().get(throttle).copied().unwrap_or(0.0)
+        let known = self.capacities.read().get(throttle).copied();
+        known.unwrap_or(UNKNOWN_CAPACITY_PER_S)
     }
 
     /// Plans messages until `cancel` fires.

@@ -60,7 +60,7 @@ export function forecastText(forecast, now) {
 export function heldText({ digests, next_at: next }, now) {
   const at = unixSeconds(next);
   const when = at === null ? '' : at <= now ? 'due now' : `${clock(at, now)}, ${inTime(at * 1000, now * 1000)}`;
-  return [digests === undefined ? '' : `${count(digests)} digests`, when && `next ${when}`].filter(Boolean).join(', ');
+  return [digests === undefined ? '' : digests === 1 ? '1 digest' : `${count(digests)} digests`, when && `next ${when}`].filter(Boolean).join(', ');
 }
 
 /** @param {Digest} digest */

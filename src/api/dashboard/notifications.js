@@ -176,7 +176,7 @@ function drawWay(row, way, now) {
 function drawAttempts(row, message, now) {
   const attempts = message.attempts ?? [];
   const items = attempts.length ? attempts : [null];
-  keyed(row.querySelector('ol'), items, (attempt) => (attempt ? `${attempt.at}/${attempt.account}/${attempt.outcome}` : 'none'), (attempt) => {
+  keyed(row.querySelector('.attempt-list'), items, (attempt) => (attempt ? `${attempt.at}/${attempt.account}/${attempt.outcome}` : 'none'), (attempt) => {
     if (!attempt) return h('li', { class: 'sub' }, 'No attempt yet: the message waits for its time, its throttle or an account.');
     return h('li', null, h('span', { class: 'num' }, clock(unixSeconds(attempt.at), now)), h('b', null, attempt.account ?? 'no account'), h('span', { class: 'num' }, attemptText(attempt)), h('span', { class: 'attempt-reason' }, attempt.reason ?? ''));
   });

@@ -18,13 +18,13 @@ pub struct PlannedNotification {
     pub status: &'static str,
     /// The gate at which it waits first, or at which it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_by: Option<HoldingGate>,
+    pub held_by: Option<PlannedGate>,
     /// The time at which it goes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_at: Option<Timestamp>,
     /// The gates at which it waits after that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub then: Vec<HoldingGate>,
+    pub then: Vec<PlannedGate>,
     /// The type of the digest that collects it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
@@ -38,7 +38,7 @@ pub struct PlannedNotification {
 
 /// A gate that holds a message.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
-pub struct HoldingGate {
+pub struct PlannedGate {
     /// The gate, such as `quiet_hours`.
     pub gate: &'static str,
     /// The rule, such as `per_day 2 per 1d`.
@@ -48,7 +48,7 @@ pub struct HoldingGate {
     pub at: Option<Timestamp>,
 }
 
-impl HoldingGate {
+impl PlannedGate {
     fn of(hold: &GateHold) -> Self {
         Self {
             gate: hold.gate.as_str(),
@@ -78,9 +78,9 @@ impl PlannedNotification {
                 ..
             } => None,
             MessagePlan::Held { holds, .. } => Some(Self {
-                held_by: holds.first().map(HoldingGate::of),
+                held_by: holds.first().map(PlannedGate::of),
                 planned_at: holds.last().map(|hold| hold.until),
-                then: holds.iter().skip(1).map(HoldingGate::of).collect(),
+                then: holds.iter().skip(1).map(PlannedGate::of).collect(),
                 ..plan("held")
             }),
             MessagePlan::Collected {
@@ -92,7 +92,7 @@ impl PlannedNotification {
                 ..plan("collected")
             }),
             MessagePlan::Ended { gate, reason, rule } => Some(Self {
-                held_by: Some(HoldingGate {
+                held_by: Some(PlannedGate {
                     gate: gate.as_str(),
                     rule: rule.clone(),
                     at: None,

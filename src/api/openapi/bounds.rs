@@ -326,7 +326,9 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
     Some(match (schema, field) {
         ("Problem", "status") => json!({ "minimum": ERRORS.start(), "maximum": ERRORS.end() }),
         ("KnobProblem" | "KnobsEdit", _) => return None,
-        (_, "id" | "job_id" | "last_job_id") => json!({ "minimum": 1, "maximum": i64::MAX }),
+        (_, "id" | "job_id" | "last_job_id" | "digest_id" | "duplicate_of") => {
+            json!({ "minimum": 1, "maximum": i64::MAX })
+        }
         ("AcceptedNotification" | "AcceptedBatchOfMessages", "priority") => {
             let words = crate::notify::args::PRIORITIES.map(|(word, _)| word);
             json!({ "enum": words })

@@ -58,7 +58,7 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) refused: usize,
 }
 
-/// What the gates say of a message that does not go now.
+/// The finding of the gates for a message that does not go now.
 pub(super) enum GateStop {
     /// It goes later.
     Wait(Duration),

@@ -9,10 +9,10 @@ use sqlx::{PgConnection, Row};
 use super::messages::load;
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::PlannedMessage;
-use super::query;
 use super::rows::{
     GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, stored, unstored,
 };
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::providers::Recipient;
@@ -92,6 +92,9 @@ reservations as (
 )
 update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($1)";
 
+/// The slots of one message: its job, its recipient, and each list with its second.
+type TakenSlots = (i64, RecipientKey, Vec<(StoredList, i64)>);
+
 /// The result of the gates for an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GateVerdict {
@@ -133,7 +136,7 @@ pub async fn verify(
     keys.dedup();
     let mut times = lock_lists(&mut transaction, &keys).await?;
     let mut verdicts: HashMap<i64, GateVerdict> = HashMap::new();
-    let mut slots: Vec<(i64, RecipientKey, Vec<(StoredList, i64)>)> = Vec::new();
+    let mut slots: Vec<TakenSlots> = Vec::new();
     for (input, lists) in inputs.iter().zip(&lists) {
         let stored: Vec<StoredList> = lists.iter().map(|list| input.stored(list)).collect();
         let policy = GatePolicy {
@@ -161,7 +164,11 @@ pub async fn verify(
             to: input.to.clone(),
             plan,
             now,
-            planned_at: input.message.planned_at,
+            // A retry is not late.
+            planned_at: input
+                .message
+                .planned_at
+                .filter(|_| !input.message.has_slots),
         };
         verdicts.insert(input.message.job_id, verdict);
     }
@@ -211,7 +218,7 @@ async fn lock_lists(
 
 async fn write_slots(
     connection: &mut PgConnection,
-    slots: &[(i64, RecipientKey, Vec<(StoredList, i64)>)],
+    slots: &[TakenSlots],
     times: &HashMap<StoredList, StoredTimes>,
 ) -> Result<(), Error> {
     if slots.is_empty() {
@@ -263,7 +270,7 @@ async fn write_lists(
     Ok(())
 }
 
-/// Records what the gates found for messages that do not go now.
+/// Records what the gates found for messages that do not go now, or that were held before.
 async fn write_waits(
     connection: &mut PgConnection,
     inputs: &[GateInput],
@@ -279,7 +286,9 @@ async fn write_waits(
                 plan,
                 duplicate_of: None,
             };
-            (planned.plan != MessagePlan::Send).then_some((planned, input))
+            // A message that was held is not any more.
+            let was_held = input.message.planned_at.is_some();
+            (planned.plan != MessagePlan::Send || was_held).then_some((planned, input))
         })
         .collect();
     let rows: Vec<PlanRow<'_>> = waiting

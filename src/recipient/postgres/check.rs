@@ -8,8 +8,9 @@ use sqlx::{PgConnection, Row};
 
 use super::explain::Reading;
 use super::messages::GatedMessage;
+use super::open_digests;
 use super::rows::{GateInput, inputs};
-use super::{open_digests, query};
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::providers::Channel;

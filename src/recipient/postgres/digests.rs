@@ -14,8 +14,8 @@ use sqlx::{PgConnection, Row};
 
 use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch};
-use super::query;
 use super::rows::{inputs, sql_time};
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
 use crate::providers::Channel;

@@ -13,10 +13,10 @@ use sqlx::{PgConnection, Row};
 use super::messages::load;
 use super::open_digests;
 use super::plans::{Capacity, digest_key, quiet_quarter};
-use super::query;
 use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, claims, crowd, digests, inputs, reserved, sent,
 };
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
 use crate::recipient::dedup::DedupClaim;

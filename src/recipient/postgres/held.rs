@@ -6,7 +6,7 @@ use serde::Serialize;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use super::query;
+use super::statement::query;
 use crate::jobs::{Attribution, COUNT_MAX, Error};
 use crate::postgres::Db;
 use crate::providers::Channel;

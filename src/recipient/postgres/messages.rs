@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::{PgConnection, Row};
 
-use super::query;
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::json_or_text;
 use crate::recipient::fields::GatedArgs;
@@ -52,7 +52,7 @@ pub(super) struct GatedMessage {
     pub priority: i32,
     pub throttle: String,
     pub throttle_key: String,
-    /// What the gates look at; `None` if the arguments are wrong, which the attempt reports.
+    /// The fields that gates look at; `None` if the arguments are wrong, which the attempt reports.
     pub args: Option<GatedArgs>,
     pub accepted_at: Timestamp,
     pub origin: Origin,

@@ -17,6 +17,7 @@ mod profiles;
 mod prune;
 mod refusal;
 mod rows;
+mod statement;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
@@ -33,13 +34,6 @@ pub use profiles::{
 };
 pub use prune::prune;
 pub use refusal::refusal;
-
-/// Returns a statement that leaves no name behind on a connection that is lent for a transaction.
-fn query(
-    sql: &'static str,
-) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
-    sqlx::query(sql).persistent(false)
-}
 
 /// The statements of this folder, for the test that prepares each.
 pub const GATE_STATEMENTS: &[(&str, &str)] = &[

@@ -5,8 +5,8 @@ use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use super::query;
 use super::rows::sql_time;
+use super::statement::query;
 use crate::jobs::{Attribution, Error};
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;

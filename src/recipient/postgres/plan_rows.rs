@@ -6,8 +6,8 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use super::plans::PlannedMessage;
-use super::query;
 use super::rows::sql_time;
+use super::statement::query;
 use crate::jobs::Error;
 use crate::recipient::digest::Arrival;
 use crate::recipient::gate::{MessageGate, UnsentReason};

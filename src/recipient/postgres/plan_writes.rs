@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 use super::attempts::{MARK, give_back_claims};
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{PlanBatch, digest_key, quiet_quarter, reserved_second};
-use super::query;
 use super::rows::{DigestKey, GateInput, StoredList, columns, sql_time, stored, stored_key};
+use super::statement::query;
 use crate::jobs::Error;
 use crate::recipient::address::suppression_digest;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
@@ -121,6 +121,9 @@ insert into flyball.held_crowd as c (throttle, quarter, messages)
 select * from unnest($1::text[], $2::bigint[], $3::bigint[]) as a(throttle, quarter, messages) order by 1, 2
 on conflict (throttle, quarter) do update set messages = c.messages + excluded.messages";
 
+/// A digest that gets items: its key, its newest item, its state, and the number of new items.
+type GrowingDigest<'a> = (&'a DigestKey, &'a GateInput, OpenDigest, i32);
+
 impl PlanBatch<'_> {
     pub(super) async fn write(
         &self,
@@ -212,13 +215,13 @@ impl PlanBatch<'_> {
             let entry = adding.entry(key).or_insert((*at, 0));
             *entry = (*at, entry.1 + more);
         }
-        let open: Vec<(&DigestKey, &GateInput, OpenDigest, i32)> = adding
+        let open: Vec<GrowingDigest<'_>> = adding
             .iter()
             .filter_map(|(key, (at, more))| {
                 Some((key, &self.inputs[*at], *self.digests.get(key)?, *more))
             })
             .collect();
-        let texts = |of: &dyn Fn(&(&DigestKey, &GateInput, OpenDigest, i32)) -> String| {
+        let texts = |of: &dyn Fn(&GrowingDigest<'_>) -> String| {
             open.iter().map(of).collect::<Vec<String>>()
         };
         let address = |input: &GateInput| input.args.to.clone();

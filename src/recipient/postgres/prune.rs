@@ -1,6 +1,6 @@
 //! Deletes what no rule looks at any more.
 
-use super::query;
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::rules::RecipientRules;

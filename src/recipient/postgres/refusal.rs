@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 
 use super::messages::GatedMessage;
-use super::query;
 use super::rows::{StoredList, StoredTimes, cap_times, inputs, reserved, sent};
+use super::statement::query;
 use crate::jobs::{Error, NewJob};
 use crate::postgres::Db;
 use crate::recipient::fields::GatedArgs;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sqlx::{PgConnection, Row};
 
 use super::messages::GatedMessage;
-use super::query;
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::json_or_text;
 use crate::providers::Recipient;

@@ -266,9 +266,8 @@ async fn a_check_tells_the_state_of_a_recipient_and_uses_nothing() {
 #[tokio::test]
 async fn a_recipient_who_moves_gets_held_messages_sooner() {
     let gates = GatesFixture::new("").await;
-    let today = jiff::Timestamp::now()
-        .to_zoned(jiff::tz::TimeZone::UTC)
-        .date();
+    let now = gates.gates.check(&asked("billing")).await.unwrap();
+    let today = now.forecast.at.to_zoned(jiff::tz::TimeZone::UTC).date();
     let quiet = json!({
         "addresses": {"sms": "+15550117"}, "time_zone": "UTC",
         "quiet_hours": {"sms": {"dates": [today.to_string(), today.tomorrow().unwrap().to_string()]}},

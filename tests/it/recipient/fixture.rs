@@ -6,6 +6,7 @@ use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::live_rules::LiveRules;
 use flyball::recipient::rules::RecipientRules;
 use flyball::recipient::service::Gates;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::support::fixture::Fixture;
@@ -82,6 +83,26 @@ impl GatesFixture {
         .execute(self.fixture.database.pool())
         .await
         .unwrap();
+    }
+
+    /// Returns the time by the clock of Postgres.
+    pub async fn now(&self) -> Timestamp {
+        let now: jiff_sqlx::Timestamp = sqlx::query_scalar("select clock_timestamp()")
+            .fetch_one(self.fixture.database.pool())
+            .await
+            .unwrap();
+        now.to_jiff()
+    }
+
+    /// Returns the profile of a recipient for whom today is quiet as a whole.
+    pub async fn quiet_today(&self) -> Value {
+        let today = self.now().await.to_zoned(jiff::tz::TimeZone::UTC).weekday();
+        let words = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+        let word = words[today.to_monday_zero_offset() as usize];
+        json!({
+            "addresses": {"sms": "+15550111"},
+            "quiet_hours": {"sms": {"all_day": true, "weekdays": [word]}},
+        })
     }
 
     /// Returns one number.

@@ -97,6 +97,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "app/",
             "notify/metrics.rs",
             "providers/metrics.rs",
+            "recipient/metrics.rs",
             "runner/metrics.rs",
             "runner/throttle_metrics.rs",
             "runner/runs.rs",
