@@ -124,7 +124,7 @@ create table flyball.digest (
     key          text        not null default '',
     -- The recipient's id; '' if the tenant names none.
     recipient_id text        not null default '',
-    category     text        not null,
+    category     text        not null default '',
     channel      text        not null,
     -- The address of the newest item; null if it comes from the profile.
     address      text,

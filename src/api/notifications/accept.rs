@@ -96,7 +96,7 @@ pub async fn accept(
     }
     let is_gated = is_gated(&job.args);
     if is_gated {
-        refuse_capped(state, sender.tenant, &job).await?;
+        refuse_capped(&state.gates, sender.tenant, &job).await?;
     }
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
     let slot = if is_later {
@@ -135,7 +135,7 @@ pub async fn accept(
         }
     };
     let plan = match is_gated && !duplicate && !is_later {
-        true => plan(state, job_id).await,
+        true => plan(&state.gates, job_id).await,
         false => Ok(None),
     };
     if !matches!(plan, Ok(None)) {

@@ -25,7 +25,7 @@ pub struct AcceptedNotification {
     /// does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<HeldMessage>,
-    /// What the gates of its recipient found; absent for a message that goes now.
+    /// The plan of the gates of its recipient; absent for a message that goes now.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlannedNotification>,
     /// Warnings for the sender, for example that the pool's throttle does not exist yet.

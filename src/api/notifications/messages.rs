@@ -103,7 +103,7 @@ pub async fn send(
     }
     let is_gated = is_gated(&job.args);
     if is_gated {
-        refuse_capped(&admission, "", &job).await?;
+        refuse_capped(&admission.gates, "", &job).await?;
     }
     let ticket = enqueue_one(&state, &caller, &job).await?;
     let status = if ticket.duplicate {
@@ -114,7 +114,7 @@ pub async fn send(
     let location = format!("/api/v1/notifications/{}", ticket.id);
     let mut accepted = AcceptedNotification::new(ticket.id, &job, ticket.duplicate, warnings);
     if is_gated && !ticket.duplicate {
-        accepted.plan = plan(&admission, ticket.id).await?;
+        accepted.plan = plan(&admission.gates, ticket.id).await?;
     }
     Ok((status, [(LOCATION, location)], Json(accepted)).into_response())
 }

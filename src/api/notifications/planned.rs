@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::accept::AdmissionState;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::NewJob;
 use crate::recipient::digest::Arrival;
 use crate::recipient::gates::{GateHold, MessagePlan};
 use crate::recipient::postgres::PlannedMessage;
+use crate::recipient::service::Gates;
 
 /// The plan of a message.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
@@ -105,12 +105,8 @@ impl PlannedNotification {
 }
 
 /// Refuses a message over a cap whose rule refuses, before anything is accepted.
-pub async fn refuse_capped(
-    state: &AdmissionState,
-    tenant: &str,
-    job: &NewJob,
-) -> Result<(), Problem> {
-    let refused = state.gates.refusal(tenant, job);
+pub async fn refuse_capped(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), Problem> {
+    let refused = gates.refusal(tenant, job);
     match with_timeout(ROW_TIMEOUT, refused).await? {
         Some((rule, reset_at)) => Err(capped(&rule, reset_at)),
         None => Ok(()),
@@ -118,12 +114,9 @@ pub async fn refuse_capped(
 }
 
 /// Plans a message that was accepted; `None` if it goes now, or if another process plans it.
-pub async fn plan(
-    state: &AdmissionState,
-    job_id: i64,
-) -> Result<Option<PlannedNotification>, Problem> {
+pub async fn plan(gates: &Gates, job_id: i64) -> Result<Option<PlannedNotification>, Problem> {
     let jobs = [job_id];
-    let planned = with_timeout(ROW_TIMEOUT, state.gates.plan_jobs(&jobs)).await?;
+    let planned = with_timeout(ROW_TIMEOUT, gates.plan_jobs(&jobs)).await?;
     let Some(planned) = planned.first() else {
         return Ok(None);
     };

@@ -141,7 +141,7 @@ async fn everything_wrong_is_listed_and_no_address_is_shown() {
 
     for (path, code) in [
         ("/api/v1/recipients/a%00b", "invalid_path"),
-        ("/api/v1/recipients/check", "invalid_path"),
+        ("/api/v1/recipients/check", "invalid_query"),
         ("/api/v1/recipients/ada?tenant=a%20b", "invalid_query"),
         ("/api/v1/recipients?limit=0", "invalid_query"),
     ] {

@@ -29,7 +29,7 @@ async fn a_file_is_checked_with_all_its_problems_and_a_valid_one_is_summed_up() 
     shell.write("recipients.toml", WEEKLY);
     let said = shell.ok(&check).out;
     for words in [
-        "5 categories and 4 types",
+        "5 categories and 5 types",
         "sms 1 per 1d, 8 per 30d, 3 per 1w",
         "weekly",
     ] {

@@ -77,6 +77,7 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
     // There is no message, no pool and no rejection here; those families are exposed elsewhere.
     let elsewhere = [
         "flyball_account_",
+        "flyball_gate_findings_",
         "flyball_pool_",
         "flyball_provider_",
         "flyball_notifications_",

@@ -27,7 +27,7 @@ async fn what_was_committed_is_shown_or_counted_once_although_planners_and_close
 /// The same for longer.
 #[tokio::test]
 #[ignore = "soak: run by `make soak`"]
-async fn no_item_is_lost_by_ten_thousand_kills() {
+async fn soak_no_item_is_lost_by_ten_thousand_kills() {
     run(100_000, 10_000).await;
 }
 

@@ -103,6 +103,81 @@ async fn what_is_beyond_the_maximum_is_counted() {
 async fn a_digest_that_may_not_go_out_stays_open_and_collects() {
     let gates = GatesFixture::new("").await;
     gates.profile("ada", gates.quiet_today().await).await;
+    let send = async |n: usize| {
+        let mut item = comment(n);
+        item["recipient"] = json!("ada");
+        let (_, plan) = gates.planned(item).await;
+        assert!(matches!(plan, MessagePlan::Collected { .. }), "{plan:?}");
+    };
+    for n in 0..3 {
+        send(n).await;
+    }
+    gates.close().await;
+    assert_eq!(gates.closed().await, Vec::<Value>::new());
+    let held =
+        "select count(*) from flyball.digest where gate = 'quiet_hours' and closes_at > now()";
+    assert_eq!(gates.count(held).await, 1);
+    send(3).await;
+    assert_eq!(
+        gates
+            .count("select items::bigint from flyball.digest")
+            .await,
+        4
+    );
+    gates
+        .profile("ada", json!({"addresses": {"sms": "+15550111"}}))
+        .await;
+    gates.close().await;
+    assert_eq!(gates.closed().await[0]["data"]["totalCount"], json!(4));
+}
+
+#[tokio::test]
+async fn items_end_with_a_digest_whose_recipient_opted_out() {
+    let gates = GatesFixture::new("").await;
+    gates
+        .profile("bob", json!({"addresses": {"sms": "+15550112"}}))
+        .await;
+    for n in 0..3 {
+        let mut item = comment(n);
+        item["recipient"] = json!("bob");
+        gates.planned(item).await;
+    }
+    let refuses =
+        json!({"addresses": {"sms": "+15550112"}, "preferences": {"all": {"sms": false}}});
+    gates.profile("bob", refuses).await;
+    gates.close().await;
+    assert_eq!(gates.closed().await, Vec::<Value>::new());
+    let ended = "select count(*) from flyball.delivery where state = 'opted_out'";
+    assert_eq!(gates.count(ended).await, 3);
+}
+
+#[tokio::test]
+async fn the_first_item_of_a_leading_type_goes_at_once() {
+    let rules = "[digests.new-comment]\ntemplate = \"activity-digest\"\ncategory = \"product\"\nwindow_s = 3600\nleading = true\n";
+    let gates = GatesFixture::new(rules).await;
+    let (first, plan) = gates.planned(comment(0)).await;
+    assert!(matches!(plan, MessagePlan::Collected { .. }));
+    assert_eq!(
+        gates.fixture.state(first).await,
+        flyball::jobs::State::Ready
+    );
+    gates.close().await;
+    assert_eq!(
+        gates.closed().await,
+        Vec::<Value>::new(),
+        "nothing came after it"
+    );
+    gates.planned(comment(1)).await;
+    gates.collect(2..4).await;
+    gates.close().await;
+    assert_eq!(gates.closed().await[0]["data"]["totalCount"], json!(2));
+}
+
+#[tokio::test]
+async fn messages_that_were_held_at_night_become_one() {
+    let rules = "[categories.product]\nquiet = \"digest_on_wake\"\n[digests.while-you-were-away]\ntemplate = \"away\"\ncategory = \"transactional\"\nwindow_s = 60\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.profile("ada", gates.quiet_today().await).await;
     for n in 0..4 {
         let message = json!({"recipient": "ada", "category": "product", "dedup_key": n.to_string(), "body": format!("news {n}")});
         let (_, plan) = gates.planned(message).await;
