@@ -315,3 +315,23 @@ comment on function flyball.set_recipient is 'Sets the profile of a recipient of
 comment on function flyball.recipient is 'The profile of a recipient of the caller''s tenant; null if there is none.';
 comment on function flyball.delete_recipient is 'Erases a recipient of the caller''s tenant, with everything that is kept about it.';
 comment on function flyball.set_recipient_defaults is 'Sets what holds for all recipients of the caller''s tenant unless their profiles say otherwise.';
+
+-- === A recipient who moves =======================================================================
+
+-- Lets the held messages of a recipient be planned anew after its profile has changed by any door.
+create function flyball.replan_recipient() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    update flyball.scheduled s
+    set turn = s.priority - 4, run_at = least(s.run_at, now())
+    from flyball.message_plan p
+    where p.recipient = any (flyball.recipient_keys(new.tenant, new.id, '{}')) and p.state = 'held' and s.job_id = p.job_id
+        and (s.turn >= 0 or s.run_at > now());
+    if found then
+        perform pg_notify('flyball_plan', '');
+    end if;
+    return null;
+end $$;
+
+create trigger recipient_replans after update of profile on flyball.recipient
+    for each row when (old.profile is distinct from new.profile) execute function flyball.replan_recipient();

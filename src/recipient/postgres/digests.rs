@@ -198,11 +198,12 @@ pub async fn close_due(
 
 /// Puts off the digest that is due first, because its close failed; it stays open.
 pub async fn put_first_off(db: &Db, why: &str) -> Result<(), Error> {
-    let mut connection = db.acquire().await?;
+    let mut transaction = db.begin().await?;
     query(PUT_FIRST_OFF)
         .bind(why)
-        .execute(&mut *connection)
+        .execute(&mut *transaction)
         .await?;
+    transaction.commit().await?;
     Ok(())
 }
 

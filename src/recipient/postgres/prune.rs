@@ -12,12 +12,13 @@ pub(super) const PRUNE: &str = "select flyball.prune_recipients($1, $2, $3)";
 
 /// Prunes one part, in a bounded step; returns the number of rows.
 pub async fn prune(db: &Db, rules: &RecipientRules, part: i32) -> Result<i64, Error> {
-    let mut connection = db.acquire().await?;
+    let mut transaction = db.begin().await?;
     let row = query(PRUNE)
         .bind(part.rem_euclid(PARTS))
         .bind(rules.longest_dedup().as_secs_f64())
         .bind(rules.longest_cap_s() as f64)
-        .fetch_one(&mut *connection)
+        .fetch_one(&mut *transaction)
         .await?;
+    transaction.commit().await?;
     Ok(sqlx::Row::try_get(&row, 0)?)
 }

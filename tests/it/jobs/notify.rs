@@ -78,7 +78,7 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
         ),
         (
             r#"[{"pool": "mail", "channel": "sms"}]"#,
-            "messages[0].to: must name the recipient",
+            "messages[0].to: must be the address, or recipient the id of a recipient",
         ),
         (
             r#"[{"pool": "mail", "channel": "sms", "to": "a", "priority": "x"}]"#,

@@ -295,8 +295,10 @@ async fn a_recipient_who_moves_gets_held_messages_sooner() {
         .profile("ada", json!({"addresses": {"sms": "+15550117"}}))
         .await;
     let by = by_ann();
-    assert_eq!(gates.gates.replan("acme", "ada", &by).await.unwrap(), 0);
-    assert_eq!(gates.gates.replan("", "ada", &by).await.unwrap(), 1);
+    // The change of the profile has done so already.
+    for tenant in ["acme", ""] {
+        assert_eq!(gates.gates.replan(tenant, "ada", &by).await.unwrap(), 0);
+    }
     let found = explained(&gates, id).await;
     let foreseen = found.forecast.unwrap();
     assert_eq!(foreseen.goes_at, Some(foreseen.at), "{}", found.sentence);

@@ -168,6 +168,21 @@ async fn quiet_hours_hold_all_but_critical_messages() {
 }
 
 #[tokio::test]
+async fn what_is_held_is_planned_anew_when_its_recipient_moves() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    assert_eq!(held(&plan).0, MessageGate::QuietHours);
+    gates
+        .profile("ada", json!({"addresses": {"sms": "+15550111"}}))
+        .await;
+    assert!(!gates.gates.plan_due().await.unwrap());
+    assert_eq!(gates.fixture.state(id).await, State::Ready);
+}
+
+#[tokio::test]
 async fn an_opted_out_recipient_gets_nothing_but_what_is_mandatory() {
     let gates = GatesFixture::new("").await;
     gates
