@@ -6,7 +6,8 @@ import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
-import { clockOffset, wholePercent } from './poolwords.js';
+import { Pages } from './pages.js';
+import { wholePercent } from './poolwords.js';
 import { ageText, batchesPath, batchTone, cancelledText, changesOf, countsText, estimateText, progressOf } from './tenantwords.js';
 
 const ROWS = 20;
@@ -19,28 +20,19 @@ export class Batches {
   /** @param {{ section: any, form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, leave: HTMLElement, more: any }} place */
   constructor(place) {
     this.place = place;
-    /** The pages after the first, which stay as they were read. @type {any[]} */
-    this.older = [];
-    /** @type {any[]} */
-    this.newest = [];
-    /** @type {string | null} */
-    this.next = null;
+    this.pages = new Pages('batches');
     this.mayChange = true;
     /** True if the token may not read batches; then only a person's click asks again. */
     this.denied = false;
-    this.isRead = false;
     /** True while the note is an error of the list, which the next answer ends. */
     this.isFault = false;
-    /** @type {number[]} */
-    this.offsets = [];
-    this.offset = 0;
     this.asked = 0;
     place.form.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
       this.restart();
     });
     place.form.elements.namedItem('state').addEventListener('change', () => this.restart());
-    place.more.addEventListener('click', () => this.askOlder());
+    place.more.addEventListener('click', () => this.pages.askNext(place, () => this.draw()));
   }
 
   typed() {
@@ -56,8 +48,7 @@ export class Batches {
   }
 
   restart() {
-    this.older = [];
-    this.next = null;
+    this.pages.restart();
     this.denied = false;
     return this.refresh().catch(() => {}); // The note says what is wrong.
   }
@@ -77,43 +68,22 @@ export class Batches {
       throw error;
     });
     if (asked !== this.asked) return;
-    this.newest = answer.batches ?? [];
+    this.pages.takeFirst(answer);
     this.mayChange = answer.may_change !== false;
-    this.offset = clockOffset(this.offsets, (unixSeconds(answer.at) ?? 0) * 1000, Date.now());
-    // Once older pages are read, the cursor belongs to them.
-    if (this.older.length === 0) this.next = answer.next ?? null;
     if (this.isFault) setText(this.place.note, '');
     this.isFault = false;
-    this.isRead = true;
     this.draw();
-  }
-
-  async askOlder() {
-    if (!this.next) return;
-    this.place.more.disabled = true;
-    try {
-      const answer = await get(this.next);
-      // Batches that have moved meanwhile from the first page to the next stay in view.
-      if (this.older.length === 0) this.older = [...this.newest];
-      this.older.push(...(answer.batches ?? []));
-      this.next = answer.next ?? null;
-      this.draw();
-    } catch (error) {
-      setText(this.place.note, /** @type {any} */ (error).message);
-    } finally {
-      this.place.more.disabled = false;
-    }
   }
 
   draw() {
     const { body, empty, leave, more } = this.place;
-    const nowMs = Date.now() + this.offset;
-    const seen = new Map([...this.older, ...this.newest].map((batch) => [batch.id, batch]));
-    const rows = [...seen.values()].sort((a, b) => b.id - a.id);
+    const { next, isRead, offset } = this.pages;
+    const nowMs = Date.now() + offset;
+    const rows = this.pages.rows((a, b) => b.id - a.id);
     const isFiltered = Object.values(this.typed()).some(Boolean);
     showRows(body, empty, rows.length);
-    setText(empty, !this.isRead ? 'Waiting for the server …' : isFiltered ? (this.next ? 'None of the newest batches matches; older ones may.' : 'No batch matches.') : 'No batches yet.');
-    show(more, Boolean(this.next) && (rows.length > 0 || isFiltered));
+    setText(empty, !isRead ? 'Waiting for the server …' : isFiltered ? (next ? 'None of the newest batches matches; older ones may.' : 'No batch matches.') : 'No batches yet.');
+    show(more, Boolean(next) && (rows.length > 0 || isFiltered));
     show(leave, !this.mayChange && rows.length > 0);
     keyed(body, rows, (batch) => String(batch.id), (batch) => this.row(batch), (row, batch) => this.drawRow(row, batch, nowMs));
   }
@@ -170,7 +140,7 @@ export class Batches {
 
   /** @param {number} id */
   async cancel(id) {
-    const batch = [...this.newest, ...this.older].find((one) => one.id === id);
+    const batch = [...this.pages.newest, ...this.pages.older].find((one) => one.id === id);
     const left = batch ? batch.recipients - progressOf(batch).ended : 0;
     const answer = await ask({ title: `Cancel batch ${id}?`, action: `Cancel ${count(left)} messages`, danger: true, isSigned: false, keep: 'Keep it',
       text: `${batch?.tenant || 'Operators'} sent it to ${count(batch?.recipients ?? 0)} recipients. The ${count(left)} messages that have not ended will not be sent. This cannot be undone; to stop it for a while, pause it.` });
@@ -187,9 +157,9 @@ export class Batches {
       note = `Batch ${id}: ${/** @type {any} */ (error).message}`;
     }
     try {
-      if (this.older.length > 0) {
+      if (this.pages.older.length > 0) {
         const now = await get(batchPath(id));
-        this.older = this.older.map((batch) => (batch.id === id ? now : batch));
+        this.pages.older = this.pages.older.map((batch) => (batch.id === id ? now : batch));
       }
       await this.refresh();
     } catch {

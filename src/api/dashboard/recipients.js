@@ -9,7 +9,8 @@ import { drawGates } from './gateline.js';
 import { capText, checkPath, digestsPath, gateWord, heldText, mostOf, whoText } from './gatewords.js';
 import { cell, showRows } from './lists.js';
 import { drawMeter, meter } from './meter.js';
-import { clockOffset, inTime } from './poolwords.js';
+import { Pages } from './pages.js';
+import { inTime } from './poolwords.js';
 
 const ROWS = 50;
 const FIELDS = ['channel', 'who', 'category', 'actor', 'tenant'];
@@ -22,28 +23,19 @@ export class Recipients {
     this.counts = null;
     /** True if the token may not read the counts of all tenants. */
     this.isCountless = false;
-    /** @type {import('./gatewords.js').Digest[]} */
-    this.newest = [];
-    /** The pages after the first, which stay as they were read. @type {import('./gatewords.js').Digest[]} */
-    this.older = [];
-    /** @type {string | null} */
-    this.next = null;
+    this.pages = new Pages('digests');
     /** True if the token may not read digests; then only a person's click asks again. */
     this.denied = false;
-    this.isRead = false;
     /** The answer about the recipient that was asked for last. @type {any} */
     this.found = null;
     /** Its id and its tenant, unless it was asked for by address. @type {{ id: string, tenant: string } | null} */
     this.askedFor = null;
-    /** @type {number[]} */
-    this.offsets = [];
-    this.offset = 0;
     this.asked = 0;
     place.form.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
       this.restart();
     });
-    place.more.addEventListener('click', () => this.askMore());
+    place.more.addEventListener('click', () => this.pages.askNext(place, () => this.draw()));
     place.check.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
       this.look();
@@ -55,8 +47,7 @@ export class Recipients {
   }
 
   restart() {
-    this.older = [];
-    this.next = null;
+    this.pages.restart();
     this.denied = false;
     return this.refresh().catch(() => {}); // The note says what is wrong.
   }
@@ -72,10 +63,7 @@ export class Recipients {
     try {
       const [digests] = await Promise.all([get(digestsPath(this.tenant(), ROWS)), this.readCounts()]);
       if (asked !== this.asked) return;
-      this.newest = digests.digests ?? [];
-      if (this.older.length === 0) this.next = digests.next ?? null;
-      this.offset = clockOffset(this.offsets, (unixSeconds(digests.at) ?? 0) * 1000, Date.now());
-      this.isRead = true;
+      this.pages.takeFirst(digests);
       setText(this.place.note, '');
     } catch (error) {
       const { status, message } = /** @type {any} */ (error);
@@ -98,40 +86,24 @@ export class Recipients {
     }
   }
 
-  async askMore() {
-    if (!this.next) return;
-    this.place.more.disabled = true;
-    try {
-      const answer = await get(this.next);
-      if (this.older.length === 0) this.older = [...this.newest];
-      this.older.push(...(answer.digests ?? []));
-      this.next = answer.next ?? null;
-      this.draw();
-    } catch (error) {
-      setText(this.place.note, /** @type {any} */ (error).message);
-    } finally {
-      this.place.more.disabled = false;
-    }
-  }
-
   /** The number of held and collected messages at the last look, for the navigation. */
   known() {
     const held = this.counts?.held.reduce((sum, one) => sum + one.messages, 0) ?? 0;
-    return held + this.newest.length;
+    return held + this.pages.newest.length;
   }
 
   // Held messages are in order, so the navigation marks nothing.
   drawNav() {}
 
   draw() {
-    const now = (Date.now() + this.offset) / 1000;
+    const { next, isRead, offset } = this.pages;
+    const now = (Date.now() + offset) / 1000;
     this.drawCounts(now);
     const { body, empty, more } = this.place;
-    const seen = new Map([...this.older, ...this.newest].map((digest) => [digest.id, digest]));
-    const rows = [...seen.values()].sort((a, b) => a.closes_at.localeCompare(b.closes_at) || a.id - b.id);
+    const rows = this.pages.rows((a, b) => a.closes_at.localeCompare(b.closes_at) || a.id - b.id);
     showRows(body, empty, rows.length);
-    setText(empty, !this.isRead ? 'Waiting for the server …' : this.tenant() ? 'No digest of that tenant is open.' : 'No digest is open.');
-    show(more, Boolean(this.next) && rows.length > 0);
+    setText(empty, !isRead ? 'Waiting for the server …' : this.tenant() ? 'No digest of that tenant is open.' : 'No digest is open.');
+    show(more, Boolean(next) && rows.length > 0);
     keyed(body, rows, (digest) => String(digest.id), (digest) => digestRow(digest), (row, digest) => drawDigest(row, digest, now));
     if (this.found) this.drawFound(now);
   }

@@ -1,0 +1,70 @@
+// A list that is read page by page: the first page anew each time, the ones after it once.
+
+import { get } from './api.js';
+import { setText } from './dom.js';
+import { unixSeconds } from './format.js';
+import { clockOffset } from './poolwords.js';
+
+export class Pages {
+  /** @param {string} field the name of the rows in answers */
+  constructor(field) {
+    this.field = field;
+    /** @type {any[]} */
+    this.newest = [];
+    /** The pages after the first, which stay as they were read. @type {any[]} */
+    this.older = [];
+    /** @type {string | null} */
+    this.next = null;
+    this.isRead = false;
+    /** @type {number[]} */
+    this.offsets = [];
+    /** The clock of the server less that of the browser, in milliseconds. */
+    this.offset = 0;
+  }
+
+  /** Forgets the pages after the first. */
+  restart() {
+    this.older = [];
+    this.next = null;
+  }
+
+  /** Takes the first page. @param {any} answer */
+  takeFirst(answer) {
+    this.newest = answer[this.field] ?? [];
+    this.offset = clockOffset(this.offsets, (unixSeconds(answer.at) ?? 0) * 1000, Date.now());
+    // Once older pages are read, the cursor belongs to them.
+    if (this.older.length === 0) this.next = answer.next ?? null;
+    this.isRead = true;
+  }
+
+  /** Takes the page after the last. @param {any} answer */
+  takeNext(answer) {
+    // Rows that have moved meanwhile from the first page to the next stay in view.
+    if (this.older.length === 0) this.older = [...this.newest];
+    this.older.push(...(answer[this.field] ?? []));
+    this.next = answer.next ?? null;
+  }
+
+  /** Returns each row once, in this order. @param {(a: any, b: any) => number} order */
+  rows(order) {
+    const seen = new Map([...this.older, ...this.newest].map((row) => [row.id, row]));
+    return [...seen.values()].sort(order);
+  }
+
+  /**
+   * Reads the page after the last for a click on `more`, and draws; an error goes into the note.
+   * @param {{ more: any, note: HTMLElement }} place @param {() => void} draw
+   */
+  async askNext({ more, note }, draw) {
+    if (!this.next) return;
+    more.disabled = true;
+    try {
+      this.takeNext(await get(this.next));
+      draw();
+    } catch (error) {
+      setText(note, /** @type {any} */ (error).message);
+    } finally {
+      more.disabled = false;
+    }
+  }
+}
