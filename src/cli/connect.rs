@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::exit::CliError;
+use super::rules_file;
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::postgres::Schema;
 use crate::jobs::{Error, Queue};
 use crate::postgres::reach;
 use crate::recipient::live_rules::LiveRules;
-use crate::recipient::rules::RecipientRules;
 use crate::recipient::service::Gates;
 use crate::throttle::Store;
 use crate::throttle::redis::RedisStore;
@@ -66,12 +66,6 @@ pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Sto
 
 /// Returns the gates of recipients, by the rules of the settings.
 pub(super) fn gates(queue: &Queue, settings: &Settings) -> anyhow::Result<Gates> {
-    let file = &settings.recipients_file;
-    let text = match file.as_str() {
-        "" => String::new(),
-        path => std::fs::read_to_string(path)
-            .with_context(|| format!("reading {path}, the setting recipients_file"))?,
-    };
-    let rules = RecipientRules::parse(file, &text)?;
+    let rules = rules_file::of_settings(settings)?;
     Ok(Gates::new(queue.clone(), LiveRules::new(rules)))
 }

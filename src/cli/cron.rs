@@ -1,13 +1,13 @@
 //! `flyball cron list|show|set|delete|pause|resume|run|next`.
 
-use std::io::Read as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::exit::CliError;
+use super::given_text::given_text;
 use super::output::say;
 use super::{connect, output, when};
 use crate::api::AuditEntry;
@@ -412,16 +412,7 @@ fn unknown(name: &str) -> CliError {
 }
 
 fn args_of(text: &str) -> anyhow::Result<Value> {
-    let text = match text {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            text
-        }
-        at if at.starts_with('@') => std::fs::read_to_string(&at[1..])
-            .with_context(|| format!("cannot read {}", &at[1..]))?,
-        literal => literal.to_owned(),
-    };
+    let text = given_text(text)?;
     let refused = |error| {
         CliError::Refused(format!(
             "args: is not JSON: {error}; no schedule was changed"

@@ -1,6 +1,6 @@
 //! `flyball enqueue`.
 
-use std::io::{BufRead, IsTerminal, Read};
+use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
+use super::given_text::given_text;
 use super::output::say;
 use super::{connect, output, when};
 use crate::app;
@@ -136,16 +137,7 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
             )));
         }
     }
-    let text = match args.args.as_str() {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            text
-        }
-        at if at.starts_with('@') => std::fs::read_to_string(&at[1..])
-            .with_context(|| format!("cannot read {}", &at[1..]))?,
-        literal => literal.to_owned(),
-    };
+    let text = given_text(&args.args)?;
     let value: Value = serde_json::from_str(&text).map_err(|error| {
         CliError::Refused(format!("args: is not JSON: {error}; nothing was enqueued"))
     })?;

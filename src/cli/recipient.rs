@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
+use super::given_text::given_text;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
@@ -262,16 +263,7 @@ fn fields(profile: &Value) -> anyhow::Result<()> {
 
 /// Reads a profile from an option, and refuses it with everything that is wrong.
 fn profile_of(given: &str, option: &str, allowed: &[&str]) -> anyhow::Result<Value> {
-    let text = match given {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            text
-        }
-        at if at.starts_with('@') => std::fs::read_to_string(&at[1..])
-            .with_context(|| format!("cannot read {}", &at[1..]))?,
-        literal => literal.to_owned(),
-    };
+    let text = given_text(given)?;
     // The parser's message quotes nothing of the text.
     let value: Value = serde_json::from_str(&text).map_err(|error| {
         CliError::Refused(format!(

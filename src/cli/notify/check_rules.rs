@@ -1,13 +1,12 @@
 //! `flyball notify check-rules`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::cli::exit::CliError;
-use crate::cli::output;
 use crate::cli::output::say;
+use crate::cli::{output, rules_file};
 use crate::providers::Channel;
 use crate::recipient::caps::CapRules;
 use crate::recipient::quiet::{QUIET_MODES, QuietMode};
@@ -45,7 +44,7 @@ struct DigestSummary {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let rules = read(&args.file)?;
+    let rules = rules_file::read(&args.file)?;
     let categories: Vec<CategorySummary> = rules
         .categories()
         .map(|(name, category)| summary(&rules, name, category))
@@ -99,14 +98,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }),
     )?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Reads a file of rules over the defaults.
-pub(super) fn read(path: &Path) -> anyhow::Result<RecipientRules> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| CliError::NotFound(format!("{file} cannot be read: {error}")))?;
-    Ok(RecipientRules::parse(&file, &text)?)
 }
 
 fn summary(rules: &RecipientRules, name: &str, category: &CategoryRules) -> CategorySummary {

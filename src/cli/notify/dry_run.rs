@@ -7,14 +7,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::check_rules::read;
 use crate::cli::output::say;
-use crate::cli::{connect, output, when};
+use crate::cli::{connect, output, rules_file, when};
 use crate::config::Settings;
 use crate::recipient::dry_run::{DryRun, DryRunReport, DryRunRow};
 use crate::recipient::postgres::MessageLog;
 use crate::recipient::replay_tally::GateCounts;
-use crate::recipient::rules::RecipientRules;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -47,11 +45,10 @@ struct Shown<'a> {
 }
 
 pub(super) async fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
-    let new = Arc::new(read(&args.rules)?);
-    let usual = Some(&settings.recipients_file).filter(|file| !file.is_empty());
-    let old = match args.old.clone().or_else(|| usual.map(PathBuf::from)) {
-        Some(path) => read(&path)?,
-        None => RecipientRules::parse("recipients.toml", "")?,
+    let new = Arc::new(rules_file::read(&args.rules)?);
+    let old = match &args.old {
+        Some(path) => rules_file::read(path)?,
+        None => rules_file::of_settings(settings)?,
     };
     let queue = connect::queue(settings).await?;
     let until = when::now();

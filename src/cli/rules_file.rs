@@ -1,0 +1,23 @@
+//! Files of rules for recipients.
+
+use std::path::Path;
+
+use super::exit::CliError;
+use crate::config::Settings;
+use crate::recipient::rules::RecipientRules;
+
+/// Reads a file, or refuses it with everything that is wrong.
+pub(super) fn read(path: &Path) -> anyhow::Result<RecipientRules> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::NotFound(format!("{file} cannot be read: {error}")))?;
+    Ok(RecipientRules::parse(&file, &text)?)
+}
+
+/// Returns the rules of the settings: those of their file, or the defaults.
+pub(super) fn of_settings(settings: &Settings) -> anyhow::Result<RecipientRules> {
+    match settings.recipients_file.as_str() {
+        "" => Ok(RecipientRules::parse("recipients.toml", "")?),
+        path => read(Path::new(path)),
+    }
+}
