@@ -318,20 +318,32 @@ comment on function flyball.set_recipient_defaults is 'Sets what holds for all r
 
 -- === A recipient who moves =======================================================================
 
--- Lets the held messages of a recipient be planned anew after its profile has changed by any door.
-create function flyball.replan_recipient() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Lets the held messages of recipients be planned anew, as if all came now; returns their number.
+create function flyball.replan(recipients uuid[]) returns bigint
+language plpgsql volatile as $$
+declare
+    moved bigint;
 begin
     update flyball.scheduled s
     set turn = s.priority - 4, run_at = least(s.run_at, now())
     from flyball.message_plan p
-    where p.recipient = any (flyball.recipient_keys(new.tenant, new.id, '{}')) and p.state = 'held' and s.job_id = p.job_id
-        and (s.turn >= 0 or s.run_at > now());
-    if found then
+    where p.recipient = any (recipients) and p.state = 'held' and s.job_id = p.job_id and (s.turn >= 0 or s.run_at > now());
+    get diagnostics moved = row_count;
+    if moved > 0 then
         perform pg_notify('flyball_plan', '');
     end if;
+    return moved;
+end $$;
+
+create function flyball.replan_recipient() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform flyball.replan(flyball.recipient_keys(new.tenant, new.id, '{}'));
     return null;
 end $$;
 
+-- A profile that changes by any door.
 create trigger recipient_replans after update of profile on flyball.recipient
     for each row when (old.profile is distinct from new.profile) execute function flyball.replan_recipient();
+
+revoke execute on function flyball.replan from public;

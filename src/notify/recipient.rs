@@ -1,50 +1,15 @@
-//! Digests of recipients, and masks for recipients and messages that people see.
-//!
-//! A digest computed here has no key. Postgres keys it before it is stored or looked up
-//! (`flyball.keyed_digest`), so that a leaked list of digests cannot be tried against all possible
-//! numbers. For the spellings that SQL can read, `flyball.normal_recipient` and
-//! `flyball.mask_recipient` give the same results.
+//! Masks for messages that people see.
 
 use serde_json::Value;
 
+use crate::providers::mask::MASK;
 use crate::providers::{Channel, Recipient};
 
 /// The kind of a message's job.
 pub const KIND: &str = "notification";
 
-/// The replacement for hidden text.
-const MASK: &str = "***";
-
 /// Arguments of a message that may hold its recipient's private data: a code, a name, a debt.
 const CONTENTS: [&str; 6] = ["subject", "body", "html", "template", "data", "extra"];
-
-/// Masks a recipient for people: `a***@e***.com`, `+1555***00`.
-pub fn mask(recipient: &Recipient) -> String {
-    let identity = recipient.identity();
-    match recipient.channel() {
-        Channel::Email => match identity.rsplit_once('@') {
-            Some((_, domain)) => format!("{}***@{}", first(identity, 1), mask_host(domain)),
-            None => MASK.to_owned(),
-        },
-        Channel::Webhook => {
-            let scheme = ["https://", "http://"]
-                .into_iter()
-                .find(|scheme| identity.starts_with(scheme));
-            let Some(scheme) = scheme else {
-                return MASK.to_owned();
-            };
-            let host = identity[scheme.len()..]
-                .split(['/', '?', '#'])
-                .next()
-                .unwrap_or_default();
-            // The part before an @ is a name and a password.
-            let host = host.rsplit('@').next().unwrap_or_default();
-            format!("{scheme}{}/***", mask_host(host))
-        }
-        Channel::Sms => mask_text(identity, 10, 5),
-        Channel::Push | Channel::Chat => mask_text(identity, 12, 3),
-    }
-}
 
 /// Masks the recipient and the contents in the arguments of a message's job, and leaves other kinds
 /// unchanged.
@@ -60,8 +25,9 @@ pub fn mask_args(kind: &str, args: &mut Value) {
         let recipient = channel
             .zip(to.as_str())
             .and_then(|(channel, to)| Recipient::parse(channel, to).ok());
-        *to =
-            Value::String(recipient.map_or_else(|| MASK.to_owned(), |recipient| mask(&recipient)));
+        *to = Value::String(
+            recipient.map_or_else(|| MASK.to_owned(), |recipient| recipient.masked()),
+        );
     }
     for field in CONTENTS {
         if let Some(value) = args.get_mut(field) {
@@ -82,32 +48,6 @@ fn hide(value: &mut Value) {
         }),
         other => *other = MASK.into(),
     }
-}
-
-/// Keeps the first letter and the part after the last dot.
-fn mask_host(host: &str) -> String {
-    let end = host.rfind('.').map_or("", |at| &host[at..]);
-    format!("{}***{end}", first(host, 1))
-}
-
-/// Keeps the first few and the last two characters of texts that are long enough.
-fn mask_text(text: &str, long: usize, shown: usize) -> String {
-    match text.chars().count() {
-        0..5 => "***".to_owned(),
-        length if length < long => format!("***{}", last_two(text)),
-        _ => format!("{}***{}", first(text, shown), last_two(text)),
-    }
-}
-
-fn first(text: &str, characters: usize) -> String {
-    text.chars().take(characters).collect()
-}
-
-fn last_two(text: &str) -> &str {
-    text.char_indices()
-        .rev()
-        .nth(1)
-        .map_or(text, |(at, _)| &text[at..])
 }
 
 #[cfg(test)]
@@ -194,27 +134,5 @@ mod tests {
             "ada@example.com"
         );
         assert_eq!(masked(KIND, json!("text")), json!("text"));
-    }
-
-    #[test]
-    fn people_see_enough_to_recognise_and_too_little_to_use() {
-        for (channel, recipient, shown) in [
-            (Channel::Email, "Ada@Example.com", "a***@e***.com"),
-            (Channel::Email, "a@localhost", "a***@l***"),
-            (Channel::Sms, "+1 555 0100 00", "+1555***00"),
-            (Channel::Push, "0123456789abcdef", "012***ef"),
-            (Channel::Chat, "-10012345", "***45"),
-            (
-                Channel::Webhook,
-                "https://u:p@hooks.example.com/x?token=1",
-                "https://h***.com/***",
-            ),
-        ] {
-            assert_eq!(
-                mask(&Recipient::parse(channel, recipient).unwrap()),
-                shown,
-                "{recipient}"
-            );
-        }
     }
 }

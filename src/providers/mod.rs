@@ -20,6 +20,7 @@ pub mod http;
 mod invalid_account;
 pub mod mailbox;
 pub mod mailgun;
+pub mod mask;
 pub mod message;
 pub mod metrics;
 mod oauth;

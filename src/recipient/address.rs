@@ -66,7 +66,11 @@ impl fmt::Debug for RecipientKey {
     }
 }
 
-/// Returns the digest by which suppressions are found, without the key that Postgres adds.
+/// Returns the digest by which suppressions are found, of a normalized recipient.
+///
+/// It has no key. Postgres keys it before it is stored or looked up (`flyball.keyed_digest`), so that
+/// a leaked list of digests cannot be tried against all possible numbers. For the spellings that SQL
+/// can read, `flyball.normal_recipient` gives the same normal form.
 pub fn suppression_digest(channel: Channel, identity: &str) -> Vec<u8> {
     let text = format!("{}\u{1f}{identity}", channel.as_str());
     aws_lc_rs::digest::digest(&SHA256, text.as_bytes())

@@ -174,6 +174,29 @@ pub fn verify(
     Walk::new(message, policy, rows, now, true).plan()
 }
 
+/// Returns the plan of a message that one of the gates before dedup ends; `None` if they let it pass.
+pub fn ends_before_dedup(
+    message: &Candidate<'_>,
+    policy: GatePolicy<'_>,
+    rows: &GateRows<'_>,
+    now: Timestamp,
+) -> Option<MessagePlan> {
+    let rows = GateRows {
+        claim: None,
+        ..*rows
+    };
+    Walk::new(message, policy, &rows, now, false).ended()
+}
+
+/// Returns true if a message is compared with others, and claims its content: one of a sender, unless
+/// a digest collects it whose type compares no items.
+pub fn is_deduped(message: &Candidate<'_>, rules: &RecipientRules) -> bool {
+    let kind = digest_type(message, rules);
+    message.origin == Origin::Sender
+        && !rules.category(message.category).dedup_window.is_zero()
+        && kind.is_none_or(|kind| kind.dedup_items)
+}
+
 /// Returns the lists of sends whose caps apply to a message, in the order in which their rows are
 /// locked. All must have room.
 pub fn cap_lists(message: &Candidate<'_>, rules: &RecipientRules) -> Vec<CapList> {
@@ -359,9 +382,11 @@ impl<'a> Walk<'a> {
             let rule = choice.to_string();
             return end(MessageGate::Preferences, UnsentReason::OptedOut, rule);
         }
-        let kind = digest_type(message, self.policy.rules);
-        let is_deduped = message.origin == Origin::Sender
-            && (self.attempts || kind.is_none_or(|kind| kind.dedup_items));
+        // An item that goes in an attempt does so alone.
+        let is_deduped = match self.attempts {
+            true => message.origin == Origin::Sender,
+            false => is_deduped(message, self.policy.rules),
+        };
         let claim = rows.claim.filter(|claim| {
             is_deduped && claim.blocks(message.job, self.now, category.dedup_window)
         });

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::notify::recipient::mask;
 use crate::recipient::postgres::{StoredDefaults, StoredRecipient};
 
 /// The replacement for an address that cannot be read.
@@ -110,7 +109,7 @@ fn addresses(stored: &StoredRecipient, masked: bool) -> BTreeMap<String, String>
         let known = read.iter().find(|to| to.channel().as_str() == channel);
         let text = match (masked, known) {
             (false, _) => address.to_owned(),
-            (true, Some(to)) => mask(to),
+            (true, Some(to)) => to.masked(),
             (true, None) => HIDDEN.to_owned(),
         };
         (channel, text)

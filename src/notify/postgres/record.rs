@@ -7,7 +7,7 @@ use super::events;
 use super::text::line;
 use crate::jobs::Error;
 use crate::notify::record::NO_ACCOUNT;
-use crate::notify::{Attempt, DeliveryUpdate, RecipientResult, recipient};
+use crate::notify::{Attempt, DeliveryUpdate, RecipientResult};
 use crate::postgres::Db;
 use crate::recipient::address::suppression_digest;
 
@@ -127,7 +127,7 @@ pub(super) async fn record(db: &Db, written: &[DeliveryUpdate]) -> Result<Vec<()
         .bind(column(written, |one| {
             suppression_digest(one.channel, one.recipient.identity())
         }))
-        .bind(column(written, |one| recipient::mask(&one.recipient)))
+        .bind(column(written, |one| one.recipient.masked()))
         .bind(column(written, |one| one.category.as_str()))
         .bind(column(written, |one| Json(attempts(&one.attempts))))
         .bind(column(written, |one| one.attempts.len() as i32))

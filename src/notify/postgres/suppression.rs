@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 
 use super::Deliveries;
 use crate::jobs::{Attribution, Error};
-use crate::notify::{Suppression, recipient};
+use crate::notify::Suppression;
 use crate::providers::{Channel, Recipient};
 use crate::recipient::address::suppression_digest;
 
@@ -92,7 +92,7 @@ impl Deliveries {
                 recipient.channel(),
                 recipient.identity(),
             ))
-            .bind(recipient::mask(recipient))
+            .bind(recipient.masked())
             .bind(&signed.why)
             .bind(signed.line());
         Ok(statement.fetch_one(&self.db).await?)

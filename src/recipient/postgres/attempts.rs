@@ -9,6 +9,7 @@ use sqlx::{PgConnection, Row};
 use super::messages::load;
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::PlannedMessage;
+use super::reservations::reserve;
 use super::rows::{
     GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, stored, unstored,
 };
@@ -174,6 +175,7 @@ pub async fn verify(
     }
     write_slots(&mut transaction, &slots, &times).await?;
     write_waits(&mut transaction, &inputs, &verdicts).await?;
+    move_reservations(&mut transaction, &inputs, &lists, &verdicts).await?;
     transaction.commit().await?;
     Ok(jobs.iter().map(|job| verdicts.remove(job)).collect())
 }
@@ -268,6 +270,29 @@ async fn write_lists(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// Gives messages that wait on the second of their new time, in place of the one that has passed.
+async fn move_reservations(
+    connection: &mut PgConnection,
+    inputs: &[GateInput],
+    lists: &[Vec<CapList>],
+    verdicts: &HashMap<i64, GateVerdict>,
+) -> Result<(), Error> {
+    let (mut rows, mut waiting) = (Vec::new(), Vec::new());
+    for (input, lists) in inputs.iter().zip(lists) {
+        let job_id = input.message.job_id;
+        let plan = verdicts.get(&job_id).map(|verdict| &verdict.plan);
+        if let Some(MessagePlan::Held { reserve_s, .. }) = plan {
+            rows.extend(
+                lists
+                    .iter()
+                    .map(|list| (input.stored(list), *reserve_s, job_id)),
+            );
+            waiting.push(job_id);
+        }
+    }
+    reserve(connection, &rows, &waiting).await
 }
 
 /// Records what the gates found for messages that do not go now, or that were held before.

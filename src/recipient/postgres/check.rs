@@ -18,11 +18,8 @@ use crate::recipient::address::RecipientKey;
 use crate::recipient::check::{CheckedPreference, HeldView, RecipientCheck, caps};
 use crate::recipient::explain::{HoldingGate, forecast};
 use crate::recipient::fields::{GatedArgs, USUAL_CATEGORY};
-use crate::recipient::gates::{CapList, GatePolicy, Origin, plan, quiet_of, zone_of};
+use crate::recipient::gates::{CapList, GatePolicy, plan, quiet_of, zone_of};
 use crate::recipient::rules::RecipientRules;
-
-/// The priority of a message that names none.
-const NORMAL: i32 = 2;
 
 pub(super) const CLOCK: &str = "
 select clock_timestamp() as now, coalesce(flyball.mask_recipient($1, $2), '') as address";
@@ -117,21 +114,11 @@ fn message(asked: &CheckedMessage) -> Result<GatedMessage, Error> {
             message,
         }
     })?;
-    Ok(GatedMessage {
-        job_id: 0,
-        tenant: asked.tenant.clone(),
-        module: String::new(),
-        priority: NORMAL,
-        throttle: String::new(),
-        throttle_key: String::new(),
-        args: Some(args),
-        accepted_at: Timestamp::UNIX_EPOCH,
-        origin: Origin::Sender,
-        has_slots: false,
-        is_cancelled: false,
-        coalesces: false,
-        planned_at: None,
-    })
+    Ok(GatedMessage::without_job(
+        &asked.tenant,
+        args,
+        Timestamp::UNIX_EPOCH,
+    ))
 }
 
 /// Reads the clock of Postgres, and the address as people see it.

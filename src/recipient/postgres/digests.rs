@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use sqlx::types::Json;
 use sqlx::{PgConnection, Row};
 
-use super::messages::GatedMessage;
+use super::messages::{GatedMessage, NORMAL};
 use super::plans::{Capacity, PlanBatch};
 use super::rows::{inputs, sql_time};
 use super::statement::query;
@@ -24,9 +24,6 @@ use crate::recipient::digest::{DigestMessage, DigestType, later};
 use crate::recipient::fields::{GateFields, GatedArgs};
 use crate::recipient::gates::{MessagePlan, Origin};
 use crate::recipient::rules::RecipientRules;
-
-/// The priority of digests: `normal`.
-const PRIORITY: i32 = 2;
 
 /// The time after which a digest whose type is gone is looked at again.
 const UNKNOWN_TYPE: SignedDuration = SignedDuration::from_secs(60);
@@ -255,33 +252,27 @@ async fn plans(
             .find(|(word, _)| *word == digest.channel)?;
         let id = Some(digest.recipient_id.clone()).filter(|id| !id.is_empty());
         let actor = Some(digest.key.clone()).filter(|key| kind.per_actor && !key.is_empty());
+        let args = GatedArgs {
+            channel: *channel,
+            to: digest.address.clone(),
+            category: digest.category.clone(),
+            valid_for_s: None,
+            data: Value::Object(Map::new()),
+            content: Value::Null,
+            fields: GateFields {
+                recipient: id,
+                template_id: Some(kind.template.clone()),
+                actor,
+                ..GateFields::default()
+            },
+        };
         Some(GatedMessage {
             job_id: digest.id,
-            tenant: digest.tenant.clone(),
             module: digest.module.clone(),
-            priority: PRIORITY,
             throttle: digest.throttle.clone(),
             throttle_key: digest.throttle_key.clone(),
-            args: Some(GatedArgs {
-                channel: *channel,
-                to: digest.address.clone(),
-                category: digest.category.clone(),
-                valid_for_s: None,
-                data: Value::Object(Map::new()),
-                content: Value::Null,
-                fields: GateFields {
-                    recipient: id,
-                    template_id: Some(kind.template.clone()),
-                    actor,
-                    ..GateFields::default()
-                },
-            }),
-            accepted_at: now,
             origin: Origin::Digest,
-            has_slots: false,
-            is_cancelled: false,
-            coalesces: false,
-            planned_at: None,
+            ..GatedMessage::without_job(&digest.tenant, args, now)
         })
     };
     let messages: Vec<GatedMessage> = due.iter().filter_map(candidate).collect();
@@ -553,7 +544,7 @@ async fn enqueue(
             )
             .bind(texts(&|one| one.digest.throttle.clone()))
             .bind(texts(&|one| one.digest.throttle_key.clone()))
-            .bind(PRIORITY)
+            .bind(NORMAL)
             .bind(module)
             .fetch_all(&mut *connection)
             .await?;

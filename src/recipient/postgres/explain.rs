@@ -301,9 +301,8 @@ impl<'a> Reading<'a> {
             sent: of_sent.remove(list).unwrap_or_default(),
             reserved: of_reserved.remove(list).unwrap_or_default(),
         });
-        let window = rules.category(candidate.category).dedup_window;
         let mut claimed = match candidate.origin {
-            Origin::Sender if !window.is_zero() => claims(connection, &[input]).await?,
+            Origin::Sender => claims(connection, &[input]).await?,
             _ => HashMap::new(),
         };
         let kinds = match candidate.origin {

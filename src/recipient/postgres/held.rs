@@ -30,21 +30,12 @@ from (select h.type, h.items, h.closes_at from flyball.digest h order by h.close
 group by d.type
 order by messages desc, name";
 
-// The most urgent of them is planned first, as if all came now.
 pub(super) const REPLAN: &str = "
-with moved as (
-    update flyball.scheduled s
-    set turn = s.priority - 4, run_at = least(s.run_at, now())
-    from flyball.message_plan p
-    where p.recipient = any($1::text[]::uuid[]) and p.state = 'held' and s.job_id = p.job_id and s.turn >= 0
-    returning s.job_id
-),
-counted as (
-    select count(*) as messages from moved
+with replanned as materialized (
+    select flyball.replan($1::text[]::uuid[]) as messages
 )
-select c.messages, pg_notify('flyball_plan', ''),
-    flyball.write_audit(null, $2, 'recipient.replan', $3, null, jsonb_build_object('messages', c.messages), $4)
-from counted c";
+select r.messages, flyball.write_audit(null, $2, 'recipient.replan', $3, null, jsonb_build_object('messages', r.messages), $4)
+from replanned r";
 
 /// Held messages by gate, and items by type of digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

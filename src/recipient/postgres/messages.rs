@@ -64,7 +64,29 @@ pub(super) struct GatedMessage {
     pub planned_at: Option<Timestamp>,
 }
 
+/// The priority of a message that names none, and of digests: `normal`.
+pub(super) const NORMAL: i32 = 2;
+
 impl GatedMessage {
+    /// Returns a message that has no job, as if it was accepted at `now`.
+    pub(super) fn without_job(tenant: &str, args: GatedArgs, now: Timestamp) -> Self {
+        Self {
+            job_id: 0,
+            tenant: tenant.to_owned(),
+            module: String::new(),
+            priority: NORMAL,
+            throttle: String::new(),
+            throttle_key: String::new(),
+            args: Some(args),
+            accepted_at: now,
+            origin: Origin::Sender,
+            has_slots: false,
+            is_cancelled: false,
+            coalesces: false,
+            planned_at: None,
+        }
+    }
+
     /// Returns the time after which the sender does not want it to go.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         let valid_for_s = self.args.as_ref()?.valid_for_s?;

@@ -16,6 +16,7 @@ mod plans;
 mod profiles;
 mod prune;
 mod refusal;
+mod reservations;
 mod rows;
 mod statement;
 
@@ -56,7 +57,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: claim", plans::CLAIM),
     ("gates: send", plan_writes::SEND),
     ("gates: hold", plan_writes::HOLD),
-    ("gates: reserve", plan_writes::RESERVE),
+    ("gates: reserve", reservations::RESERVE),
     ("gates: open digests", plan_writes::OPEN_DIGESTS),
     ("gates: items", plan_writes::ADD_ITEMS),
     ("gates: end", plan_writes::END),

@@ -7,9 +7,11 @@ use sqlx::PgConnection;
 use super::attempts::{MARK, give_back_claims};
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{PlanBatch, digest_key, quiet_quarter, reserved_second};
-use super::rows::{DigestKey, GateInput, StoredList, columns, sql_time, stored, stored_key};
+use super::reservations::{NewReservation, reserve};
+use super::rows::{DigestKey, GateInput, sql_time, stored_key};
 use super::statement::query;
 use crate::jobs::Error;
+use crate::providers::Recipient;
 use crate::recipient::address::suppression_digest;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gates::MessagePlan;
@@ -54,14 +56,6 @@ set run_at = h.until, turn = h.turn, lane_id = coalesce(h.admission_lane, s.lane
 from held h
 where s.job_id = h.id";
 
-pub(super) const RESERVE: &str = "
-with forgotten as (
-    delete from flyball.cap_reservation where job_id = any($5)
-)
-insert into flyball.cap_reservation (recipient, list, at_s, job_id)
-select * from unnest($1::text[]::uuid[], $2::int[], $3::int[], $4::bigint[])
-on conflict do nothing";
-
 pub(super) const OPEN_DIGESTS: &str = "
 insert into flyball.digest as d
     (tenant, module, type, recipient, key, recipient_id, category, channel, address, throttle, throttle_key, opened_at, closes_at, items)
@@ -85,7 +79,7 @@ pub(super) const END: &str = "
 with ended as materialized (
     select a.*, j.tenant, j.throttle, j.args, r.attempt
     from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[])
-        as a(job_id, state, reason, rule, address, known)
+        as a(job_id, state, reason, rule, masked, known)
     cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
     cross join lateral (select attempt from flyball.scheduled where job_id = a.job_id limit 1) r
 ),
@@ -105,7 +99,7 @@ released_keys as (
 insert into flyball.delivery as d
     (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
 select e.job_id, coalesce(e.args ->> 'channel', ''), e.throttle, e.tenant, e.state, flyball.keyed_digest(e.known),
-    coalesce(flyball.mask_recipient(e.args ->> 'channel', e.address), ''), coalesce(e.args ->> 'category', ''),
+    e.masked, coalesce(e.args ->> 'category', ''),
     jsonb_build_array(jsonb_build_object('at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
         'account', null, 'outcome', e.reason, 'status', '', 'reason', e.rule, 'ms', 0)),
     1, e.reason, e.rule
@@ -164,36 +158,18 @@ impl PlanBatch<'_> {
     }
 
     async fn reserve(&self, connection: &mut PgConnection) -> Result<(), Error> {
-        let mut rows: Vec<(StoredList, i32, i64)> = Vec::new();
+        let mut rows: Vec<NewReservation> = Vec::new();
         for (at, one) in self.planned.iter().enumerate() {
             let Some(second) = reserved_second(&one.plan, self.now) else {
                 continue;
             };
             let lists = self.lists[at].iter();
-            rows.extend(
-                lists.map(|list| (self.inputs[at].stored(list), stored(second), one.job_id)),
-            );
+            rows.extend(lists.map(|list| (self.inputs[at].stored(list), second, one.job_id)));
         }
-        let had: Vec<i64> = self
-            .inputs
-            .iter()
-            .filter(|input| input.message.planned_at.is_some())
-            .map(|input| input.message.job_id)
-            .collect();
-        if rows.is_empty() && had.is_empty() {
-            return Ok(());
-        }
-        let lists: Vec<StoredList> = rows.iter().map(|row| row.0).collect();
-        let (recipients, ids) = columns(&lists);
-        query(RESERVE)
-            .bind(recipients)
-            .bind(ids)
-            .bind(rows.iter().map(|row| row.1).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.2).collect::<Vec<_>>())
-            .bind(had)
-            .execute(connection)
-            .await?;
-        Ok(())
+        let had = self.inputs.iter().map(|input| &input.message);
+        let had = had.filter(|message| message.planned_at.is_some());
+        let had: Vec<i64> = had.map(|message| message.job_id).collect();
+        reserve(connection, &rows, &had).await
     }
 
     /// Puts items into their digests, which it opens if need be. Returns the digest of each message.
@@ -347,11 +323,9 @@ impl PlanBatch<'_> {
             let to = self.inputs[at].to.as_ref()?;
             Some(suppression_digest(to.channel(), to.identity()))
         };
-        let address = |at: usize| {
-            self.inputs[at]
-                .to
-                .as_ref()
-                .map(|to| to.address().to_owned())
+        let masked = |at: usize| {
+            let to = self.inputs[at].to.as_ref();
+            to.map_or_else(String::new, Recipient::masked)
         };
         query(END)
             .bind(
@@ -368,7 +342,7 @@ impl PlanBatch<'_> {
             )
             .bind(ended.iter().map(|one| one.1).collect::<Vec<_>>())
             .bind(ended.iter().map(|one| one.2.as_str()).collect::<Vec<_>>())
-            .bind(ended.iter().map(|one| address(one.0)).collect::<Vec<_>>())
+            .bind(ended.iter().map(|one| masked(one.0)).collect::<Vec<_>>())
             .bind(ended.iter().map(|one| known(one.0)).collect::<Vec<_>>())
             .execute(&mut *connection)
             .await?;

@@ -20,7 +20,8 @@ use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
-    CapList, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, collectors, plan,
+    CapList, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, collectors, ends_before_dedup,
+    is_deduped, plan,
 };
 use crate::recipient::quiet::COALESCED_MIN;
 use crate::recipient::release::BUCKET_S;
@@ -49,7 +50,7 @@ pub struct PlannedMessage {
     pub duplicate_of: Option<i64>,
 }
 
-/// The capacity of a throttle, in messages a second; 0 if it is unknown.
+/// The capacity of a throttle, in messages a second.
 pub type Capacity<'a> = &'a (dyn Fn(&str) -> f64 + Send + Sync);
 
 /// Plans messages that are due, at most `most`, and returns their plans.
@@ -157,19 +158,12 @@ impl<'a> PlanBatch<'a> {
     async fn claim(&mut self, connection: &mut PgConnection) -> Result<(), Error> {
         let passes = |input: &&GateInput| {
             let candidate = input.candidate();
-            let category = self.rules.category(candidate.category);
-            if candidate.origin != Origin::Sender || category.dedup_window.is_zero() {
-                return false;
-            }
             let rows = GateRows {
                 is_suppressed: input.is_suppressed,
                 ..GateRows::default()
             };
-            match plan(&candidate, self.policy(input), &rows, self.now) {
-                MessagePlan::Ended { gate, .. } => gate > MessageGate::Dedup,
-                MessagePlan::Refused { .. } => false,
-                _ => true,
-            }
+            let ends = || ends_before_dedup(&candidate, self.policy(input), &rows, self.now);
+            is_deduped(&candidate, self.rules) && ends().is_none()
         };
         let wanting: Vec<&GateInput> = self.inputs.iter().filter(passes).collect();
         if wanting.is_empty() {

@@ -3,13 +3,14 @@
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 
+use super::explain::Reading;
 use super::messages::GatedMessage;
-use super::rows::{StoredList, StoredTimes, cap_times, inputs, reserved, sent};
+use super::rows::inputs;
 use super::statement::query;
 use crate::jobs::{Error, NewJob};
 use crate::postgres::Db;
 use crate::recipient::fields::GatedArgs;
-use crate::recipient::gates::{GatePolicy, GateRows, MessagePlan, Origin, cap_lists, plan};
+use crate::recipient::gates::{GatePolicy, MessagePlan, plan};
 use crate::recipient::rules::{OverCap, RecipientRules};
 
 pub(super) const NOW: &str = "select clock_timestamp() as now";
@@ -34,47 +35,21 @@ pub async fn refusal(
     let now: SqlTimestamp = sqlx::Row::try_get(&row, "now")?;
     let now = now.to_jiff();
     let message = GatedMessage {
-        job_id: 0,
-        tenant: tenant.to_owned(),
-        module: String::new(),
         priority: job.priority,
-        throttle: job.throttle.clone(),
-        throttle_key: job.key.clone(),
-        args: Some(args),
-        accepted_at: now,
-        origin: Origin::Sender,
-        has_slots: false,
-        is_cancelled: false,
-        coalesces: false,
-        planned_at: None,
+        ..GatedMessage::without_job(tenant, args, now)
     };
     let Some(input) = inputs(&mut transaction, vec![message]).await?.pop() else {
         return Ok(None);
     };
     let candidate = input.candidate();
-    let lists = cap_lists(&candidate, rules);
-    let keys: Vec<StoredList> = lists.iter().map(|list| input.stored(list)).collect();
-    let mut of_sent = sent(&mut transaction, &keys, false).await?;
-    let mut of_reserved = reserved(&mut transaction, &keys, &[]).await?;
-    let times = keys.iter().map(|key| {
-        let times = StoredTimes {
-            sent: of_sent.remove(key).unwrap_or_default(),
-            reserved: of_reserved.remove(key).unwrap_or_default(),
-        };
-        (*key, times)
-    });
-    let times = times.collect();
-    let rows = GateRows {
-        is_suppressed: input.is_suppressed,
-        times: &cap_times(&keys, &times),
-        ..GateRows::default()
-    };
     let policy = GatePolicy {
         profile: &input.profile,
         defaults: &input.defaults,
         rules,
     };
-    match plan(&candidate, policy, &rows, now) {
+    let reading = Reading::of(&mut transaction, &input, &candidate, rules).await?;
+    transaction.commit().await?;
+    match reading.look((0, 0.0), |rows| plan(&candidate, policy, rows, now)) {
         MessagePlan::Refused { rule, reset_at } => Ok(Some((rule, reset_at))),
         _ => Ok(None),
     }

@@ -56,7 +56,7 @@ async fn the_answer_tells_what_the_gates_found() {
     assert!(collected["planned_at"].is_string());
 }
 
-/// What does not go uses no slot of the tenant's limits.
+/// A slot of the tenant's limits is used by messages that go, and by no others.
 #[tokio::test]
 async fn a_message_that_is_held_uses_no_slot_until_it_goes() {
     let served = admission_server(TenantLimits::default()).await;

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::NewJob;
-use flyball::notify::{
-    BeginRequest, Deliveries, DeliveryState, DeliveryUpdate, RecipientResult, recipient,
-};
+use flyball::notify::{BeginRequest, Deliveries, DeliveryState, DeliveryUpdate, RecipientResult};
 use flyball::providers::{Channel, EventKind, Recipient};
 use flyball::recipient::address::suppression_digest;
 use futures_util::future::join_all;
@@ -92,7 +90,7 @@ async fn what_sql_can_read_is_the_same_recipient_there_and_the_rest_it_refuses()
                 Some(keyed(&database, suppression_digest(channel, &normal)).await),
                 "{word} {to:?}"
             );
-            assert_eq!(masked, recipient::mask(&recipient), "{word} {to:?}");
+            assert_eq!(masked, recipient.masked(), "{word} {to:?}");
         }
     }
     assert!(read >= 30, "SQL reads the usual forms; it read {read}");
