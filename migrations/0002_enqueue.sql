@@ -154,11 +154,14 @@ begin
     return case when owner_tenant <> '' then 'tenant:' || owner_tenant when flyball.is_operator() then '' else 'role:' || flyball.caller() end;
 end $$;
 
--- The tenant that owns a throttle, by its name: `notify:<tenant>` or `tenant:<tenant>/<name>`; null
+-- The tenant that owns a throttle, by its name: `notify:<tenant>`, `ws:<tenant>`,
+-- `ws-connections:<tenant>` or `tenant:<tenant>/<name>`; null
 -- for a shared one. The same as `throttle::tenant::tenant_of`.
 create function flyball.throttle_tenant(throttle text) returns text
 language sql immutable parallel safe
 return case when starts_with(throttle, 'notify:') then nullif(substr(throttle, 8), '')
+    when starts_with(throttle, 'ws:') then nullif(substr(throttle, 4), '')
+    when starts_with(throttle, 'ws-connections:') then nullif(substr(throttle, 16), '')
     else substring(throttle from '^tenant:([^/]+)/') end;
 
 -- The tenant of jobs whose unique keys belong to this owner, so the two cannot disagree.
@@ -241,7 +244,8 @@ return case jsonb_typeof(span) when 'null' then null when 'number' then span::fl
 -- Whether a throttle belongs to the admission of messages, so that no job goes into it.
 create function flyball.is_of_admission(throttle text) returns boolean
 language sql immutable parallel safe
-return starts_with(throttle, 'notify:') or starts_with(throttle, 'notify-critical:');
+return starts_with(throttle, 'notify:') or starts_with(throttle, 'notify-critical:') or starts_with(throttle, 'ws:')
+    or starts_with(throttle, 'ws-connections:');
 
 -- Returns what is wrong with a job and its error code, or nothing. The same rules for SQL, HTTP and
 -- CLI.

@@ -7,6 +7,8 @@ mod clock;
 #[cfg(feature = "api")]
 mod decisions;
 mod descriptors;
+#[cfg(feature = "api")]
+mod gateway;
 #[cfg(feature = "governor")]
 mod govern;
 mod knob_backup;

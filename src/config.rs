@@ -33,8 +33,9 @@ pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use reindex::{ReindexSettings, SINK_KEYS, SOURCE_KEYS, SinkSettings, SourceSettings};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 pub use settings::{
-    ADMIN, API_TOKEN_KEYS, ApiToken, DEFAULT_SCOPES, DatabasePooler, ImplicitIdempotency, KEYS,
-    KIND_KEYS, KindSettings, LogFormat, SCOPES, Settings,
+    ADMIN, API_TOKEN_KEYS, ApiToken, CHANNEL_HISTORY_MAX, CHANNEL_HISTORY_S, CHANNEL_KEYS,
+    ChannelSettings, DEFAULT_SCOPES, DatabasePooler, ImplicitIdempotency, KEYS, KIND_KEYS,
+    KindSettings, LogFormat, SCOPES, Settings,
 };
 
 /// The reference of all settings: every key with its default, its unit, its range and its
@@ -233,6 +234,8 @@ impl Settings {
             per_tenant: self.tenant_messages_per_minute,
             per_module: self.module_messages_per_minute,
             critical_per_minute: self.critical_messages_per_minute,
+            channels_per_second: self.ws_messages_per_second,
+            connections: self.ws_connections_per_tenant,
         }
     }
 

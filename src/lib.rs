@@ -50,6 +50,9 @@ pub mod calibrate;
 pub mod cli;
 #[doc(hidden)]
 pub mod control;
+#[cfg(feature = "api")]
+#[doc(hidden)]
+pub mod gateway;
 #[cfg(feature = "governor")]
 #[doc(hidden)]
 pub mod governor;

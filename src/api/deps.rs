@@ -7,6 +7,7 @@ use axum::extract::FromRef;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
+use super::gateway::state::GatewayState;
 use super::http::auth::{AuthToken, Authenticator};
 use super::http::gate::Gate;
 use super::http::jwt::authenticate::JwtAuth;
@@ -21,6 +22,7 @@ use super::stream::live::Live;
 use super::throttles::state::{CheckKnobs, ThrottlesState};
 use super::throttles::wait_queue::WaitQueues;
 use crate::admission::{Admission, Batches};
+use crate::gateway::service::Gateway;
 use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
@@ -62,6 +64,8 @@ pub struct Deps {
     pub deliveries: Deliveries,
     /// The gates of recipients.
     pub gates: Gates,
+    /// The gateway of channels.
+    pub gateway: Gateway,
     /// The tools for reading events of providers.
     pub tools: DriverClients,
     /// The base URL by which clients outside reach us; empty if it is not set.
@@ -89,6 +93,7 @@ struct ApiParts {
     throttles: Arc<ThrottlesState>,
     webhooks: Arc<WebhookState>,
     admission: Arc<AdmissionState>,
+    gateway: Arc<GatewayState>,
     auth: Arc<Authenticator>,
     gate: Arc<Gate>,
     queue: Queue,
@@ -113,7 +118,24 @@ impl ApiState {
             tokens: TokenMetrics::new(deps.key_metrics),
             ..HttpMetrics::default()
         };
+        let auth = Arc::new(Authenticator::new(
+            deps.tokens,
+            deps.jwt,
+            deps.public_url.clone(),
+            deps.queue.pool.clone(),
+        ));
+        let gate = Arc::new(Gate::new(
+            deps.throttles.clone(),
+            deps.api_limits,
+            metrics.tokens.clone(),
+        ));
         Self(Arc::new(ApiParts {
+            gateway: Arc::new(GatewayState::new(
+                deps.gateway,
+                auth.clone(),
+                gate.clone(),
+                deps.public_url.clone(),
+            )),
             jobs: Arc::new(JobsState {
                 queue: deps.queue.clone(),
                 kinds: deps.kinds,
@@ -152,17 +174,8 @@ impl ApiState {
                 deliveries: deps.deliveries.clone(),
                 gates: deps.gates.clone(),
             }),
-            auth: Arc::new(Authenticator::new(
-                deps.tokens,
-                deps.jwt,
-                deps.public_url,
-                deps.queue.pool.clone(),
-            )),
-            gate: Arc::new(Gate::new(
-                deps.throttles.clone(),
-                deps.api_limits,
-                metrics.tokens.clone(),
-            )),
+            auth,
+            gate,
             recipients: RecipientProfiles::new(deps.queue.pool.clone()),
             queue: deps.queue,
             store: deps.throttles,
@@ -195,6 +208,7 @@ parts! {
     Arc<ThrottlesState> = throttles,
     Arc<WebhookState> = webhooks,
     Arc<AdmissionState> = admission,
+    Arc<GatewayState> = gateway,
     Arc<Authenticator> = auth,
     Arc<Gate> = gate,
     Queue = queue,

@@ -19,6 +19,7 @@ pub mod dashboard;
 pub mod decisions;
 pub mod deps;
 pub mod gates;
+pub mod gateway;
 pub mod health;
 pub mod http;
 pub mod jobs;

@@ -10,6 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::deps::{ApiState, Deps};
+use super::gateway::{connect, events as channel_events, publish, tickets};
 use super::http::problem::{self, Code, Problem};
 use super::http::{budget, fields, gate, guard, login, metrics as request_metrics};
 use super::jobs::{enqueue, many, moves, pause, show};
@@ -92,6 +93,10 @@ pub fn api() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(recipients::show_defaults, recipients::set_defaults))
         .routes(routes!(events::receive_events))
+        .routes(routes!(connect::open_connection))
+        .routes(routes!(tickets::create_ticket))
+        .routes(routes!(publish::publish_message))
+        .routes(routes!(channel_events::stream_channel))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::modules))
         .routes(routes!(decisions::list))

@@ -70,6 +70,12 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
                 crate::recipient::rules::RecipientRules::parse("recipients.toml", "").unwrap(),
             ),
         ),
+        gateway: crate::gateway::service::Gateway::new(
+            queue.clone(),
+            map_store.clone(),
+            crate::gateway::limits::GatewayLimits::default(),
+            crate::api::DEFAULT_TENANT,
+        ),
         queue,
         pools: Arc::new(crate::api::notifications::events::example_pools()),
         tools: crate::providers::DriverClients {

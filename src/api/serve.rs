@@ -174,7 +174,8 @@ async fn attend(
         let (app, seat) = (app.clone(), seat.clone());
         async move { Ok::<_, Infallible>(answer(app, request.map(Body::new), address, &seat).await) }
     });
-    let mut served = pin!(http.serve_connection(TokioIo::new(StallGuard::new(stream)), answering));
+    let served = http.serve_connection(TokioIo::new(StallGuard::new(stream)), answering);
+    let mut served = pin!(served.with_upgrades());
     let mut is_stopping = false;
     loop {
         tokio::select! {

@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::api_tokens;
 #[cfg(feature = "api")]
 use super::decisions::JournalReader;
+#[cfg(feature = "api")]
+use super::gateway;
 #[cfg(feature = "governor")]
 use super::govern;
 #[cfg(feature = "governor")]
@@ -33,6 +35,8 @@ use crate::admission::{BATCH, Batches, ExpandBatch};
 use crate::api;
 use crate::config::{KindSettings, Settings};
 use crate::cron::{self, Schedules};
+#[cfg(feature = "api")]
+use crate::gateway::service::Gateway;
 use crate::jobs::postgres::{Retention, Schema};
 use crate::jobs::{Kinds, Queue, Tuning};
 #[cfg(feature = "notifications")]
@@ -104,6 +108,8 @@ pub struct App {
     leased: Arc<LeasedStore>,
     /// The address on which the API listens; `None` without that role.
     pub address: Option<SocketAddr>,
+    #[cfg(feature = "api")]
+    gateway: Gateway,
     worker: Option<Worker>,
     cancel: CancellationToken,
     vital: TaskSupervisor,
@@ -218,6 +224,15 @@ impl App {
             open.means.gates.clone(),
             open.tools.clone(),
         );
+        #[cfg(feature = "api")]
+        let gateway = Gateway::new(
+            queue.clone(),
+            throttles.clone(),
+            gateway::limits(settings, descriptors::raise_limit()),
+            api::DEFAULT_TENANT,
+        );
+        #[cfg(feature = "api")]
+        gateway.metrics.register(&mut registry);
         let cancel = CancellationToken::new();
         let vital = TaskSupervisor::default();
         #[cfg(feature = "notifications")]
@@ -271,6 +286,11 @@ impl App {
             &vital,
             &cancel,
         ));
+        #[cfg(feature = "api")]
+        if roles.api || roles.runner {
+            let keep = gateway.clone().run(cancel.child_token());
+            tasks.push(vital.spawn("gateway", cancel.child_token(), keep));
+        }
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
@@ -327,6 +347,7 @@ impl App {
                 pools,
                 deliveries,
                 gates,
+                gateway: gateway.clone(),
                 tools,
                 public_url: settings.public_url.clone(),
                 decisions,
@@ -358,6 +379,8 @@ impl App {
             queue,
             throttles,
             leased,
+            #[cfg(feature = "api")]
+            gateway,
             address,
             worker,
             cancel,
@@ -382,9 +405,15 @@ impl App {
 
     /// Stops in order: the worker drains while the API still answers, then everything else ends.
     pub async fn stop(self) {
-        if let Some(worker) = self.worker {
-            worker.stop().await;
-        }
+        let drained = async {
+            if let Some(worker) = self.worker {
+                worker.stop().await;
+            }
+        };
+        #[cfg(feature = "api")]
+        tokio::join!(drained, self.gateway.send_away());
+        #[cfg(not(feature = "api"))]
+        drained.await;
         self.cancel.cancel();
         for task in self.tasks {
             // A task that hangs must not keep the process alive; the runtime drops it.

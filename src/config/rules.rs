@@ -84,6 +84,13 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
         "prometheus_url",
         "must be a URL that begins with http:// or https://",
     );
+    for origin in &settings.ws_origins {
+        require(
+            is_http(origin) && origin.matches('/').count() == 2,
+            "ws_origins",
+            "must be origins such as https://app.example.com, without a path",
+        );
+    }
     tokens(settings, &mut issues);
     if let Some(jwt) = &settings.jwt {
         jwt.check(&mut issues);
@@ -132,6 +139,20 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
             f64::from(settings.critical_messages_per_minute),
         ),
         ("tenant_queue_max", f64::from(settings.tenant_queue_max)),
+        (
+            "ws_messages_per_second",
+            f64::from(settings.ws_messages_per_second),
+        ),
+        (
+            "ws_connections_per_tenant",
+            f64::from(settings.ws_connections_per_tenant),
+        ),
+        ("ws_connections", settings.ws_connections as f64),
+        (
+            "ws_handshakes_per_s",
+            f64::from(settings.ws_handshakes_per_s),
+        ),
+        ("ws_drain_s", settings.ws_drain_s),
         ("worker_ttl_s", settings.worker_ttl_s),
         ("grace_s", settings.grace_s),
         ("retention_days", f64::from(settings.retention_days)),

@@ -26,6 +26,15 @@ pub const KEYS: &[(&str, &str)] = &[
         "FLYBALL_CRITICAL_MESSAGES_PER_MINUTE",
     ),
     ("tenant_queue_max", "NOTIFY_RABBITMQ_MAX_QUEUE_LENGTH"),
+    ("ws_messages_per_second", "NOTIFY_WS_RATE_PER_TENANT"),
+    (
+        "ws_connections_per_tenant",
+        "NOTIFY_WS_MAX_CONNECTIONS_PER_TENANT",
+    ),
+    ("ws_connections", "FLYBALL_WS_CONNECTIONS"),
+    ("ws_handshakes_per_s", "FLYBALL_WS_HANDSHAKES_PER_S"),
+    ("ws_drain_s", "FLYBALL_WS_DRAIN_S"),
+    ("ws_origins", "FLYBALL_WS_ORIGINS"),
     ("implicit_idempotency", "FLYBALL_IMPLICIT_IDEMPOTENCY"),
     ("problem_types", "FLYBALL_PROBLEM_TYPES"),
     ("prometheus_url", "PROMETHEUS_URL"),
@@ -70,6 +79,12 @@ pub struct Settings {
     pub module_messages_per_minute: u32,
     pub critical_messages_per_minute: u32,
     pub tenant_queue_max: u32,
+    pub ws_messages_per_second: u32,
+    pub ws_connections_per_tenant: u32,
+    pub ws_connections: usize,
+    pub ws_handshakes_per_s: u32,
+    pub ws_drain_s: f64,
+    pub ws_origins: Vec<String>,
     pub implicit_idempotency: ImplicitIdempotency,
     pub problem_types: String,
     pub prometheus_url: String,
@@ -105,6 +120,8 @@ pub struct Settings {
     pub postgres: BTreeMap<String, DatabaseServer>,
     #[serde(default)]
     pub reindex: ReindexSettings,
+    #[serde(default)]
+    pub channels: BTreeMap<String, ChannelSettings>,
     #[serde(default)]
     pub pools: BTreeMap<String, toml::Table>,
     /// The places of all keys, for messages.
@@ -152,6 +169,26 @@ pub struct KindSettings {
     pub public: Option<bool>,
 }
 
+/// The history of the channels of a pattern, as `[channels."<pattern>"]` of the settings file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelSettings {
+    /// The time for which messages are kept, in seconds; [`CHANNEL_HISTORY_S`] if absent.
+    pub history_s: Option<i32>,
+    /// The number of messages that are kept; [`CHANNEL_HISTORY_MAX`] if absent. With 0 there is no
+    /// history, and messages have no offsets.
+    pub history_max: Option<i32>,
+}
+
+/// Keys of `[channels."<pattern>"]`.
+pub const CHANNEL_KEYS: [&str; 2] = ["history_s", "history_max"];
+
+/// The time for which a channel keeps messages, in seconds.
+pub const CHANNEL_HISTORY_S: i32 = 300;
+
+/// The number of messages that a channel keeps.
+pub const CHANNEL_HISTORY_MAX: i32 = 1000;
+
 /// One more token of the API, as `[api_tokens.<name>]` of the settings file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -186,12 +223,14 @@ pub const API_TOKEN_KEYS: [&str; 7] = [
 ];
 
 /// The scopes of tokens.
-pub const SCOPES: [&str; 10] = [
+pub const SCOPES: [&str; 12] = [
     "jobs:enqueue",
     "jobs:read",
     "notify:send",
     "notify:critical",
     "notify:read",
+    "channels:subscribe",
+    "channels:publish",
     "throttles:acquire",
     "metrics:read",
     "ops:read",

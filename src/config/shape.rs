@@ -5,12 +5,12 @@ use serde_json::Value;
 use super::jwt::{self, JWT_KEYS};
 use super::reindex::{SINK_KEYS, SOURCE_KEYS};
 use super::servers::{POSTGRES_KEYS, PROMETHEUS_KEYS};
-use super::settings::{API_TOKEN_KEYS, KEYS, KIND_KEYS};
+use super::settings::{API_TOKEN_KEYS, CHANNEL_KEYS, KEYS, KIND_KEYS};
 use crate::input::wording::any_of;
 use crate::input::{Reader, pointer};
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "kinds",
     "api_tokens",
     "jwt",
@@ -18,6 +18,7 @@ const TABLES: [&str; 8] = [
     "prometheus",
     "postgres",
     "reindex",
+    "channels",
     "pools",
 ];
 
@@ -113,6 +114,10 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         | "module_messages_per_minute"
         | "critical_messages_per_minute" => SettingType::Whole(1, 1_000_000),
         "tenant_queue_max" => SettingType::Whole(1, 10_000_000),
+        "ws_messages_per_second" | "ws_connections_per_tenant" => SettingType::Whole(1, 1_000_000),
+        "ws_connections" => SettingType::Whole(0, 1_000_000),
+        "ws_handshakes_per_s" => SettingType::Whole(1, 100_000),
+        "ws_drain_s" => SettingType::Number(0.0, 3600.0),
         "implicit_idempotency" => SettingType::Word(&["queued", "off"]),
         "http_connections" => SettingType::Whole(16, 100_000),
         "concurrency" => SettingType::Whole(1, 10_000),
@@ -121,7 +126,7 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "retention_days" => SettingType::Whole(1, 3650),
         "dead_retention_days" | "dead_message_days" => SettingType::Whole(0, 3650),
         "allow_private_urls" | "allow_reindex_queries" => SettingType::Flag,
-        "allow_urls" | "key_metrics" => SettingType::Texts,
+        "allow_urls" | "key_metrics" | "ws_origins" => SettingType::Texts,
         "log_format" => SettingType::Word(&["text", "json"]),
         _ => SettingType::Text,
     }
@@ -166,6 +171,10 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
             _ => SettingType::Text,
         },
     );
+    each(fields, "channels", &CHANNEL_KEYS, &[], |key| match key {
+        "history_s" => SettingType::Whole(1, 31 * 86_400),
+        _ => SettingType::Whole(0, 100_000),
+    });
     each(fields, "postgres", &POSTGRES_KEYS, &[], |_| {
         SettingType::Text
     });

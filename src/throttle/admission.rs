@@ -1,8 +1,9 @@
-//! The throttles that admit the messages of tenants: their names and patterns.
+//! The throttles that admit the messages and the connections of tenants: their names and patterns.
 //!
 //! Each tenant has a throttle `notify:<tenant>`, whose keys are the tenant's modules, and a
 //! throttle `notify-critical:<tenant>`, which limits messages that do not wait for the first. Both
-//! are made on first use from the patterns `notify:*` and `notify-critical:*`.
+//! are made on first use from the patterns `notify:*` and `notify-critical:*`; likewise `ws:<tenant>`
+//! for the messages of its channels, and `ws-connections:<tenant>` for its open connections.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,12 @@ const ADMISSION: &str = "notify:";
 
 /// The prefix of the names of throttles that limit critical messages.
 const CRITICAL: &str = "notify-critical:";
+
+/// The prefix of the names of throttles that limit the messages of a tenant's channels.
+const CHANNELS: &str = "ws:";
+
+/// The prefix of the names of throttles that limit the connections of a tenant.
+const CONNECTIONS: &str = "ws-connections:";
 
 /// The source of the patterns' knobs.
 pub const SETTINGS: &str = "settings";
@@ -29,6 +36,16 @@ pub fn critical_throttle_of(tenant: &str) -> Option<Name> {
     named(CRITICAL, tenant)
 }
 
+/// Returns the throttle that limits the messages of a tenant's channels.
+pub fn channels_throttle_of(tenant: &str) -> Option<Name> {
+    named(CHANNELS, tenant)
+}
+
+/// Returns the throttle that limits the connections of a tenant.
+pub fn connections_throttle_of(tenant: &str) -> Option<Name> {
+    named(CONNECTIONS, tenant)
+}
+
 fn named(beginning: &str, tenant: &str) -> Option<Name> {
     Name::new(format!("{beginning}{tenant}"))
         .ok()
@@ -37,7 +54,10 @@ fn named(beginning: &str, tenant: &str) -> Option<Name> {
 
 /// Returns the names of what a throttle grants and of what its keys are, for sentences.
 pub fn units_of(throttle: &str) -> (&'static str, &'static str) {
-    match is_admission(throttle) || throttle.starts_with(CRITICAL) {
+    if throttle.starts_with(CONNECTIONS) {
+        return ("connections", "key");
+    }
+    match is_of_admission(throttle) {
         true => ("messages", "module"),
         false => ("tokens", "key"),
     }
@@ -51,7 +71,8 @@ pub fn is_admission(throttle: &str) -> bool {
 /// Returns true for a throttle of this module. No job is enqueued into it, and its number is not
 /// limited: there are as many as tenants, which an operator registers.
 pub fn is_of_admission(throttle: &str) -> bool {
-    is_admission(throttle) || throttle.starts_with(CRITICAL)
+    let beginnings = [ADMISSION, CRITICAL, CHANNELS, CONNECTIONS];
+    beginnings.iter().any(|one| throttle.starts_with(one))
 }
 
 /// The tenant of a throttle that admits messages.
@@ -68,6 +89,10 @@ pub struct TenantLimits {
     pub per_module: u32,
     /// Critical messages of a tenant within any minute.
     pub critical_per_minute: u32,
+    /// Messages of a tenant's channels within any second.
+    pub channels_per_second: u32,
+    /// Open connections of a tenant.
+    pub connections: u32,
 }
 
 impl Default for TenantLimits {
@@ -76,6 +101,8 @@ impl Default for TenantLimits {
             per_tenant: 100,
             per_module: 50,
             critical_per_minute: 1000,
+            channels_per_second: 200,
+            connections: 1000,
         }
     }
 }
@@ -83,24 +110,30 @@ impl Default for TenantLimits {
 impl TenantLimits {
     /// Returns the patterns of the throttles, each with its knobs.
     pub fn patterns(&self) -> Vec<(Name, KnobTexts)> {
-        let per_minute = |messages: u32| format!("{messages}/60");
-        let pattern = |beginning: &str, windows: &[(&str, u32)]| {
+        let pattern = |beginning: &str, texts: &[(&str, String)]| {
             let mut knobs: KnobTexts = BTreeMap::from([("rps".to_owned(), "-1".to_owned())]);
-            for (knob, messages) in windows {
-                knobs.insert((*knob).to_owned(), per_minute(*messages));
+            for (knob, text) in texts {
+                knobs.insert((*knob).to_owned(), text.clone());
             }
             let name = Name::or_pattern(format!("{beginning}*")).ok()?;
             Some((name, knobs))
         };
         let admission = [
-            ("windows", self.per_tenant),
-            ("key_windows", self.per_module),
+            ("windows", format!("{}/60", self.per_tenant)),
+            ("key_windows", format!("{}/60", self.per_module)),
         ];
-        let critical = [("windows", self.critical_per_minute)];
-        [(ADMISSION, &admission[..]), (CRITICAL, &critical[..])]
-            .into_iter()
-            .filter_map(|(beginning, windows)| pattern(beginning, windows))
-            .collect()
+        let critical = [("windows", format!("{}/60", self.critical_per_minute))];
+        let channels = [("windows", format!("{}/1", self.channels_per_second))];
+        let connections = [("concurrency", self.connections.to_string())];
+        [
+            (ADMISSION, &admission[..]),
+            (CRITICAL, &critical[..]),
+            (CHANNELS, &channels[..]),
+            (CONNECTIONS, &connections[..]),
+        ]
+        .into_iter()
+        .filter_map(|(beginning, texts)| pattern(beginning, texts))
+        .collect()
     }
 }
 
@@ -137,7 +170,9 @@ mod tests {
             told,
             [
                 r#"notify:* {"key_windows": "50/60", "rps": "-1", "windows": "100/60"}"#,
-                r#"notify-critical:* {"rps": "-1", "windows": "1000/60"}"#
+                r#"notify-critical:* {"rps": "-1", "windows": "1000/60"}"#,
+                r#"ws:* {"rps": "-1", "windows": "200/1"}"#,
+                r#"ws-connections:* {"concurrency": "1000", "rps": "-1"}"#,
             ]
         );
         let (admission, _) = &patterns[0];

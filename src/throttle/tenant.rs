@@ -1,16 +1,18 @@
 //! Throttles that belong to tenants. The name of a throttle contains its owner, so every process,
 //! Postgres, and a stream that has only names agree about it.
 
-/// The beginning of the throttle of a tenant's messages, before the tenant.
-const MESSAGES: &str = "notify:";
+/// The beginnings of the throttles of a tenant's messages, of the messages of its channels and of
+/// its connections, before the tenant.
+const MESSAGES: [&str; 3] = ["notify:", "ws:", "ws-connections:"];
 
 /// The beginning of a tenant's other throttles, before the tenant and a slash.
 const OTHERS: &str = "tenant:";
 
-/// Returns the tenant that owns a throttle, `notify:<tenant>` or `tenant:<tenant>/<name>`; `None`
-/// for a shared one. `flyball.throttle_tenant` is the same in SQL.
+/// Returns the tenant that owns a throttle: `notify:<tenant>`, `ws:<tenant>`,
+/// `ws-connections:<tenant>` or `tenant:<tenant>/<name>`; `None` for a shared one. `flyball.throttle_tenant` is the same in SQL.
 pub fn tenant_of(throttle: &str) -> Option<&str> {
-    let tenant = match throttle.strip_prefix(MESSAGES) {
+    let rest = |beginning: &&str| throttle.strip_prefix(*beginning);
+    let tenant = match MESSAGES.iter().find_map(rest) {
         Some(tenant) => tenant,
         None => throttle.strip_prefix(OTHERS)?.split_once('/')?.0,
     };
@@ -32,6 +34,9 @@ mod tests {
         for (throttle, tenant) in [
             ("notify:acme", Some("acme")),
             ("notify:a/b:c", Some("a/b:c")),
+            ("ws:acme", Some("acme")),
+            ("ws-connections:acme", Some("acme")),
+            ("ws:", None),
             ("tenant:acme/mail", Some("acme")),
             ("tenant:acme/", Some("acme")),
             ("tenant:a:b/mail", Some("a:b")),

@@ -12,6 +12,7 @@ mod dependencies;
 mod docs;
 mod fakes;
 mod features;
+mod gateway;
 mod governor;
 mod jobs;
 mod library;

@@ -79,7 +79,7 @@ pub async fn check(
 
 /// Returns the tenant whose recipient a request is about: that of the caller, or the one that
 /// operators name.
-pub(super) fn tenant_of(caller: &Caller, named: Option<&str>) -> Result<String, Problem> {
+pub fn tenant_of(caller: &Caller, named: Option<&str>) -> Result<String, Problem> {
     let tenant = only(caller, named).map_err(|_| {
         let detail = format!(
             "token {} is bound to another tenant; leave tenant out",

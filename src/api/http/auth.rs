@@ -82,6 +82,7 @@ impl AuthToken {
             owner: self.owner.clone(),
             leave: self.leave.clone(),
             key: self.key.clone(),
+            expires_at: None,
         }
     }
 }
@@ -140,6 +141,7 @@ impl Authenticator {
                 owner: "".into(),
                 leave: Arc::new(Permissions::admin()),
                 key: "local".into(),
+                expires_at: None,
             });
         }
         let offered = bearer(headers);
@@ -161,6 +163,18 @@ impl Authenticator {
             }
         }
         Err(None)
+    }
+
+    /// Identifies the bearer of a token that was not sent in a header.
+    ///
+    /// # Errors
+    ///
+    /// Fails as [`Self::caller`] does.
+    pub async fn bearer(&self, token: &str, now: Timestamp) -> Result<Caller, Option<JwtError>> {
+        let mut headers = HeaderMap::new();
+        let value = format!("Bearer {token}").parse().map_err(|_| None)?;
+        headers.insert("authorization", value);
+        self.caller(&headers, now).await
     }
 
     /// Ends a session of this server before its expiry.

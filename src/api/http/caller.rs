@@ -28,6 +28,8 @@ pub struct Caller {
     pub leave: Arc<Permissions>,
     /// A digest of the token, or of the bearer of a JSON Web Token; `local` where no token is set.
     pub key: Arc<str>,
+    /// The time at which the credential expires, in unix seconds; `None` if it does not.
+    pub expires_at: Option<i64>,
 }
 
 /// The proof of a caller's identity.

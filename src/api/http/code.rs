@@ -95,6 +95,8 @@ codes! {
     IdempotencyKeyReused = ("idempotency_key_reused", 422, "The idempotency key was used for another request"),
     /// The throttles of the API admit no more requests of this client now.
     TooManyRequests = ("too_many_requests", 429, "Too many requests"),
+    /// The tenant has as many connections as it may have.
+    TooManyConnections = ("TOO_MANY_CONNECTIONS", 429, "The tenant has too many connections"),
     /// The message was accepted, and waits because its tenant or module is at its limit.
     RateLimitExceeded = ("RATE_LIMIT_EXCEEDED", 429, "The message waits for the limits of its tenant"),
     /// A bug in Flyball.

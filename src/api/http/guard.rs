@@ -93,7 +93,7 @@ pub async fn guard(
 }
 
 /// Refuses a client that sent no valid token.
-async fn refuse(
+pub async fn refuse(
     gate: &Gate,
     address: Option<IpAddr>,
     wants_page: bool,
@@ -123,9 +123,16 @@ async fn refuse(
     Problem::new(Code::Unauthorized, detail).into_response()
 }
 
-/// Returns true for the paths that a browser needs to show the login page.
+/// Returns true for the paths that a browser needs to show the login page, and for those that take
+/// tickets: their routes refuse a client without one.
 fn is_open(path: &str) -> bool {
-    path == "/login" || dashboard::is_part_of_login(path)
+    path == "/login" || dashboard::is_part_of_login(path) || takes_tickets(path)
+}
+
+/// Returns true for the routes that a browser opens with a ticket instead of a token.
+pub fn takes_tickets(path: &str) -> bool {
+    let channel = path.strip_prefix("/api/v1/channels/");
+    path == "/api/v1/ws" || channel.is_some_and(|rest| rest.ends_with("/events"))
 }
 
 fn wants_page(request: &Request) -> bool {
@@ -172,7 +179,7 @@ fn is_loopback(host: &str) -> bool {
 
 /// Checks the origin that browsers send: a request that changes something must come from our own
 /// pages.
-fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
+pub fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: &str| {
         headers
             .get(name)

@@ -8,8 +8,8 @@ use super::caller::Caller;
 use super::limits;
 use super::problem::{Code, Problem};
 use super::token_scope::TokenScope::{
-    self, JobsEnqueue, JobsRead, MetricsRead, NotifyRead, NotifySend, OpsRead, OpsWrite,
-    ThrottlesAcquire,
+    self, ChannelsPublish, ChannelsSubscribe, JobsEnqueue, JobsRead, MetricsRead, NotifyRead,
+    NotifySend, OpsRead, OpsWrite, ThrottlesAcquire,
 };
 use crate::throttle::Name;
 use crate::throttle::tenant::tenant_of;
@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 81] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 85] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -311,6 +311,25 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 81] = [
     ),
     ("POST", "/api/v1/suppressions", Scope(OpsWrite), Operators),
     ("DELETE", "/api/v1/suppressions", Scope(OpsWrite), Operators),
+    ("GET", "/api/v1/ws", Scope(ChannelsSubscribe), Tenant),
+    (
+        "POST",
+        "/api/v1/ws/tickets",
+        Scope(ChannelsSubscribe),
+        Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/channels/{channel}/events",
+        Scope(ChannelsSubscribe),
+        Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/channels/{channel}/messages",
+        Scope(ChannelsPublish),
+        Tenant,
+    ),
     ("POST", "/logout", Open, Tenant),
 ];
 

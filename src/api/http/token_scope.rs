@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::limits;
 use crate::input::patterns::allows;
 use TokenScope::{
-    JobsEnqueue, JobsRead, MetricsRead, NotifyCritical, NotifyRead, NotifySend, OpsRead, OpsWrite,
-    ThrottlesAcquire,
+    ChannelsPublish, ChannelsSubscribe, JobsEnqueue, JobsRead, MetricsRead, NotifyCritical,
+    NotifyRead, NotifySend, OpsRead, OpsWrite, ThrottlesAcquire,
 };
 
 /// The tenant of a token that is bound to none: it sees and changes what all tenants have.
@@ -25,6 +25,10 @@ pub enum TokenScope {
     NotifyCritical,
     /// Permission to read messages of the token's tenant, or of all.
     NotifyRead,
+    /// Permission to open connections of the gateway, and to read channels.
+    ChannelsSubscribe,
+    /// Permission to publish to channels.
+    ChannelsPublish,
     /// Permission to take tokens of throttles.
     ThrottlesAcquire,
     /// Permission to read `/metrics`.
@@ -40,12 +44,14 @@ pub enum TokenScope {
 
 impl TokenScope {
     /// All scopes with their names.
-    pub const WORDS: [(&str, Self); 10] = [
+    pub const WORDS: [(&str, Self); 12] = [
         ("jobs:enqueue", JobsEnqueue),
         ("jobs:read", JobsRead),
         ("notify:send", NotifySend),
         ("notify:critical", NotifyCritical),
         ("notify:read", NotifyRead),
+        ("channels:subscribe", ChannelsSubscribe),
+        ("channels:publish", ChannelsPublish),
         ("throttles:acquire", ThrottlesAcquire),
         ("metrics:read", MetricsRead),
         ("ops:read", OpsRead),

@@ -22,6 +22,7 @@ async fn every_statement_can_be_prepared_on_the_migrated_schema() {
         .chain(flyball::admission::TENANT_STATEMENTS)
         .chain(flyball::recipient::postgres::PROFILE_STATEMENTS)
         .chain(flyball::recipient::postgres::GATE_STATEMENTS)
+        .chain(flyball::gateway::postgres::GATEWAY_STATEMENTS)
     {
         let prepared = connection.prepare(AssertSqlSafe(*sql).into_sql_str()).await;
         assert!(prepared.is_ok(), "{name}: {:?}", prepared.err());

@@ -4,6 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use flyball::api::{self, Deps, Live, NoDecisions};
+use flyball::gateway::limits::GatewayLimits;
+use flyball::gateway::service::Gateway;
 use flyball::jobs::Kinds;
 use flyball::notify::Deliveries;
 use flyball::throttle::Knobs;
@@ -20,6 +22,7 @@ pub struct ApiServer {
     pub client: reqwest::Client,
     pub cancel: CancellationToken,
     pub served: JoinHandle<std::io::Result<()>>,
+    pub gateway: Gateway,
     fixture: Fixture,
 }
 
@@ -58,6 +61,12 @@ impl ApiServer {
             account_pools: Vec::new(),
             deliveries: Deliveries::new(fixture.queue.pool.clone()),
             gates: crate::recipient::gates(&fixture.queue),
+            gateway: Gateway::new(
+                fixture.queue.clone(),
+                fixture.store.clone(),
+                GatewayLimits::default(),
+                api::DEFAULT_TENANT,
+            ),
             tools: tools(),
             public_url: String::new(),
             decisions: Arc::new(NoDecisions),
@@ -68,6 +77,7 @@ impl ApiServer {
             cancel: cancel.clone(),
         };
         change(&mut deps);
+        let gateway = deps.gateway.clone();
         let listener = api::bind("127.0.0.1:0", !deps.tokens.is_empty())
             .await
             .expect("a port");
@@ -83,6 +93,7 @@ impl ApiServer {
             client,
             cancel,
             served,
+            gateway,
             fixture,
         }
     }

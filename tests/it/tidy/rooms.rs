@@ -58,6 +58,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     ("admission", &["jobs", "throttle"]),
     (
+        "gateway",
+        &["input", "jobs", "postgres", "service", "throttle"],
+    ),
+    (
         "recipient",
         &[
             "cron",
@@ -77,6 +81,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "admission",
             "control",
             "cron",
+            "gateway",
             "governor",
             "input",
             "jobs",

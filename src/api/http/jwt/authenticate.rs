@@ -69,5 +69,6 @@ fn caller(bearer: JwtBearer) -> Caller {
         owner: owner.into(),
         leave: Arc::new(bearer.leave),
         key: bearer.key.into(),
+        expires_at: bearer.expires_at,
     }
 }

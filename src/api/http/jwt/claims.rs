@@ -48,6 +48,8 @@ pub struct JwtBearer {
     pub leave: Permissions,
     /// A digest that stays the same from one token of the bearer to the next.
     pub key: String,
+    /// The time at which the token expires, in unix seconds.
+    pub expires_at: Option<i64>,
 }
 
 /// Reads the bearer from verified claims.
@@ -122,6 +124,10 @@ pub fn bearer_of(claims: &Value, rules: &ClaimRules) -> Result<JwtBearer, JwtErr
         tenant,
         module,
         key: digest_of(key.as_bytes()),
+        expires_at: claims
+            .get("exp")
+            .and_then(Value::as_f64)
+            .map(|at| at as i64),
     })
 }
 

@@ -1,0 +1,213 @@
+//! The opening of a connection: `GET /api/v1/ws`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Extension;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Query as Pairs, State};
+use axum::http::{Extensions, HeaderMap};
+use axum::response::Response;
+
+use super::identity::GatewayIdentity;
+use super::publish::named_tenant;
+use super::session::{self, Opening};
+use super::state::GatewayState;
+use super::tickets;
+use crate::api::http::caller::Caller;
+use crate::api::http::gate::address;
+use crate::api::http::guard;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::Query;
+use crate::gateway::close::CloseReason;
+use crate::gateway::connection_counts::ConnectionSeat;
+use crate::gateway::limits::MESSAGE_BYTES;
+
+/// The subprotocol of the gateway.
+pub const SUBPROTOCOL: &str = "flyball.v1";
+
+/// The size of the buffer for reads of a connection. Most frames of clients are smaller, and there
+/// are many connections.
+const READ_BUFFER_BYTES: usize = 1024;
+
+/// The bytes that are collected before a write. Frames that wait together go in few writes.
+const WRITE_BUFFER_BYTES: usize = 4096;
+
+/// The most bytes that a connection's unfinished write may hold.
+const WRITE_BUFFER_MAX: usize = 512 * 1024;
+
+/// The seconds after which a client that was refused may try again.
+const RETRY_S: u64 = 5;
+
+/// The longest ticket, in bytes.
+const TICKET_BYTES: usize = 128;
+
+/// Opens a connection for messages of channels, by the subprotocol `flyball.v1`; `/asyncapi.json`
+/// describes its frames.
+///
+/// The credential is the token of the header, a ticket, or the first frame (`refresh`), which must
+/// come within ten seconds.
+#[utoipa::path(get, path = "/api/v1/ws", operation_id = "open_connection", tag = "channels",
+    params(
+        ("ticket" = Option<String>, Query, description = "A ticket of POST /api/v1/ws/tickets."),
+        ("refuse" = Option<String>, Query, description = "With `close`, a connection beyond the limit is opened and closed with the code 4100, because browsers hide the status of a refused one."),
+        ("tenant" = Option<String>, Query, description = "The tenant, for operators; their own channels if absent.")),
+    responses((status = 101, description = "The connection is open; its first frame is `hello`.")))]
+pub async fn open_connection(
+    State(state): State<Arc<GatewayState>>,
+    caller: Option<Extension<Caller>>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+    headers: HeaderMap,
+    extensions: Extensions,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Problem> {
+    let (ticket, closes) = read(&pairs)?;
+    let upgrade = upgrade.map_err(|refused| Problem::new(Code::BadRequest, refused.body_text()))?;
+    let upgrade = bounded(upgrade)?;
+    origin_is_allowed(&state, &headers)?;
+    if state.gateway.drain.is_cancelled() {
+        let detail = "the server stops; connect again";
+        return Err(refused(&state, "draining", detail, 1));
+    }
+    if !state.handshakes.admit(Instant::now()) {
+        let detail = "too many connections are being opened; try again soon";
+        return Err(refused(&state, "handshakes", detail, 1));
+    }
+    let Ok(place) = state.places.clone().try_acquire_owned() else {
+        let detail = "the server has as many connections as it may have (setting ws_connections)";
+        return Err(refused(&state, "full", detail, RETRY_S));
+    };
+    let identity = identified(&state, caller, ticket, pairs, &headers, &extensions).await?;
+    let Some(identity) = identity else {
+        let Ok(pending) = state.pending.clone().try_acquire_owned() else {
+            let detail = "too many connections wait for their credential; send it as Authorization: Bearer <token> or with a ticket";
+            return Err(refused(&state, "pending", detail, RETRY_S));
+        };
+        let opening = Opening::Pending(pending);
+        return Ok(upgrade.on_upgrade(move |socket| session::run(state, socket, opening, place)));
+    };
+    match seat(&state, &identity).await {
+        Some(seat) => {
+            let opening = Opening::Known(identity, seat);
+            Ok(upgrade.on_upgrade(move |socket| session::run(state, socket, opening, place)))
+        }
+        None if closes => {
+            Ok(upgrade.on_upgrade(|socket| close(socket, CloseReason::TooManyConnections)))
+        }
+        None => {
+            let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
+            Err(Problem::new(Code::TooManyConnections, detail).retry_after(RETRY_S))
+        }
+    }
+}
+
+/// Takes a place among the connections of the tenant, and counts a refusal.
+pub(super) async fn seat(
+    state: &GatewayState,
+    identity: &GatewayIdentity,
+) -> Option<ConnectionSeat> {
+    let gateway = &state.gateway;
+    let tenant = &identity.tenant;
+    let seat = gateway
+        .counts
+        .admit(tenant, gateway.throttle_tenant(tenant))
+        .await;
+    if seat.is_none() {
+        gateway.metrics.refused("tenant");
+    }
+    seat
+}
+
+/// Closes a socket with a reason.
+pub(super) async fn close(mut socket: WebSocket, reason: CloseReason) {
+    let frame = CloseFrame {
+        code: reason.code(),
+        reason: reason.text().into(),
+    };
+    // The client may be gone.
+    let _ = socket.send(Message::Close(Some(frame))).await;
+    let answered = async { while let Some(Ok(_)) = socket.recv().await {} };
+    let _ = tokio::time::timeout(session::CLOSE_WITHIN, answered).await;
+}
+
+/// Returns the rights of whoever connects, from the ticket or the token; `None` if the credential
+/// is to come as a frame.
+pub(super) async fn identified(
+    state: &GatewayState,
+    caller: Option<Extension<Caller>>,
+    ticket: Option<String>,
+    pairs: Vec<(String, String)>,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Option<GatewayIdentity>, Problem> {
+    if let Some(ticket) = ticket {
+        if let Some(problem) = state.gate.denied(address(extensions)) {
+            return Err(problem);
+        }
+        if let Some(identity) = tickets::take(state, &ticket).await? {
+            return Ok(Some(identity));
+        }
+        let denied = state.gate.deny(address(extensions)).await;
+        let detail = "the ticket is unknown, was used, or is older than 30 seconds";
+        return Err(denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail)));
+    }
+    if let Some(Extension(caller)) = caller {
+        let tenant = named_tenant(pairs, &["ticket", "refuse"], &caller)?;
+        return Ok(Some(GatewayIdentity::of_caller(&caller, &tenant)));
+    }
+    if headers.contains_key("authorization") {
+        let denied = state.gate.deny(address(extensions)).await;
+        let detail = "the token in the Authorization header is not valid for this server";
+        return Err(denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail)));
+    }
+    Ok(None)
+}
+
+fn read(pairs: &[(String, String)]) -> Result<(Option<String>, bool), Problem> {
+    let mut query = Query::open(pairs.to_vec(), &["ticket", "refuse", "tenant"]);
+    let ticket = query.text("ticket", TICKET_BYTES);
+    let closes = query.choice("refuse", &[("close", true), ("status", false)]);
+    match query.errors.is_empty() {
+        true => Ok((ticket, closes.unwrap_or(false))),
+        false => Err(Problem::fields(Code::InvalidQuery, query.errors)),
+    }
+}
+
+fn bounded(upgrade: WebSocketUpgrade) -> Result<WebSocketUpgrade, Problem> {
+    let offers = |offered: &axum::http::HeaderValue| offered.as_bytes() == SUBPROTOCOL.as_bytes();
+    if !upgrade.requested_protocols().any(offers) {
+        let detail = format!("offer the subprotocol: Sec-WebSocket-Protocol: {SUBPROTOCOL}");
+        return Err(Problem::new(Code::BadRequest, detail));
+    }
+    Ok(upgrade
+        .protocols([SUBPROTOCOL])
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(WRITE_BUFFER_BYTES)
+        .max_write_buffer_size(WRITE_BUFFER_MAX)
+        .max_message_size(MESSAGE_BYTES)
+        .max_frame_size(MESSAGE_BYTES))
+}
+
+/// Checks the origin that browsers send: a page of another site could use the session of a browser
+/// or a server on its loopback.
+fn origin_is_allowed(state: &GatewayState, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(origin) = headers.get("origin") else {
+        return Ok(());
+    };
+    let origin = origin.to_str().unwrap_or_default();
+    let is_ours = || guard::origin_is_ours(headers).is_ok();
+    let named = &state.gateway.limits.origins;
+    let is_named = named.iter().any(|one| one == origin)
+        || state.public_url.trim_end_matches('/') == origin && !origin.is_empty();
+    if is_named || is_ours() {
+        return Ok(());
+    }
+    let detail = "pages of this origin may not connect; name it in the setting ws_origins";
+    Err(Problem::new(Code::OriginNotAllowed, detail))
+}
+
+fn refused(state: &GatewayState, reason: &'static str, detail: &str, retry_s: u64) -> Problem {
+    state.gateway.metrics.refused(reason);
+    Problem::new(Code::Overloaded, detail).retry_after(retry_s)
+}

@@ -1,0 +1,247 @@
+//! The events of one channel, for clients that cannot open a WebSocket.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{Path, Query as Pairs, State};
+use axum::http::{Extensions, HeaderMap};
+use axum::response::sse::{self, KeepAlive, Sse};
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::connect::{identified, seat};
+use super::state::GatewayState;
+use crate::api::http::caller::Caller;
+use crate::api::http::fields::FieldLocation;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::Query;
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::gateway::channel_name::ChannelName;
+use crate::gateway::connection_counts::ConnectionSeat;
+use crate::gateway::hub::Peer;
+use crate::gateway::postgres::{HistoryPage, StoredMessage};
+use crate::gateway::server_frame;
+
+/// The time without an event after which a comment is sent, so that proxies keep the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The time after which clients reconnect.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Streams the messages of a channel as server-sent events.
+///
+/// The first event is `subscribed`; each `message` has the id `epoch:offset`. With `Last-Event-ID`
+/// everything after that message follows, or the first event says `recovered: false`. A reader that
+/// is so slow that messages it missed are no longer kept is disconnected.
+#[utoipa::path(get, path = "/api/v1/channels/{channel}/events", operation_id = "stream_channel", tag = "channels",
+    params(
+        ("channel" = String, Path, description = "The channel."),
+        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last received message."),
+        ("ticket" = Option<String>, Query, description = "A ticket of POST /api/v1/ws/tickets, in place of a token."),
+        ("tenant" = Option<String>, Query, description = "The tenant, for operators; their own channels if absent.")),
+    responses((status = 200, body = String, content_type = "text/event-stream",
+        description = "Events `subscribed`, `message` (id = epoch:offset), `gap` and `lag`, with the same objects as the frames of a connection.")))]
+pub async fn stream_channel(
+    State(state): State<Arc<GatewayState>>,
+    caller: Option<Extension<Caller>>,
+    Path(channel): Path<String>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+    headers: HeaderMap,
+    extensions: Extensions,
+) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
+    let mut query = Query::open(pairs.clone(), &["ticket", "tenant"]);
+    let ticket = query.text("ticket", 128);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let identity = identified(&state, caller, ticket, pairs, &headers, &extensions).await?;
+    let Some(identity) = identity else {
+        let detail = "send a token as Authorization: Bearer <token>, or a ticket";
+        return Err(Problem::new(Code::Unauthorized, detail));
+    };
+    let channel = identity.channel(&channel).map_err(|error| {
+        Problem::at(
+            Code::InvalidPath,
+            FieldLocation::Path,
+            "channel",
+            error.to_string(),
+        )
+    })?;
+    let Ok(place) = state.places.clone().try_acquire_owned() else {
+        let detail = "the server has as many connections as it may have (setting ws_connections)";
+        return Err(Problem::new(Code::Overloaded, detail).retry_after(5));
+    };
+    let Some(seat) = seat(&state, &identity).await else {
+        let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
+        return Err(Problem::new(Code::TooManyConnections, detail).retry_after(5));
+    };
+    let since = headers
+        .get("last-event-id")
+        .and_then(|id| since_of(id.to_str().ok()?));
+    let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place));
+    let reader = reader.begin(since).await?;
+    let drain = reader.state.gateway.drain.clone();
+    let events = stream::unfold(reader, |mut reader| async move {
+        let event = reader.next().await?;
+        Some((Ok(event), reader))
+    });
+    let events = futures_util::StreamExt::take_until(events, drain.cancelled_owned());
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+/// Parses the id of an event: epoch and offset.
+fn since_of(id: &str) -> Option<(i64, i64)> {
+    let (epoch, offset) = id.trim().split_once(':')?;
+    Some((epoch.parse().ok()?, offset.parse().ok()?))
+}
+
+/// The reader of one channel; it leaves the hub when dropped.
+struct ChannelReader {
+    state: Arc<GatewayState>,
+    peer: Arc<Peer>,
+    channel: ChannelName,
+    tenant: String,
+    ready: VecDeque<sse::Event>,
+    _places: (ConnectionSeat, OwnedSemaphorePermit),
+}
+
+impl Drop for ChannelReader {
+    fn drop(&mut self) {
+        let gateway = &self.state.gateway;
+        let subscriptions = self.peer.state().subscriptions.len();
+        gateway.hub.leave(&self.peer);
+        gateway.metrics.ended(subscriptions, None);
+    }
+}
+
+impl ChannelReader {
+    fn join(
+        state: Arc<GatewayState>,
+        tenant: &Arc<str>,
+        channel: ChannelName,
+        places: (ConnectionSeat, OwnedSemaphorePermit),
+    ) -> Self {
+        let peer = state.gateway.hub.join(tenant);
+        state.gateway.metrics.opened();
+        state.gateway.hub.subscribe(&peer, &channel);
+        state.gateway.metrics.subscribed(1);
+        Self {
+            tenant: tenant.to_string(),
+            state,
+            peer,
+            channel,
+            ready: VecDeque::new(),
+            _places: places,
+        }
+    }
+
+    /// Finds the place in the channel, and makes the first event.
+    async fn begin(mut self, since: Option<(i64, i64)>) -> Result<Self, Problem> {
+        let gateway = self.state.gateway.clone();
+        let answer = if gateway.limits.history(self.channel.as_str()).kept_max == 0 {
+            server_frame::subscribed(&self.channel, None, None, None)
+        } else {
+            let position = gateway.position(&self.tenant, self.channel.as_str());
+            let position = with_timeout(ROW_TIMEOUT, position).await?;
+            let has_all = |(epoch, offset): &(i64, i64)| position.has_all_after(*epoch, *offset);
+            let since = since.filter(has_all).map(|(_, offset)| offset);
+            let missed = since.map(|offset| position.last_offset - offset);
+            let next = since.unwrap_or(position.last_offset) + 1;
+            if let Some(sub) = self.peer.state().subscription(&self.channel) {
+                sub.join(position.epoch, next, position.last_offset);
+            }
+            server_frame::subscribed(&self.channel, Some(&position), missed, None)
+        };
+        let first = event("subscribed", None, &answer).retry(RETRY);
+        self.ready.push_back(first);
+        Ok(self)
+    }
+
+    /// Returns the next event; `None` if the reader must go.
+    async fn next(&mut self) -> Option<sse::Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            let frame = self.peer.state().outbox.pop();
+            if let Some(frame) = frame {
+                self.state.gateway.metrics.delivered(1);
+                return Some(of_frame(&frame));
+            }
+            let (missed, behind) = {
+                let mut state = self.peer.state();
+                let sub = state.subscription(&self.channel)?;
+                let missed = std::mem::take(&mut sub.missed);
+                let next = sub.behind();
+                let is_told = next.is_none() || std::mem::replace(&mut sub.is_told, true);
+                (missed, next.map(|next| (sub.epoch, next, is_told)))
+            };
+            if missed > 0 {
+                self.state.gateway.metrics.dropped(u64::from(missed));
+                let frame = server_frame::gap(&self.channel, missed);
+                self.ready.push_back(event("gap", None, &frame));
+                continue;
+            }
+            match behind {
+                Some(behind) => self.catch_up(behind).await?,
+                None => self.peer.wake.notified().await,
+            }
+        }
+    }
+
+    /// Reads a page of the history; `None` if a part of it is no longer kept.
+    async fn catch_up(&mut self, (epoch, next, is_told): (i64, i64, bool)) -> Option<()> {
+        if !is_told {
+            self.state.gateway.metrics.lagged();
+            let frame = server_frame::lag(&self.channel);
+            self.ready.push_back(event("lag", None, &frame));
+        }
+        let page = HistoryPage {
+            tenant: self.tenant.clone(),
+            channel: self.channel.as_str().to_owned(),
+            epoch,
+            next,
+        };
+        let Ok(messages) = self.state.gateway.page(page).await else {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            return Some(());
+        };
+        messages.first().filter(|first| first.offset == next)?;
+        self.state.gateway.metrics.delivered(messages.len() as u64);
+        self.ready.extend(messages.iter().map(of_message));
+        let last = messages.last()?.offset;
+        if let Some(sub) = self.peer.state().subscription(&self.channel) {
+            sub.advance(last + 1);
+        }
+        Some(())
+    }
+}
+
+fn of_message(message: &StoredMessage) -> sse::Event {
+    let id = format!("{}:{}", message.epoch, message.offset);
+    event("message", Some(&id), &server_frame::message(message))
+}
+
+/// Returns the event of a frame that waited in an outbox.
+fn of_frame(frame: &Bytes) -> sse::Event {
+    let value: Value = serde_json::from_slice(frame).unwrap_or_default();
+    let text = |name: &str| value.get(name).and_then(Value::as_str);
+    let id = text("epoch")
+        .zip(value.get("offset").and_then(Value::as_i64))
+        .map(|(epoch, offset)| format!("{epoch}:{offset}"));
+    event(text("type").unwrap_or("message"), id.as_deref(), frame)
+}
+
+fn event(name: &str, id: Option<&str>, frame: &Bytes) -> sse::Event {
+    let data = String::from_utf8_lossy(frame);
+    let event = sse::Event::default().event(name).data(data);
+    match id {
+        Some(id) => event.id(id),
+        None => event,
+    }
+}

@@ -1,0 +1,136 @@
+//! Who a connection is, and what it may do: from a token, or from a ticket.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::api::http::caller::Caller;
+use crate::api::http::token_scope::TokenScope;
+use crate::gateway::channel_name::{ChannelName, ChannelNameError, OWN_INBOX};
+use crate::input::patterns::allows;
+
+/// The rights of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayIdentity {
+    /// The tenant; empty for operators.
+    pub tenant: Arc<str>,
+    /// True if it may publish.
+    pub can_publish: bool,
+    /// The channels that it may use, by name or pattern; all of the tenant if `None`.
+    pub channels: Option<Arc<[String]>>,
+    /// The recipient that it is, if its ticket names one.
+    pub recipient: Option<Arc<str>>,
+    /// True if it may read the inbox of every recipient.
+    pub reads_inboxes: bool,
+    /// The time at which the credential expires, in unix seconds.
+    pub expires_at: Option<i64>,
+}
+
+impl GatewayIdentity {
+    /// Returns the rights of a token within a tenant.
+    pub fn of_caller(caller: &Caller, tenant: &str) -> Self {
+        Self {
+            tenant: tenant.into(),
+            can_publish: caller.leave.has(TokenScope::ChannelsPublish),
+            channels: None,
+            recipient: None,
+            reads_inboxes: caller.leave.has(TokenScope::NotifyRead),
+            expires_at: caller.expires_at,
+        }
+    }
+
+    /// Returns the rights of a ticket.
+    pub fn of_grant(grant: &Value) -> Option<Self> {
+        let text = |name: &str| grant.get(name).and_then(Value::as_str);
+        let channels = grant.get("channels").and_then(Value::as_array)?;
+        let channels: Vec<String> = channels
+            .iter()
+            .filter_map(|channel| channel.as_str().map(str::to_owned))
+            .collect();
+        Some(Self {
+            tenant: text("tenant")?.into(),
+            can_publish: grant.get("publish") == Some(&Value::Bool(true)),
+            channels: Some(channels.into()),
+            recipient: text("recipient").map(Into::into),
+            reads_inboxes: false,
+            expires_at: grant.get("expires_at").and_then(Value::as_i64),
+        })
+    }
+
+    /// Returns the grant of a ticket with these rights.
+    pub fn grant(&self) -> Value {
+        json!({
+            "tenant": &*self.tenant,
+            "publish": self.can_publish,
+            "channels": self.channels.as_deref().unwrap_or_default(),
+            "recipient": self.recipient.as_deref(),
+            "expires_at": self.expires_at,
+        })
+    }
+
+    /// Returns the channel that the connection means by a name, if it may use it.
+    pub fn channel(&self, name: &str) -> Result<ChannelName, ChannelNameError> {
+        if name == OWN_INBOX {
+            let own = self.recipient.as_deref().map(ChannelName::of_inbox);
+            return own.ok_or(ChannelNameError::Foreign);
+        }
+        let stored = ChannelName::stored(name);
+        if let Some(recipient) = stored.recipient() {
+            let is_own = self.recipient.as_deref() == Some(recipient);
+            return match is_own || self.reads_inboxes {
+                true => Ok(stored),
+                false => Err(ChannelNameError::Foreign),
+            };
+        }
+        let channel = ChannelName::parse(name, &self.tenant)?;
+        let is_named = |patterns: &Arc<[String]>| allows(patterns, channel.as_str());
+        match self.channels.as_ref().is_none_or(is_named) {
+            true => Ok(channel),
+            false => Err(ChannelNameError::Foreign),
+        }
+    }
+
+    /// Returns true if a newer credential may take the place of this one: it is of the same tenant.
+    pub fn is_followed_by(&self, newer: &Self) -> bool {
+        self.tenant == newer.tenant
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> GatewayIdentity {
+        GatewayIdentity {
+            tenant: "acme".into(),
+            can_publish: false,
+            channels: Some(["orders".to_owned(), "room.*".to_owned()].into()),
+            recipient: Some("u1".into()),
+            reads_inboxes: false,
+            expires_at: Some(1_800_000_000),
+        }
+    }
+
+    #[test]
+    fn a_ticket_says_again_what_it_was_given() {
+        assert_eq!(GatewayIdentity::of_grant(&ticket().grant()), Some(ticket()));
+        assert_eq!(GatewayIdentity::of_grant(&json!({"tenant": "acme"})), None);
+    }
+
+    #[test]
+    fn a_ticket_opens_its_channels_and_its_own_inbox() {
+        let name = |name: &str| ticket().channel(name).map(|name| name.to_string());
+        assert_eq!(name("orders").as_deref(), Ok("orders"));
+        assert_eq!(name("acme:room.7").as_deref(), Ok("room.7"));
+        assert_eq!(name("$inbox").as_deref(), Ok("$inbox/u1"));
+        assert_eq!(name("$inbox/u1").as_deref(), Ok("$inbox/u1"));
+        for foreign in ["other", "$inbox/u2", "zeta:orders", "$admin"] {
+            assert_eq!(name(foreign), Err(ChannelNameError::Foreign), "{foreign}");
+        }
+        let nobody = GatewayIdentity {
+            recipient: None,
+            ..ticket()
+        };
+        assert_eq!(nobody.channel("$inbox"), Err(ChannelNameError::Foreign));
+    }
+}

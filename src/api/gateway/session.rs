@@ -1,0 +1,599 @@
+//! One connection from its first frame to its last.
+//!
+//! A single task reads the socket and writes what waits in the outbox. While a write is stuck
+//! because the client reads slowly, nothing else of this connection goes on, and its channels fall
+//! behind into the history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::{Message, Utf8Bytes, WebSocket};
+use bytes::Bytes;
+use futures_util::SinkExt as _;
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::connect;
+use super::identity::GatewayIdentity;
+use super::state::GatewayState;
+use crate::api::clock;
+use crate::api::http::token_scope::TokenScope;
+use crate::gateway::channel_name::{ChannelName, ChannelNameError};
+use crate::gateway::client_frame::{ClientFrame, ClientRequest, Since};
+use crate::gateway::close::CloseReason;
+use crate::gateway::connection_counts::ConnectionSeat;
+use crate::gateway::hub::Peer;
+use crate::gateway::limits::{
+    CREDENTIAL_WITHIN, EXPIRY_GRACE, EXPIRY_WARNING, MESSAGE_BYTES, PING_EVERY, PONG_WITHIN,
+    SUBSCRIPTIONS_MAX,
+};
+use crate::gateway::postgres::{HistoryPage, NewPublication, Published};
+use crate::gateway::server_frame::{self, FrameError, Warning};
+
+/// The time in which the client answers a close frame.
+pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Frames that are written before the socket is read again.
+const WRITTEN_MAX: usize = 64;
+
+/// How a connection begins.
+pub enum Opening {
+    /// The credential came with the request.
+    Known(GatewayIdentity, ConnectionSeat),
+    /// The credential must come as the first frame.
+    Pending(OwnedSemaphorePermit),
+}
+
+/// The end of a connection.
+enum Ended {
+    /// The client has gone, or closes.
+    Gone,
+    /// The gateway closes it.
+    Close(CloseReason),
+}
+
+struct Session {
+    socket: WebSocket,
+    state: Arc<GatewayState>,
+    identity: GatewayIdentity,
+    peer: Arc<Peer>,
+    ping_at: Instant,
+    /// The time by which a sign of life must come; `None` while none is asked for.
+    pong_by: Option<Instant>,
+    /// The time at which the client is warned of the expiry of its credential.
+    warn_at: Option<Instant>,
+    /// The time at which the credential's grace is over.
+    expires_at: Option<Instant>,
+    /// The time at which a stopping process closes the connection.
+    leave_at: Option<Instant>,
+}
+
+/// Serves a connection until it ends.
+pub async fn run(
+    state: Arc<GatewayState>,
+    mut socket: WebSocket,
+    opening: Opening,
+    place: OwnedSemaphorePermit,
+) {
+    let _tracked = state.gateway.sessions.token();
+    let (identity, seat) = match opening {
+        Opening::Known(identity, seat) => (identity, seat),
+        Opening::Pending(pending) => {
+            let credential = Box::pin(first_credential(&state, &mut socket));
+            let known = tokio::time::timeout(CREDENTIAL_WITHIN, credential).await;
+            drop(pending);
+            match known {
+                Ok(Some(identity)) => match connect::seat(&state, &identity).await {
+                    Some(seat) => (identity, seat),
+                    None => return connect::close(socket, CloseReason::TooManyConnections).await,
+                },
+                _ => return connect::close(socket, CloseReason::Credential).await,
+            }
+        }
+    };
+    let metrics = state.gateway.metrics.clone();
+    metrics.opened();
+    let peer = state.gateway.hub.join(&identity.tenant);
+    let mut session = Session {
+        socket,
+        identity,
+        peer: peer.clone(),
+        ping_at: Instant::now() + PING_EVERY,
+        pong_by: None,
+        warn_at: None,
+        expires_at: None,
+        leave_at: None,
+        state,
+    };
+    session.note_expiry();
+    let ended = session.serve().await;
+    let subscriptions = peer.state().subscriptions.len();
+    session.state.gateway.hub.leave(&peer);
+    let Session { socket, .. } = session;
+    // The place of the tenant is free again before the client is told.
+    drop((seat, place));
+    match ended {
+        Ended::Gone => metrics.ended(subscriptions, None),
+        Ended::Close(reason) => {
+            metrics.ended(subscriptions, Some(reason));
+            connect::close(socket, reason).await;
+        }
+    }
+}
+
+/// Reads the first frame, which must have a token.
+async fn first_credential(state: &GatewayState, socket: &mut WebSocket) -> Option<GatewayIdentity> {
+    loop {
+        match socket.recv().await?.ok()? {
+            Message::Text(text) => {
+                let frame = ClientFrame::parse(&text).ok()?;
+                let ClientRequest::Refresh { token } = frame.request else {
+                    return None;
+                };
+                return identity_of_token(state, &token).await;
+            }
+            Message::Ping(_) | Message::Pong(_) => {}
+            Message::Binary(_) | Message::Close(_) => return None,
+        }
+    }
+}
+
+async fn identity_of_token(state: &GatewayState, token: &str) -> Option<GatewayIdentity> {
+    let caller = state.auth.bearer(token, clock::now()).await.ok()?;
+    let tenant = caller.tenant.clone().unwrap_or_default();
+    let may = caller.leave.has(TokenScope::ChannelsSubscribe);
+    may.then(|| GatewayIdentity::of_caller(&caller, &tenant))
+}
+
+impl Session {
+    async fn serve(&mut self) -> Ended {
+        match self.talk().await {
+            Ok(()) => Ended::Gone,
+            Err(ended) => ended,
+        }
+    }
+
+    async fn talk(&mut self) -> Result<(), Ended> {
+        let hello = self.hello();
+        self.send(hello).await?;
+        let drain = self.state.gateway.drain.clone();
+        loop {
+            self.write().await?;
+            let held = self.peer.limited_until().map(Instant::from_std);
+            let held = held.filter(|_| self.identity.can_publish);
+            let deadline = self.deadline(held);
+            let is_draining = self.leave_at.is_some();
+            tokio::select! {
+                biased;
+                () = drain.cancelled(), if !is_draining => self.begin_drain(),
+                () = tokio::time::sleep_until(deadline) => self.look_at_clock()?,
+                // A tenant at its limit is not read meanwhile; its frames wait in the network.
+                received = self.socket.recv(), if held.is_none() => {
+                    let Some(received) = received else { return Ok(()) };
+                    let message = received.map_err(ended_by)?;
+                    self.pong_by = None;
+                    self.ping_at = Instant::now() + PING_EVERY;
+                    match message {
+                        Message::Text(text) => Box::pin(self.take(&text)).await?,
+                        Message::Binary(_) => {
+                            let words = "frames are JSON in messages of text";
+                            self.refuse(FrameError::BadFrame, words, None).await?;
+                        }
+                        Message::Ping(_) | Message::Pong(_) => {}
+                        Message::Close(_) => return Ok(()),
+                    }
+                }
+                () = self.peer.wake.notified() => {}
+            }
+        }
+    }
+
+    fn hello(&self) -> Bytes {
+        let limits = &self.state.gateway.limits;
+        let session = format!("{:016x}", rand::random::<u64>());
+        let fields = json!({
+            "session": session,
+            "ping_s": PING_EVERY.as_secs(),
+            "resume_window_s": limits.drain.as_secs(),
+            "limits": {
+                "message_bytes": MESSAGE_BYTES,
+                "subscriptions": SUBSCRIPTIONS_MAX,
+                "messages_per_s": limits.per_second,
+            },
+        });
+        match fields {
+            serde_json::Value::Object(fields) => server_frame::hello(fields),
+            _ => server_frame::ping(),
+        }
+    }
+
+    /// Returns the next time at which something is due.
+    fn deadline(&self, held: Option<Instant>) -> Instant {
+        let times = [
+            Some(self.pong_by.unwrap_or(self.ping_at)),
+            self.warn_at,
+            self.expires_at,
+            self.leave_at,
+            held,
+        ];
+        times.into_iter().flatten().min().unwrap_or(self.ping_at)
+    }
+
+    fn look_at_clock(&mut self) -> Result<(), Ended> {
+        let now = Instant::now();
+        let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_over(self.leave_at) {
+            return Err(Ended::Close(CloseReason::Restart));
+        }
+        if is_over(self.expires_at) {
+            return Err(Ended::Close(CloseReason::Credential));
+        }
+        if is_over(self.pong_by) {
+            return Err(Ended::Close(CloseReason::NoPong));
+        }
+        if is_over(self.warn_at) {
+            self.warn_at = None;
+            let left_s = self.expires_at.map_or(0, |at| {
+                at.saturating_duration_since(now + EXPIRY_GRACE).as_secs()
+            });
+            self.control(server_frame::warning(Warning::TokenExpires { left_s }))?;
+        }
+        if self.pong_by.is_none() && self.ping_at <= now {
+            self.pong_by = Some(now + PONG_WITHIN);
+            self.ping_at = now + PING_EVERY;
+            self.control(server_frame::ping())?;
+        }
+        Ok(())
+    }
+
+    /// Sets the times at which the credential ends.
+    fn note_expiry(&mut self) {
+        let left = self.identity.expires_at.map(|at| {
+            let left_s = at.saturating_sub(clock::now().as_second()).max(0);
+            Duration::from_secs(left_s.unsigned_abs())
+        });
+        let now = Instant::now();
+        self.expires_at = left.map(|left| now + left + EXPIRY_GRACE);
+        self.warn_at = left.map(|left| now + left.saturating_sub(EXPIRY_WARNING));
+    }
+
+    fn begin_drain(&mut self) {
+        let spread = self.state.gateway.limits.drain;
+        let after = spread.mul_f64(rand::random::<f64>());
+        self.leave_at = Some(Instant::now() + after);
+        let frame = server_frame::reconnect(after.as_millis() as u64);
+        // The close frame says the same.
+        let _ = self.peer.state().outbox.push_control(frame);
+    }
+
+    fn control(&self, frame: Bytes) -> Result<(), Ended> {
+        let has_room = self.peer.state().outbox.push_control(frame);
+        has_room
+            .then_some(())
+            .ok_or(Ended::Close(CloseReason::Slow))
+    }
+
+    /// Writes a group of what waits; once nothing does, a page of what a reader that is behind has
+    /// missed.
+    async fn write(&mut self) -> Result<(), Ended> {
+        let mut written = 0;
+        while written < WRITTEN_MAX {
+            let Some(frame) = self.peer.state().outbox.pop() else {
+                break;
+            };
+            written += 1;
+            self.feed(frame).await?;
+        }
+        if written > 0 {
+            self.socket.flush().await.map_err(ended_by)?;
+            self.state.gateway.metrics.delivered(written as u64);
+        }
+        let may_have_more = match written < WRITTEN_MAX {
+            true => {
+                self.tell_gaps().await?;
+                Box::pin(self.catch_up()).await?
+            }
+            false => true,
+        };
+        if may_have_more {
+            // The socket is read and the clock is looked at between two groups.
+            self.peer.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Tells of dropped messages of channels without history, once there is room again.
+    async fn tell_gaps(&mut self) -> Result<(), Ended> {
+        let gaps: Vec<(ChannelName, u32)> = {
+            let mut state = self.peer.state();
+            let missed = state.subscriptions.iter_mut().filter(|sub| sub.missed > 0);
+            missed
+                .map(|sub| (sub.channel.clone(), std::mem::take(&mut sub.missed)))
+                .collect()
+        };
+        for (channel, missed) in gaps {
+            self.state.gateway.metrics.dropped(u64::from(missed));
+            self.send(server_frame::gap(&channel, missed)).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a page of the history for a channel that is behind; returns false if none is.
+    async fn catch_up(&mut self) -> Result<bool, Ended> {
+        let behind = {
+            let mut state = self.peer.state();
+            if !state.outbox.has_no_data() {
+                return Ok(true);
+            }
+            let mut behind = state.subscriptions.iter_mut().filter_map(|sub| {
+                let next = sub.behind()?;
+                let is_told = std::mem::replace(&mut sub.is_told, true);
+                Some((sub.channel.clone(), sub.epoch, next, is_told))
+            });
+            behind.next()
+        };
+        let Some((channel, epoch, next, is_told)) = behind else {
+            return Ok(false);
+        };
+        if !is_told {
+            self.state.gateway.metrics.lagged();
+            self.send(server_frame::lag(&channel)).await?;
+        }
+        let page = HistoryPage {
+            tenant: self.identity.tenant.to_string(),
+            channel: channel.as_str().to_owned(),
+            epoch,
+            next,
+        };
+        let messages = match self.state.gateway.page(page).await {
+            Ok(messages) => messages,
+            Err(_) => {
+                // Postgres is away; the messages are read when it is back.
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                return Ok(true);
+            }
+        };
+        // A part of what was missed would look like all of it.
+        let is_complete = messages.first().is_some_and(|first| first.offset == next);
+        let Some(last) = messages
+            .last()
+            .filter(|_| is_complete)
+            .map(|last| last.offset)
+        else {
+            return Err(Ended::Close(CloseReason::Slow));
+        };
+        for message in &messages {
+            self.feed(server_frame::message(message)).await?;
+        }
+        self.socket.flush().await.map_err(ended_by)?;
+        self.state.gateway.metrics.delivered(messages.len() as u64);
+        if let Some(sub) = self.peer.state().subscription(&channel) {
+            sub.advance(last + 1);
+        }
+        Ok(true)
+    }
+
+    /// Takes a frame of the client.
+    async fn take(&mut self, text: &str) -> Result<(), Ended> {
+        let frame = match ClientFrame::parse(text) {
+            Ok(frame) => frame,
+            Err(bad) => {
+                let reference = bad.reference.as_deref();
+                return self
+                    .refuse(FrameError::BadFrame, &bad.message, reference)
+                    .await;
+            }
+        };
+        let reference = frame.reference.as_deref();
+        match frame.request {
+            ClientRequest::Pong => Ok(()),
+            ClientRequest::Refresh { token } => self.refresh(&token, reference).await,
+            ClientRequest::Subscribe { channel, since } => {
+                match self.named(&channel, reference).await? {
+                    Some(channel) => self.subscribe(channel, since, reference).await,
+                    None => Ok(()),
+                }
+            }
+            ClientRequest::Unsubscribe { channel } => {
+                let Some(channel) = self.named(&channel, reference).await? else {
+                    return Ok(());
+                };
+                if !self.state.gateway.hub.unsubscribe(&self.peer, &channel) {
+                    return self.not_subscribed(reference).await;
+                }
+                self.state.gateway.metrics.subscribed(-1);
+                self.send(server_frame::unsubscribed(&channel, reference))
+                    .await
+            }
+            ClientRequest::Publish { channel, data } => {
+                match self.named(&channel, reference).await? {
+                    Some(channel) => self.publish(&channel, data, reference).await,
+                    None => Ok(()),
+                }
+            }
+            ClientRequest::Ack { channel, offset } => {
+                let Some(channel) = self.named(&channel, reference).await? else {
+                    return Ok(());
+                };
+                let acknowledged = {
+                    let mut state = self.peer.state();
+                    state
+                        .subscription(&channel)
+                        .map(|sub| sub.acknowledge(offset))
+                };
+                match acknowledged {
+                    None => self.not_subscribed(reference).await,
+                    Some(delay) => {
+                        if let Some(delay) = delay {
+                            let metrics = &self.state.gateway.metrics;
+                            metrics.acknowledged(delay.as_secs_f64());
+                        }
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    async fn not_subscribed(&mut self, reference: Option<&str>) -> Result<(), Ended> {
+        let words = "the connection does not subscribe to this channel";
+        self.refuse(FrameError::NotSubscribed, words, reference)
+            .await
+    }
+
+    /// Returns the channel of a name; refuses one that the connection may not use.
+    async fn named(
+        &mut self,
+        name: &str,
+        reference: Option<&str>,
+    ) -> Result<Option<ChannelName>, Ended> {
+        match self.identity.channel(name) {
+            Ok(channel) => Ok(Some(channel)),
+            Err(error) => {
+                let code = match error {
+                    ChannelNameError::Form => FrameError::BadChannel,
+                    ChannelNameError::Foreign => FrameError::ForbiddenChannel,
+                };
+                let words = format!("channel: {error}");
+                self.refuse(code, &words, reference).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn subscribe(
+        &mut self,
+        channel: ChannelName,
+        since: Option<Since>,
+        reference: Option<&str>,
+    ) -> Result<(), Ended> {
+        let (is_new, count) = {
+            let mut state = self.peer.state();
+            let is_new = state.subscription(&channel).is_none();
+            (is_new, state.subscriptions.len())
+        };
+        if is_new && count >= SUBSCRIPTIONS_MAX {
+            let words = format!("a connection may subscribe to {SUBSCRIPTIONS_MAX} channels");
+            return self
+                .refuse(FrameError::TooManySubscriptions, &words, reference)
+                .await;
+        }
+        let gateway = self.state.gateway.clone();
+        // From here on messages are noted, so that none is missed between the place and the first.
+        gateway.hub.subscribe(&self.peer, &channel);
+        if is_new {
+            gateway.metrics.subscribed(1);
+        }
+        if gateway.limits.history(channel.as_str()).kept_max == 0 {
+            let answer = server_frame::subscribed(&channel, None, None, reference);
+            return self.send(answer).await;
+        }
+        let position = gateway
+            .position(&self.identity.tenant, channel.as_str())
+            .await;
+        let Ok(position) = position else {
+            gateway.hub.unsubscribe(&self.peer, &channel);
+            gateway.metrics.subscribed(-1);
+            let words = "Postgres does not answer; subscribe again soon";
+            return self.refuse(FrameError::Unavailable, words, reference).await;
+        };
+        let has_all = |since: &Since| position.has_all_after(since.epoch, since.offset);
+        let since = since.filter(has_all).map(|since| since.offset);
+        let missed = since.map(|offset| position.last_offset - offset);
+        let answer = server_frame::subscribed(&channel, Some(&position), missed, reference);
+        // The answer comes before the messages.
+        self.send(answer).await?;
+        let next = since.unwrap_or(position.last_offset) + 1;
+        if let Some(sub) = self.peer.state().subscription(&channel) {
+            sub.join(position.epoch, next, position.last_offset);
+        }
+        Ok(())
+    }
+
+    async fn publish(
+        &mut self,
+        channel: &ChannelName,
+        data: serde_json::Value,
+        reference: Option<&str>,
+    ) -> Result<(), Ended> {
+        if !self.identity.can_publish || channel.recipient().is_some() {
+            let words = "the credential may not publish to this channel";
+            return self
+                .refuse(FrameError::ScopeMissing, words, reference)
+                .await;
+        }
+        let gateway = self.state.gateway.clone();
+        let message = NewPublication {
+            tenant: self.identity.tenant.to_string(),
+            channel: channel.as_str().to_owned(),
+            data,
+            waiting_max: gateway.limits.delay_line(),
+        };
+        match gateway.publish(message).await {
+            Ok(Published::Accepted { id, .. }) => {
+                self.send(server_frame::published(id, reference)).await
+            }
+            Ok(Published::Full) => {
+                let words = "too many messages of the tenant wait; this one was not published";
+                self.refuse(FrameError::WsOverloaded, words, reference)
+                    .await
+            }
+            Err(_) => {
+                let words = "Postgres does not answer; the message may have been published";
+                self.refuse(FrameError::Unavailable, words, reference).await
+            }
+        }
+    }
+
+    async fn refresh(&mut self, token: &str, reference: Option<&str>) -> Result<(), Ended> {
+        let newer = identity_of_token(&self.state, token).await;
+        let Some(newer) = newer.filter(|newer| self.identity.is_followed_by(newer)) else {
+            let words = "the token is not accepted, or is of another tenant";
+            return self
+                .refuse(FrameError::Unauthorized, words, reference)
+                .await;
+        };
+        self.identity.expires_at = newer.expires_at;
+        self.note_expiry();
+        let answer = server_frame::refreshed(self.identity.expires_at, reference);
+        self.send(answer).await
+    }
+
+    async fn refuse(
+        &mut self,
+        code: FrameError,
+        words: &str,
+        reference: Option<&str>,
+    ) -> Result<(), Ended> {
+        self.send(server_frame::error(code, words, reference)).await
+    }
+
+    async fn feed(&mut self, frame: Bytes) -> Result<(), Ended> {
+        // Every frame is made as text.
+        let text = Utf8Bytes::try_from(frame).map_err(|_| Ended::Close(CloseReason::Protocol))?;
+        self.socket
+            .feed(Message::Text(text))
+            .await
+            .map_err(ended_by)
+    }
+
+    async fn send(&mut self, frame: Bytes) -> Result<(), Ended> {
+        self.feed(frame).await?;
+        self.socket.flush().await.map_err(ended_by)
+    }
+}
+
+/// Returns the end that an error of the socket means.
+fn ended_by(error: axum::Error) -> Ended {
+    use tungstenite::Error as Socket;
+    match error.into_inner().downcast_ref::<Socket>() {
+        Some(Socket::Capacity(_)) => Ended::Close(CloseReason::TooLarge),
+        Some(Socket::Utf8(_)) => Ended::Close(CloseReason::NotUtf8),
+        Some(Socket::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => {
+            Ended::Gone
+        }
+        Some(Socket::Protocol(_)) => Ended::Close(CloseReason::Protocol),
+        _ => Ended::Gone,
+    }
+}

@@ -1,0 +1,47 @@
+//! The state of the gateway's routes.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::handshakes::Handshakes;
+use crate::api::http::auth::Authenticator;
+use crate::api::http::gate::Gate;
+use crate::gateway::service::Gateway;
+
+/// The connections that have not sent a credential yet, of one process.
+const PENDING_MAX: usize = 256;
+
+/// The state of the gateway's routes.
+pub struct GatewayState {
+    pub gateway: Gateway,
+    pub auth: Arc<Authenticator>,
+    pub gate: Arc<Gate>,
+    pub handshakes: Handshakes,
+    /// The permits of connections without a credential.
+    pub pending: Arc<Semaphore>,
+    /// The permits of all connections of this process.
+    pub places: Arc<Semaphore>,
+    /// The base URL by which clients outside reach us; empty if it is not set.
+    pub public_url: String,
+}
+
+impl GatewayState {
+    /// Combines the parts.
+    pub fn new(
+        gateway: Gateway,
+        auth: Arc<Authenticator>,
+        gate: Arc<Gate>,
+        public_url: String,
+    ) -> Self {
+        Self {
+            handshakes: Handshakes::new(gateway.limits.handshakes_per_s),
+            pending: Arc::new(Semaphore::new(PENDING_MAX)),
+            places: Arc::new(Semaphore::new(gateway.limits.node_connections)),
+            gateway,
+            auth,
+            gate,
+            public_url,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The limits of the gateway, from the settings.
+
+use std::time::Duration;
+
+use crate::config::{CHANNEL_HISTORY_MAX, CHANNEL_HISTORY_S, Settings};
+use crate::gateway::limits::{ChannelHistory, GatewayLimits};
+
+/// Returns the limits; `files` is the number of files that the process may open, of which a quarter
+/// may be connections.
+pub(super) fn limits(settings: &Settings, files: u64) -> GatewayLimits {
+    let mut histories: Vec<(String, ChannelHistory)> = settings
+        .channels
+        .iter()
+        .map(|(pattern, set)| {
+            let history = ChannelHistory {
+                kept_s: set.history_s.unwrap_or(CHANNEL_HISTORY_S),
+                kept_max: set.history_max.unwrap_or(CHANNEL_HISTORY_MAX),
+            };
+            (pattern.clone(), history)
+        })
+        .collect();
+    // The longest pattern that fits holds.
+    histories.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
+    let places = usize::try_from(files / 4).unwrap_or(usize::MAX);
+    GatewayLimits {
+        per_second: settings.ws_messages_per_second,
+        connections: settings.ws_connections_per_tenant,
+        node_connections: settings.ws_connections.min(places),
+        handshakes_per_s: settings.ws_handshakes_per_s,
+        drain: Duration::from_secs_f64(settings.ws_drain_s),
+        origins: settings.ws_origins.clone(),
+        histories,
+    }
+}

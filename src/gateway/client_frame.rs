@@ -1,0 +1,282 @@
+//! Frames of clients: one JSON object each.
+
+use serde_json::Value;
+
+use crate::input::reader::Reader;
+use crate::input::wording::clipped;
+use crate::input::{Issue, listed};
+
+/// The longest `ref`, in bytes.
+pub const REF_BYTES: usize = 64;
+
+/// The longest token in a frame, in bytes.
+const TOKEN_BYTES: usize = 16_384;
+
+/// The longest name that is looked at, in bytes; a longer one is refused with its form.
+const NAME_BYTES: usize = 1024;
+
+/// The highest offset.
+const OFFSET_MAX: i64 = 1 << 53;
+
+/// The types of frames, for messages.
+pub const TYPES: [&str; 6] = [
+    "subscribe",
+    "unsubscribe",
+    "publish",
+    "ack",
+    "pong",
+    "refresh",
+];
+
+/// A frame of a client with its `ref`, which the answer repeats.
+#[derive(Clone, PartialEq)]
+pub struct ClientFrame {
+    pub reference: Option<String>,
+    pub request: ClientRequest,
+}
+
+/// What a client asks for.
+#[derive(Clone, PartialEq)]
+pub enum ClientRequest {
+    /// Messages of a channel from now on, or after a message that it has.
+    Subscribe {
+        channel: String,
+        since: Option<Since>,
+    },
+    /// No more messages of a channel.
+    Unsubscribe { channel: String },
+    /// A message to all subscribers of a channel.
+    Publish { channel: String, data: Value },
+    /// It has everything of a channel up to an offset.
+    Ack { channel: String, offset: i64 },
+    /// It is alive.
+    Pong,
+    /// A newer credential.
+    Refresh { token: String },
+}
+
+/// The last message that a client has of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    pub epoch: i64,
+    pub offset: i64,
+}
+
+/// The reason for which a frame is refused, with its `ref` if that could be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFrame {
+    pub reference: Option<String>,
+    pub message: String,
+}
+
+impl ClientFrame {
+    /// Parses a frame.
+    pub fn parse(text: &str) -> Result<Self, BadFrame> {
+        let bad = |message: String| BadFrame {
+            reference: None,
+            message,
+        };
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| bad(format!("the frame is not JSON: {error}")))?;
+        let word = value.get("type").and_then(Value::as_str);
+        let allowed: &[&str] = match word {
+            Some("subscribe") => &["type", "ref", "channel", "since"],
+            Some("unsubscribe") => &["type", "ref", "channel"],
+            Some("publish") => &["type", "ref", "channel", "data"],
+            Some("ack") => &["type", "ref", "channel", "offset"],
+            Some("pong") => &["type", "ref"],
+            Some("refresh") => &["type", "ref", "token"],
+            Some(other) => {
+                let types = TYPES.join(", ");
+                return Err(bad(format!(
+                    "type: {:?} is not a type of frame; allowed: {types}",
+                    clipped(other)
+                )));
+            }
+            None => {
+                let types = TYPES.join(", ");
+                return Err(bad(format!("type: must be given: one of {types}")));
+            }
+        };
+        let word = word.unwrap_or_default().to_owned();
+        let mut issues: Vec<Issue> = Vec::new();
+        let read = Reader::open(value, "", allowed, &mut issues).and_then(|fields| {
+            let mut fields = fields.hide_values();
+            let reference = fields.text_or_null("ref", 0..=REF_BYTES);
+            let request = request(&word, &mut fields);
+            Some((reference, request?))
+        });
+        match read {
+            Some((reference, request)) if issues.is_empty() => Ok(Self { reference, request }),
+            read => Err(BadFrame {
+                reference: read.and_then(|(reference, _)| reference),
+                message: listed("", &issues),
+            }),
+        }
+    }
+}
+
+fn request(word: &str, fields: &mut Reader<'_>) -> Option<ClientRequest> {
+    if word == "pong" {
+        return Some(ClientRequest::Pong);
+    }
+    if word == "refresh" {
+        let token = required(fields, "token", TOKEN_BYTES)?;
+        return Some(ClientRequest::Refresh { token });
+    }
+    let channel = required(fields, "channel", NAME_BYTES);
+    let request = match word {
+        "subscribe" => ClientRequest::Subscribe {
+            since: since(fields),
+            channel: channel?,
+        },
+        "unsubscribe" => ClientRequest::Unsubscribe { channel: channel? },
+        "ack" => {
+            let offset = fields.whole("offset", 0..=OFFSET_MAX, "an offset");
+            if offset.is_none() && !fields.has("offset") {
+                fields.missing("offset", "an offset");
+            }
+            ClientRequest::Ack {
+                channel: channel?,
+                offset: offset?,
+            }
+        }
+        _ => {
+            let data = fields.take("data");
+            match &data {
+                None => fields.missing("data", "any JSON value"),
+                Some(data) if has_nul(data) => {
+                    fields.wrong("data", "must not contain the character U+0000");
+                }
+                Some(_) => {}
+            }
+            ClientRequest::Publish {
+                channel: channel?,
+                data: data?,
+            }
+        }
+    };
+    Some(request)
+}
+
+fn required(fields: &mut Reader<'_>, name: &str, bytes: usize) -> Option<String> {
+    let text = fields.text(name, 1..=bytes);
+    if text.is_none() && !fields.contains(name) {
+        fields.missing(name, "a text");
+    }
+    text
+}
+
+fn since(fields: &mut Reader<'_>) -> Option<Since> {
+    if !fields.has("since") {
+        return None;
+    }
+    let mut since = fields.part("since", &["epoch", "offset"])?;
+    let epoch = since.text("epoch", 1..=20);
+    let parsed = epoch.as_deref().and_then(|text| text.parse().ok());
+    if parsed.is_none() {
+        since.wrong("epoch", "must be the epoch of the last message");
+    }
+    let offset = since.whole("offset", 0..=OFFSET_MAX, "the offset of the last message");
+    if offset.is_none() && !since.has("offset") {
+        since.missing("offset", "the offset of the last message");
+    }
+    Some(Since {
+        epoch: parsed?,
+        offset: offset?,
+    })
+}
+
+/// Returns true if a text or key in a value has a character that Postgres cannot store.
+pub fn has_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(has_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || has_nul(value)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(value: &Value) -> Result<ClientRequest, String> {
+        ClientFrame::parse(&value.to_string())
+            .map(|frame| frame.request)
+            .map_err(|bad| bad.message)
+    }
+
+    #[test]
+    fn frames_are_read() {
+        let since = json!({"type": "subscribe", "channel": "a", "ref": "1", "since": {"epoch": "3", "offset": 7}});
+        let frame = ClientFrame::parse(&since.to_string()).map_err(|bad| bad.message);
+        let frame = frame.unwrap();
+        assert_eq!(frame.reference.as_deref(), Some("1"));
+        let ClientRequest::Subscribe { channel, since } = frame.request else {
+            panic!("another frame");
+        };
+        let wanted = Since {
+            epoch: 3,
+            offset: 7,
+        };
+        assert_eq!((channel.as_str(), since), ("a", Some(wanted)));
+        assert!(parse(&json!({"type": "publish", "channel": "a", "data": null})).is_ok());
+        assert!(parse(&json!({"type": "ack", "channel": "a", "offset": 3})).is_ok());
+        assert!(parse(&json!({"type": "pong"})).is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_no_value_is_shown() {
+        for (frame, words) in [
+            (json!([]), "type: must be given"),
+            (
+                json!({"type": "x"}),
+                "is not a type of frame; allowed: subscribe",
+            ),
+            (json!({"type": "subscribe"}), "/channel"),
+            (
+                json!({"type": "subscribe", "channel": "a", "secret": 1}),
+                "/secret",
+            ),
+            (
+                json!({"type": "subscribe", "channel": "a", "since": {"epoch": "x", "offset": 1}}),
+                "/since/epoch",
+            ),
+            (
+                json!({"type": "subscribe", "channel": "a", "since": {"epoch": "1"}}),
+                "/since/offset",
+            ),
+            (json!({"type": "publish", "channel": "a"}), "/data"),
+            (
+                json!({"type": "publish", "channel": "a", "data": ["\u{0}"]}),
+                "U+0000",
+            ),
+            (
+                json!({"type": "ack", "channel": "a", "offset": -1}),
+                "/offset",
+            ),
+            (json!({"type": "ack", "channel": "a"}), "/offset"),
+            (json!({"type": "refresh", "token": 5}), "/token"),
+        ] {
+            let message = parse(&frame).err().unwrap_or_default();
+            assert!(message.contains(words), "{frame}: {message}");
+        }
+        let message = parse(&json!({"type": "refresh", "token": ["top-secret"]}))
+            .err()
+            .unwrap();
+        assert!(!message.contains("top-secret"), "{message}");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_a_client_sends_breaks_the_reader(text in ".{0,200}") {
+            let _ = ClientFrame::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The limits of the gateway: those of the settings, and those of the protocol.
+
+use std::time::Duration;
+
+use crate::input::patterns::allows;
+
+/// The largest message of a client, in bytes, and the largest data of a publication.
+pub const MESSAGE_BYTES: usize = 65_536;
+
+/// The most channels of one connection.
+pub const SUBSCRIPTIONS_MAX: usize = 50;
+
+/// The time between two pings to a connection.
+pub const PING_EVERY: Duration = Duration::from_secs(25);
+
+/// The time in which a ping must be answered.
+pub const PONG_WITHIN: Duration = Duration::from_secs(8);
+
+/// The time in which an opened connection must send its credential.
+pub const CREDENTIAL_WITHIN: Duration = Duration::from_secs(10);
+
+/// The time before the expiry of a credential at which the client is warned.
+pub const EXPIRY_WARNING: Duration = Duration::from_secs(60);
+
+/// The time after the expiry of a credential in which it can still be renewed.
+pub const EXPIRY_GRACE: Duration = Duration::from_secs(25);
+
+/// The messages of a tenant that may wait, in seconds of its limit, before publications of clients
+/// are refused.
+pub const DELAY_LINE_S: u64 = 5;
+
+/// The validity of a ticket.
+pub const TICKET_TTL: Duration = Duration::from_secs(30);
+
+/// The limits that the settings give.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatewayLimits {
+    /// Messages of a tenant within any second; its throttle's knobs may differ.
+    pub per_second: u32,
+    /// Open connections of a tenant over all processes; its throttle's knobs may differ.
+    pub connections: u32,
+    /// Open connections of this process.
+    pub node_connections: usize,
+    /// New connections of this process per second.
+    pub handshakes_per_s: u32,
+    /// The time over which a stopping process sends its connections away.
+    pub drain: Duration,
+    /// Origins of pages, besides our own, that may connect.
+    pub origins: Vec<String>,
+    /// The history of channels by pattern; the first that fits holds, which is the longest.
+    pub histories: Vec<(String, ChannelHistory)>,
+}
+
+/// The messages of a channel that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelHistory {
+    /// The time for which they are kept, in seconds.
+    pub kept_s: i32,
+    /// The number that is kept; 0 for a channel without history, whose messages have no offsets.
+    pub kept_max: i32,
+}
+
+impl ChannelHistory {
+    /// The history of a channel that no pattern names.
+    pub const USUAL: Self = Self {
+        kept_s: 300,
+        kept_max: 1000,
+    };
+
+    /// The history of inboxes.
+    pub const INBOX: Self = Self {
+        kept_s: 7 * 86_400,
+        kept_max: 1000,
+    };
+}
+
+impl Default for GatewayLimits {
+    fn default() -> Self {
+        Self {
+            per_second: 200,
+            connections: 1000,
+            node_connections: 20_000,
+            handshakes_per_s: 1000,
+            drain: Duration::from_secs(10),
+            origins: Vec::new(),
+            histories: Vec::new(),
+        }
+    }
+}
+
+impl GatewayLimits {
+    /// Returns the history of a channel.
+    pub fn history(&self, channel: &str) -> ChannelHistory {
+        if channel.starts_with('$') {
+            return ChannelHistory::INBOX;
+        }
+        let fits = |pattern: &String| allows(std::slice::from_ref(pattern), channel);
+        let found = self.histories.iter().find(|(pattern, _)| fits(pattern));
+        found.map_or(ChannelHistory::USUAL, |(_, history)| *history)
+    }
+
+    /// Returns the messages of a tenant that may wait before publications of clients are refused.
+    pub fn delay_line(&self) -> i64 {
+        (u64::from(self.per_second) * DELAY_LINE_S) as i64
+    }
+}

@@ -1,0 +1,41 @@
+//! Channels in Postgres: publications, their history, and tickets.
+
+mod collect;
+mod history;
+mod publish;
+mod tickets;
+mod upkeep;
+
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+
+pub use collect::{CollectOutcome, TenantGrant, WaitingPublications, collect};
+pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
+pub use publish::{NewPublication, Published, publish};
+pub use tickets::{issue_ticket, take_ticket};
+pub use upkeep::{ChannelPlace, forget, prune};
+
+/// The statements of this folder, for the test that prepares each.
+pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
+    ("publications: lock", collect::LOCK),
+    ("publications: waiting", collect::WAITING),
+    ("publications: take", collect::TAKE),
+    ("publications: move", collect::MOVE),
+    ("publications: trim", collect::TRIM),
+    ("publications: ring", collect::RING),
+    ("publications: add", publish::PUBLISH),
+    ("channels: last", history::LAST_SEQ),
+    ("channels: after", history::AFTER),
+    ("channels: positions", history::POSITIONS),
+    ("channels: pages", history::PAGES),
+    ("tickets: issue", tickets::ISSUE),
+    ("tickets: take", tickets::TAKE),
+    ("channels: prune", upkeep::PRUNE),
+    ("channels: forget", upkeep::FORGET),
+];
+
+/// Returns a statement that leaves no name behind on a connection that is lent for a transaction.
+fn query(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
+    sqlx::query(sql).persistent(false)
+}

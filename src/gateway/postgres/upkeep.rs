@@ -1,0 +1,51 @@
+//! Upkeep: deletes messages whose time is over, and forgets channels that nobody uses.
+
+use sqlx::Row;
+
+use super::{collect, query};
+use crate::jobs::Error;
+use crate::postgres::Db;
+
+pub(super) const PRUNE: &str = "select p.messages from flyball.prune_channel_messages($1) p";
+
+pub(super) const FORGET: &str =
+    "select f.next_tenant, f.next_name, f.forgotten from flyball.forget_channels($1, $2, $3) f";
+
+/// A place in the order of all channels: after this tenant and name.
+pub type ChannelPlace = (String, String);
+
+/// Deletes up to `most` messages whose time is over; returns their number, 0 while a collector is
+/// at work.
+pub async fn prune(db: &Db, most: i32) -> Result<i64, Error> {
+    let mut transaction = db.begin().await?;
+    let locked = query(collect::LOCK).fetch_one(&mut *transaction).await?;
+    if !locked.try_get::<bool, _>(0)? {
+        transaction.rollback().await?;
+        return Ok(0);
+    }
+    let row = query(PRUNE).bind(most).fetch_one(&mut *transaction).await?;
+    let messages = row.try_get("messages")?;
+    transaction.commit().await?;
+    Ok(messages)
+}
+
+/// Looks at up to `most` channels after a place, and forgets those that are empty and unused;
+/// returns the next place, the first again after the last.
+pub async fn forget(db: &Db, place: &ChannelPlace, most: i32) -> Result<ChannelPlace, Error> {
+    let mut transaction = db.begin().await?;
+    let locked = query(collect::LOCK).fetch_one(&mut *transaction).await?;
+    if !locked.try_get::<bool, _>(0)? {
+        transaction.rollback().await?;
+        return Ok(place.clone());
+    }
+    let row = query(FORGET)
+        .bind(&place.0)
+        .bind(&place.1)
+        .bind(most)
+        .fetch_one(&mut *transaction)
+        .await?;
+    let (tenant, name): (Option<String>, Option<String>) =
+        (row.try_get("next_tenant")?, row.try_get("next_name")?);
+    transaction.commit().await?;
+    Ok((tenant.unwrap_or_default(), name.unwrap_or_default()))
+}

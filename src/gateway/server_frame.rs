@@ -1,0 +1,210 @@
+//! Frames of the gateway: one JSON object each, as text.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::channel_name::ChannelName;
+use super::postgres::{ChannelPosition, StoredMessage};
+
+/// The code and text of a warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// Messages of the tenant wait; the next goes in so many seconds.
+    RateLimited { wait_s: u64 },
+    /// The credential expires in so many seconds.
+    TokenExpires { left_s: u64 },
+}
+
+/// The code of an error, which programs can match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum FrameError {
+    /// The frame cannot be read.
+    BadFrame,
+    /// The name of the channel cannot be one.
+    BadChannel,
+    /// The channel belongs to somebody else, or the credential does not name it.
+    ForbiddenChannel,
+    /// The credential lacks the scope.
+    ScopeMissing,
+    /// The connection has as many channels as it may have.
+    TooManySubscriptions,
+    /// The connection does not subscribe to the channel.
+    NotSubscribed,
+    /// Too many messages of the tenant wait; this one was not published.
+    WsOverloaded,
+    /// The credential is not accepted.
+    Unauthorized,
+    /// Postgres does not answer.
+    Unavailable,
+}
+
+impl FrameError {
+    /// All codes.
+    pub const ALL: [Self; 9] = [
+        Self::BadFrame,
+        Self::BadChannel,
+        Self::ForbiddenChannel,
+        Self::ScopeMissing,
+        Self::TooManySubscriptions,
+        Self::NotSubscribed,
+        Self::WsOverloaded,
+        Self::Unauthorized,
+        Self::Unavailable,
+    ];
+
+    /// Returns the code as text.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Returns the frame of a message of a channel.
+pub fn message(message: &StoredMessage) -> Bytes {
+    let channel = Value::from(message.channel.as_str());
+    let place = match message.offset {
+        0 => String::new(),
+        offset => format!(r#""epoch":"{}","offset":{offset},"#, message.epoch),
+    };
+    let (id, data) = (message.id, &message.data);
+    format!(r#"{{"type":"message","channel":{channel},{place}"id":"{id}","data":{data}}}"#).into()
+}
+
+/// Returns the frame of a warning. That of a limit is word for word the one of the specification.
+pub fn warning(warning: Warning) -> Bytes {
+    let (code, message) = match warning {
+        Warning::RateLimited { wait_s } => {
+            let message = format!("Message throttled. Retry in {wait_s}s.");
+            ("WS_RATE_LIMITED", message)
+        }
+        Warning::TokenExpires { left_s } => {
+            let message = format!("The credential expires in {left_s}s; send a refresh frame.");
+            ("TOKEN_EXPIRES", message)
+        }
+    };
+    text(json!({"type": "warning", "code": code, "message": message}))
+}
+
+/// Returns the frame of an error.
+pub fn error(code: FrameError, message: &str, reference: Option<&str>) -> Bytes {
+    let frame = json!({"type": "error", "code": code.as_str(), "message": message});
+    answered(frame, reference)
+}
+
+/// Returns the answer to a subscription; `recovered` has the number of messages that follow from
+/// the history, if all of them are there.
+pub fn subscribed(
+    channel: &ChannelName,
+    position: Option<&ChannelPosition>,
+    recovered: Option<i64>,
+    reference: Option<&str>,
+) -> Bytes {
+    let mut frame = json!({
+        "type": "subscribed",
+        "channel": channel.as_str(),
+        "recovered": recovered.is_some(),
+        "missed": recovered.unwrap_or(0),
+    });
+    if let (Some(position), Some(fields)) = (position, frame.as_object_mut()) {
+        fields.insert("epoch".to_owned(), position.epoch.to_string().into());
+        fields.insert("offset".to_owned(), position.last_offset.into());
+    }
+    answered(frame, reference)
+}
+
+/// Returns the answer to the end of a subscription.
+pub fn unsubscribed(channel: &ChannelName, reference: Option<&str>) -> Bytes {
+    let frame = json!({"type": "unsubscribed", "channel": channel.as_str()});
+    answered(frame, reference)
+}
+
+/// Returns the answer to a publication.
+pub fn published(id: i64, reference: Option<&str>) -> Bytes {
+    answered(
+        json!({"type": "published", "id": id.to_string()}),
+        reference,
+    )
+}
+
+/// Returns the answer to a newer credential, with its expiry in unix seconds.
+pub fn refreshed(expires_at: Option<i64>, reference: Option<&str>) -> Bytes {
+    answered(
+        json!({"type": "refreshed", "expires_at": expires_at}),
+        reference,
+    )
+}
+
+/// Returns the frame that tells of dropped messages of a channel without offsets.
+pub fn gap(channel: &ChannelName, missed: u32) -> Bytes {
+    text(json!({"type": "gap", "channel": channel.as_str(), "missed": missed}))
+}
+
+/// Returns the frame that tells that the reader of a channel is behind.
+pub fn lag(channel: &ChannelName) -> Bytes {
+    text(json!({"type": "lag", "channel": channel.as_str()}))
+}
+
+/// Returns the frame that sends a connection away.
+pub fn reconnect(after_ms: u64) -> Bytes {
+    text(json!({"type": "reconnect", "after_ms": after_ms}))
+}
+
+/// Returns the frame that asks for a sign of life.
+pub fn ping() -> Bytes {
+    Bytes::from_static(br#"{"type":"ping"}"#)
+}
+
+/// Returns the first frame of a connection.
+pub fn hello(fields: Map<String, Value>) -> Bytes {
+    let mut frame = json!({"type": "hello"});
+    if let Some(all) = frame.as_object_mut() {
+        all.extend(fields);
+    }
+    text(frame)
+}
+
+fn answered(mut frame: Value, reference: Option<&str>) -> Bytes {
+    if let (Some(reference), Some(fields)) = (reference, frame.as_object_mut()) {
+        fields.insert("ref".to_owned(), reference.into());
+    }
+    text(frame)
+}
+
+fn text(frame: Value) -> Bytes {
+    frame.to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warning_of_a_limit_is_that_of_the_specification() {
+        let frame: Value =
+            serde_json::from_slice(&warning(Warning::RateLimited { wait_s: 1 })).unwrap();
+        let wanted = json!({"type": "warning", "code": "WS_RATE_LIMITED", "message": "Message throttled. Retry in 1s."});
+        assert_eq!(frame, wanted);
+    }
+
+    #[test]
+    fn a_message_is_json_with_its_place() {
+        let stored = StoredMessage {
+            seq: 9,
+            tenant: "acme".to_owned(),
+            channel: ChannelName::of_inbox("a\"b"),
+            epoch: 4,
+            offset: 2,
+            id: 7,
+            data: r#"{"a": [1, "x"]}"#.to_owned(),
+        };
+        let frame: Value = serde_json::from_slice(&message(&stored)).unwrap();
+        let wanted = json!({"type": "message", "channel": "$inbox/a\"b", "epoch": "4", "offset": 2, "id": "7", "data": {"a": [1, "x"]}});
+        assert_eq!(frame, wanted);
+        let unnumbered = StoredMessage {
+            offset: 0,
+            ..stored
+        };
+        let frame: Value = serde_json::from_slice(&message(&unnumbered)).unwrap();
+        assert_eq!((frame.get("epoch"), frame.get("offset")), (None, None));
+    }
+}

@@ -1,0 +1,250 @@
+//! The place of a reader in a channel, and what the next message means for it.
+
+use std::time::{Duration, Instant};
+
+use super::channel_name::ChannelName;
+
+/// A subscription of one connection.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    pub channel: ChannelName,
+    /// Its number within the connection, above 0.
+    pub number: u32,
+    /// The epoch in which `place` counts.
+    pub epoch: i64,
+    pub place: ReadPlace,
+    /// Messages without offsets that were dropped and not yet reported.
+    pub missed: u32,
+    /// True if the client has been told that it is behind.
+    pub is_told: bool,
+    /// A message that was delivered and is not acknowledged yet, with the time.
+    pub sampled: Option<(i64, Instant)>,
+}
+
+/// The place of a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPlace {
+    /// Its place is being looked up; `seen` is the highest offset that came meanwhile.
+    Joining { seen: i64 },
+    /// It gets messages as they come; `next` is the offset that it has not got.
+    Live { next: i64 },
+    /// It reads the history from `next`; `seen` is the highest offset that came meanwhile.
+    Behind { next: i64, seen: i64 },
+}
+
+/// What to do with a message that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// The reader gets it.
+    Deliver,
+    /// The reader has it, or reads it from the history.
+    Leave,
+    /// The reader fell behind with this message and reads the history from now on.
+    FellBehind,
+}
+
+impl Subscription {
+    /// Creates a subscription whose place is not known yet.
+    pub fn new(channel: ChannelName, number: u32) -> Self {
+        Self {
+            channel,
+            number,
+            epoch: 0,
+            place: ReadPlace::Joining { seen: 0 },
+            missed: 0,
+            is_told: false,
+            sampled: None,
+        }
+    }
+
+    /// Notes a message with an offset, and decides what to do with it. After
+    /// [`Arrived::Deliver`] a reader without room calls [`Self::fall_behind`].
+    pub fn arrive(&mut self, epoch: i64, offset: i64) -> Arrived {
+        match &mut self.place {
+            ReadPlace::Joining { seen } => {
+                *seen = (*seen).max(offset);
+                Arrived::Leave
+            }
+            place if epoch != self.epoch => {
+                // The channel was forgotten and made anew; its messages begin with 1.
+                if epoch < self.epoch {
+                    return Arrived::Leave;
+                }
+                self.epoch = epoch;
+                if offset == 1 && matches!(place, ReadPlace::Live { .. }) {
+                    *place = ReadPlace::Live { next: 2 };
+                    return Arrived::Deliver;
+                }
+                *place = ReadPlace::Behind {
+                    next: 1,
+                    seen: offset,
+                };
+                Arrived::FellBehind
+            }
+            ReadPlace::Behind { seen, .. } => {
+                *seen = (*seen).max(offset);
+                Arrived::Leave
+            }
+            ReadPlace::Live { next } if offset < *next => Arrived::Leave,
+            ReadPlace::Live { next } if offset == *next => {
+                *next += 1;
+                Arrived::Deliver
+            }
+            ReadPlace::Live { next } => {
+                self.place = ReadPlace::Behind {
+                    next: *next,
+                    seen: offset,
+                };
+                Arrived::FellBehind
+            }
+        }
+    }
+
+    /// Takes back the delivery of `offset`, for which there was no room.
+    pub fn fall_behind(&mut self, offset: i64) {
+        self.place = ReadPlace::Behind {
+            next: offset,
+            seen: offset,
+        };
+    }
+
+    /// Sets the place once it is known: the reader has everything before `next`, and `last` is the
+    /// last message of the channel.
+    pub fn join(&mut self, epoch: i64, next: i64, last: i64) {
+        let seen = match self.place {
+            ReadPlace::Joining { seen } => seen.max(last),
+            _ => last,
+        };
+        self.epoch = epoch;
+        self.place = match next > seen {
+            true => ReadPlace::Live { next },
+            false => ReadPlace::Behind { next, seen },
+        };
+        // A client that resumes knows that messages are missing.
+        self.is_told = true;
+        self.tell_when_live();
+    }
+
+    /// Notes the delivery of a message, if none waits for its acknowledgement.
+    pub fn sample(&mut self, offset: i64) {
+        if self.sampled.is_none() {
+            self.sampled = Some((offset, Instant::now()));
+        }
+    }
+
+    /// Takes an acknowledgement of everything up to an offset; returns the time since the delivery
+    /// of the sampled message.
+    pub fn acknowledge(&mut self, offset: i64) -> Option<Duration> {
+        let (sampled, at) = self.sampled?;
+        if offset < sampled {
+            return None;
+        }
+        self.sampled = None;
+        Some(at.elapsed())
+    }
+
+    fn tell_when_live(&mut self) {
+        if matches!(self.place, ReadPlace::Live { .. }) {
+            self.is_told = false;
+        }
+    }
+
+    /// Notes that everything before `next` was read from the history, and returns to live messages
+    /// unless more has come.
+    pub fn advance(&mut self, next: i64) {
+        if let ReadPlace::Behind { seen, .. } = self.place {
+            self.place = match next > seen {
+                true => ReadPlace::Live { next },
+                false => ReadPlace::Behind { next, seen },
+            };
+        }
+        self.tell_when_live();
+    }
+
+    /// Returns the offset from which the history must be read.
+    pub fn behind(&self) -> Option<i64> {
+        match self.place {
+            ReadPlace::Behind { next, .. } => Some(next),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn live(epoch: i64, next: i64) -> Subscription {
+        let mut sub = Subscription::new(ChannelName::stored("c"), 1);
+        sub.join(epoch, next, next - 1);
+        sub
+    }
+
+    #[test]
+    fn messages_in_order_are_delivered_and_repeats_are_not() {
+        let mut sub = live(3, 5);
+        assert_eq!(sub.arrive(3, 4), Arrived::Leave);
+        assert_eq!(sub.arrive(3, 5), Arrived::Deliver);
+        assert_eq!(sub.arrive(3, 5), Arrived::Leave);
+        assert_eq!(sub.arrive(3, 7), Arrived::FellBehind);
+        assert_eq!(sub.behind(), Some(6));
+    }
+
+    #[test]
+    fn a_message_that_came_while_joining_is_read_from_the_history() {
+        let mut sub = Subscription::new(ChannelName::stored("c"), 1);
+        assert_eq!(sub.arrive(3, 8), Arrived::Leave);
+        sub.join(3, 8, 7);
+        assert_eq!(sub.behind(), Some(8));
+        sub.advance(9);
+        assert_eq!(sub.place, ReadPlace::Live { next: 9 });
+    }
+
+    #[test]
+    fn a_channel_that_is_made_anew_begins_with_its_first_message() {
+        let mut sub = live(3, 5);
+        assert_eq!(sub.arrive(4, 1), Arrived::Deliver);
+        assert_eq!(sub.arrive(3, 5), Arrived::Leave);
+        assert_eq!(sub.arrive(5, 2), Arrived::FellBehind);
+        assert_eq!(sub.behind(), Some(1));
+    }
+
+    proptest! {
+        /// Whatever is lost, repeated or refused for lack of room, a reader that follows the rules
+        /// gets every offset once and in order.
+        #[test]
+        fn a_reader_gets_every_offset_once(
+            steps in proptest::collection::vec((0u8..5, any::<bool>()), 1..200)
+        ) {
+            let (mut sub, mut last, mut got) = (live(1, 1), 0i64, Vec::new());
+            let mut read = |sub: &mut Subscription, last: i64, got: &mut Vec<i64>| {
+                if let Some(next) = sub.behind() {
+                    got.extend(next..=last);
+                    sub.advance(last + 1);
+                }
+            };
+            for (step, has_room) in steps {
+                match step {
+                    0..=2 => {
+                        last += 1;
+                        // A third of the messages never arrive.
+                        if step < 2 && sub.arrive(1, last) == Arrived::Deliver {
+                            match has_room {
+                                true => got.push(last),
+                                false => sub.fall_behind(last),
+                            }
+                        }
+                    }
+                    3 => { if last > 0 && sub.arrive(1, last) == Arrived::Deliver { got.push(last) } }
+                    _ => read(&mut sub, last, &mut got),
+                }
+            }
+            last += 1;
+            if sub.arrive(1, last) == Arrived::Deliver { got.push(last) }
+            read(&mut sub, last, &mut got);
+            prop_assert_eq!(got, (1..=last).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Publishing by every door, subscribing, and the walls between tenants.
+
+use serde_json::json;
+
+use super::client::{WsClient, open};
+use super::fixture::{GatewayServer, token};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_reaches_its_subscribers_by_every_door_and_in_order() {
+    let served = GatewayServer::start().await;
+    let (mut reader, mut writer) = (
+        served.client("acme-reader").await,
+        served.client("acme").await,
+    );
+    let answer = reader.subscribe("orders").await;
+    assert_eq!(
+        (&answer["type"], &answer["offset"]),
+        (&json!("subscribed"), &json!(0))
+    );
+
+    writer
+        .send(&json!({"type": "publish", "channel": "orders", "data": {"n": 1}, "ref": "r1"}))
+        .await;
+    let published = writer.next().await;
+    assert_eq!(
+        (&published["type"], &published["ref"]),
+        (&json!("published"), &json!("r1"))
+    );
+    let first = reader.next().await;
+    assert_eq!(
+        (&first["data"], &first["offset"], &first["id"]),
+        (&json!({"n": 1}), &json!(1), &published["id"])
+    );
+
+    let (status, accepted) = served.publish("acme", "orders", &json!({"n": 2})).await;
+    assert_eq!(status, 202, "{accepted}");
+    let second = reader.next().await;
+    assert_eq!(
+        (&second["data"], &second["id"]),
+        (&json!({"n": 2}), &accepted["id"])
+    );
+
+    let mut transaction = served.queue.pool.begin().await.unwrap();
+    for statement in [
+        "select flyball.as_tenant('acme')",
+        "select flyball.publish('orders', '{\"n\": 3}')",
+    ] {
+        sqlx::query(statement)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+    }
+    transaction.rollback().await.unwrap();
+    served.publish_numbers("acme", "orders", 4, 4).await;
+    let third = reader.next().await;
+    assert_eq!((&third["data"], &third["offset"]), (&json!(4), &json!(3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_name_reaches_into_another_tenant() {
+    let served = GatewayServer::start().await;
+    let (mut acme, mut zeta) = (served.client("acme").await, served.client("zeta").await);
+    acme.subscribe("orders").await;
+    zeta.subscribe("orders").await;
+    for (name, code) in [
+        ("acme:orders", "FORBIDDEN_CHANNEL"),
+        ("$inbox/u1", "FORBIDDEN_CHANNEL"),
+        ("$inbox", "FORBIDDEN_CHANNEL"),
+        ("a b", "BAD_CHANNEL"),
+        ("", "BAD_FRAME"),
+    ] {
+        for kind in ["subscribe", "unsubscribe", "publish"] {
+            let mut frame = json!({"type": kind, "channel": name, "ref": "x"});
+            if kind == "publish" {
+                frame["data"] = json!(1);
+            }
+            zeta.send(&frame).await;
+            let answer = zeta.next().await;
+            assert_eq!(
+                (&answer["type"], &answer["code"]),
+                (&json!("error"), &json!(code)),
+                "{kind} {name}"
+            );
+        }
+    }
+    // Its own name in front is the same channel.
+    zeta.send(&json!({"type": "publish", "channel": "zeta:orders", "data": "of zeta"}))
+        .await;
+    assert_eq!(zeta.next().await["type"], "published");
+    assert_eq!(zeta.next().await["data"], "of zeta");
+    served.publish("acme", "orders", &json!("of acme")).await;
+    assert_eq!(acme.next().await["data"], "of acme");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_needs_a_credential_and_the_scope() {
+    let served = GatewayServer::start().await;
+    let bearer = |name: &str| format!("Bearer {}", token(name));
+    let wrong = open(
+        &served.base,
+        "/api/v1/ws",
+        &[("authorization", "Bearer wrong")],
+    )
+    .await;
+    assert_eq!(wrong.err().unwrap().status, 401);
+    let jobs = bearer("acme-jobs");
+    let refused = open(&served.base, "/api/v1/ws", &[("authorization", &jobs)]).await;
+    let refused = refused.err().unwrap();
+    assert_eq!(
+        (refused.status, refused.problem["code"].as_str()),
+        (403, Some("scope_missing"))
+    );
+    let acme = bearer("acme");
+    let page = [
+        ("authorization", acme.as_str()),
+        ("origin", "https://evil.example"),
+    ];
+    let refused = open(&served.base, "/api/v1/ws", &page).await.err().unwrap();
+    assert_eq!(refused.problem["code"], "origin_not_allowed");
+    let unnamed = [
+        ("authorization", acme.as_str()),
+        ("sec-websocket-protocol", "other"),
+    ];
+    let refused = open(&served.base, "/api/v1/ws", &unnamed)
+        .await
+        .err()
+        .unwrap();
+    assert_eq!(refused.status, 400);
+    // A reader may not publish.
+    let mut reader = served.client("acme-reader").await;
+    reader
+        .send(&json!({"type": "publish", "channel": "orders", "data": 1}))
+        .await;
+    assert_eq!(reader.next().await["code"], "SCOPE_MISSING");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_frame_may_be_the_credential() {
+    let served = GatewayServer::start().await;
+    let mut late = WsClient {
+        socket: open(&served.base, "/api/v1/ws", &[]).await.unwrap(),
+        hello: json!(null),
+    };
+    late.send(&json!({"type": "refresh", "token": token("acme")}))
+        .await;
+    assert_eq!(late.next().await["type"], "hello");
+    assert_eq!(late.subscribe("orders").await["type"], "subscribed");
+
+    for first in [
+        json!({"type": "refresh", "token": "wrong"}),
+        json!({"type": "subscribe", "channel": "orders"}),
+    ] {
+        let mut stranger = WsClient {
+            socket: open(&served.base, "/api/v1/ws", &[]).await.unwrap(),
+            hello: json!(null),
+        };
+        stranger.send(&first).await;
+        assert_eq!(stranger.closed().await, 4001);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_opens_one_connection_with_its_rights() {
+    let served = GatewayServer::start().await;
+    let response = served
+        .request(reqwest::Method::POST, "/api/v1/ws/tickets")
+        .bearer_auth(token("acme"))
+        .json(&json!({"channels": ["room.*"], "recipient": "u1"}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 201);
+    let issued: serde_json::Value = response.json().await.unwrap();
+    let path = format!("/api/v1/ws?ticket={}", issued["ticket"].as_str().unwrap());
+    let mut browser = WsClient::with(&served.base, &path, &[]).await;
+    assert_eq!(browser.subscribe("room.7").await["type"], "subscribed");
+    assert_eq!(browser.subscribe("$inbox").await["channel"], "$inbox/u1");
+    assert_eq!(
+        browser.subscribe("orders").await["code"],
+        "FORBIDDEN_CHANNEL"
+    );
+    browser
+        .send(&json!({"type": "publish", "channel": "room.7", "data": 1}))
+        .await;
+    assert_eq!(browser.next().await["code"], "SCOPE_MISSING");
+    // It cannot be used again.
+    let again = open(&served.base, &path, &[]).await.err().unwrap();
+    assert_eq!(again.status, 401);
+}

@@ -1,0 +1,137 @@
+//! A server with a gateway at work and tokens of two tenants.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use flyball::api::{AuthToken, DEFAULT_TENANT, Permissions, TokenScope, TokenSecret};
+use flyball::gateway::limits::{ChannelHistory, GatewayLimits};
+use flyball::gateway::service::Gateway;
+use flyball::throttle::PatternStore;
+use flyball::throttle::admission::TenantLimits;
+use flyball::throttle::seed::seed_patterns;
+use serde_json::Value;
+use sqlx::AssertSqlSafe;
+
+use super::client::WsClient;
+use crate::support::api_server::ApiServer;
+use crate::support::fixture::Fixture;
+use crate::support::{eventually, patient_store, redis_prefix};
+
+pub struct GatewayServer {
+    server: ApiServer,
+}
+
+impl Deref for GatewayServer {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.server
+    }
+}
+
+/// The tokens, each with its tenant and scopes.
+const TOKENS: [(&str, &str, &[TokenScope]); 4] = [
+    (
+        "acme",
+        "acme",
+        &[TokenScope::ChannelsSubscribe, TokenScope::ChannelsPublish],
+    ),
+    ("acme-reader", "acme", &[TokenScope::ChannelsSubscribe]),
+    ("acme-jobs", "acme", &[TokenScope::JobsEnqueue]),
+    (
+        "zeta",
+        "zeta",
+        &[TokenScope::ChannelsSubscribe, TokenScope::ChannelsPublish],
+    ),
+];
+
+pub fn token(name: &str) -> String {
+    format!("0123456789-{name}")
+}
+
+/// Limits with a channel pattern that has no history, and one that keeps ten messages.
+pub fn limits() -> GatewayLimits {
+    let history = |kept_max| ChannelHistory {
+        kept_s: 300,
+        kept_max,
+    };
+    GatewayLimits {
+        histories: vec![
+            ("presence.*".to_owned(), history(0)),
+            ("short.*".to_owned(), history(10)),
+        ],
+        ..GatewayLimits::default()
+    }
+}
+
+impl GatewayServer {
+    pub async fn start() -> Self {
+        Self::with(limits()).await
+    }
+
+    pub async fn with(limits: GatewayLimits) -> Self {
+        let store = PatternStore::new(Arc::new(patient_store(&redis_prefix()).await), 100);
+        let tenant_limits = TenantLimits {
+            channels_per_second: limits.per_second,
+            connections: limits.connections,
+            ..TenantLimits::default()
+        };
+        eventually("Redis answers", super::client::PATIENCE, || async {
+            seed_patterns(&store, &tenant_limits).await.ok()
+        })
+        .await;
+        let fixture = Fixture::on(Arc::new(store)).await;
+        let gateway = Gateway::new(
+            fixture.queue.clone(),
+            fixture.store.clone(),
+            limits,
+            DEFAULT_TENANT,
+        );
+        let server = ApiServer::start(fixture, |deps| {
+            deps.gateway = gateway.clone();
+            deps.tokens = TOKENS
+                .iter()
+                .map(|(name, tenant, scopes)| {
+                    let leave = Permissions {
+                        scopes: scopes.iter().copied().collect(),
+                        ..Permissions::default()
+                    };
+                    AuthToken::of(name, Some(tenant), leave, TokenSecret::new(token(name)))
+                })
+                .collect();
+        })
+        .await;
+        tokio::spawn(gateway.run(server.cancel.child_token()));
+        Self { server }
+    }
+
+    pub async fn client(&self, name: &str) -> WsClient {
+        WsClient::connect(&self.base, &token(name)).await
+    }
+
+    /// Publishes over HTTP; returns the status and the answer.
+    pub async fn publish(&self, name: &str, channel: &str, data: &Value) -> (u16, Value) {
+        let path = format!("/api/v1/channels/{channel}/messages");
+        let response = self
+            .request(reqwest::Method::POST, &path)
+            .bearer_auth(token(name))
+            .json(&serde_json::json!({"data": data}))
+            .send()
+            .await
+            .unwrap();
+        let status = response.status().as_u16();
+        (status, response.json().await.unwrap())
+    }
+
+    /// Publishes numbers from `from` to `to` in one statement.
+    pub async fn publish_numbers(&self, tenant: &str, channel: &str, from: i64, to: i64) {
+        let statement = format!(
+            "select flyball.as_tenant('{tenant}'), (select count(*) from (select flyball.publish('{channel}', to_jsonb(n)) \
+             from generate_series({from}, {to}) n) as p)"
+        );
+        sqlx::query(AssertSqlSafe(statement))
+            .execute(&self.queue.pool)
+            .await
+            .unwrap();
+    }
+}

@@ -1,0 +1,161 @@
+//! The limits of a tenant: messages a second, connections, channels, and the size of a message.
+
+use std::time::{Duration, Instant};
+
+use flyball::gateway::limits::GatewayLimits;
+use serde_json::{Value, json};
+
+use super::client::{WsClient, open};
+use super::fixture::{GatewayServer, limits, token};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_message_over_the_limit_is_delayed_with_one_warning_and_the_socket_stays_open() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    reader.subscribe("orders").await;
+    served.publish_numbers("acme", "orders", 1, 201).await;
+    let began = Instant::now();
+    let (mut messages, mut warnings) = (Vec::new(), Vec::new());
+    while messages.len() < 201 {
+        let frame = reader.next().await;
+        match frame["type"].as_str() {
+            Some("message") => messages.push(frame["offset"].as_i64().unwrap()),
+            Some("warning") => warnings.push((messages.len(), frame)),
+            _ => panic!("{frame}"),
+        }
+    }
+    let wanted = json!({"type": "warning", "code": "WS_RATE_LIMITED", "message": "Message throttled. Retry in 1s."});
+    assert_eq!(messages, (1..=201).collect::<Vec<_>>());
+    assert_eq!(
+        warnings.iter().map(|(_, frame)| frame).collect::<Vec<_>>(),
+        [&wanted]
+    );
+    assert!(
+        began.elapsed() > Duration::from_millis(500),
+        "the last was not delayed"
+    );
+    served.publish_numbers("acme", "orders", 202, 202).await;
+    assert_eq!(reader.next().await["data"], 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_at_its_limit_delays_no_other() {
+    let served = GatewayServer::start().await;
+    let mut zeta = served.client("zeta").await;
+    zeta.subscribe("orders").await;
+    served.publish_numbers("acme", "flood", 1, 2000).await;
+    for n in 1..=5 {
+        served.publish("zeta", "orders", &json!(n)).await;
+        assert_eq!(zeta.next().await["data"], json!(n));
+    }
+    let waiting: i64 =
+        sqlx::query_scalar("select count(*) from flyball.publication where tenant = 'acme'")
+            .fetch_one(&served.queue.pool)
+            .await
+            .unwrap();
+    assert!(waiting > 0, "acme was not delayed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_refused_when_its_tenant_has_too_many_waiting_and_a_job_is_not() {
+    let served = GatewayServer::start().await;
+    served.publish_numbers("acme", "flood", 1, 3000).await;
+    let mut writer = served.client("acme").await;
+    writer
+        .send(&json!({"type": "publish", "channel": "flood", "data": 1, "ref": "7"}))
+        .await;
+    let answer = writer.next_of("error").await;
+    assert_eq!(
+        (&answer["code"], &answer["ref"]),
+        (&json!("WS_OVERLOADED"), &json!("7"))
+    );
+    let (status, accepted) = served.publish("acme", "flood", &json!(1)).await;
+    assert_eq!(status, 202, "{accepted}");
+    assert!(accepted["waiting"].as_i64() > Some(1000), "{accepted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_has_fifty_channels_and_not_one_more() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    for n in 1..=50 {
+        assert_eq!(
+            reader.subscribe(&format!("c{n}")).await["type"],
+            "subscribed"
+        );
+    }
+    assert_eq!(
+        reader.subscribe("c51").await["code"],
+        "TOO_MANY_SUBSCRIPTIONS"
+    );
+    assert_eq!(reader.subscribe("c50").await["type"], "subscribed");
+    reader
+        .send(&json!({"type": "unsubscribe", "channel": "c1"}))
+        .await;
+    assert_eq!(reader.next().await["type"], "unsubscribed");
+    assert_eq!(reader.subscribe("c51").await["type"], "subscribed");
+    served.publish("acme", "c51", &json!(1)).await;
+    assert_eq!(reader.next().await["channel"], "c51");
+}
+
+fn publish_of(bytes: usize) -> String {
+    let frame = |data: &str| format!(r#"{{"type":"publish","channel":"big","data":"{data}"}}"#);
+    frame(&"x".repeat(bytes - frame("").len()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_65536_bytes_passes_and_a_larger_one_closes() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    reader.subscribe("big").await;
+    let mut writer = served.client("acme").await;
+    writer.send_text(publish_of(65_536)).await;
+    assert_eq!(writer.next().await["type"], "published");
+    assert!(reader.next().await["data"].as_str().unwrap().len() > 65_000);
+    writer.send_text(publish_of(65_537)).await;
+    assert_eq!(writer.closed().await, 1009);
+
+    let (status, _) = served
+        .publish("acme", "big", &json!("x".repeat(65_534)))
+        .await;
+    assert_eq!(status, 202);
+    let (status, problem) = served
+        .publish("acme", "big", &json!("x".repeat(65_535)))
+        .await;
+    assert_eq!((status, &problem["code"]), (413, &json!("too_large")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_over_the_limit_is_refused_or_closed_as_it_asks() {
+    let few = GatewayLimits {
+        connections: 2,
+        ..limits()
+    };
+    let served = GatewayServer::with(few).await;
+    let held = [served.client("acme").await, served.client("acme").await];
+    let bearer = format!("Bearer {}", token("acme"));
+    let headers = [("authorization", bearer.as_str())];
+    let refused = open(&served.base, "/api/v1/ws", &headers)
+        .await
+        .err()
+        .unwrap();
+    assert_eq!(
+        (refused.status, refused.problem["code"].as_str()),
+        (429, Some("TOO_MANY_CONNECTIONS"))
+    );
+    assert!(refused.retry_after.is_some());
+    let mut closed = WsClient {
+        socket: open(&served.base, "/api/v1/ws?refuse=close", &headers)
+            .await
+            .unwrap(),
+        hello: Value::Null,
+    };
+    assert_eq!(closed.closed().await, 4100);
+    // Another tenant has places of its own, and a closed one is free again.
+    served.client("zeta").await;
+    drop(held);
+    crate::support::eventually("a place is free", super::client::PATIENCE, || async {
+        open(&served.base, "/api/v1/ws", &headers).await.ok()
+    })
+    .await;
+}

@@ -1,0 +1,8 @@
+//! The gateway: channels, their history, limits, and readers of every speed.
+
+mod channels;
+mod client;
+mod fixture;
+mod frames;
+mod limits;
+mod resume;

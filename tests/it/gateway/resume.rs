@@ -1,0 +1,203 @@
+//! History and resume: everything missed or nothing, over WebSockets and server-sent events.
+
+use serde_json::{Value, json};
+
+use super::client::WsClient;
+use super::fixture::{GatewayServer, token};
+use crate::support::eventually;
+
+async fn offsets(client: &mut WsClient, count: usize) -> Vec<i64> {
+    let mut offsets = Vec::new();
+    while offsets.len() < count {
+        let frame = client.next_of("message").await;
+        offsets.push(frame["offset"].as_i64().unwrap());
+    }
+    offsets
+}
+
+/// Waits until everything that was published is in the history.
+async fn collected(served: &GatewayServer) {
+    eventually("all is collected", super::client::PATIENCE, || async {
+        let left: i64 = sqlx::query_scalar("select count(*) from flyball.publication")
+            .fetch_one(&served.queue.pool)
+            .await
+            .unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_comes_back_gets_all_that_it_missed_and_then_what_is_new() {
+    let served = GatewayServer::start().await;
+    let mut first = served.client("acme-reader").await;
+    let answer = first.subscribe("orders").await;
+    served.publish_numbers("acme", "orders", 1, 3).await;
+    assert_eq!(offsets(&mut first, 3).await, [1, 2, 3]);
+    drop(first);
+    served.publish_numbers("acme", "orders", 4, 150).await;
+    collected(&served).await;
+    let mut again = served.client("acme-reader").await;
+    let resumed = again.resume("orders", &answer["epoch"], 3).await;
+    assert_eq!(
+        (&resumed["recovered"], &resumed["missed"]),
+        (&json!(true), &json!(147))
+    );
+    served.publish_numbers("acme", "orders", 151, 153).await;
+    assert_eq!(
+        offsets(&mut again, 150).await,
+        (4..=153).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_kept_whole_is_not_recovered_at_all() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    let epoch = reader.subscribe("short.1").await["epoch"].clone();
+    served.publish_numbers("acme", "short.1", 1, 60).await;
+    offsets(&mut reader, 60).await;
+    for (epoch, offset, recovered) in [
+        (epoch.clone(), 5, false),
+        (epoch.clone(), 60, true),
+        (epoch.clone(), 61, false),
+        (json!("99"), 60, false),
+    ] {
+        let mut again = served.client("acme-reader").await;
+        let answer = again.resume("short.1", &epoch, offset).await;
+        assert_eq!(answer["recovered"], json!(recovered), "{epoch} {offset}");
+        assert_eq!(
+            (&answer["missed"], &answer["offset"]),
+            (&json!(0), &json!(60))
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_does_not_read_is_told_and_still_gets_every_offset() {
+    let served = GatewayServer::with(flyball::gateway::limits::GatewayLimits {
+        per_second: 100_000,
+        ..super::fixture::limits()
+    })
+    .await;
+    let mut slow = served.client("acme-reader").await;
+    slow.subscribe("orders").await;
+    let mut fast = served.client("acme-reader").await;
+    fast.subscribe("orders").await;
+    let large = json!("x".repeat(30_000));
+    for _ in 0..300 {
+        let (status, _) = served.publish("acme", "orders", &large).await;
+        assert_eq!(status, 202);
+    }
+    assert_eq!(offsets(&mut fast, 300).await, (1..=300).collect::<Vec<_>>());
+    let (mut got, mut lags) = (Vec::new(), 0);
+    while got.len() < 300 {
+        let frame = slow.next().await;
+        match frame["type"].as_str() {
+            Some("message") => got.push(frame["offset"].as_i64().unwrap()),
+            Some("lag") => lags += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(got, (1..=300).collect::<Vec<_>>());
+    assert!(lags >= 1, "the reader was never behind");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_channel_without_history_has_no_offsets() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    let answer = reader.subscribe("presence.1").await;
+    assert_eq!(
+        (answer.get("epoch"), &answer["recovered"]),
+        (None, &json!(false))
+    );
+    served.publish("acme", "presence.1", &json!("here")).await;
+    let message = reader.next().await;
+    assert_eq!(
+        (&message["data"], message.get("offset")),
+        (&json!("here"), None)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_a_channel_resume_after_the_last_id() {
+    let served = GatewayServer::start().await;
+    let events = |last: Option<String>| {
+        let mut request = served
+            .request(reqwest::Method::GET, "/api/v1/channels/orders/events")
+            .bearer_auth(token("acme-reader"));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        request.send()
+    };
+    let mut stream = Events::of(events(None).await.unwrap());
+    assert_eq!(stream.next().await.0, "subscribed");
+    served.publish_numbers("acme", "orders", 1, 2).await;
+    let (_, first_id, first) = stream.next_message().await;
+    assert_eq!(first["data"], 1);
+    assert_eq!(stream.next_message().await.2["data"], 2);
+    drop(stream);
+    served.publish_numbers("acme", "orders", 3, 3).await;
+    collected(&served).await;
+    let mut stream = Events::of(events(Some(first_id)).await.unwrap());
+    let (_, _, answer) = stream.next().await;
+    assert_eq!(
+        (&answer["recovered"], &answer["missed"]),
+        (&json!(true), &json!(2))
+    );
+    assert_eq!(stream.next_message().await.2["data"], 2);
+    assert_eq!(stream.next_message().await.2["data"], 3);
+}
+
+/// The events of a response: name, id and data.
+struct Events {
+    response: reqwest::Response,
+    text: String,
+}
+
+impl Events {
+    fn of(response: reqwest::Response) -> Self {
+        assert_eq!(response.status(), 200);
+        Self {
+            response,
+            text: String::new(),
+        }
+    }
+
+    async fn next(&mut self) -> (String, String, Value) {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| {
+                    let line = event.lines().find_map(|line| line.strip_prefix(name));
+                    line.unwrap_or_default()
+                        .trim_start_matches(": ")
+                        .trim()
+                        .to_owned()
+                };
+                let found = (field("event"), field("id"), field("data"));
+                self.text = rest.to_owned();
+                if found.0.is_empty() {
+                    continue;
+                }
+                return (found.0, found.1, serde_json::from_str(&found.2).unwrap());
+            }
+            let chunk = tokio::time::timeout(super::client::PATIENCE, self.response.chunk()).await;
+            let chunk = chunk
+                .expect("an event in time")
+                .unwrap()
+                .expect("an open stream");
+            self.text.push_str(&String::from_utf8_lossy(&chunk));
+        }
+    }
+
+    async fn next_message(&mut self) -> (String, String, Value) {
+        loop {
+            let event = self.next().await;
+            if event.0 == "message" {
+                return event;
+            }
+        }
+    }
+}
