@@ -106,6 +106,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "config",
             "control",
             "cron",
+            "gateway",
             "governor",
             "jobs",
             "notify",
