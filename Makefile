@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient browser-test fresh clean
+.PHONY: help demo test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -65,7 +65,10 @@ bench-admission: ## measure the admission of tenants' messages; one part with AR
 bench-recipient: ## measure the gates of recipients: plans, digests, disk, a crowd; one part with ARGS="--part plans"
 	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench recipient -- $(ARGS)
 
-bench: bench-queue bench-throttle bench-burst bench-trip bench-notify bench-admission bench-recipient ## all seven
+bench-gateway: ## measure the gateway: memory, deliveries, latency; one part with ARGS="--part idle"
+	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench gateway -- $(ARGS)
+
+bench: bench-queue bench-throttle bench-burst bench-trip bench-notify bench-admission bench-recipient bench-gateway ## all eight
 
 browser-test: ## drive the dashboard in headless Chromium
 	@scripts/setup.sh --browser && node --test scripts/browser-test/*.test.mjs && exec node scripts/browser-test/run.mjs $(ARGS)

@@ -56,6 +56,24 @@ create table flyball.connection_ticket (
 );
 comment on table flyball.connection_ticket is 'Tickets with which a browser opens one connection; the digest stands for the secret.';
 
+create table flyball.channel_usage (
+    tenant     text primary key,
+    messages   bigint not null default 0,
+    limited    bigint not null default 0,
+    limited_at timestamptz
+) with (fillfactor = 50);
+comment on table flyball.channel_usage is 'Messages of the channels of each tenant, and how often it reached its limit.';
+
+create table flyball.gateway_report (
+    tenant      text not null,
+    process     text not null,
+    connections int not null,
+    warnings    bigint not null,
+    reported_at timestamptz not null,
+    primary key (tenant, process)
+) with (fillfactor = 50);
+comment on table flyball.gateway_report is 'Open connections of each tenant in each process, and the warnings that they got; a process reports every few seconds.';
+
 -- === Publishing ==================================================================================
 
 -- The problem of a channel's name; null if it is sound. `ChannelName::parse` in
@@ -118,6 +136,7 @@ create function flyball.prune_channel_messages(most int, out messages bigint)
 language plpgsql volatile as $$
 #variable_conflict use_column
 begin
+    delete from flyball.gateway_report where reported_at < now() - interval '1 hour';
     delete from flyball.connection_ticket
     where digest = any(array(select t.digest from flyball.connection_ticket t where t.expires_at < now() limit most for update skip locked));
     with gone as (

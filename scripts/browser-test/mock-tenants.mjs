@@ -29,6 +29,13 @@ export class MockTenants {
     return { tenant: name, throttle: `notify:${name}`, state: 'flowing', window: { limit: 100, span_s: 60, used }, per_module: { limit: 50, span_s: 60 }, waiting: 0, scheduled: 0, oldest_waiting_s: oldest, pending: 0, pending_max: 10_000, ...more };
   }
 
+  /** The use of channels: one tenant at both limits, one that is quiet, the operators, and Redis away. */
+  channels() {
+    const of = (tenant, more) => ({ tenant, connections: 0, connections_max: 1_000, messages_used: 0, messages_max: 200, messages: 0, waiting: 0, limited: 0, limited_at: null, warnings: 0, ...more });
+    return [of('', { connections: 2, messages: 12 }), of('acme', { connections: 1_000, messages_used: 200, messages: 1_234_567, waiting: 4_321, limited: 87, limited_at: iso(this.now - 4), warnings: 86_000 }),
+      of('quiet', { connections: 12, messages_used: 3, messages: 901 }), of('resting', { messages_used: null, messages_max: null, connections_max: null })];
+  }
+
   window(window) {
     if (!window) return null;
     const left = 60 - ((this.now - this.begin) % 60);

@@ -417,6 +417,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         const gates = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'quiet_hours', 'caps', 'pool'].map((gate) => ({ gate, finding: 'passed', rule: '', until: null }));
         return send(200, { sentence: 'the message passes all gates', gates, first_planned_at: null, planned_at: null, digest: null, forecast: null });
       }
+      if (p === '/api/v1/channels') return send(200, { at: iso(world.now), next: null, tenants: world.tenants ? world.tenants.channels() : [] });
       if (/^\/api\/v1\/(tenants|notifications\/batches)/.test(p)) {
         if (fail === 'tenants') return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));
         if (fail === 'leave') return refuse(problem(403, 'the token lacks a scope', [], `GET ${p} needs the scope ops:read; token page has jobs:read`));

@@ -124,6 +124,13 @@ export async function tenantChecks({ page, url, mock, provoked, check, shot, con
 
   await check('the figures of the first page are those of the API, and add up', () => figures(page));
 
+  await check('channels: connections, messages a second, and how often a tenant was at its limit', async () => {
+    await page.until('the channels', `document.querySelectorAll('#channels-body > tr').length === 4`);
+    const said = await page.evaluate(`[...document.querySelectorAll('#channels-body > tr')].map((r) => r.innerText.replace(/\\s+/g, ' '))`);
+    const parts = [/operators.*2 of 1,000/, /acme.*1,000 of 1,000.*200 of 200 1.23M in all.*4,321 87 × at its limit, last \d+ s ago.*86,000/, /quiet.*12 of 1,000.*never at its limit/, /resting.*–/];
+    return parts.flatMap((part, at) => (part.test(said[at]) ? [] : [`${part} is not in "${said[at]}"`]));
+  });
+
   await check('a tenant over its limit: window, next slot, queue, what is set aside', async () => {
     const said = await text(rowOf('acme'));
     const parts = [/100 of 100 in 60 s/, /0 remaining/, /in \d+ s/, /4,321 oldest 95 s, 200 set aside/, /4,700 of 10,000/, /messages wait/, /each module 50 in 60 s/];

@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::deps::{ApiState, Deps};
-use super::gateway::{connect, events as channel_events, publish, tickets};
+use super::gateway::{asyncapi, connect, events as channel_events, publish, tickets, usage};
 use super::http::problem::{self, Code, Problem};
 use super::http::{budget, fields, gate, guard, login, metrics as request_metrics};
 use super::jobs::{enqueue, many, moves, pause, show};
@@ -93,6 +93,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(recipients::show_defaults, recipients::set_defaults))
         .routes(routes!(events::receive_events))
+        .routes(routes!(usage::list_channel_usage))
         .routes(routes!(connect::open_connection))
         .routes(routes!(tickets::create_ticket))
         .routes(routes!(publish::publish_message))
@@ -108,6 +109,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(document::show))
+        .routes(routes!(asyncapi::show_asyncapi))
 }
 
 /// Returns the routes of the pages that a browser loads.

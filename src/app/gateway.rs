@@ -5,8 +5,11 @@ use std::time::Duration;
 use crate::config::{CHANNEL_HISTORY_MAX, CHANNEL_HISTORY_S, Settings};
 use crate::gateway::limits::{ChannelHistory, GatewayLimits};
 
-/// Returns the limits; `files` is the number of files that the process may open, of which a quarter
-/// may be connections.
+/// The files that the process needs besides connections.
+const OTHER_FILES: usize = 512;
+
+/// Returns the limits; `files` is the number of files that the process may open, of which those that
+/// are left beside connections to the HTTP API may be connections of the gateway.
 pub(super) fn limits(settings: &Settings, files: u64) -> GatewayLimits {
     let mut histories: Vec<(String, ChannelHistory)> = settings
         .channels
@@ -21,7 +24,9 @@ pub(super) fn limits(settings: &Settings, files: u64) -> GatewayLimits {
         .collect();
     // The longest pattern that fits holds.
     histories.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
-    let places = usize::try_from(files / 4).unwrap_or(usize::MAX);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    let others = settings.http_connections.min(files / 2) + OTHER_FILES;
+    let places = files.saturating_sub(others).max(files / 8);
     GatewayLimits {
         per_second: settings.ws_messages_per_second,
         connections: settings.ws_connections_per_tenant,

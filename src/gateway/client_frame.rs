@@ -35,7 +35,7 @@ pub struct ClientFrame {
     pub request: ClientRequest,
 }
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Clone, PartialEq)]
 pub enum ClientRequest {
     /// Messages of a channel from now on, or after a message that it has.

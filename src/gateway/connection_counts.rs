@@ -78,6 +78,11 @@ impl ConnectionCounts {
         }
     }
 
+    /// Returns the name of this process in reports.
+    pub fn process(&self) -> &str {
+        &self.holder
+    }
+
     /// Admits one more connection of a tenant; `None` if it has as many as it may have.
     pub async fn admit(&self, tenant: &str, throttle_tenant: &str) -> Option<ConnectionSeat> {
         let count = self.count_of(tenant, throttle_tenant);

@@ -30,7 +30,7 @@ pub struct Peer {
     pub wake: Notify,
 }
 
-/// What waits for a connection, and what it reads.
+/// The frames that wait for a connection, and its subscriptions.
 #[derive(Default)]
 pub struct PeerState {
     pub outbox: Outbox<Bytes>,
@@ -44,6 +44,8 @@ pub struct PeerState {
 pub struct TenantPeers {
     pub name: Arc<str>,
     limited_until: Mutex<Option<Instant>>,
+    /// Warnings that were not reported yet.
+    warnings: Mutex<i64>,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
 }
 
@@ -123,7 +125,7 @@ impl PeerState {
             Arrived::FellBehind => true,
             Arrived::Deliver => {
                 match self.outbox.push(frame.clone()) {
-                    true => sub.sample(message.offset),
+                    true => sub.sample(message.offset, Instant::now()),
                     false => sub.fall_behind(message.offset),
                 }
                 true
@@ -143,6 +145,7 @@ impl Hub {
             Arc::new(TenantPeers {
                 name: tenant.clone(),
                 limited_until: Mutex::default(),
+                warnings: Mutex::default(),
                 peers: Mutex::default(),
             })
         });
@@ -236,15 +239,20 @@ impl Hub {
         let wait_s = (wait.as_millis() as u64).div_ceil(1000).max(1);
         let frame = server_frame::warning(Warning::RateLimited { wait_s });
         let peers: Vec<Arc<Peer>> = entry.peers.lock().values().cloned().collect();
-        peers.iter().filter(|peer| peer.warn(&frame, now)).count()
+        let warned = peers.iter().filter(|peer| peer.warn(&frame, now)).count();
+        *entry.warnings.lock() += warned as i64;
+        warned
     }
 
-    /// Returns the connections of each tenant.
-    pub fn counts(&self) -> Vec<(Arc<str>, usize)> {
+    /// Returns the connections of each tenant, and takes the warnings that were not reported yet.
+    pub fn reports(&self) -> Vec<(Arc<str>, usize, i64)> {
         let tenants: Vec<Arc<TenantPeers>> = self.tenants.lock().values().cloned().collect();
         tenants
             .iter()
-            .map(|entry| (entry.name.clone(), entry.peers.lock().len()))
+            .map(|entry| {
+                let warnings = std::mem::take(&mut *entry.warnings.lock());
+                (entry.name.clone(), entry.peers.lock().len(), warnings)
+            })
             .collect()
     }
 
@@ -339,8 +347,8 @@ mod tests {
     fn nothing_is_left_of_connections_that_have_gone() {
         let hub = Hub::default();
         let peers: Vec<_> = (0..10).map(|_| subscribed(&hub, "a", "x")).collect();
-        assert_eq!(hub.counts(), [(Arc::from("a"), 10)]);
+        assert_eq!(hub.reports(), [(Arc::from("a"), 10, 0)]);
         peers.iter().for_each(|peer| hub.leave(peer));
-        assert!(hub.counts().is_empty() && hub.channels.iter().all(|part| part.lock().is_empty()));
+        assert!(hub.reports().is_empty() && hub.channels.iter().all(|part| part.lock().is_empty()));
     }
 }

@@ -1,6 +1,6 @@
 //! The gateway at work: publishes, collects, reads the history as it grows, and forgets what is old.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::hub::Hub;
 use super::limits::GatewayLimits;
 use super::metrics::GatewayMetrics;
 use super::postgres::{
-    self, ChannelPlace, ChannelPosition, CollectOutcome, HistoryPage, NewPublication, Published,
-    StoredMessage, TenantGrant, WaitingPublications,
+    self, ChannelPlace, ChannelPosition, CollectOutcome, ConnectionReport, HistoryPage,
+    NewPublication, Published, StoredMessage, TenantGrant, WaitingPublications,
 };
 use crate::jobs::{Error, Queue};
 use crate::postgres::Db;
 use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
-use crate::throttle::admission::channels_throttle_of;
+use crate::throttle::admission::{channels_throttle_of, connections_throttle_of};
 use crate::throttle::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
 use crate::throttle::{AcquireRequest, LaneRequest, Store};
 
@@ -64,6 +64,9 @@ const BATCH_EVERY: Duration = Duration::from_millis(2);
 
 /// The time between two steps of upkeep.
 const PRUNE_EVERY: Duration = Duration::from_secs(2);
+
+/// The time between two reports of open connections.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// Messages deleted in one step.
 const PRUNED_MAX: i32 = 5000;
@@ -169,6 +172,33 @@ impl Gateway {
         }
     }
 
+    /// Returns the limits of a tenant, and its use of them.
+    pub async fn channel_limits(&self, tenant: &str) -> ChannelLimits {
+        let tenant = self.throttle_tenant(tenant);
+        let mut limits = ChannelLimits {
+            used: Some(0),
+            per_second: Some(self.limits.per_second.into()),
+            connections: Some(self.limits.connections.into()),
+        };
+        if let Some(throttle) = channels_throttle_of(tenant) {
+            match self.store.window_usage(&throttle, "").await {
+                Ok(Some(usage)) => {
+                    let window = usage.throttle.first();
+                    limits.used = window.map(|window| window.used().round() as i64);
+                    limits.per_second = window.map(|window| window.limit().tokens as i64);
+                }
+                Ok(None) => {}
+                Err(_) => return ChannelLimits::default(),
+            }
+        }
+        if let Some(throttle) = connections_throttle_of(tenant)
+            && let Ok(Some(status)) = self.store.status(&throttle).await
+        {
+            limits.connections = status.knobs.concurrency.map(i64::from);
+        }
+        limits
+    }
+
     /// Sends all connections away over the time of the settings, and waits until they have gone.
     pub async fn send_away(&self) {
         self.drain.cancel();
@@ -222,6 +252,15 @@ impl Gateway {
                 async move { gateway.read_round().await }
             },
         );
+        let gone: Arc<Mutex<HashSet<Arc<str>>>> = Arc::default();
+        let told = periodic(
+            pace("report_channels", None, REPORT_EVERY),
+            cancel.clone(),
+            || {
+                let (gateway, gone) = (self.clone(), gone.clone());
+                async move { gateway.report_round(&gone).await }
+            },
+        );
         let place: Arc<Mutex<ChannelPlace>> = Arc::default();
         let pruned = periodic(
             pace("prune_channels", None, PRUNE_EVERY),
@@ -232,7 +271,7 @@ impl Gateway {
             },
         );
         let reported = self.counts.clone().run(cancel.clone());
-        tokio::join!(heard, rung, collected, read, pruned, reported);
+        tokio::join!(heard, rung, collected, read, pruned, reported, told);
     }
 
     /// Takes a ring: an empty one tells of messages, another one of a tenant at its limit.
@@ -393,6 +432,29 @@ impl Gateway {
         }
     }
 
+    /// Reports the open connections of each tenant; a tenant whose last connection has gone is
+    /// reported once more.
+    async fn report_round(&self, known: &Mutex<HashSet<Arc<str>>>) -> Result<(), Error> {
+        let open = self.hub.reports();
+        let now: HashSet<Arc<str>> = open.iter().map(|(tenant, ..)| tenant.clone()).collect();
+        let gone: Vec<Arc<str>> = known.lock().difference(&now).cloned().collect();
+        let none = gone.into_iter().map(|tenant| (tenant, 0, 0));
+        let reports: Vec<ConnectionReport> = open
+            .into_iter()
+            .chain(none)
+            .map(|(tenant, connections, warnings)| ConnectionReport {
+                tenant: tenant.to_string(),
+                connections: connections as i32,
+                warnings,
+            })
+            .collect();
+        if !reports.is_empty() {
+            postgres::report_connections(&self.db, self.counts.process(), &reports).await?;
+        }
+        *known.lock() = now;
+        Ok(())
+    }
+
     async fn prune_round(&self, place: &Mutex<ChannelPlace>) -> Result<(), Error> {
         while postgres::prune(&self.db, PRUNED_MAX).await? >= i64::from(PRUNED_MAX) {}
         let from = place.lock().clone();
@@ -400,6 +462,18 @@ impl Gateway {
         *place.lock() = next;
         Ok(())
     }
+}
+
+/// The limits of a tenant's channels and its use of them; `None` without a limit, and while the
+/// store of throttles is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelLimits {
+    /// Messages within the last second.
+    pub used: Option<i64>,
+    /// The most messages within any second.
+    pub per_second: Option<i64>,
+    /// The most open connections.
+    pub connections: Option<i64>,
 }
 
 type BatchCall<T, R> =

@@ -32,7 +32,7 @@ pub enum ReadPlace {
     Behind { next: i64, seen: i64 },
 }
 
-/// What to do with a message that came.
+/// The treatment of a message that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived {
     /// The reader gets it.
@@ -126,21 +126,21 @@ impl Subscription {
     }
 
     /// Notes the delivery of a message, if none waits for its acknowledgement.
-    pub fn sample(&mut self, offset: i64) {
+    pub fn sample(&mut self, offset: i64, now: Instant) {
         if self.sampled.is_none() {
-            self.sampled = Some((offset, Instant::now()));
+            self.sampled = Some((offset, now));
         }
     }
 
     /// Takes an acknowledgement of everything up to an offset; returns the time since the delivery
     /// of the sampled message.
-    pub fn acknowledge(&mut self, offset: i64) -> Option<Duration> {
+    pub fn acknowledge(&mut self, offset: i64, now: Instant) -> Option<Duration> {
         let (sampled, at) = self.sampled?;
         if offset < sampled {
             return None;
         }
         self.sampled = None;
-        Some(at.elapsed())
+        Some(now.saturating_duration_since(at))
     }
 
     fn tell_when_live(&mut self) {
@@ -219,7 +219,7 @@ mod tests {
             steps in proptest::collection::vec((0u8..5, any::<bool>()), 1..200)
         ) {
             let (mut sub, mut last, mut got) = (live(1, 1), 0i64, Vec::new());
-            let mut read = |sub: &mut Subscription, last: i64, got: &mut Vec<i64>| {
+            let read = |sub: &mut Subscription, last: i64, got: &mut Vec<i64>| {
                 if let Some(next) = sub.behind() {
                     got.extend(next..=last);
                     sub.advance(last + 1);

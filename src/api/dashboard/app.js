@@ -2,6 +2,7 @@
 
 import { get } from './api.js';
 import { Batches } from './batches.js';
+import { Channels } from './channels.js';
 import { Cursor } from './chartview.js';
 import { Crons } from './crons.js';
 import { DeadLetters } from './dead.js';
@@ -71,6 +72,7 @@ const dead = new DeadLetters({
 const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note'), look: (id) => lookup.open(id) });
 const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') });
 
+const channels = new Channels({ section: $('channels'), body: $('channels-body'), empty: $('channels-empty'), note: $('channels-note') });
 const notifications = new Notifications({
   section: $('notifications'), form: $('notifications-filter'), body: $('notifications-body'), empty: $('notifications-empty'), note: $('notifications-note'), more: $('notifications-more'),
 });
@@ -132,6 +134,7 @@ function draw() {
   if (view === 'pools') pools.draw(state.throttles);
   if (view === 'tenants') {
     tenants.draw();
+    channels.draw();
     batches.draw();
   }
   if (view === 'recipients') recipients.draw();
@@ -288,7 +291,7 @@ function route() {
   setAttr($('sign-in'), 'href', `/login${location.hash}`);
   if (view === 'pools') askPools(true);
   if (view === 'recipients') ask(() => recipients.refresh());
-  if (view === 'tenants') for (const part of [tenants, batches]) ask(() => part.refresh());
+  if (view === 'tenants') for (const part of [tenants, channels, batches]) ask(() => part.refresh());
   draw();
   if (before === view) return;
   const target = document.getElementById(named);
@@ -403,6 +406,7 @@ function start() {
   poll(async () => { if (view !== 'tenants') await ask(() => tenants.refresh()); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'tenants') await ask(() => tenants.refresh()); }, POLL_TENANTS_MS);
   poll(async () => { if (view === 'tenants') await ask(() => batches.refresh()); }, POLL_JOBS_MS);
+  poll(async () => { if (view === 'tenants') await ask(() => channels.refresh()); }, POLL_TENANTS_MS);
   poll(async () => { if (view !== 'recipients') await ask(() => recipients.refresh()); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'recipients') await ask(() => recipients.refresh()); }, POLL_TENANTS_MS);
   setInterval(() => { if (!document.hidden && view === 'tenants') schedule(); }, 1_000); // Countdowns go on between answers.

@@ -4,24 +4,26 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Extension;
+use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Query as Pairs, State};
 use axum::http::{Extensions, HeaderMap};
 use axum::response::Response;
 
 use super::identity::GatewayIdentity;
+use super::opened::{close, seat};
 use super::publish::named_tenant;
 use super::session::{self, Opening};
 use super::state::GatewayState;
 use super::tickets;
 use crate::api::http::caller::Caller;
+use crate::api::http::fields::FieldLocation;
 use crate::api::http::gate::address;
 use crate::api::http::guard;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
+use crate::api::tenants::NAME_BYTES_MAX;
 use crate::gateway::close::CloseReason;
-use crate::gateway::connection_counts::ConnectionSeat;
 use crate::gateway::limits::MESSAGE_BYTES;
 
 /// The subprotocol of the gateway.
@@ -41,7 +43,10 @@ const WRITE_BUFFER_MAX: usize = 512 * 1024;
 const RETRY_S: u64 = 5;
 
 /// The longest ticket, in bytes.
-const TICKET_BYTES: usize = 128;
+pub const TICKET_BYTES: usize = 128;
+
+/// The ways in which a connection beyond the limit is refused, with the words for them.
+pub const REFUSALS: [(&str, bool); 2] = [("close", true), ("status", false)];
 
 /// Opens a connection for messages of channels, by the subprotocol `flyball.v1`; `/asyncapi.json`
 /// describes its frames.
@@ -63,7 +68,11 @@ pub async fn open_connection(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let (ticket, closes) = read(&pairs)?;
-    let upgrade = upgrade.map_err(|refused| Problem::new(Code::BadRequest, refused.body_text()))?;
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(_) if caller.is_none() => return Err(without_credential()),
+        Err(refused) => return Err(Problem::new(Code::BadRequest, refused.body_text())),
+    };
     let upgrade = bounded(upgrade)?;
     origin_is_allowed(&state, &headers)?;
     if state.gateway.drain.is_cancelled() {
@@ -102,36 +111,7 @@ pub async fn open_connection(
     }
 }
 
-/// Takes a place among the connections of the tenant, and counts a refusal.
-pub(super) async fn seat(
-    state: &GatewayState,
-    identity: &GatewayIdentity,
-) -> Option<ConnectionSeat> {
-    let gateway = &state.gateway;
-    let tenant = &identity.tenant;
-    let seat = gateway
-        .counts
-        .admit(tenant, gateway.throttle_tenant(tenant))
-        .await;
-    if seat.is_none() {
-        gateway.metrics.refused("tenant");
-    }
-    seat
-}
-
-/// Closes a socket with a reason.
-pub(super) async fn close(mut socket: WebSocket, reason: CloseReason) {
-    let frame = CloseFrame {
-        code: reason.code(),
-        reason: reason.text().into(),
-    };
-    // The client may be gone.
-    let _ = socket.send(Message::Close(Some(frame))).await;
-    let answered = async { while let Some(Ok(_)) = socket.recv().await {} };
-    let _ = tokio::time::timeout(session::CLOSE_WITHIN, answered).await;
-}
-
-/// Returns the rights of whoever connects, from the ticket or the token; `None` if the credential
+/// Returns the rights of the client, from the ticket or the token; `None` if the credential
 /// is to come as a frame.
 pub(super) async fn identified(
     state: &GatewayState,
@@ -148,8 +128,12 @@ pub(super) async fn identified(
         if let Some(identity) = tickets::take(state, &ticket).await? {
             return Ok(Some(identity));
         }
-        let denied = state.gate.deny(address(extensions)).await;
         let detail = "the ticket is unknown, was used, or is older than 30 seconds";
+        if state.auth.is_without_tokens() {
+            let place = FieldLocation::Query;
+            return Err(Problem::at(Code::InvalidQuery, place, "ticket", detail));
+        }
+        let denied = state.gate.deny(address(extensions)).await;
         return Err(denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail)));
     }
     if let Some(Extension(caller)) = caller {
@@ -164,10 +148,17 @@ pub(super) async fn identified(
     Ok(None)
 }
 
+/// Returns the refusal of a request without a credential.
+pub(super) fn without_credential() -> Problem {
+    let detail = "send a token as Authorization: Bearer <token>, or a ticket";
+    Problem::new(Code::Unauthorized, detail)
+}
+
 fn read(pairs: &[(String, String)]) -> Result<(Option<String>, bool), Problem> {
     let mut query = Query::open(pairs.to_vec(), &["ticket", "refuse", "tenant"]);
     let ticket = query.text("ticket", TICKET_BYTES);
-    let closes = query.choice("refuse", &[("close", true), ("status", false)]);
+    let closes = query.choice("refuse", &REFUSALS);
+    query.text("tenant", NAME_BYTES_MAX);
     match query.errors.is_empty() {
         true => Ok((ticket, closes.unwrap_or(false))),
         false => Err(Problem::fields(Code::InvalidQuery, query.errors)),

@@ -14,7 +14,8 @@ use futures_util::{Stream, stream};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::connect::{identified, seat};
+use super::connect::{TICKET_BYTES, identified, without_credential};
+use super::opened::seat;
 use super::state::GatewayState;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
@@ -55,14 +56,13 @@ pub async fn stream_channel(
     extensions: Extensions,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
     let mut query = Query::open(pairs.clone(), &["ticket", "tenant"]);
-    let ticket = query.text("ticket", 128);
+    let ticket = query.text("ticket", TICKET_BYTES);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let identity = identified(&state, caller, ticket, pairs, &headers, &extensions).await?;
     let Some(identity) = identity else {
-        let detail = "send a token as Authorization: Bearer <token>, or a ticket";
-        return Err(Problem::new(Code::Unauthorized, detail));
+        return Err(without_credential());
     };
     let channel = identity.channel(&channel).map_err(|error| {
         Problem::at(

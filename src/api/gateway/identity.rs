@@ -1,4 +1,4 @@
-//! Who a connection is, and what it may do: from a token, or from a ticket.
+//! The rights of a connection, from its token or its ticket.
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::connect;
 use super::identity::GatewayIdentity;
+use super::opened;
 use super::state::GatewayState;
 use crate::api::clock;
 use crate::api::http::token_scope::TokenScope;
@@ -31,13 +31,10 @@ use crate::gateway::limits::{
 use crate::gateway::postgres::{HistoryPage, NewPublication, Published};
 use crate::gateway::server_frame::{self, FrameError, Warning};
 
-/// The time in which the client answers a close frame.
-pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-
 /// Frames that are written before the socket is read again.
 const WRITTEN_MAX: usize = 64;
 
-/// How a connection begins.
+/// The begin of a connection.
 pub enum Opening {
     /// The credential came with the request.
     Known(GatewayIdentity, ConnectionSeat),
@@ -84,11 +81,11 @@ pub async fn run(
             let known = tokio::time::timeout(CREDENTIAL_WITHIN, credential).await;
             drop(pending);
             match known {
-                Ok(Some(identity)) => match connect::seat(&state, &identity).await {
+                Ok(Some(identity)) => match opened::seat(&state, &identity).await {
                     Some(seat) => (identity, seat),
-                    None => return connect::close(socket, CloseReason::TooManyConnections).await,
+                    None => return opened::close(socket, CloseReason::TooManyConnections).await,
                 },
-                _ => return connect::close(socket, CloseReason::Credential).await,
+                _ => return opened::close(socket, CloseReason::Credential).await,
             }
         }
     };
@@ -117,7 +114,7 @@ pub async fn run(
         Ended::Gone => metrics.ended(subscriptions, None),
         Ended::Close(reason) => {
             metrics.ended(subscriptions, Some(reason));
-            connect::close(socket, reason).await;
+            opened::close(socket, reason).await;
         }
     }
 }
@@ -420,7 +417,7 @@ impl Session {
                     let mut state = self.peer.state();
                     state
                         .subscription(&channel)
-                        .map(|sub| sub.acknowledge(offset))
+                        .map(|sub| sub.acknowledge(offset, std::time::Instant::now()))
                 };
                 match acknowledged {
                     None => self.not_subscribed(reference).await,

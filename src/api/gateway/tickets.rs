@@ -25,7 +25,7 @@ use crate::gateway::postgres::{issue_ticket, take_ticket};
 use crate::recipient::new_recipient::ID_BYTES;
 
 /// The most channels and patterns of a ticket.
-const CHANNELS_MAX: usize = 100;
+pub const CHANNELS_MAX: usize = 100;
 
 const FIELDS: [&str; 4] = ["channels", "recipient", "publish", "tenant"];
 
@@ -144,7 +144,7 @@ fn channels(fields: &mut ObjectReader<'_>) -> Vec<String> {
     });
     let is_sound = |text: &String| {
         let start = text.strip_suffix('*').unwrap_or(text);
-        start.len() <= CHANNEL_BYTES && (text == "*" || ChannelName::parse(start, "").is_ok())
+        text.len() <= CHANNEL_BYTES && (text == "*" || ChannelName::parse(start, "").is_ok())
     };
     match texts {
         Some(Some(texts)) if texts.len() <= CHANNELS_MAX && texts.iter().all(is_sound) => texts,

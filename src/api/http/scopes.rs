@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 85] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 87] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -50,6 +50,7 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 85] = [
         Tenant,
     ),
     ("GET", "/openapi.json", Token, Tenant),
+    ("GET", "/asyncapi.json", Token, Tenant),
     ("GET", "/metrics", Scope(MetricsRead), Operators),
     ("POST", "/api/v1/jobs", Scope(JobsEnqueue), Tenant),
     ("POST", "/api/v1/jobs/batch", Scope(JobsEnqueue), Tenant),
@@ -311,6 +312,7 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 85] = [
     ),
     ("POST", "/api/v1/suppressions", Scope(OpsWrite), Operators),
     ("DELETE", "/api/v1/suppressions", Scope(OpsWrite), Operators),
+    ("GET", "/api/v1/channels", Scope(OpsRead), Tenant),
     ("GET", "/api/v1/ws", Scope(ChannelsSubscribe), Tenant),
     (
         "POST",

@@ -8,6 +8,7 @@ use super::values::{
 };
 use crate::admission::RECIPIENTS_MAX;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
+use crate::api::gateway::tickets::CHANNELS_MAX;
 use crate::api::http::operate::START_BYTES_MAX;
 use crate::api::jobs::input::{
     COST_MAX, DEBOUNCE_MAX_MAX_S, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
@@ -23,6 +24,7 @@ use crate::api::throttles::acquire::{
 };
 use crate::api::throttles::check::{API_BYTES_MAX, METHOD_BYTES_MAX, PATH_BYTES_MAX};
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
+use crate::gateway::channel_name::CHANNEL_BYTES;
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::jobs::check::OF_SCHEDULES;
 use crate::notify::args::{
@@ -43,6 +45,14 @@ pub(super) struct Body {
     pub(super) fields: Vec<(&'static str, Value)>,
     pub(super) required: &'static [&'static str],
     pub(super) more: Value,
+}
+
+/// Returns the limits of the channels of a ticket.
+fn channels() -> Value {
+    json!({
+        "type": "array", "maxItems": CHANNELS_MAX,
+        "items": { "type": "string", "minLength": 1, "maxLength": CHANNEL_BYTES, "pattern": "^([A-Za-z0-9._/{}@=+~-]+\\*?|\\*)$" },
+    })
 }
 
 /// Returns all bodies, each as its reader reads it.
@@ -75,6 +85,17 @@ pub(super) fn bodies() -> Vec<Body> {
             with_signed(vec![("tenant", or_null(text(0..=NAME_BYTES_MAX)))]),
             &[],
         ),
+        body(
+            "NewTicket",
+            vec![
+                ("channels", or_null(channels())),
+                ("recipient", or_null(text(1..=ID_BYTES))),
+                ("publish", or_null(flag())),
+                ("tenant", or_null(text(0..=NAME_BYTES_MAX))),
+            ],
+            &[],
+        ),
+        body("NewChannelMessage", vec![("data", json!({}))], &["data"]),
         body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
         body(
             "Reschedule",

@@ -11,6 +11,7 @@ use super::bodies::{Body, bodies};
 use super::operation_id::id_of;
 use super::values::{flag, from, one_of, schedule, text, throttle, time, whole, with_default};
 use crate::api::gates::digests;
+use crate::api::gateway::connect::{self, TICKET_BYTES};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
 use crate::api::jobs::input::{
@@ -22,6 +23,7 @@ use crate::api::notifications::batch_list;
 use crate::api::notifications::suppressions::{CURSOR_BYTES_MAX, RECIPIENT_BYTES_MAX};
 use crate::api::tenants;
 use crate::api::throttles::acquire::WANT_MAX;
+use crate::gateway::channel_name::CHANNEL_BYTES;
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::notify::DeliveryState;
 use crate::notify::args::CATEGORY_BYTES;
@@ -36,6 +38,9 @@ const ID_PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]+$";
 
 /// The names of tenants; an empty one counts as absent.
 const TENANT_PATTERN: &str = "^[A-Za-z0-9._\\-/:{}]*$";
+
+/// The names of channels; a path can hold those of inboxes as well.
+const CHANNEL_PATTERN: &str = "^[A-Za-z0-9._/{}@=+~-]+$";
 
 /// The HTTP statuses of errors.
 const ERRORS: RangeInclusive<i64> = 400..=599;
@@ -144,7 +149,8 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
 }
 
 /// The operations that read a missing body as an empty object.
-const MAY_BE_EMPTY: [&str; 16] = [
+const MAY_BE_EMPTY: [&str; 17] = [
+    "create_ticket",
     "acquire_tokens",
     "peek_tokens",
     "pause_all",
@@ -219,6 +225,11 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ) => {
             json!({ "type": "string", "maxLength": tenants::NAME_BYTES_MAX, "pattern": TENANT_PATTERN })
         }
+        (_, "path", "channel") => {
+            json!({ "type": "string", "minLength": 1, "maxLength": CHANNEL_BYTES, "pattern": CHANNEL_PATTERN })
+        }
+        ("open_connection" | "stream_channel", _, "ticket") => text(0..=TICKET_BYTES),
+        ("open_connection", _, "refuse") => one_of(&connect::REFUSALS),
         ("replan_recipient", "path", "id") => text(1..=GATE_FIELD_BYTES),
         (_, "path", "id") => whole(1..=i64::MAX),
         // The document omits that a key of minuses only is written with one more.
@@ -241,7 +252,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         }
         (_, "header", _) => json!({ "type": "string" }),
         ("purge_lane", _, "limit") => whole(1..=BATCH_JOBS_MAX),
-        ("list_tenants" | "list_modules", _, "limit") => {
+        ("list_tenants" | "list_modules" | "list_channel_usage", _, "limit") => {
             with_default(whole(1..=tenants::LIMIT_MAX), json!(50))
         }
         ("list_batches", _, "limit") => with_default(whole(1..=batch_list::LIMIT_MAX), json!(20)),
@@ -283,7 +294,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         (_, "path", "tenant") => {
             json!({ "type": "string", "minLength": 1, "maxLength": tenants::NAME_BYTES_MAX })
         }
-        (_, _, "tenant" | "module") | ("list_tenants", _, "after") => {
+        (_, _, "tenant" | "module") | ("list_tenants" | "list_channel_usage", _, "after") => {
             text(0..=tenants::NAME_BYTES_MAX)
         }
         ("list_modules", _, "after") => text(0..=KEY_BYTES_MAX + 1),

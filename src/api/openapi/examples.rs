@@ -75,6 +75,10 @@ fn body(operation: &str) -> Option<Value> {
         "replan_recipient" => {
             json!({ "tenant": "acme", "by": "alice", "why": "she has moved to Tokyo" })
         }
+        "create_ticket" => {
+            json!({ "channels": ["room.*"], "recipient": "user-7", "publish": false })
+        }
+        "publish_message" => json!({ "data": { "order": 17, "state": "packed" } }),
         "pause_key" => json!({ "seconds": 5, "why": "429" }),
         "edit_lane" => json!({ "weight": 2.5, "by": "alice" }),
         "set_schedule" => json!({
@@ -140,6 +144,14 @@ fn answer(operation: &str) -> Option<Value> {
         "cancel_job" | "discard_job" => {
             with(detail(), json!({ "state": "cancelled", "waiting": null }))
         }
+        "list_channel_usage" => json!({ "at": AT, "next": null, "tenants": [{
+            "tenant": "acme", "connections": 412, "connections_max": 1000, "messages_used": 37, "messages_max": 200,
+            "messages": 91_250, "waiting": 0, "limited": 3, "limited_at": AT, "warnings": 1236,
+        }] }),
+        "create_ticket" => {
+            json!({ "ticket": "8a5f0c3e6d1b4f729c0e5a7d3b1f8e24", "expires_in_s": 30 })
+        }
+        "publish_message" => json!({ "id": "4711", "waiting": 0 }),
         "list_attempts" => json!({ "attempts": [attempt()], "next": null }),
         "cancel_jobs" => {
             json!({ "jobs": 10000, "requested": 0, "dry_run": true, "more": true, "next": null })

@@ -132,6 +132,32 @@ const OWN: &[(&str, &[Code])] = &[
             Code::QueueFull,
         ],
     ),
+    (
+        "open_connection",
+        &[
+            BadRequest,
+            NotAllowed,
+            Code::OriginNotAllowed,
+            Code::TooManyConnections,
+            Code::Overloaded,
+            QueueUnavailable,
+        ],
+    ),
+    ("list_channel_usage", &[NotAllowed, QueueUnavailable]),
+    ("create_ticket", &[NotAllowed, QueueUnavailable]),
+    (
+        "publish_message",
+        &[NotAllowed, QueueUnavailable, Code::QueueFull],
+    ),
+    (
+        "stream_channel",
+        &[
+            NotAllowed,
+            Code::TooManyConnections,
+            Code::Overloaded,
+            QueueUnavailable,
+        ],
+    ),
     ("list_tenants", &[QueueUnavailable]),
     ("list_modules", &[Code::TenantNotFound, QueueUnavailable]),
     ("list_batches", &[QueueUnavailable]),
@@ -193,6 +219,7 @@ const OWN: &[(&str, &[Code])] = &[
     ("show_liveness", &[]),
     ("show_readiness", &[NotReady]),
     ("show_openapi", &[]),
+    ("show_asyncapi", &[]),
 ];
 
 /// Returns the operations for which a row of [`OWN`] is missing, and the rows without an operation.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Row};
 
-use super::query;
+use super::statement::query;
+use super::usage;
 use crate::gateway::limits::ChannelHistory;
 use crate::jobs::Error;
 use crate::postgres::Db;
@@ -98,7 +99,7 @@ pub struct WaitingPublications {
     pub messages: u32,
 }
 
-/// What the limit of a tenant admits.
+/// The messages that the limit of a tenant admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantGrant {
     pub tenant: String,
@@ -110,7 +111,7 @@ pub struct TenantGrant {
     pub is_news: bool,
 }
 
-/// What a collector did.
+/// The result of one look at the publications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CollectOutcome {
     /// Another collector is at work.
@@ -119,7 +120,7 @@ pub enum CollectOutcome {
     Collected {
         /// Their number.
         moved: u64,
-        /// What each tenant was granted.
+        /// The grants of the tenants.
         grants: Vec<TenantGrant>,
     },
 }
@@ -153,6 +154,7 @@ pub async fn collect(
         .filter_map(|grant| Some(format!("{} {}", grant.wait_ms?, grant.tenant)))
         .collect();
     if moved > 0 || !told.is_empty() {
+        count(&mut transaction, &grants).await?;
         query(RING)
             .bind(moved > 0)
             .bind(&told)
@@ -161,6 +163,20 @@ pub async fn collect(
     }
     transaction.commit().await?;
     Ok(CollectOutcome::Collected { moved, grants })
+}
+
+/// Counts what went out, and the limits that were reached.
+async fn count(connection: &mut PgConnection, grants: &[TenantGrant]) -> Result<(), Error> {
+    let tenants: Vec<&str> = grants.iter().map(|grant| grant.tenant.as_str()).collect();
+    let messages: Vec<i64> = grants.iter().map(|grant| grant.messages.into()).collect();
+    let limited: Vec<i64> = grants.iter().map(|grant| grant.is_news.into()).collect();
+    query(usage::COUNT)
+        .bind(&tenants)
+        .bind(&messages)
+        .bind(&limited)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 async fn waiting(

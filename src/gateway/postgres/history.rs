@@ -3,7 +3,7 @@
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use super::query;
+use super::statement::query;
 use crate::gateway::channel_name::ChannelName;
 use crate::jobs::Error;
 use crate::postgres::Db;

@@ -3,18 +3,17 @@
 mod collect;
 mod history;
 mod publish;
+mod statement;
 mod tickets;
 mod upkeep;
-
-use sqlx::Postgres;
-use sqlx::postgres::PgArguments;
-use sqlx::query::Query;
+mod usage;
 
 pub use collect::{CollectOutcome, TenantGrant, WaitingPublications, collect};
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
 pub use publish::{NewPublication, Published, publish};
 pub use tickets::{issue_ticket, take_ticket};
 pub use upkeep::{ChannelPlace, forget, prune};
+pub use usage::{ChannelUsage, ConnectionReport, channel_usage, report_connections};
 
 /// The statements of this folder, for the test that prepares each.
 pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
@@ -31,11 +30,9 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("channels: pages", history::PAGES),
     ("tickets: issue", tickets::ISSUE),
     ("tickets: take", tickets::TAKE),
+    ("channels: count", usage::COUNT),
+    ("channels: report", usage::REPORT),
+    ("channels: usage", usage::LIST),
     ("channels: prune", upkeep::PRUNE),
     ("channels: forget", upkeep::FORGET),
 ];
-
-/// Returns a statement that leaves no name behind on a connection that is lent for a transaction.
-fn query(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
-    sqlx::query(sql).persistent(false)
-}

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use sqlx::Row;
 
-use super::query;
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 

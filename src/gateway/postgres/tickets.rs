@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sqlx::Row;
 
-use super::query;
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 

@@ -2,7 +2,8 @@
 
 use sqlx::Row;
 
-use super::{collect, query};
+use super::collect;
+use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 

@@ -9,7 +9,7 @@ use super::openapi_client::{Client, ask, lane, of};
 use crate::support::contract::{Ask, NOBODY, Operation, contract};
 
 /// Responses covered by other tests: signed provider events.
-const ELSEWHERE: [(&str, u16); 1] = [("receive_provider_events", 204)];
+const ELSEWHERE: [(&str, u16); 2] = [("receive_provider_events", 204), ("open_connection", 101)];
 
 #[tokio::test]
 async fn what_is_answered_is_what_the_document_declares() {
@@ -364,6 +364,16 @@ async fn what_is_answered_is_what_the_document_declares() {
     );
     client.gets(404, "delete_throttle", of("hooks")).await;
 
+    // Channels.
+    client.gets(200, "list_channel_usage", ask()).await;
+    client.gets(201, "create_ticket", ask()).await;
+    let message = ask()
+        .part("channel", "news")
+        .json(json!({"data": {"n": 1}}));
+    client.gets(202, "publish_message", message).await;
+    let events = ask().part("channel", "news");
+    client.gets(200, "stream_channel", events).await;
+
     // Records, health and the document itself.
     client.gets(200, "list_audit", ask()).await;
     client.gets(200, "list_decisions", ask()).await;
@@ -372,6 +382,7 @@ async fn what_is_answered_is_what_the_document_declares() {
     client.gets(200, "show_liveness", ask()).await;
     client.gets(200, "show_readiness", ask()).await;
     client.gets(200, "show_openapi", ask()).await;
+    client.gets(200, "show_asyncapi", ask()).await;
 
     let good = |status: &u16| *status < 300;
     let declared: BTreeSet<(String, u16)> = client

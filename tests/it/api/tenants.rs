@@ -107,7 +107,7 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("POST", "/api/v1/provider-events/{pool}/{account}") => {
             open("/api/v1/provider-events/mail/zeta")
         }
-        ("GET", "/openapi.json") => within(&[template]),
+        ("GET", "/openapi.json" | "/asyncapi.json") => within(&[template]),
         ("GET", "/metrics") => operators(template, None),
         ("GET", "/api/v1/jobs") => within(&[
             template,
@@ -329,6 +329,52 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("GET", "/api/v1/gates") => operators(template, None),
         ("GET", "/api/v1/failures" | "/api/v1/audit") => within(&[template]),
         ("GET", "/api/v1/stream") => within(&[template]),
+        ("GET", "/api/v1/channels") => {
+            let of_zeta = format!("{template}?tenant=zeta");
+            vec![
+                aim(template, None, Expect::Within),
+                aim(of_zeta, None, Expect::Refused(403, "not_allowed")),
+            ]
+        }
+        ("GET", "/api/v1/ws") => vec![aim(template, None, Expect::Refused(400, "bad_request"))],
+        ("POST", "/api/v1/ws/tickets") => vec![
+            aim(template, Some(json!({"channels": ["*"]})), Expect::Within),
+            aim(
+                template,
+                Some(json!({"tenant": "zeta"})),
+                Expect::Refused(403, "not_allowed"),
+            ),
+        ],
+        ("GET", "/api/v1/channels/{channel}/events") => vec![
+            aim(
+                "/api/v1/channels/news/events?tenant=zeta",
+                None,
+                Expect::Refused(403, "not_allowed"),
+            ),
+            aim(
+                "/api/v1/channels/zeta:news/events",
+                None,
+                Expect::Refused(400, "invalid_path"),
+            ),
+            aim("/api/v1/channels/news/events", None, Expect::Within),
+        ],
+        ("POST", "/api/v1/channels/{channel}/messages") => vec![
+            aim(
+                "/api/v1/channels/news/messages",
+                Some(json!({"data": 1})),
+                Expect::Within,
+            ),
+            aim(
+                "/api/v1/channels/news/messages?tenant=zeta",
+                Some(json!({"data": 1})),
+                Expect::Refused(403, "not_allowed"),
+            ),
+            aim(
+                "/api/v1/channels/zeta:news/messages",
+                Some(json!({"data": 1})),
+                Expect::Refused(400, "invalid_path"),
+            ),
+        ],
         _ => return None,
     })
 }
@@ -352,7 +398,7 @@ async fn operations(world: &TwoTenants) -> Vec<(String, String)> {
 }
 
 /// The answer to a request: its status, and the text of its headers and its body. A stream is read
-/// for two ticks.
+/// for two ticks, that of a channel for its first event.
 pub async fn answer(
     world: &TwoTenants,
     method: &str,
@@ -378,7 +424,7 @@ pub async fn answer(
         .is_some_and(|kind| kind.to_str().unwrap().starts_with("text/event-stream"));
     let mut text = String::new();
     if is_stream {
-        while text.matches("event: tick").count() < 2 {
+        while text.matches("event: tick").count() < 2 && !text.contains("event: subscribed") {
             let chunk = response.chunk().await.unwrap().unwrap();
             text.push_str(&String::from_utf8_lossy(&chunk));
         }

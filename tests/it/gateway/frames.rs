@@ -62,3 +62,124 @@ async fn client_frame(client: &mut super::client::WsClient) -> serde_json::Value
         }
     }
 }
+
+/// Bytes after the handshake that follow no rule, or nearly follow one: the connection ends or is
+/// answered, the server lives, and others notice nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_bytes_of_a_client_disturb_the_others() {
+    use proptest::prelude::{Strategy as _, any};
+    use proptest::strategy::ValueTree as _;
+    use proptest::test_runner::TestRunner;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let served = GatewayServer::start().await;
+    let mut witness = served.client("acme-reader").await;
+    witness.subscribe("orders").await;
+    let mut runner = TestRunner::deterministic();
+    let garbage = proptest::collection::vec(any::<u8>(), 1..2000);
+    // A frame: final or not, any opcode and length, masked or not, with any content.
+    let frame = (
+        any::<u8>(),
+        any::<u8>(),
+        proptest::collection::vec(any::<u8>(), 0..300),
+    );
+    let frames = proptest::collection::vec(frame, 1..8);
+    for round in 0..120 {
+        let socket = super::client::open(
+            &served.base,
+            "/api/v1/ws",
+            &[(
+                "authorization",
+                &format!("Bearer {}", super::fixture::token("acme")),
+            )],
+        );
+        let Ok(socket) = socket.await else {
+            panic!("round {round}: the server refuses connections");
+        };
+        let mut stream = socket.into_inner();
+        let bytes = match round % 2 {
+            0 => garbage.new_tree(&mut runner).unwrap().current(),
+            _ => {
+                let frames = frames.new_tree(&mut runner).unwrap().current();
+                let each = frames
+                    .into_iter()
+                    .flat_map(|(first, length, content)| [vec![first, length], content].concat());
+                each.collect()
+            }
+        };
+        // The server may close before it has read everything.
+        let _ = stream.write_all(&bytes).await;
+        let _ = stream.shutdown().await;
+        let mut answer = Vec::new();
+        let reading = stream.read_to_end(&mut answer);
+        let ended = tokio::time::timeout(super::client::PATIENCE, reading).await;
+        assert!(
+            ended.is_ok(),
+            "round {round}: the connection stays open: {bytes:?}"
+        );
+    }
+    let (status, _) = served.publish("acme", "orders", &json!("still here")).await;
+    assert_eq!(status, 202);
+    assert_eq!(witness.next().await["data"], "still here");
+    assert_eq!(served.gateway.metrics.open(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_in_fragments_with_pings_between_is_one_message() {
+    use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+    use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+
+    let served = GatewayServer::start().await;
+    let mut client = served.client("acme").await;
+    let text =
+        json!({"type": "publish", "channel": "c", "data": "in parts", "ref": "p"}).to_string();
+    let (first, rest) = text.split_at(20);
+    let part = |text: &str, opcode, is_final| {
+        Message::Frame(Frame::message(
+            text.as_bytes().to_vec(),
+            OpCode::Data(opcode),
+            is_final,
+        ))
+    };
+    client
+        .socket
+        .send(part(first, Data::Text, false))
+        .await
+        .unwrap();
+    client
+        .socket
+        .send(Message::Ping(b"now".to_vec().into()))
+        .await
+        .unwrap();
+    client
+        .socket
+        .send(part(rest, Data::Continue, true))
+        .await
+        .unwrap();
+    assert_eq!(client_frame(&mut client).await["ref"], "p");
+
+    // Fragments that are too large together close the connection as one message does.
+    client
+        .socket
+        .send(part(&"x".repeat(40_000), Data::Text, false))
+        .await
+        .unwrap();
+    client
+        .socket
+        .send(part(&"x".repeat(40_000), Data::Continue, true))
+        .await
+        .unwrap();
+    assert_eq!(client.closed().await, 1009);
+
+    let mut client = served.client("acme").await;
+    let invalid = Frame::message(vec![0xff, 0xfe], OpCode::Data(Data::Text), true);
+    client.socket.send(Message::Frame(invalid)).await.unwrap();
+    assert_eq!(client.closed().await, 1007);
+    let mut client = served.client("acme").await;
+    client
+        .socket
+        .send(part("x", Data::Continue, true))
+        .await
+        .unwrap();
+    assert_eq!(client.closed().await, 1002);
+}

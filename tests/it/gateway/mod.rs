@@ -5,4 +5,5 @@ mod client;
 mod fixture;
 mod frames;
 mod limits;
+mod processes;
 mod resume;

@@ -27,6 +27,15 @@ const SERVICES: &[(&str, &str)] = &[
         "recipient/service_reads.rs",
         "Reads plans and what decides about recipients.",
     ),
+    (
+        "gateway/service.rs",
+        "Publishes, collects and reads channels.",
+    ),
+    ("gateway/hub.rs", "Wakes connections."),
+    (
+        "gateway/connection_counts.rs",
+        "Reports open connections to a store.",
+    ),
     ("service/", "Runs loops, batches and supervisors."),
     ("**/postgres", "Adapter to Postgres."),
     ("notify/alarm_postgres.rs", "Adapter to Postgres."),

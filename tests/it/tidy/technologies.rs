@@ -95,6 +95,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "api/",
             "app.rs",
             "app/",
+            "gateway/metrics.rs",
             "notify/metrics.rs",
             "providers/metrics.rs",
             "recipient/metrics.rs",
@@ -165,6 +166,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
         &["api/", "outbound/hyper.rs", "providers/apns/connections.rs"],
     ),
     ("tracing_subscriber", &["app/logging.rs"]),
+    ("tungstenite", &["api/gateway/session.rs"]),
     (
         "utoipa",
         &[

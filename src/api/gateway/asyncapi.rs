@@ -1,0 +1,142 @@
+//! `/asyncapi.json`: the frames of a connection, for programs.
+
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+
+/// AsyncAPI 3.0.
+const DOCUMENT: &str = include_str!("asyncapi.json");
+
+/// Shows the document of the gateway's frames.
+#[utoipa::path(get, path = "/asyncapi.json", operation_id = "show_asyncapi", tag = "meta",
+    responses((status = 200, body = Object, description = "AsyncAPI 3.0.")))]
+pub async fn show_asyncapi() -> Response {
+    ([(CONTENT_TYPE, "application/json")], DOCUMENT).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::gateway::channel_name::ChannelName;
+    use crate::gateway::client_frame::{ClientFrame, TYPES};
+    use crate::gateway::close::CloseReason;
+    use crate::gateway::postgres::{ChannelPosition, StoredMessage};
+    use crate::gateway::server_frame::{self as frames, FrameError, Warning};
+
+    fn document() -> Value {
+        serde_json::from_str(DOCUMENT).unwrap()
+    }
+
+    fn payload(message: &str) -> Value {
+        document()["components"]["messages"][message]["payload"].clone()
+    }
+
+    fn names(side: &str) -> BTreeSet<String> {
+        let document = document();
+        let messages = document["components"]["messages"].as_object().unwrap();
+        let names = messages.keys().filter_map(|name| name.strip_prefix(side));
+        names.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_document_has_the_frames_codes_and_reasons_of_the_program() {
+        assert_eq!(names("client_"), TYPES.map(str::to_owned).into());
+        let errors = payload("server_error")["properties"]["code"]["enum"].clone();
+        assert_eq!(errors, json!(FrameError::ALL.map(FrameError::as_str)));
+        let words = document()["info"]["description"].to_string();
+        for reason in CloseReason::ALL {
+            assert!(words.contains(&reason.code().to_string()), "{reason:?}");
+        }
+        let document = document();
+        for operation in ["send", "receive"] {
+            let messages = document["operations"][operation]["messages"]
+                .as_array()
+                .unwrap();
+            for message in messages {
+                let pointer = message["$ref"].as_str().unwrap().trim_start_matches('#');
+                let inner = document.pointer(pointer).unwrap()["$ref"].as_str().unwrap();
+                assert!(document.pointer(inner.trim_start_matches('#')).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn every_frame_of_the_gateway_fits_the_document() {
+        let channel = ChannelName::stored("orders");
+        let position = ChannelPosition {
+            epoch: 3,
+            last_offset: 7,
+            first_offset: 1,
+        };
+        let stored = |offset| StoredMessage {
+            seq: 1,
+            tenant: "acme".to_owned(),
+            channel: channel.clone(),
+            epoch: 3,
+            offset,
+            id: 9,
+            data: "[1]".to_owned(),
+        };
+        let hello = json!({"session": "a", "ping_s": 25, "resume_window_s": 10,
+            "limits": {"message_bytes": 65536, "subscriptions": 50, "messages_per_s": 200}});
+        let Value::Object(hello) = hello else {
+            panic!("no object")
+        };
+        let mut all: Vec<Bytes> = vec![
+            frames::hello(hello),
+            frames::message(&stored(7)),
+            frames::message(&stored(0)),
+            frames::subscribed(&channel, Some(&position), Some(2), Some("r")),
+            frames::subscribed(&channel, None, None, None),
+            frames::unsubscribed(&channel, None),
+            frames::published(9, Some("r")),
+            frames::refreshed(None, None),
+            frames::refreshed(Some(1), Some("r")),
+            frames::warning(Warning::RateLimited { wait_s: 1 }),
+            frames::warning(Warning::TokenExpires { left_s: 60 }),
+            frames::gap(&channel, 3),
+            frames::lag(&channel),
+            frames::reconnect(5),
+            frames::ping(),
+        ];
+        all.extend(FrameError::ALL.map(|code| frames::error(code, "no", Some("r"))));
+        let mut seen = BTreeSet::new();
+        for frame in all {
+            let frame: Value = serde_json::from_slice(&frame).unwrap();
+            let kind = frame["type"].as_str().unwrap().to_owned();
+            let schema = payload(&format!("server_{kind}"));
+            let fault = jsonschema::validate(&schema, &frame).err();
+            assert!(fault.is_none(), "{frame}: {fault:?}");
+            seen.insert(kind);
+        }
+        assert_eq!(seen, names("server_"));
+    }
+
+    #[test]
+    fn a_frame_of_a_client_is_read_if_and_only_if_it_fits() {
+        for frame in [
+            json!({"type": "subscribe", "channel": "a", "since": {"epoch": "3", "offset": 0}, "ref": "r"}),
+            json!({"type": "subscribe", "channel": "a", "since": {"epoch": "3"}}),
+            json!({"type": "subscribe", "channel": ""}),
+            json!({"type": "unsubscribe", "channel": "a"}),
+            json!({"type": "unsubscribe", "channel": "a", "since": {}}),
+            json!({"type": "publish", "channel": "a", "data": null}),
+            json!({"type": "publish", "channel": "a"}),
+            json!({"type": "ack", "channel": "a", "offset": 1}),
+            json!({"type": "ack", "channel": "a", "offset": -1}),
+            json!({"type": "pong", "ref": "r"}),
+            json!({"type": "pong", "ref": "r".repeat(65)}),
+            json!({"type": "refresh", "token": "t"}),
+            json!({"type": "refresh", "token": ""}),
+        ] {
+            let schema = payload(&format!("client_{}", frame["type"].as_str().unwrap()));
+            let fits = jsonschema::validate(&schema, &frame).is_ok();
+            let is_read = ClientFrame::parse(&frame.to_string()).is_ok();
+            assert_eq!(is_read, fits, "{frame}");
+        }
+    }
+}
