@@ -76,7 +76,7 @@ impl Peer {
         self.state.lock()
     }
 
-    /// Returns the time until which no publication of the tenant's clients is read.
+    /// Returns the time until which messages of the tenant wait for its limit.
     pub fn limited_until(&self) -> Option<Instant> {
         self.tenant
             .limited_until

@@ -12,6 +12,9 @@ use super::close::CloseReason;
 /// The bounds of the histogram of acknowledgements, in seconds.
 const ACKS_S: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
+/// The reasons for which connections are refused before they are opened.
+const REFUSALS: [&str; 5] = ["tenant", "full", "handshakes", "pending", "draining"];
+
 /// Metrics of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct GatewayMetrics {
@@ -56,6 +59,9 @@ impl Default for GatewayMetrics {
         for reason in CloseReason::ALL {
             let reason = reason.as_str();
             drop(metrics.closed.get_or_create(&CloseLabels { reason }));
+        }
+        for reason in REFUSALS {
+            drop(metrics.refused.get_or_create(&RefusalLabels { reason }));
         }
         metrics
     }

@@ -17,7 +17,6 @@ use super::session::{self, Opening};
 use super::state::GatewayState;
 use super::tickets;
 use crate::api::http::caller::Caller;
-use crate::api::http::fields::FieldLocation;
 use crate::api::http::gate::address;
 use crate::api::http::guard;
 use crate::api::http::problem::{Code, Problem};
@@ -130,8 +129,7 @@ pub(super) async fn identified(
         }
         let detail = "the ticket is unknown, was used, or is older than 30 seconds";
         if state.auth.is_without_tokens() {
-            let place = FieldLocation::Query;
-            return Err(Problem::at(Code::InvalidQuery, place, "ticket", detail));
+            return Err(Problem::new(Code::BadRequest, detail));
         }
         let denied = state.gate.deny(address(extensions)).await;
         return Err(denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail)));

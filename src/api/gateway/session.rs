@@ -64,6 +64,9 @@ struct Session {
     expires_at: Option<Instant>,
     /// The time at which a stopping process closes the connection.
     leave_at: Option<Instant>,
+    /// The time until which nothing is read, because the client published beyond the limit of its
+    /// tenant. One frame is read between two such times, so that it still counts as alive.
+    held_until: Option<Instant>,
 }
 
 /// Serves a connection until it ends.
@@ -101,6 +104,7 @@ pub async fn run(
         warn_at: None,
         expires_at: None,
         leave_at: None,
+        held_until: None,
         state,
     };
     session.note_expiry();
@@ -157,15 +161,14 @@ impl Session {
         let drain = self.state.gateway.drain.clone();
         loop {
             self.write().await?;
-            let held = self.peer.limited_until().map(Instant::from_std);
-            let held = held.filter(|_| self.identity.can_publish);
+            let held = self.held_until.filter(|until| *until > Instant::now());
             let deadline = self.deadline(held);
             let is_draining = self.leave_at.is_some();
             tokio::select! {
                 biased;
                 () = drain.cancelled(), if !is_draining => self.begin_drain(),
                 () = tokio::time::sleep_until(deadline) => self.look_at_clock()?,
-                // A tenant at its limit is not read meanwhile; its frames wait in the network.
+                // A publisher over the limit is not read meanwhile; its frames wait in the network.
                 received = self.socket.recv(), if held.is_none() => {
                     let Some(received) = received else { return Ok(()) };
                     let message = received.map_err(ended_by)?;
@@ -529,6 +532,7 @@ impl Session {
         };
         match gateway.publish(message).await {
             Ok(Published::Accepted { id, .. }) => {
+                self.held_until = self.peer.limited_until().map(Instant::from_std);
                 self.send(server_frame::published(id, reference)).await
             }
             Ok(Published::Full) => {

@@ -85,14 +85,9 @@ async fn no_bytes_of_a_client_disturb_the_others() {
     );
     let frames = proptest::collection::vec(frame, 1..8);
     for round in 0..120 {
-        let socket = super::client::open(
-            &served.base,
-            "/api/v1/ws",
-            &[(
-                "authorization",
-                &format!("Bearer {}", super::fixture::token("acme")),
-            )],
-        );
+        let bearer = format!("Bearer {}", super::fixture::token("acme"));
+        let headers = [("authorization", bearer.as_str())];
+        let socket = super::client::open(&served.base, "/api/v1/ws", &headers);
         let Ok(socket) = socket.await else {
             panic!("round {round}: the server refuses connections");
         };

@@ -39,6 +39,39 @@ async fn the_message_over_the_limit_is_delayed_with_one_warning_and_the_socket_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_publishes_beyond_the_limit_is_slowed_and_loses_nothing() {
+    let few = GatewayLimits {
+        per_second: 20,
+        ..limits()
+    };
+    let served = GatewayServer::with(few).await;
+    let mut client = served.client("acme").await;
+    client.subscribe("orders").await;
+    for n in 1..=90 {
+        let frame =
+            json!({"type": "publish", "channel": "orders", "data": n, "ref": n.to_string()});
+        client.send(&frame).await;
+    }
+    let (mut published, mut messages) = (Vec::new(), Vec::new());
+    while messages.len() < 90 {
+        let frame = client.next().await;
+        match frame["type"].as_str() {
+            Some("published") => published.push(frame["ref"].as_str().unwrap().to_owned()),
+            Some("message") => messages.push(frame["data"].as_i64().unwrap()),
+            Some("warning") => {}
+            _ => panic!("{frame}"),
+        }
+    }
+    assert_eq!(messages, (1..=90).collect::<Vec<_>>());
+    assert_eq!(published.len(), 90);
+    // What it sends afterwards is answered: the connection never was too busy.
+    client
+        .send(&json!({"type": "unsubscribe", "channel": "orders"}))
+        .await;
+    assert_eq!(client.next_of("unsubscribed").await["channel"], "orders");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_at_its_limit_delays_no_other() {
     let served = GatewayServer::start().await;
     let mut zeta = served.client("zeta").await;

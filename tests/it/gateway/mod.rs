@@ -7,3 +7,4 @@ mod frames;
 mod limits;
 mod processes;
 mod resume;
+mod soak;

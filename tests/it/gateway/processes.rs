@@ -10,7 +10,7 @@ use super::client::{PATIENCE, WsClient, open};
 use crate::support::eventually;
 use crate::support::process::{Process, ProcessFixture};
 
-const SECRET: &str = "0123456789-acme";
+pub const SECRET: &str = "0123456789-acme";
 
 const TOKENS: &str = r#"
 [api_tokens.acme]
@@ -19,19 +19,19 @@ secret_env = "ACME_TOKEN"
 scopes = ["channels:subscribe", "channels:publish"]
 "#;
 
-struct Gateways {
+pub struct Gateways {
     processes: ProcessFixture,
 }
 
 impl Gateways {
-    async fn new() -> Self {
-        let processes = ProcessFixture::new("").await;
+    pub async fn new() -> Self {
+        let processes = ProcessFixture::new("rps = -1").await;
         processes.settings_file(TOKENS);
         Self { processes }
     }
 
     /// Starts a process; returns it with its base URL.
-    async fn serve(&self, settings: &[(&str, &str)]) -> (Process, String) {
+    pub async fn serve(&self, settings: &[(&str, &str)]) -> (Process, String) {
         let all = [&[("ACME_TOKEN", SECRET)], settings].concat();
         let process = self.processes.serve_with(&["--roles", "api"], &all);
         let base = process.url().await;
@@ -39,7 +39,7 @@ impl Gateways {
     }
 
     /// Publishes the numbers from `from` to `to`, each in a transaction of its own.
-    async fn publish(&self, from: i64, to: i64) {
+    pub async fn publish(&self, from: i64, to: i64) {
         for n in from..=to {
             let mut transaction = self.processes.pool().begin().await.unwrap();
             for statement in [
@@ -57,7 +57,7 @@ impl Gateways {
 }
 
 /// Reads messages into `got` until the connection ends or `until` is there.
-async fn read(client: &mut WsClient, got: &mut Vec<i64>, until: i64) {
+pub async fn read(client: &mut WsClient, got: &mut Vec<i64>, until: i64) {
     use futures_util::StreamExt as _;
     use tokio_tungstenite::tungstenite::Message;
     while got.last() != Some(&until) {

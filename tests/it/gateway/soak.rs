@@ -1,0 +1,128 @@
+//! The long forms of the checks of the gateway: `make soak` runs them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt as _, stream};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::client::{WsClient, open};
+use super::processes::{Gateways, SECRET, read};
+
+/// Returns the resident memory of a process, in KiB.
+fn resident_kib(pid: i32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    line.unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// Opens connections, some at a time.
+async fn many(base: &str, count: usize) -> Vec<WsClient> {
+    let opening = (0..count).map(|_| WsClient::connect(base, SECRET));
+    stream::iter(opening).buffer_unordered(32).collect().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes; make soak runs it"]
+async fn soak_fifty_kills_in_traffic_lose_no_offset() {
+    let gateways = Gateways::new().await;
+    let (mut process, mut base) = gateways.serve(&[]).await;
+    let mut client = WsClient::connect(&base, SECRET).await;
+    let epoch = client.subscribe("orders").await["epoch"].clone();
+    let (mut got, mut published) = (Vec::new(), 0);
+    for _ in 0..50 {
+        let writing = async {
+            gateways.publish(published + 1, published + 100).await;
+            process.kill();
+            gateways.publish(published + 101, published + 150).await;
+        };
+        tokio::join!(read(&mut client, &mut got, published + 150), writing);
+        published += 150;
+        (process, base) = gateways.serve(&[]).await;
+        client = WsClient::connect(&base, SECRET).await;
+        let answer = client
+            .resume("orders", &epoch, got.last().copied().unwrap_or(0))
+            .await;
+        assert_eq!(answer["recovered"], true, "{answer}");
+        read(&mut client, &mut got, published).await;
+    }
+    assert_eq!(got, (1..=7500).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes; make soak runs it"]
+async fn soak_a_thousand_connections_that_never_read_have_bounded_memory() {
+    let gateways = Gateways::new().await;
+    let limits = [("NOTIFY_WS_RATE_PER_TENANT", "100000")];
+    let (process, base) = gateways.serve(&limits).await;
+    let mut held = many(&base, 1000).await;
+    for client in &mut held {
+        assert_eq!(client.subscribe("orders").await["type"], "subscribed");
+    }
+    let before = resident_kib(process.pid());
+    let mut witness = WsClient::connect(&base, SECRET).await;
+    let epoch = witness.subscribe("orders").await["epoch"].clone();
+    assert!(epoch.is_string());
+    // Twenty times what a connection may queue.
+    let text = "x".repeat(20_000);
+    let mut highest: f64 = 0.0;
+    for n in 1..=250 {
+        let frame = json!({"type": "publish", "channel": "orders", "data": {"n": n, "text": text}});
+        witness.send(&frame).await;
+        assert_eq!(witness.next_of("message").await["data"]["n"], n);
+        highest = highest.max(resident_kib(process.pid()));
+    }
+    let each = (highest - before) / 1000.0;
+    println!("{each:.0} KiB of memory for each connection that never reads");
+    assert!(each < 300.0, "{each:.0} KiB each");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes; make soak runs it"]
+async fn soak_connection_one_thousand_and_one_is_refused_by_two_processes_that_race() {
+    let gateways = Gateways::new().await;
+    let (_first, one) = gateways.serve(&[]).await;
+    let (_second, two) = gateways.serve(&[]).await;
+    let bearer = format!("Bearer {SECRET}");
+    let headers = [("authorization", bearer.as_str())];
+    let opening =
+        (0..1100).map(|n| open(if n % 2 == 0 { &one } else { &two }, "/api/v1/ws", &headers));
+    let opened: Vec<_> = stream::iter(opening).buffer_unordered(64).collect().await;
+    let held = opened.iter().filter(|one| one.is_ok()).count();
+    assert_eq!(held, 1000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes; make soak runs it"]
+async fn soak_five_thousand_connections_are_sent_away_evenly() {
+    const CONNECTIONS: usize = 5_000;
+    const SPREAD_S: u64 = 10;
+    let gateways = Gateways::new().await;
+    let settings = [
+        ("NOTIFY_WS_MAX_CONNECTIONS_PER_TENANT", "100000"),
+        ("FLYBALL_WS_DRAIN_S", "10"),
+    ];
+    let (mut process, base) = gateways.serve(&settings).await;
+    let held = many(&base, CONNECTIONS).await;
+    process.signal(Signal::TERM);
+    let began = Instant::now();
+    let ends = held.into_iter().map(|mut client| async move {
+        assert_eq!(client.closed().await, 4201);
+        began.elapsed().as_secs()
+    });
+    let mut seconds: BTreeMap<u64, usize> = BTreeMap::new();
+    for second in futures_util::future::join_all(ends).await {
+        *seconds.entry(second).or_default() += 1;
+    }
+    println!("closed in each second: {seconds:?}");
+    let even = CONNECTIONS as f64 / SPREAD_S as f64;
+    let most = *seconds.values().max().unwrap() as f64;
+    assert!(most <= 1.5 * even, "{most} in one second, {even} is even");
+    assert!(process.ends(Duration::from_secs(20)).await.success());
+}
