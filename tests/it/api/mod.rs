@@ -6,7 +6,7 @@ mod enqueue;
 mod gates;
 mod history;
 mod hostile_clients;
-mod issuer;
+pub mod issuer;
 mod jobs;
 mod jwks;
 mod jwt;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::client::{WsClient, open};
-use super::fixture::{GatewayServer, token};
+use super::fixture::{GatewayServer, jwt, token};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_reaches_its_subscribers_by_every_door_and_in_order() {
@@ -186,4 +186,38 @@ async fn a_ticket_opens_one_connection_with_its_rights() {
     // It cannot be used again.
     let again = open(&served.base, &path, &[]).await.err().unwrap();
     assert_eq!(again.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_tenant() {
+    let served = GatewayServer::start().await;
+    let mut client = WsClient::connect(&served.base, &jwt("acme", 50)).await;
+    let warning = client.next().await;
+    assert_eq!(
+        (&warning["type"], &warning["code"]),
+        (&json!("warning"), &json!("TOKEN_EXPIRES"))
+    );
+    for (other, reference) in [
+        (jwt("zeta", 500), "foreign"),
+        ("nonsense".to_owned(), "wrong"),
+    ] {
+        client
+            .send(&json!({"type": "refresh", "token": other, "ref": reference}))
+            .await;
+        let answer = client.next().await;
+        assert_eq!(
+            (&answer["code"], &answer["ref"]),
+            (&json!("UNAUTHORIZED"), &json!(reference))
+        );
+    }
+    client
+        .send(&json!({"type": "refresh", "token": jwt("acme", 500), "ref": "new"}))
+        .await;
+    let answer = client.next().await;
+    assert_eq!(
+        (&answer["type"], &answer["ref"]),
+        (&json!("refreshed"), &json!("new"))
+    );
+    assert!(answer["expires_at"].is_i64(), "{answer}");
+    assert_eq!(client.subscribe("orders").await["type"], "subscribed");
 }

@@ -96,6 +96,16 @@ impl WsClient {
         }
     }
 
+    /// Returns the next frame, which may come later than usual.
+    pub async fn next_within(&mut self, patience: Duration) -> Value {
+        let next = tokio::time::timeout(patience, self.socket.next()).await;
+        let next = next.expect("a frame in time").expect("an open connection");
+        match next.expect("a sound message") {
+            Message::Text(text) => serde_json::from_str(&text).unwrap(),
+            other => panic!("not a frame: {other:?}"),
+        }
+    }
+
     /// Returns the next frame of a type; others are dropped.
     pub async fn next_of(&mut self, kind: &str) -> Value {
         loop {

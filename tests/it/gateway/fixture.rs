@@ -3,7 +3,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use flyball::api::{AuthToken, DEFAULT_TENANT, Permissions, TokenScope, TokenSecret};
+use flyball::api::{
+    AuthToken, DEFAULT_TENANT, JwksSource, JwtAuth, Permissions, SigningAlgorithm, TokenScope,
+    TokenSecret,
+};
 use flyball::gateway::limits::{ChannelHistory, GatewayLimits};
 use flyball::gateway::service::Gateway;
 use flyball::throttle::PatternStore;
@@ -13,6 +16,7 @@ use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
 use super::client::WsClient;
+use crate::api::issuer::{Signer, claims, rules};
 use crate::support::api_server::ApiServer;
 use crate::support::fixture::Fixture;
 use crate::support::{eventually, patient_store, redis_prefix};
@@ -47,6 +51,14 @@ const TOKENS: [(&str, &str, &[TokenScope]); 4] = [
 
 pub fn token(name: &str) -> String {
     format!("0123456789-{name}")
+}
+
+/// A JSON Web Token of a tenant that subscribes, and is valid for `valid_s` seconds more.
+pub fn jwt(tenant: &str, valid_s: i64) -> String {
+    let mut claims = claims(tenant, "channels:subscribe");
+    let now_s = claims["nbf"].as_i64().unwrap();
+    claims["exp"] = (now_s + valid_s).into();
+    Signer::new("any", jsonwebtoken::Algorithm::HS256).sign(&claims)
 }
 
 /// Limits with a channel pattern that has no history, and one that keeps ten messages.
@@ -89,6 +101,8 @@ impl GatewayServer {
         );
         let server = ApiServer::start(fixture, |deps| {
             deps.gateway = gateway.clone();
+            let rules = rules(&[SigningAlgorithm::Hs256]);
+            deps.jwt = Some(Arc::new(JwtAuth::new(rules, JwksSource::None)));
             deps.tokens = TOKENS
                 .iter()
                 .map(|(name, tenant, scopes)| {

@@ -126,3 +126,39 @@ async fn soak_five_thousand_connections_are_sent_away_evenly() {
     assert!(most <= 1.5 * even, "{most} in one second, {even} is even");
     assert!(process.ends(Duration::from_secs(20)).await.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a minute; make soak runs it"]
+async fn soak_a_silent_client_a_late_credential_and_an_expired_one_are_closed() {
+    let served = super::fixture::GatewayServer::start().await;
+    let silent = async {
+        let mut client = served.client("acme").await;
+        assert_eq!(
+            client.next_within(Duration::from_secs(40)).await["type"],
+            "ping"
+        );
+        let began = Instant::now();
+        assert_eq!(client.closed().await, 4108);
+        assert!(began.elapsed() > Duration::from_secs(7));
+    };
+    let late = async {
+        let socket = open(&served.base, "/api/v1/ws", &[]).await.unwrap();
+        let mut client = WsClient {
+            socket,
+            hello: serde_json::Value::Null,
+        };
+        assert_eq!(client.closed().await, 4001);
+    };
+    let expired = async {
+        let token = super::fixture::jwt("acme", 1);
+        let mut client = WsClient::connect(&served.base, &token).await;
+        assert_eq!(client.next().await["code"], "TOKEN_EXPIRES");
+        assert_eq!(
+            client.next_within(Duration::from_secs(40)).await["type"],
+            "ping"
+        );
+        client.send(&json!({"type": "pong"})).await;
+        assert_eq!(client.closed().await, 4001);
+    };
+    tokio::join!(silent, late, expired);
+}
