@@ -385,7 +385,7 @@ async fn send(queue: &Queue, deliveries: &Deliveries, tenant: &str, to: &str) ->
         account: Some("a1".to_owned()),
         state: DeliveryState::Bounced,
         provider_id: None,
-        recipient: Recipient::parse(Channel::Email, to).unwrap(),
+        recipient: Some(Recipient::parse(Channel::Email, to).unwrap()),
         category: String::new(),
         attempts: vec![attempt],
         suppress: None,
