@@ -745,6 +745,10 @@ begin
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
         traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner(), flyball.caller_module()) a;
+    if flyball.needs_plan(kind, args) then
+        perform flyball.refuse_capped(flyball.caller_tenant(), array[job_id], array[kind], array[args], array[coalesce(now() + debounce, run_at)],
+            array[duplicate]);
+    end if;
 end $$;
 
 -- Enqueues validated jobs for an owner of unique keys, which names the tenant of the jobs as well:
@@ -992,10 +996,26 @@ create function flyball.enqueue_rows(
     debounces float8[], debounce_maxes float8[], replaces boolean[])
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    ids       bigint[];
+    repeats   boolean[];
+    replaced  boolean[];
+    backlogs  jsonb[];
 begin
-    return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+    if kinds is null or 'notification' <> all (kinds) then
+        return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+            run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
+            flyball.caller_module());
+        return;
+    end if;
+    select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n), array_agg(e.replaced order by e.n), array_agg(e.backlog order by e.n)
+    into ids, repeats, replaced, backlogs
+    from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
         run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
-        flyball.caller_module());
+        flyball.caller_module()) with ordinality as e(job_id, duplicate, replaced, backlog, n);
+    perform flyball.refuse_capped(flyball.caller_tenant(), ids, kinds, args, run_ats, repeats);
+    return query select * from unnest(ids, repeats, replaced, backlogs);
 end $$;
 
 -- Enqueues many jobs, all or none, in the caller's own transaction; returns one row per job, in

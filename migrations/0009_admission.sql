@@ -279,6 +279,9 @@ begin
     from flyball.enqueue_rows_as('tenant:' || tenant, true, array['notification'], array[args], array[throttle], array[key],
         array[priority], array[run_at], array[10], array[unique_key], array[null::float8], array[1::float8], array[traceparent],
         array[null::float8], array[null::float8], array[null::float8], array[false], module, admitted) e;
+    if flyball.needs_plan('notification', args) then
+        perform flyball.refuse_capped(tenant, array[job_id], array['notification'], array[args], array[run_at], array[duplicate]);
+    end if;
     held := flyball.awaits_admission(job_id);
     if admitted then
         perform flyball.record_module(tenant, module);
@@ -546,15 +549,17 @@ begin
 end $$;
 
 -- Cancels a batch: messages that wait end now, those that run are asked to stop, and no further one
--- is enqueued. `sent` are those that had ended, `too_late` those that run; the three add up to the
--- recipients. Cancelling again counts again.
+-- is enqueued. `sent` are those that a provider had accepted, `too_late` those that run, `ended` those
+-- that had ended otherwise, by their states; together they add up to the recipients. Cancelling again
+-- counts again.
 create function flyball.cancel_batch(tenant text, batch_id bigint, by text default null, why text default '',
-    out state text, out sent int, out cancelled int, out too_late int)
+    out state text, out sent int, out cancelled int, out too_late int, out ended jsonb)
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
-    batch flyball.batch;
-    was   text;
+    batch   flyball.batch;
+    was     text;
+    members int;
 begin
     select b.* into batch from flyball.batch b
     where b.id = batch_id and (cancel_batch.tenant is null or b.tenant = cancel_batch.tenant) for update;
@@ -621,22 +626,42 @@ begin
         perform pg_sleep(0.005);
     end loop;
     state := 'cancelled';
-    select count(*) filter (where m.cancelled) + batch.not_enqueued,
-        count(*) filter (where not m.cancelled and (
-            exists (select from flyball.lease l where l.job_id = j.job_id)
-            or exists (select from flyball.scheduled s where s.job_id = j.job_id)
-            or exists (
-                select from flyball.ready r
-                where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)))
-    into cancelled, too_late
-    from flyball.batch_message m
-    left join flyball.batch_jobs(batch_id) j on j.job_id = m.job_id
-    where m.batch_id = cancel_batch.batch_id;
-    sent := batch.recipients - cancelled - too_late;
+    with found as materialized (
+        select case
+                when m.cancelled or n.state = 'failed' and n.reason = 'cancelled' then 'cancelled'
+                when n.state = 'queued' and (
+                    exists (select from flyball.lease l where l.job_id = j.job_id)
+                    or exists (select from flyball.scheduled s where s.job_id = j.job_id)
+                    or exists (
+                        select from flyball.ready r
+                        where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)) then 'too_late'
+                -- A job that has completed was sent, also where its record is gone.
+                when coalesce(n.state, 'queued') in ('queued', 'sent', 'delivered') then 'sent'
+                else n.state end as state
+        from flyball.batch_message m
+        left join flyball.batch_jobs(batch_id) j on j.job_id = m.job_id
+        left join lateral (select v.state, v.reason from flyball.notification v where v.job_id = m.job_id limit 1) n on true
+        where m.batch_id = cancel_batch.batch_id
+    ),
+    counted as (
+        select f.state, count(*)::int as messages from found f group by 1
+    )
+    select coalesce(sum(c.messages) filter (where c.state = 'sent'), 0),
+        coalesce(sum(c.messages) filter (where c.state = 'cancelled'), 0) + batch.not_enqueued,
+        coalesce(sum(c.messages) filter (where c.state = 'too_late'), 0),
+        coalesce(jsonb_object_agg(c.state, c.messages) filter (where c.state not in ('sent', 'cancelled', 'too_late')), '{}'),
+        coalesce(sum(c.messages), 0)
+    into sent, cancelled, too_late, ended, members
+    from counted c;
+    -- Another message holds the unique keys of the rest.
+    if batch.recipients > members + batch.not_enqueued then
+        ended := jsonb_set(ended, '{duplicate}',
+            to_jsonb(coalesce((ended ->> 'duplicate')::int, 0) + batch.recipients - members - batch.not_enqueued));
+    end if;
     if was <> 'cancelled' then
         perform flyball.write_audit(null, flyball.audit_actor(cancel_batch.by), 'batch.cancel', batch_id::text,
             jsonb_build_object('state', was),
-            jsonb_build_object('state', state, 'sent', sent, 'cancelled', cancelled, 'too_late', too_late), cancel_batch.why);
+            jsonb_build_object('state', state, 'sent', sent, 'cancelled', cancelled, 'too_late', too_late, 'ended', ended), cancel_batch.why);
     end if;
 end $$;
 

@@ -30,7 +30,9 @@ end $$;
 -- row for each, in order. An element has the fields of a message over HTTP and `pool`, the name of
 -- the pool that sends it. The status is `queued` for its pool, `planning` while the gates of its
 -- recipient have not seen it, `held` while it waits for the limits
--- of its tenant, `scheduled`, or `duplicate` for a unique key that another message holds.
+-- of its tenant, `scheduled`, or `duplicate` for a unique key that another message holds. A message
+-- without an address for a recipient whose profile has none is refused, and one over a cap whose
+-- category refuses more, with 53400, the rule and the time at which there is room.
 create function flyball.notify_many(messages jsonb)
 returns table (id bigint, status text, held_until timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -82,6 +84,16 @@ begin
             elsif coalesce(one.message ->> 'to', '') = '' and coalesce(one.message ->> 'recipient', '') = '' then
                 field := 'to';
                 problem := 'must be the address, or recipient the id of a recipient whose profile has it';
+            elsif coalesce(one.message ->> 'to', '') = '' and not exists (
+                select from flyball.recipient r
+                where r.tenant = flyball.caller_tenant() and r.id = one.message ->> 'recipient'
+                    and r.profile -> 'addresses' ->> (one.message ->> 'channel') is not null
+            ) then
+                field := 'to';
+                problem := case
+                    when exists (select from flyball.recipient r where r.tenant = flyball.caller_tenant() and r.id = one.message ->> 'recipient')
+                    then format('must be given, because the profile of the recipient has no address for %s', one.message ->> 'channel')
+                    else 'must be given, because the recipient has no profile' end;
             elsif coalesce(one.message ->> 'priority', 'normal') not in ('critical', 'high', 'normal', 'low') then
                 field := 'priority';
                 problem := 'must be critical, high, normal or low';

@@ -14,6 +14,8 @@ create table flyball.recipient (
     id         text        not null,
     profile    jsonb       not null,
     updated_at timestamptz not null default clock_timestamp(),
+    -- The author of the last change, as the audit log names it.
+    updated_by text        not null default '',
     primary key (tenant, id)
 ) with (fillfactor = 85);
 
@@ -21,7 +23,8 @@ create table flyball.recipient (
 create table flyball.recipient_defaults (
     tenant     text        primary key,
     profile    jsonb       not null,
-    updated_at timestamptz not null default clock_timestamp()
+    updated_at timestamptz not null default clock_timestamp(),
+    updated_by text        not null default ''
 );
 
 -- === Caps and dedup ==============================================================================
@@ -98,7 +101,8 @@ create table flyball.message_plan (
     slot_lists int[]       not null default '{}',
     slot_s     int[]       not null default '{}'
 ) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
-create index message_plan_held on flyball.message_plan (recipient) where state = 'held';
+-- Without a condition, so that a plan that changes its state stays where it is.
+create index message_plan_recipient on flyball.message_plan (recipient, job_id);
 
 -- Messages that were held until one quarter of an hour, by pool: the crowd of a release. Only counts
 -- up, so that the messages of a recipient stay in order.

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { capText, checkPath, digestsPath, forecastText, gateWord, heldText, mostOf, plannedText, stepText, whoText } from '../../src/api/dashboard/gatewords.js';
+import { capText, checkPath, digestsPath, forecastText, gateWord, heldText, mostOf, pastText, plannedText, sourceText, stepText, whoText } from '../../src/api/dashboard/gatewords.js';
 import { viewOf } from '../../src/api/dashboard/poolwords.js';
 
 const NOW = Date.parse('2026-11-20T12:00:00Z') / 1000;
@@ -40,4 +40,24 @@ test('caps_counts_and_digests_have_their_words', () => {
   assert.equal(digestsPath('', 5), '/api/v1/digests?limit=5');
   assert.equal(checkPath({ channel: 'sms', to: '+1', category: '' }), '/api/v1/recipients/check?channel=sms&to=%2B1');
   assert.equal(viewOf('#recipients'), 'recipients');
+});
+
+test('a_step_tells_since_when_and_who_set_its_rule', () => {
+  const [since, until] = ['2026-11-20T11:55:00Z', '2026-11-20T12:05:00Z'];
+  assert.match(stepText(step({ finding: 'waits', since, until }), NOW), /^waits since .* until .*, in 5 min$/);
+  assert.match(stepText(step({ finding: 'ended', since, until }), NOW), /^ended .*; room at /);
+  const source = (of, more = {}) => sourceText(step({ set_by: { of, place: '', by: '', at: null, ...more } }), NOW);
+  assert.equal(sourceText(step({}), NOW), '');
+  assert.equal(source('shipped'), 'a rule that ships');
+  assert.match(source('rules', { place: 'own.toml, line 4', at: since }), /^own\.toml, line 4, changed /);
+  assert.match(source('profile', { by: 'ann', at: since }), /^the profile by ann, changed /);
+  assert.match(source('suppression', { at: since }), /^suppressed since /);
+});
+
+test('a_past_message_tells_its_gate_and_the_time_that_matters', () => {
+  const past = (more) => ({ id: 1, state: 'delivered', category: '', gate: '', rule: '', accepted_at: '', changed_at: '', until: '2026-11-20T12:05:00Z', ...more });
+  assert.equal(pastText(past({}), NOW), '');
+  assert.match(pastText(past({ state: 'queued', gate: 'quiet_hours', rule: '22:00-08:00 UTC' }), NOW), /^quiet hours: 22:00-08:00 UTC until /);
+  assert.match(pastText(past({ state: 'capped', gate: 'caps', rule: 'per_day 2 per 1d' }), NOW), /^caps: per_day 2 per 1d; room at /);
+  assert.equal(pastText(past({ state: 'duplicate', gate: 'dedup', rule: 'of 7', until: null }), NOW), 'dedup: of 7');
 });

@@ -108,6 +108,6 @@ export class MockTenants {
     const { waiting = 0, expanding = 0, queued = 0, cancelled = 0, ...ended } = batch.counts;
     batch.counts = { ...ended, cancelled: waiting + expanding + queued + cancelled };
     Object.assign(batch, { state: 'cancelled', estimate: null });
-    return [200, { state: 'cancelled', sent: batch.recipients - batch.counts.cancelled, cancelled: batch.counts.cancelled, too_late: 0 }];
+    return [200, { state: 'cancelled', sent: batch.recipients - batch.counts.cancelled, cancelled: batch.counts.cancelled, too_late: 0, ended: {} }];
   }
 }

@@ -14,6 +14,7 @@ import { fileURLToPath } from 'node:url';
 import path from 'node:path';
 
 import { MockPools } from './mock-pools.mjs';
+import { MockRecipients } from './mock-recipients.mjs';
 import { MockTenants } from './mock-tenants.mjs';
 
 const DASHBOARD = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../src/api/dashboard');
@@ -55,6 +56,7 @@ class World {
     this.paused = null;
     this.pools = null;
     this.tenants = null;
+    this.recipients = null;
     this.addLimits();
     const now = Math.floor(Date.now() / 1000);
     this.now = now - HISTORY_S;
@@ -64,6 +66,7 @@ class World {
     if (!empty) {
       this.pools = new MockPools(now);
       this.tenants = new MockTenants(now);
+      this.recipients = new MockRecipients(now);
       const past = (s, entry) => this.audit.unshift({ at: iso(now - s), ...entry });
       past(1900, { actor: 'tom', action: 'throttle.set', subject: 'webhooks', before: { rps: 20 }, after: { rps: 50 }, why: 'customer asked for more' });
       past(48, { actor: 'anna', action: 'throttle.set', subject: 'reindex', before: { max: 1000 }, after: { max: 2000 }, why: 'new disks' });
@@ -115,6 +118,7 @@ class World {
     }
     this.pools?.step(this.now);
     this.tenants?.step(this.now);
+    this.recipients?.step(this.now);
     const tick = this.tick();
     this.ticks.push(tick);
     if (this.ticks.length > HISTORY_S) this.ticks.shift();
@@ -411,6 +415,8 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         if (request.method === 'POST') world.paused = p.endsWith('pause') ? { since: iso(world.now), by: order.by ?? 'api', why: order.why ?? '' } : null;
         return send(200, { paused: world.paused, changed: request.method === 'POST' });
       }
+      const ofRecipients = world.recipients?.answer(request.method, p, url.searchParams);
+      if (ofRecipients) return ofRecipients[2] ? refuse(problem(ofRecipients[0], ofRecipients[2])) : send(ofRecipients[0], ofRecipients[1]);
       if (p === '/api/v1/gates') return send(200, { held: [], collected: [], more: false });
       if (p === '/api/v1/digests') return send(200, { at: iso(world.now), digests: [], may_change: true, next: null });
       if (/^\/api\/v1\/notifications\/\d+\/explain$/.test(p)) {

@@ -1,11 +1,11 @@
 // Drives the dashboard in headless Chromium and reports its faults.
 //
-//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME] [--pools] [--tenants [--batch ID]]
+//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME] [--pools] [--recipients] [--tenants [--batch ID]]
 //
 // Without --url it starts the mock and also plays events that cannot be requested from a real
 // server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is
 // raised by one and restored, signed "browser-test".
-// --pools checks only the pools page, on the mock; --tenants only the page of tenants, on either. With
+// --pools and --recipients check only that page, on the mock; --tenants only the page of tenants, on either. With
 // --url it reads, and with --batch presses each button on that batch, which ends cancelled.
 // Exit code 0: no faults; 1: faults, listed at the end; 69: no Chromium or no server.
 
@@ -15,6 +15,7 @@ import path from 'node:path';
 import { Chromium, findChromium } from './chromium.mjs';
 import { startMock } from './mock.mjs';
 import { poolChecks } from './pools.mjs';
+import { recipientChecks } from './recipients.mjs';
 import { tenantChecks, tenantsOnServer } from './tenants.mjs';
 
 const option = (name) => {
@@ -35,7 +36,7 @@ async function check(name, work) {
   } catch (error) {
     failures.push(`${name}: ${error.message}`);
   }
-  for (const fault of failures.slice(before)) if (process.argv.includes('--pools') || process.argv.includes('--tenants')) console.log(`     ${fault}`);
+  for (const fault of failures.slice(before)) if (['--pools', '--recipients', '--tenants'].some((only) => process.argv.includes(only))) console.log(`     ${fault}`);
   console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
 }
 
@@ -154,6 +155,12 @@ async function checks(browser, url, mock) {
 
   if (mock && process.argv.includes('--pools')) {
     await poolChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+    await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
+    return;
+  }
+
+  if (mock && process.argv.includes('--recipients')) {
+    await recipientChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
     await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
     return;
   }
@@ -587,6 +594,8 @@ async function mockChecks(page, mock, url) {
   await poolChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
   await tenantChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+
+  await recipientChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
   await check('a broken stream is said with the age of the data, and comes back', async () => {
     provoked.push(/net::ERR_|status of 503|status of 401/);

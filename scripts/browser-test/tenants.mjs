@@ -234,7 +234,7 @@ export async function tenantChecks({ page, url, mock, provoked, check, shot, con
     await page.evaluate(pressed(10000, 'Cancel …'));
     await page.until('the question again', `document.querySelector('dialog.ask')?.open`);
     await page.evaluate(`document.querySelector('dialog.ask .danger').click()`);
-    await page.until('what was done', `${noteOf} === 'Cancelled batch 10000: 250 messages will not be sent, 50 had ended.'`);
+    await page.until('what was done', `${noteOf} === 'Cancelled batch 10000: 250 messages will not be sent, 50 were sent.'`);
     await page.until('its state', `${batchRow(10000)}.querySelector('.badge').textContent === 'cancelled' && /50 sent, 250 cancelled/.test(${batchRow(10000)}.textContent)`);
     return faults;
   });

@@ -66,8 +66,9 @@ test('an_estimate_is_a_time_of_day_with_the_wait_and_none_while_paused', () => {
 });
 
 test('a_cancellation_is_told_with_its_numbers', () => {
-  assert.equal(words.cancelledText(7, { sent: 100, cancelled: 1_200, too_late: 0 }), 'Cancelled batch 7: 1,200 messages will not be sent, 100 had ended.');
-  assert.match(words.cancelledText(7, { sent: 0, cancelled: 1, too_late: 2 }), /0 had ended, 2 are being sent and were asked to stop\.$/);
+  assert.equal(words.cancelledText(7, { sent: 100, cancelled: 1_200, too_late: 0, ended: { capped: 2 } }),
+    'Cancelled batch 7: 1,200 messages will not be sent, 100 were sent, 2 capped.');
+  assert.match(words.cancelledText(7, { sent: 0, cancelled: 1, too_late: 2, ended: {} }), /0 were sent, 2 are being sent and were asked to stop\.$/);
 });
 
 test('paths_hold_what_was_typed_as_data', () => {

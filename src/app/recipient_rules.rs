@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Error, FileError, FileProblem};
 use crate::postgres::Db;
 use crate::recipient::live_rules::LiveRules;
-use crate::recipient::postgres::open_types;
+use crate::recipient::postgres::{open_types, publish_rules};
 use crate::recipient::rules::RecipientRules;
 use crate::service::{LoopOptions, periodic};
 
@@ -52,7 +53,8 @@ impl RulesFile {
             file: format!("{path} (setting recipients_file)"),
             source,
         })?;
-        let rules = RecipientRules::parse(path, &text)?;
+        let mut rules = RecipientRules::parse(path, &text)?;
+        rules.origin.changed_at = changed_at(path);
         Ok(Self {
             path: path.to_owned(),
             live: LiveRules::new(rules),
@@ -74,6 +76,7 @@ impl RulesFile {
         if !problems.is_empty() {
             return Err(FileError(problems).into());
         }
+        publish_rules(db.clone(), &self.live.load()).await?;
         self.valid.set(1);
         registry.register(
             "flyball_recipient_rules_valid",
@@ -92,9 +95,11 @@ impl RulesFile {
             Look::Unsettled => return Ok(()),
             Look::Unchanged => Vec::new(),
             Look::Broken(problems) => problems,
-            Look::Changed(rules) => {
+            Look::Changed(mut rules) => {
+                rules.origin.changed_at = changed_at(&self.path);
                 let problems = self.absent_types(&rules, &open_types(db).await?);
                 if problems.is_empty() {
+                    publish_rules(db.clone(), &rules).await?;
                     self.live.store(*rules);
                     self.text.clone_from(&self.seen);
                     tracing::info!(file = self.path, "the rules for recipients have changed");
@@ -159,6 +164,12 @@ fn read(path: &str) -> std::io::Result<String> {
         return Ok(String::new());
     }
     std::fs::read_to_string(path)
+}
+
+/// Returns the time of the last change of a file; `None` if it cannot be read.
+fn changed_at(path: &str) -> Option<Timestamp> {
+    let time = std::fs::metadata(path).and_then(|file| file.modified());
+    time.ok().and_then(|time| Timestamp::try_from(time).ok())
 }
 
 /// Looks at the file again and again. Its text is compared and not its time alone: two changes can

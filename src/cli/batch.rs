@@ -90,12 +90,17 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 output::json(&cancelled)?;
             } else {
                 say!(
-                    "batch {} is cancelled: {} messages had ended, {} will not be sent, {} are \
-                     being sent",
+                    "batch {} is cancelled: {} messages were sent, {} will not be sent, {} are \
+                     being sent{}",
                     args.id,
                     cancelled.sent,
                     cancelled.cancelled,
-                    cancelled.too_late
+                    cancelled.too_late,
+                    cancelled
+                        .ended
+                        .iter()
+                        .map(|(state, messages)| format!(", {messages} {state}"))
+                        .collect::<String>()
                 );
             }
         }

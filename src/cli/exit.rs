@@ -75,7 +75,9 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<jobs::Error>() {
         return Some(match error {
             jobs::Error::Refused { .. } => 4,
-            jobs::Error::Full { .. } | jobs::Error::QueueFull { .. } => 75,
+            jobs::Error::Full { .. }
+            | jobs::Error::QueueFull { .. }
+            | jobs::Error::Capped { .. } => 75,
             jobs::Error::Lost(_) => 69,
             error if error.is_of_settings() => 78,
             jobs::Error::Store(_) => 1,

@@ -23,6 +23,7 @@ use crate::providers::Channel;
 #[command(after_help = "Examples:
   flyball notify email ada@example.com --body 'Welcome' --more '{\"subject\":\"Hello\"}'
   flyball notify sms +15550100 --body 'Your code is 4711' --priority high --tenant acme --module login
+  flyball notify email --recipient user-7 --body 'Your parcel is here' --tenant acme
   flyball notify check email ada@example.com --category marketing
   flyball notify check-rules recipients.toml")]
 pub(super) struct Args {
@@ -31,9 +32,12 @@ pub(super) struct Args {
     /// The channel: sms, email, push, chat or webhook
     #[arg(required = true)]
     channel: Option<String>,
-    /// The recipient
-    #[arg(required = true)]
+    /// The address; may be left out with --recipient if the profile has one for the channel
+    #[arg(required_unless_present = "recipient")]
     to: Option<String>,
+    /// The id of the recipient whose profile the gates look at
+    #[arg(long, value_name = "ID")]
+    recipient: Option<String>,
     /// The text
     #[arg(long)]
     body: Option<String>,
@@ -165,6 +169,7 @@ fn message(args: &Args) -> anyhow::Result<Value> {
     let given = [
         ("channel", args.channel.as_ref()),
         ("to", args.to.as_ref()),
+        ("recipient", args.recipient.as_ref()),
         ("body", args.body.as_ref()),
         ("priority", args.priority.as_ref()),
     ];

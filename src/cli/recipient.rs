@@ -33,6 +33,11 @@ pub(super) enum Command {
     Set(SetArgs),
     /// Show a recipient, with its addresses
     Show(ShowArgs),
+    /// List the recipients of a tenant by their ids, with masked addresses
+    #[command(after_help = "Examples:
+  flyball recipient list --tenant acme
+  flyball recipient list --tenant acme --after user-700 --limit 1000 --json")]
+    List(ListArgs),
     /// Erase a recipient with everything that is kept about it
     Delete(DeleteArgs),
     /// Set the profiles of many recipients from a file
@@ -60,6 +65,24 @@ pub(super) struct SetArgs {
 pub(super) struct ShowArgs {
     /// The id by which messages name the recipient
     id: String,
+    #[command(flatten)]
+    of: OfTenant,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    /// The most recipients, 1 to 1000
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    limit: i64,
+    /// Only those after this id: the last one of the page before
+    #[arg(long, value_name = "ID", default_value = "")]
+    after: String,
+    /// Show the addresses in full
+    #[arg(long)]
+    addresses: bool,
     #[command(flatten)]
     of: OfTenant,
     /// Print JSON
@@ -135,6 +158,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 fields(&stored.profile)?;
             }
         }
+        Command::List(args) => list(args, &settings).await?,
         Command::Delete(args) => {
             let tenant = args.of.read()?;
             let profiles = profiles(&settings).await?;
@@ -144,10 +168,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 output::json(&erased)?;
             } else if erased.profile {
                 say!(
-                    "recipient {} is erased, with {} open digests and its address in {} messages",
+                    "recipient {} is erased, with {} open digests and its address in {} messages; \
+                     {} messages that waited are cancelled",
                     args.id,
                     erased.digests,
-                    erased.messages
+                    erased.messages,
+                    erased.cancelled
                 );
             } else {
                 say!(
@@ -160,6 +186,45 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Defaults(args) => defaults(args, &settings).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn list(args: ListArgs, settings: &Settings) -> anyhow::Result<()> {
+    let tenant = args.of.read()?;
+    let profiles = profiles(settings).await?;
+    let found = profiles.list(&tenant, &args.after, args.limit).await?;
+    let next = found.last().filter(|_| found.len() as i64 >= args.limit);
+    let next = next.map(|last| last.id.clone());
+    let shown: Vec<Value> = found
+        .iter()
+        .map(|one| {
+            json!({
+                "id": one.id, "addresses": one.shown_addresses(!args.addresses), "time_zone": one.profile.get("time_zone"),
+                "updated_at": one.updated_at,
+            })
+        })
+        .collect();
+    if args.json {
+        return output::json(&json!({"recipients": shown, "next": next}));
+    }
+    for one in &shown {
+        let addresses = one["addresses"].as_object();
+        let each = addresses.into_iter().flatten().map(|(channel, address)| {
+            format!("{channel} {}", address.as_str().unwrap_or_default())
+        });
+        let mut rest: Vec<String> = each.collect();
+        rest.extend(one["time_zone"].as_str().map(str::to_owned));
+        say!(
+            "{}  {}",
+            one["id"].as_str().unwrap_or_default(),
+            rest.join(", ")
+        );
+    }
+    match next {
+        Some(next) => say!("more follow: --after {next}"),
+        None if shown.is_empty() => say!("there are no recipients"),
+        None => {}
+    }
+    Ok(())
 }
 
 async fn set(args: SetArgs, settings: &Settings) -> anyhow::Result<()> {

@@ -11,7 +11,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<RecipientRules> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::NotFound(format!("{file} cannot be read: {error}")))?;
-    Ok(RecipientRules::parse(&file, &text)?)
+    let mut rules = RecipientRules::parse(&file, &text)?;
+    let changed = std::fs::metadata(path).and_then(|file| file.modified());
+    let changed = changed.ok().map(jiff::Timestamp::try_from);
+    rules.origin.changed_at = changed.and_then(Result::ok);
+    Ok(rules)
 }
 
 /// Returns the rules of the settings: those of their file, or the defaults.

@@ -34,6 +34,11 @@ impl TomlDocument {
         Ok(Self { value, lines })
     }
 
+    /// Returns the line of each key that is given, by its JSON pointer.
+    pub fn lines(&self) -> &BTreeMap<String, usize> {
+        &self.lines
+    }
+
     /// Returns the line, from 1, of the key at a JSON pointer, if it is given.
     pub fn line_of(&self, pointer: &str) -> Option<usize> {
         self.lines.get(pointer).copied()

@@ -331,6 +331,19 @@ pub enum Error {
         /// The time after which there will be room at the present pace, in seconds.
         retry_after_s: u64,
     },
+    /// The recipient of a message got as many as its caps allow, and the category of the message
+    /// refuses more; nothing was enqueued.
+    #[error(
+        "the recipient got as many messages as the rule {rule} allows; there is room at {reset_at}; nothing was enqueued"
+    )]
+    Capped {
+        /// The index of the message among those of the call, from 0.
+        index: Option<usize>,
+        /// The rule, such as `per_hour 5 per 1h`.
+        rule: String,
+        /// The time at which there is room.
+        reset_at: Timestamp,
+    },
     /// Postgres is unreachable or starting up.
     #[error("the queue store did not answer: {0}")]
     Lost(String),

@@ -17,7 +17,8 @@ pub struct BeginRequest {
     /// The message's job.
     pub job_id: i64,
     pub channel: Channel,
-    pub recipient: Recipient,
+    /// The address; `None` if there is none any more.
+    pub recipient: Option<Recipient>,
 }
 
 impl fmt::Debug for BeginRequest {
@@ -124,8 +125,8 @@ pub struct DeliveryUpdate {
     pub state: DeliveryState,
     /// The provider's own id of the message.
     pub provider_id: Option<String>,
-    /// The recipient, stored masked and as a keyed digest.
-    pub recipient: Recipient,
+    /// The recipient, stored masked and as a keyed digest; `None` if it has no address.
+    pub recipient: Option<Recipient>,
     /// The category of the message, such as `marketing`; empty for none.
     pub category: String,
     /// The attempts since the last record, oldest first.

@@ -71,6 +71,7 @@ pub async fn publish_changes(
                 crate::jobs::Error::Refused { .. }
                     | crate::jobs::Error::Full { .. }
                     | crate::jobs::Error::QueueFull { .. }
+                    | crate::jobs::Error::Capped { .. }
             ) {
                 // It would be refused again and would block the changes behind it.
                 tracing::error!(pool, account, %error, "alerting about a breaker change failed");

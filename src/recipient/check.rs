@@ -63,6 +63,27 @@ pub struct HeldView {
     pub held_by: HoldingGate,
 }
 
+/// A message that the gates have looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct PastMessage {
+    /// The number of its job.
+    pub id: i64,
+    /// The state of its delivery.
+    pub state: String,
+    pub category: String,
+    /// The gate that holds it, or that decided what became of it; empty for none.
+    pub gate: String,
+    /// The rule of that gate.
+    pub rule: String,
+    /// The time at which it was accepted.
+    pub accepted_at: Timestamp,
+    /// The time of the last change.
+    pub changed_at: Timestamp,
+    /// The time at which it goes, or at which there was room for a capped one.
+    pub until: Option<Timestamp>,
+}
+
 /// The state of a recipient for a kind of message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
@@ -85,6 +106,8 @@ pub struct RecipientCheck {
     pub digests: Vec<DigestView>,
     /// Its messages on the channel that wait, next to go first; at most 100.
     pub held: Vec<HeldView>,
+    /// Its newest messages on the channel that gates looked at, newest first; at most 20.
+    pub history: Vec<PastMessage>,
     /// The way of such a message through the gates now. Duplicates are not looked for.
     pub forecast: GateForecast,
 }

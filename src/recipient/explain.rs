@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::digest::Arrival;
 use super::gate::MessageGate;
 use super::gates::MessagePlan;
+use super::rule_source::RuleSource;
 
 /// The finding of one gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,6 +44,19 @@ pub struct GateStep {
     /// The digest that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest_id: Option<i64>,
+    /// The one who set the rule, and when; absent for no rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_by: Option<RuleSource>,
+}
+
+impl GateStep {
+    /// Returns true if the gate held the message, or decided what became of it.
+    pub fn decided(&self) -> bool {
+        match self.finding {
+            GateFinding::Waits | GateFinding::Collected | GateFinding::Ended => true,
+            GateFinding::Passed | GateFinding::NotReached => false,
+        }
+    }
 }
 
 /// The way of a message that is still to come, by what is known now.
@@ -137,6 +151,7 @@ pub fn steps(plan: &MessagePlan) -> Vec<GateStep> {
             until,
             duplicate_of: None,
             digest_id: None,
+            set_by: None,
         }
     };
     MessageGate::ALL.into_iter().map(step).collect()

@@ -7,14 +7,15 @@ use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
 use super::caps::{CapRule, CapRules, FORM};
-use super::digest::{BELOW, COLLECTS, DigestTexts, DigestType, DigestWindow, OVERFLOWS};
+use super::digest::DigestType;
+use super::digest_rules::digest;
 use super::presets::{QUIET_PRESETS, QuietPreset};
 use super::quiet::{QUIET_MODES, QuietMode};
 use super::release::Release;
-use crate::cron::Expression;
+use super::rule_fields::{NAME_BYTES, seconds};
+use super::rules_origin::RulesOrigin;
 use crate::input::wording::{any_of, must_be, must_be_one_of, unknown};
 use crate::input::{FileError, FileProblem, Reader, TomlDocument, pointer};
-use crate::outbound::template;
 use crate::providers::Channel;
 
 /// The default rules with their explanations.
@@ -70,26 +71,14 @@ pub const DIGEST_KEYS: [&str; 19] = [
     "html",
 ];
 
-/// The longest name, in bytes.
-const NAME_BYTES: usize = 64;
-
 /// The most caps that hold together.
 const CAPS_MAX: usize = 8;
-
-/// The longest time of a rule, in seconds: 30 days.
-const LONGEST_S: f64 = 30.0 * 86_400.0;
 
 /// The longest span of a release, in seconds.
 const SPREAD_MAX_S: f64 = 7200.0;
 
 /// The time for which sends are kept in any case, for the caps of senders, in seconds: 31 days.
 const SENDERS_CAP_S: i64 = 31 * 86_400;
-
-/// The longest text of a digest, in bytes.
-const TEXT_BYTES: usize = 65_536;
-
-/// The most items of a digest.
-const ITEMS_MAX: i64 = 1000;
 
 /// The treatment of a message over a cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +126,7 @@ impl CategoryRules {
 /// All rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecipientRules {
+    pub origin: RulesOrigin,
     pub release: Release,
     fallback_caps: CapRules,
     /// The rules of categories that are not listed.
@@ -156,7 +146,10 @@ impl RecipientRules {
         let mut issues = Vec::new();
         let rules = Reader::of(&value, "", &TOP_KEYS, &mut issues).and_then(read);
         match rules {
-            Some(rules) if issues.is_empty() => Ok(rules),
+            Some(rules) if issues.is_empty() => Ok(Self {
+                origin: RulesOrigin::of(file, text, &document),
+                ..rules
+            }),
             _ => Err(FileError(FileProblem::located(file, &document, issues))),
         }
     }
@@ -278,6 +271,7 @@ fn read(mut fields: Reader<'_>) -> Option<RecipientRules> {
         listed.extend(rules.map(|rules| (name.clone(), rules)));
     }
     Some(RecipientRules {
+        origin: RulesOrigin::default(),
         release: Release {
             share: share?,
             spread_max: SignedDuration::from_secs_f64(spread?),
@@ -401,11 +395,6 @@ fn category(
     }
 }
 
-fn seconds(fields: &mut Reader<'_>, name: &str, least: f64) -> Option<SignedDuration> {
-    let seconds = fields.number(name, least..=LONGEST_S, " seconds")?;
-    Some(SignedDuration::from_secs_f64(seconds))
-}
-
 fn channel(fields: &mut Reader<'_>, at: &str, name: &str) -> Option<Channel> {
     let known = Channel::WORDS.iter().find(|(word, _)| *word == name);
     if known.is_none() {
@@ -472,128 +461,6 @@ fn presets(fields: &mut Reader<'_>) -> Vec<QuietPreset> {
     presets.unwrap_or_else(|| {
         let words = any_of(&QUIET_PRESETS.map(|(word, _)| word));
         fields.refuse("quiet_presets", &format!("a list of {words}"), &value);
-        Vec::new()
-    })
-}
-
-/// Reads a type of digest.
-fn digest(mut fields: Reader<'_>, name: &str) -> Option<DigestType> {
-    let template = required(&mut fields, "template", "the template of the digest");
-    let category = required(&mut fields, "category", "the category of the digest");
-    let window = window(&mut fields);
-    let min_items = fields.whole("min_items", 1..=ITEMS_MAX, "").unwrap_or(1);
-    let max_items = fields.whole("max_items", 1..=ITEMS_MAX, "").unwrap_or(50);
-    if min_items > max_items {
-        let message = format!("must be at most max_items, {max_items}, not {min_items}");
-        fields.wrong("min_items", message);
-    }
-    let close_at_items = fields.whole("close_at_items", 2..=ITEMS_MAX, "");
-    let leading = fields.flag("leading").unwrap_or(false);
-    let quiet_for = seconds(&mut fields, "quiet_for_s", 1.0);
-    if quiet_for.is_some() && !leading {
-        fields.wrong("quiet_for_s", "must be left out unless leading is true");
-    }
-    // Every field is read before one that is missing ends this, so that all problems are reported.
-    let overflow = fields.choice("overflow", &OVERFLOWS).unwrap_or_default();
-    let below = fields.choice("below", &BELOW).unwrap_or_default();
-    let collects = fields.choice("collects", &COLLECTS).unwrap_or_default();
-    let dedup_items = fields.flag("dedup_items").unwrap_or(false);
-    let per_actor = fields.flag("per_actor").unwrap_or(false);
-    let templates = templates(&mut fields);
-    let usual = DigestTexts::default();
-    let texts = DigestTexts {
-        subject: text(&mut fields, "subject").unwrap_or(usual.subject),
-        body: text(&mut fields, "body").unwrap_or(usual.body),
-        html: text(&mut fields, "html"),
-    };
-    Some(DigestType {
-        name: name.to_owned(),
-        template: template?,
-        category: category?,
-        window: window?,
-        min_items: min_items as usize,
-        max_items: max_items as usize,
-        overflow,
-        below,
-        leading,
-        quiet_for,
-        dedup_items,
-        close_at_items: close_at_items.map(|items| items as usize),
-        templates,
-        collects,
-        per_actor,
-        texts,
-    })
-}
-
-/// Reads a text of a digest, which is a template.
-fn text(fields: &mut Reader<'_>, name: &str) -> Option<String> {
-    let text = fields.text(name, 1..=TEXT_BYTES)?;
-    if let Err(error) = template::check(&text) {
-        fields.wrong(name, error);
-    }
-    Some(text)
-}
-
-fn required(fields: &mut Reader<'_>, name: &str, what: &str) -> Option<String> {
-    if fields.get(name).is_none() {
-        fields.missing(name, what);
-    }
-    fields.text(name, 1..=NAME_BYTES)
-}
-
-fn window(fields: &mut Reader<'_>) -> Option<DigestWindow> {
-    let at = fields.text("at", 1..=crate::cron::expression::MAX_BYTES);
-    let has_span = fields.get("window_s").is_some();
-    let window = seconds(fields, "window_s", 1.0);
-    let max_open = seconds(fields, "max_open_s", 1.0);
-    match (at, window, max_open) {
-        (Some(_), ..) if has_span || max_open.is_some() => {
-            fields.wrong(
-                "at",
-                "must be left out beside window_s and max_open_s, or these beside it",
-            );
-            None
-        }
-        (Some(at), ..) => match Expression::parse(&at) {
-            Ok(expression) => Some(DigestWindow::Timed(expression)),
-            Err(error) => {
-                fields.wrong("at", format!("must be a cron expression: {error}"));
-                None
-            }
-        },
-        (None, Some(window), None) => Some(DigestWindow::Fixed(window)),
-        (None, Some(window), Some(max_open)) if window <= max_open => {
-            Some(DigestWindow::Sliding { window, max_open })
-        }
-        (None, Some(_), Some(_)) => {
-            fields.wrong("max_open_s", "must be at least window_s");
-            None
-        }
-        (None, None, _) => {
-            if !has_span {
-                fields.missing("window_s", "a number of seconds, unless there is at");
-            }
-            None
-        }
-    }
-}
-
-fn templates(fields: &mut Reader<'_>) -> Vec<String> {
-    let Some(value) = fields.take("templates") else {
-        return Vec::new();
-    };
-    let name = |item: &Value| {
-        let name = item.as_str()?;
-        (1..=NAME_BYTES)
-            .contains(&name.len())
-            .then(|| name.to_owned())
-    };
-    let names = value
-        .as_array()
-        .and_then(|items| items.iter().map(name).collect());
-    names.unwrap_or_else(|| {
-        fields.refuse("templates", "a list of names of templates", &value);
         Vec::new()
     })
 }

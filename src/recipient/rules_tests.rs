@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::recipient::caps::CapWindow;
-use crate::recipient::digest::{BelowMinimum, DigestOverflow};
+use crate::recipient::digest::{BelowMinimum, DigestOverflow, DigestWindow};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;

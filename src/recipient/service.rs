@@ -14,7 +14,7 @@ use super::gate::AttemptEnd;
 use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
 use super::metrics::GateMetrics;
-use super::postgres::{self, GateVerdict, PlannedMessage};
+use super::postgres::{self, Addressless, GateVerdict, PlannedMessage};
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
@@ -195,6 +195,15 @@ impl Gates {
     ) -> Result<Option<(String, Timestamp)>, Error> {
         let rules = self.rules.load();
         postgres::refusal(&self.db, tenant, job, &rules).await
+    }
+
+    /// Returns those of new messages that name no address, and a recipient without one.
+    pub async fn addressless(
+        &self,
+        tenant: &str,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Addressless>, Error> {
+        postgres::addressless(&self.db, tenant, jobs).await
     }
 
     pub(super) fn capacity(&self, throttle: &str) -> f64 {

@@ -29,7 +29,7 @@ const PAUSE: &str = "select flyball.pause_batch($1, $2, $3, $4)";
 const RESUME: &str = "select flyball.resume_batch($1, $2, $3, $4)";
 
 const CANCEL: &str =
-    "select state, sent, cancelled, too_late from flyball.cancel_batch($1, $2, $3, $4)";
+    "select state, sent, cancelled, too_late, ended from flyball.cancel_batch($1, $2, $3, $4)";
 
 // The chosen batches with the counts of their messages: some probes of indexes for each message.
 // The limits keep a planner from reading the whole of a table in place of a probe.
@@ -43,7 +43,7 @@ with ",
 members as materialized (
     select b.id as batch_id, m.job_id, w.waits is true as waits,
         case when m.cancelled or n.state = 'failed' and n.reason = 'cancelled' then 'cancelled'
-            when w.waits then 'waiting' else n.state end as state
+            when h.is_held then 'held' when w.waits then 'waiting' else n.state end as state
     from chosen b
     cross join lateral (select * from flyball.batch_message where batch_id = b.id) m
     cross join lateral (
@@ -59,6 +59,13 @@ members as materialized (
                 (select true from flyball.scheduled s where s.job_id = j.id and s.lane_id = j.admission_lane limit 1))
         limit 1
     ) w on true
+    left join lateral (
+        select true as is_held
+        from flyball.message_plan p
+        where n.state = 'queued' and p.job_id = m.job_id and p.state = 'held'
+            and exists (select from flyball.scheduled s where s.job_id = p.job_id)
+        limit 1
+    ) h on true
 ),
 counted as materialized (
     select s.batch_id, jsonb_object_agg(s.state, s.jobs) as counts, max(s.last_waiting) as last_waiting
@@ -170,9 +177,10 @@ pub struct Batch {
     /// The number of its recipients.
     pub recipients: i64,
     /// The number of messages in each state: `expanding` for those that are not enqueued yet,
-    /// `waiting` for those that wait for the limits of the tenant, `duplicate` for those whose
-    /// unique key another message holds, `cancelled`, or the state of the delivery. They add up to
-    /// the recipients.
+    /// `held` for those that a gate of their recipient holds, `waiting` for those that wait for the
+    /// limits of the tenant, `duplicate` for those whose unique key another message holds or whose
+    /// content went before, `cancelled`, or the state of the delivery, such as `capped`. They add
+    /// up to the recipients.
     #[cfg_attr(feature = "api", schema(value_type = BTreeMap<String, u64>))]
     pub counts: BTreeMap<String, i64>,
     /// The time at which the last of those that wait is admitted, as estimated; `null` if none
@@ -193,12 +201,15 @@ pub struct Batch {
 pub struct CancelledBatch {
     /// The state: `cancelled`.
     pub state: String,
-    /// Messages that had ended before.
+    /// Messages that a provider had accepted before.
     pub sent: i64,
     /// Messages that will not be sent.
     pub cancelled: i64,
     /// Messages that are being sent and were asked to stop.
     pub too_late: i64,
+    /// Messages that had ended otherwise, by their states, such as `capped` or `duplicate`.
+    #[cfg_attr(feature = "api", schema(value_type = BTreeMap<String, u64>))]
+    pub ended: BTreeMap<String, i64>,
 }
 
 /// The batches that a list shows.
@@ -379,6 +390,7 @@ impl Batches {
             sent: number("sent")?,
             cancelled: number("cancelled")?,
             too_late: number("too_late")?,
+            ended: row.try_get::<Json<_>, _>("ended")?.0,
         }))
     }
 }
@@ -398,10 +410,10 @@ fn batch_of(row: &PgRow) -> Result<Batch, Error> {
     add("cancelled", not_enqueued);
     let known: i64 = counts.values().sum();
     if recipients > known {
-        counts.insert("duplicate".to_owned(), recipients - known);
+        *counts.entry("duplicate".to_owned()).or_default() += recipients - known;
     }
     let mut state: String = row.try_get("state")?;
-    let is_open = ["expanding", "waiting", "queued"]
+    let is_open = ["expanding", "held", "waiting", "queued"]
         .iter()
         .any(|open| counts.contains_key(*open));
     if state == "running" && !is_open {

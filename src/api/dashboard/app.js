@@ -94,6 +94,7 @@ const tenants = new Tenants(
 const recipients = new Recipients({
   counts: $('held-counts'), countsNote: $('held-note'), form: $('digests-filter'), body: $('digests-body'), empty: $('digests-empty'), note: $('digests-note'), more: $('digests-more'),
   check: $('recipient-check'), found: $('recipient-found'), foundNote: $('recipient-note'),
+  history: $('recipient-history'), historyBody: $('history-body'), historyEmpty: $('history-empty'),
 });
 
 const live = new Live({

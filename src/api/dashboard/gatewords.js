@@ -5,7 +5,9 @@ import { inTime } from './poolwords.js';
 import { clock, count, unixSeconds } from './format.js';
 
 /**
- * @typedef {{ gate: string, finding: string, rule: string, since?: string, until: string | null, duplicate_of?: number, digest_id?: number }} Step
+ * @typedef {{ of: string, place: string, by: string, at: string | null }} RuleSource
+ * @typedef {{ gate: string, finding: string, rule: string, since?: string, until: string | null, duplicate_of?: number, digest_id?: number, set_by?: RuleSource }} Step
+ * @typedef {{ id: number, state: string, category: string, gate: string, rule: string, accepted_at: string, changed_at: string, until: string | null }} PastMessage
  * @typedef {{ at: string, is_of_digest: boolean, sentence: string, gates: Step[], goes_at: string | null }} Forecast
  * @typedef {{ sentence: string, gates: Step[], first_planned_at: string | null, planned_at: string | null, forecast: Forecast | null }} Explanation
  * @typedef {{ name: string, messages: number, digests?: number, next_at: string | null }} Held
@@ -26,14 +28,42 @@ export function gateWord(gate) {
 
 /** @param {Step} step @param {number} now unix seconds */
 export function stepText(step, now) {
-  const until = unixSeconds(step.until);
+  const [since, until] = [unixSeconds(step.since ?? null), unixSeconds(step.until)];
+  const from = since === null ? '' : ` ${clock(since, now)}`;
   switch (step.finding) {
-    case 'waits': return until === null ? 'waits' : `waits until ${clock(until, now)}, ${inTime(until * 1000, now * 1000)}`;
-    case 'collected': return until === null ? 'collected' : `collected; closes ${clock(until, now)}`;
-    case 'ended': return step.duplicate_of ? `ended: duplicate of ${step.duplicate_of}` : 'ended here';
+    case 'waits': return until === null ? `waits${from && ` since${from}`}` : `waits${from && ` since${from}`} until ${clock(until, now)}, ${inTime(until * 1000, now * 1000)}`;
+    case 'collected': return until === null ? `collected${from}` : `collected${from}; closes ${clock(until, now)}`;
+    case 'ended': {
+      const room = until === null ? '' : `; room at ${clock(until, now)}`;
+      return step.duplicate_of ? `ended${from}: duplicate of ${step.duplicate_of}` : from ? `ended${from}${room}` : `ended here${room}`;
+    }
     case 'not_reached': return 'not reached';
     default: return 'passed';
   }
+}
+
+/**
+ * Tells who set the rule of a gate, and when.
+ * @param {Step} step @param {number} now unix seconds
+ */
+export function sourceText({ set_by: source }, now) {
+  if (!source) return '';
+  const at = unixSeconds(source.at);
+  const changed = at === null ? '' : source.of === 'suppression' ? ` since ${clock(at, now)}` : `, changed ${clock(at, now)}`;
+  /** @type {Record<string, string>} */
+  const places = { rules: source.place, shipped: 'a rule that ships', profile: 'the profile', defaults: 'defaults of the tenant', message: 'set by the sender', suppression: 'suppressed', gone: 'the rules have changed' };
+  return `${places[source.of] ?? source.of}${source.by && ` by ${source.by}`}${changed}`;
+}
+
+/**
+ * Tells what a gate found for a message of a recipient.
+ * @param {PastMessage} message @param {number} now unix seconds
+ */
+export function pastText({ gate, rule, state, until }, now) {
+  if (!gate) return '';
+  const at = unixSeconds(until);
+  const when = at === null ? '' : state === 'queued' ? ` until ${clock(at, now)}` : state === 'capped' ? `; room at ${clock(at, now)}` : '';
+  return `${gateWord(gate)}${rule && `: ${rule}`}${when}`;
 }
 
 /**

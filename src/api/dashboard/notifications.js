@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
-import { drawExplanation } from './gateline.js';
+import { drawWay } from './gateline.js';
 import { cell, showRows } from './lists.js';
 import { attemptText, deliveryTone, heardText, notificationsPath } from './poolwords.js';
 
@@ -118,7 +118,7 @@ export class Notifications {
       (item) => (item.isAttempts ? this.attemptsRow() : this.messageRow(item.message)),
       (row, { message, isAttempts }) => {
         if (isAttempts) {
-          drawWay(row, this.ways.get(message.id), now);
+          drawWay(row.querySelector('.gate-way'), this.ways.get(message.id), now);
           drawAttempts(row, message, now);
         }
         else this.drawMessage(row, message, now);
@@ -162,14 +162,6 @@ export class Notifications {
   attemptsRow() {
     return h('tr', { class: 'attempts-row' }, h('td', { colspan: '7' }, h('div', { class: 'gate-way' }), h('ol', { class: 'attempt-list' })));
   }
-}
-
-/** @param {any} row @param {any} way @param {number} now */
-function drawWay(row, way, now) {
-  const element = row.querySelector('.gate-way');
-  if (!way) setText(element, 'Reading its way through the gates …');
-  else if (way.fault) setText(element, way.fault);
-  else drawExplanation(element, way, now);
 }
 
 /** @param {any} row @param {any} message @param {number} now */

@@ -5,18 +5,18 @@ import { call, get } from './api.js';
 import { ask } from './dialog.js';
 import { fill, h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
-import { drawGates } from './gateline.js';
-import { capText, checkPath, digestsPath, gateWord, heldText, mostOf, whoText } from './gatewords.js';
+import { drawGates, drawWay } from './gateline.js';
+import { capText, checkPath, digestsPath, gateWord, heldText, mostOf, pastText, whoText } from './gatewords.js';
 import { cell, showRows } from './lists.js';
 import { drawMeter, meter } from './meter.js';
 import { Pages } from './pages.js';
-import { inTime } from './poolwords.js';
+import { deliveryTone, inTime } from './poolwords.js';
 
 const ROWS = 50;
 const FIELDS = ['channel', 'who', 'category', 'actor', 'tenant'];
 
 export class Recipients {
-  /** @param {{ counts: HTMLElement, countsNote: HTMLElement, form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, more: any, check: any, found: HTMLElement, foundNote: HTMLElement }} place */
+  /** @param {{ counts: HTMLElement, countsNote: HTMLElement, form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, more: any, check: any, found: HTMLElement, foundNote: HTMLElement, history: HTMLElement, historyBody: HTMLElement, historyEmpty: HTMLElement }} place */
   constructor(place) {
     this.place = place;
     /** @type {{ held: import('./gatewords.js').Held[], collected: import('./gatewords.js').Held[], more: boolean } | null} */
@@ -30,6 +30,8 @@ export class Recipients {
     this.found = null;
     /** Its id and its tenant, unless it was asked for by address. @type {{ id: string, tenant: string } | null} */
     this.askedFor = null;
+    /** The ways of its messages that are open; null while one is read. @type {Map<number, any>} */
+    this.ways = new Map();
     this.asked = 0;
     place.form.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
@@ -105,7 +107,11 @@ export class Recipients {
     setText(empty, !isRead ? 'Waiting for the server …' : this.tenant() ? 'No digest of that tenant is open.' : 'No digest is open.');
     show(more, Boolean(next) && rows.length > 0);
     keyed(body, rows, (digest) => String(digest.id), (digest) => digestRow(digest), (row, digest) => drawDigest(row, digest, now));
-    if (this.found) this.drawFound(now);
+    show(this.place.history, Boolean(this.found));
+    if (this.found) {
+      this.drawFound(now);
+      this.drawHistory(now);
+    }
   }
 
   /** @param {number} now */
@@ -129,6 +135,7 @@ export class Recipients {
     const { who, ...filter } = typed;
     const isId = check.elements.namedItem('by').value === 'id';
     try {
+      this.ways.clear();
       this.found = await get(checkPath({ ...filter, [isId ? 'recipient' : 'to']: who }));
       this.askedFor = isId ? { id: who, tenant: typed.tenant } : null;
       setText(foundNote, '');
@@ -165,6 +172,53 @@ export class Recipients {
       found.digests.length > 0 && h('h3', null, 'Open digests'),
       found.digests.length > 0 && h('ul', { class: 'history' }, ...found.digests.map((/** @type {any} */ one) => h('li', { class: 'num' },
         `${clock(unixSeconds(one.closes_at), now)}: ${one.type}, ${count(one.items)} items`))));
+  }
+
+  /** @param {number} now */
+  drawHistory(now) {
+    const { historyBody, historyEmpty } = this.place;
+    /** @type {import('./gatewords.js').PastMessage[]} */
+    const messages = this.found.history;
+    showRows(historyBody, historyEmpty, messages.length);
+    const rows = messages.flatMap((message) => [{ message, isWay: false }, ...(this.ways.has(message.id) ? [{ message, isWay: true }] : [])]);
+    keyed(historyBody, rows, ({ message, isWay }) => `${message.id}${isWay ? '/way' : ''}`,
+      ({ message, isWay }) => (isWay ? h('tr', { class: 'attempts-row' }, h('td', { colspan: '5' }, h('div', { class: 'gate-way' }))) : this.pastRow(message)),
+      (row, { message, isWay }) => {
+        if (isWay) drawWay(row.querySelector('.gate-way'), this.ways.get(message.id), now);
+        else this.drawPast(row, message, now);
+      });
+  }
+
+  /** @param {import('./gatewords.js').PastMessage} message */
+  pastRow(message) {
+    const parts = { id: h('button', { type: 'button', class: 'link num', onclick: () => this.toggleWay(message.id) }, String(message.id)), state: h('span', { class: 'badge' }), gate: h('span', null), changed: h('span', { class: 'num' }) };
+    return Object.assign(h('tr', null,
+      cell('accepted', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.accepted_at), Date.now() / 1000)), h('span', { class: 'sub' }, message.category))),
+      cell('message', parts.id), cell('state', parts.state), cell('gate', parts.gate, 'wide'), cell('changed', parts.changed)), { parts });
+  }
+
+  /** @param {any} row @param {import('./gatewords.js').PastMessage} message @param {number} now */
+  drawPast({ parts }, message, now) {
+    setText(parts.state, message.state);
+    setAttr(parts.state, 'data-tone', deliveryTone(message.state));
+    setText(parts.gate, pastText(message, now));
+    setText(parts.changed, clock(unixSeconds(message.changed_at), now));
+    setAttr(parts.id, 'aria-expanded', String(this.ways.has(message.id)));
+    setAttr(parts.id, 'aria-label', `Way of message ${message.id} through its gates`);
+  }
+
+  /** @param {number} id */
+  async toggleWay(id) {
+    if (!this.ways.delete(id)) {
+      this.ways.set(id, null);
+      this.draw();
+      try {
+        this.ways.set(id, await get(`/api/v1/notifications/${id}/explain`));
+      } catch (error) {
+        this.ways.set(id, { fault: /** @type {any} */ (error).message });
+      }
+    }
+    this.draw();
   }
 
   async replan() {

@@ -100,7 +100,8 @@ export function pauseText(paused, now) {
  */
 const MESSAGE_STATES = [
   ['delivered', 'sent'], ['sent', 'sent'], ['failed', 'failed'], ['bounced', 'failed'], ['suppressed', 'unsent'],
-  ['duplicate', 'unsent'], ['cancelled', 'unsent'], ['queued', 'open'], ['waiting', 'open'], ['expanding', 'open'],
+  ['duplicate', 'unsent'], ['collected', 'unsent'], ['opted_out', 'unsent'], ['capped', 'unsent'], ['quiet', 'unsent'],
+  ['unreachable', 'unsent'], ['cancelled', 'unsent'], ['queued', 'open'], ['held', 'open'], ['waiting', 'open'], ['expanding', 'open'],
 ];
 
 /**
@@ -145,10 +146,10 @@ export function changesOf(state) {
 
 /**
  * Describes the result of a cancellation.
- * @param {number} id @param {{ sent: number, cancelled: number, too_late: number }} done
+ * @param {number} id @param {{ sent: number, cancelled: number, too_late: number, ended: Record<string, number> }} done
  */
-export function cancelledText(id, { sent, cancelled, too_late: late }) {
-  const rest = [`${count(sent)} had ended`, late > 0 ? `${count(late)} are being sent and were asked to stop` : ''].filter(Boolean).join(', ');
+export function cancelledText(id, { sent, cancelled, too_late: late, ended }) {
+  const rest = [`${count(sent)} were sent`, countsText(ended), late > 0 ? `${count(late)} are being sent and were asked to stop` : ''].filter(Boolean).join(', ');
   return `Cancelled batch ${id}: ${count(cancelled)} messages will not be sent, ${rest}.`;
 }
 

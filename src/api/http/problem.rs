@@ -6,6 +6,7 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTI
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
 use serde::Serialize;
 
 pub use super::code::Code;
@@ -34,6 +35,17 @@ pub struct Problem {
     pub backlog: Option<jobs::Backlog>,
     /// The part that only problems of admission have.
     pub admission: Option<Box<AdmissionProblem>>,
+    /// The cap of a recipient that refuses a message.
+    pub cap: Option<Box<RefusingCap>>,
+}
+
+/// The cap of a recipient that refuses a message.
+#[derive(Clone, Debug)]
+pub struct RefusingCap {
+    /// The rule, such as `per_hour 5 per 1h`.
+    pub rule: String,
+    /// The time at which there is room.
+    pub reset_at: Timestamp,
 }
 
 /// The part of a problem that only admission has. Apart, so that all others stay small.
@@ -75,6 +87,12 @@ pub struct ProblemBody {
     /// With `RATE_LIMIT_EXCEEDED`: the message, which was accepted and waits.
     #[serde(rename = "notificationId", skip_serializing_if = "Option::is_none")]
     notification_id: Option<String>,
+    /// With `RECIPIENT_CAPPED`: the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    /// With `RECIPIENT_CAPPED`: the time at which there is room.
+    #[serde(rename = "resetAt", skip_serializing_if = "Option::is_none")]
+    reset_at: Option<Timestamp>,
 }
 
 #[expect(
@@ -95,6 +113,19 @@ impl Problem {
             retry_after_s: None,
             backlog: None,
             admission: None,
+            cap: None,
+        }
+    }
+
+    /// Creates the problem of a recipient that got as many messages as its caps allow.
+    pub fn capped(rule: String, reset_at: Timestamp) -> Self {
+        let detail = format!(
+            "the recipient got as many messages as the rule {rule} allows; there is room at \
+             {reset_at}; nothing was accepted"
+        );
+        Self {
+            cap: Some(Box::new(RefusingCap { rule, reset_at })),
+            ..Self::new(Code::RecipientCapped, detail)
         }
     }
 
@@ -187,6 +218,7 @@ impl Problem {
                 "Notification queue is at capacity. Retry after existing notifications are processed.",
             )
             .retry_after(retry_after_s),
+            jobs::Error::Capped { rule, reset_at, .. } => Self::capped(rule, reset_at),
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
                 let detail = "Postgres does not answer; a change may have been made: check, or \
@@ -221,6 +253,8 @@ impl Problem {
             depth: self.backlog.map(|backlog| backlog.depth),
             max_backlog: self.backlog.map(|backlog| backlog.max),
             notification_id: notification_id.map(|id| id.to_string()),
+            rule: self.cap.as_ref().map(|cap| cap.rule.clone()),
+            reset_at: self.cap.map(|cap| cap.reset_at),
         };
         let text = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = (status, [(CONTENT_TYPE, MEDIA_TYPE)], text).into_response();

@@ -8,9 +8,10 @@ use crate::api::http::fields::{Errors, FieldError, describe, missing};
 use crate::api::http::problem::{Code, Problem};
 use crate::jobs::{Kinds, NewJob};
 use crate::providers::Pools;
+use crate::recipient::postgres::Addressless;
 
 /// The fields that a recipient may have of its own.
-pub const OF_RECIPIENT: [&str; 4] = ["to", "data", "key", "unique_key"];
+pub const OF_RECIPIENT: [&str; 5] = ["to", "recipient", "data", "key", "unique_key"];
 
 /// The messages of a batch.
 #[derive(Debug)]
@@ -21,6 +22,30 @@ pub struct Recipients {
     pub places: Vec<usize>,
     /// The invalid recipients with their errors; empty unless the request allows some.
     pub refused: Vec<(usize, Vec<FieldError>)>,
+    is_partial: bool,
+}
+
+impl Recipients {
+    /// Refuses those of the valid recipients at these indexes, with what is wrong with their
+    /// address.
+    pub fn refuse_addressless(mut self, found: &[Addressless]) -> Result<Self, Problem> {
+        for one in found {
+            let place = self.places[one.index];
+            refuse(&mut self, place, "/to", one.problem().to_owned());
+        }
+        let is_kept = |at: &usize| found.iter().all(|one| one.index != *at);
+        let kept: Vec<usize> = (0..self.jobs.len()).filter(is_kept).collect();
+        if !found.is_empty() && (!self.is_partial || kept.is_empty()) {
+            let mut errors = Errors::default();
+            for error in self.refused.into_iter().flat_map(|(_, of_one)| of_one) {
+                errors.body(error.pointer, error.message);
+            }
+            return Err(Problem::fields(Code::InvalidFields, errors));
+        }
+        self.jobs = kept.iter().map(|at| self.jobs[*at].clone()).collect();
+        self.places = kept.iter().map(|at| self.places[*at]).collect();
+        Ok(self)
+    }
 }
 
 /// Reads the messages of a batch, or lists every error in them.
@@ -39,7 +64,7 @@ pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Pro
             false
         }
     };
-    for field in ["to", "unique_key"] {
+    for field in ["to", "recipient", "unique_key"] {
         if base.contains_key(field) {
             errors.body(
                 format!("/{field}"),
@@ -74,6 +99,7 @@ pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Pro
         jobs: Vec::new(),
         places: Vec::new(),
         refused: Vec::new(),
+        is_partial,
     };
     let mut has_told_base = false;
     for (place, recipient) in recipients.into_iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Batches of messages: send, show, pause, resume, cancel.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
@@ -7,12 +8,14 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::accept::{AdmissionState, MessageSender, refused_repeat, typed};
 use super::batch_input::{Recipients, read};
 use super::fields::MessageFields;
+use super::planned::PlannedNotification;
 use crate::admission::{
     Acceptance, Batch, BatchAcceptance, BatchRequest, CancelledBatch, INLINE_MAX,
 };
@@ -29,6 +32,7 @@ use crate::api::jobs::state::JobsState;
 use crate::jobs::{Error, NewJob};
 use crate::notify::args::PRIORITIES;
 use crate::providers::Pools;
+use crate::recipient::fields::is_gated;
 
 /// A new batch: the fields of a message without `to` and `unique_key`, and its recipients.
 #[derive(utoipa::ToSchema)]
@@ -37,8 +41,9 @@ use crate::providers::Pools;
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct NewBatch {
-    /// The recipients, 1 to 500: addresses, or objects with `to` and, if they differ from the
-    /// batch's, `data`, `key` and `unique_key`.
+    /// The recipients, 1 to 500: addresses, or objects with `to`, or the id of a `recipient` whose
+    /// profile has the address, and, if they differ from the batch's, `data`, `key` and
+    /// `unique_key`.
     recipients: Vec<Value>,
     /// True to send to the valid recipients although others are invalid; false if absent.
     partial: Option<bool>,
@@ -70,8 +75,18 @@ pub struct RecipientAnswer {
     recipient: usize,
     /// The number of the message's job; `null` if it was refused.
     id: Option<i64>,
-    /// The state: `queued` for its pool, `waiting` for the limits of the tenant, or `refused`.
+    /// The state: `queued` for its pool, `waiting` for the limits of the tenant, `refused`, or what
+    /// the gates of the recipient found: `held`, `collected` or `ended`.
     status: &'static str,
+    /// The reason of its end, such as `capped`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// The rule of the gate that decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    /// The time at which it goes, or at which there is room for a `capped` one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<Timestamp>,
     /// The errors of a refused one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldError>,
@@ -102,11 +117,15 @@ pub async fn send_batch(
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let tenant = caller.tenant.as_deref().unwrap_or_default();
     let sender = MessageSender::of_batch(tenant, &caller.module, &headers, &value)?;
+    let read = read(value, &state.kinds, &pools).map_err(|problem| typed(&admission, problem))?;
+    let found = admission.gates.addressless(tenant, &read.jobs);
+    let found = with_timeout(ROW_TIMEOUT, found).await?;
     let Recipients {
         mut jobs,
         places,
         refused,
-    } = read(value, &state.kinds, &pools).map_err(|problem| typed(&admission, problem))?;
+        ..
+    } = read.refuse_addressless(&found)?;
     for job in &mut jobs {
         job.traceparent.clone_from(&trace);
     }
@@ -146,27 +165,43 @@ pub async fn send_batch(
             return Err(typed(&admission, error.into()));
         }
     };
-    settle(&admission, &sender, slots, used).await;
+    let plans = plans(&admission, &jobs, &made).await;
+    // What does not go now is admitted when its gates let it go.
+    let unused = made.iter().take(used as usize);
+    let unused = unused.filter(|id| plans.contains_key(id)).count() as u32;
+    settle(&admission, &sender, slots, used - unused).await;
     let waits = made.len() < jobs.len() || (used as usize) < made.len();
     let mut results: Vec<RecipientAnswer> = made
         .iter()
         .zip(&places)
         .enumerate()
-        .map(|(n, (id, place))| RecipientAnswer {
-            recipient: *place,
-            id: Some(*id),
-            status: if n < used as usize {
-                "queued"
-            } else {
-                "waiting"
-            },
-            errors: Vec::new(),
+        .map(|(n, (id, place))| {
+            let plan = plans.get(id);
+            let gate = plan.and_then(|plan| plan.then.last().or(plan.held_by.as_ref()));
+            RecipientAnswer {
+                recipient: *place,
+                id: Some(*id),
+                status: match plan {
+                    Some(plan) => plan.status,
+                    None if n < used as usize => "queued",
+                    None => "waiting",
+                },
+                reason: plan.and_then(|plan| plan.reason),
+                rule: gate.map(|gate| gate.rule.clone()),
+                at: plan
+                    .and_then(|plan| plan.planned_at)
+                    .or(gate.and_then(|gate| gate.at)),
+                errors: Vec::new(),
+            }
         })
         .collect();
     results.extend(refused.into_iter().map(|(place, errors)| RecipientAnswer {
         recipient: place,
         id: None,
         status: "refused",
+        reason: None,
+        rule: None,
+        at: None,
         errors,
     }));
     results.sort_by_key(|one| one.recipient);
@@ -193,6 +228,26 @@ pub async fn send_batch(
             .insert("notification-status", HeaderValue::from_static("queued"));
     }
     Ok(response)
+}
+
+/// Returns the plans of the messages that do not go now, by their jobs. A planner makes those that
+/// cannot be made here.
+async fn plans(
+    state: &AdmissionState,
+    jobs: &[NewJob],
+    made: &[i64],
+) -> HashMap<i64, PlannedNotification> {
+    let is_later = jobs[0].run_at.is_some_and(|at| at > clock::now());
+    if is_later || !jobs.iter().any(|job| is_gated(&job.args)) {
+        return HashMap::new();
+    }
+    let planned = tokio::time::timeout(ROW_TIMEOUT, state.gates.plan_jobs(made)).await;
+    let planned = planned.map(Result::unwrap_or_default).unwrap_or_default();
+    let each = planned.iter().filter_map(|one| {
+        let plan = PlannedNotification::of(one).or_else(|| PlannedNotification::refused(one))?;
+        Some((one.job_id, plan))
+    });
+    each.collect()
 }
 
 /// Slots that were taken for a batch.

@@ -3,10 +3,12 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::api::http::fields::Errors;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::NewJob;
 use crate::recipient::digest::Arrival;
+use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{GateHold, MessagePlan};
 use crate::recipient::postgres::PlannedMessage;
 use crate::recipient::service::Gates;
@@ -59,6 +61,27 @@ impl PlannedGate {
 }
 
 impl PlannedNotification {
+    /// Returns the end of a message that was accepted with others and is over a cap that refuses;
+    /// `None` for any other.
+    pub fn refused(planned: &PlannedMessage) -> Option<Self> {
+        let MessagePlan::Refused { rule, reset_at } = &planned.plan else {
+            return None;
+        };
+        Some(Self {
+            status: "ended",
+            held_by: Some(PlannedGate {
+                gate: MessageGate::Caps.as_str(),
+                rule: rule.clone(),
+                at: Some(*reset_at),
+            }),
+            planned_at: None,
+            then: Vec::new(),
+            digest: None,
+            reason: Some(UnsentReason::Capped.as_str()),
+            duplicate_of: None,
+        })
+    }
+
     /// Returns the plan for the sender; `None` for a message that goes now.
     pub fn of(planned: &PlannedMessage) -> Option<Self> {
         let plan = |status| Self {
@@ -104,11 +127,24 @@ impl PlannedNotification {
     }
 }
 
+/// Refuses a message that names no address, and a recipient without one.
+pub async fn refuse_addressless(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), Problem> {
+    let found = gates.addressless(tenant, std::slice::from_ref(job));
+    match with_timeout(ROW_TIMEOUT, found).await?.first() {
+        Some(found) => {
+            let mut errors = Errors::default();
+            errors.body("/to", found.problem());
+            Err(Problem::fields(Code::InvalidFields, errors))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Refuses a message over a cap whose rule refuses, before anything is accepted.
 pub async fn refuse_capped(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), Problem> {
     let refused = gates.refusal(tenant, job);
     match with_timeout(ROW_TIMEOUT, refused).await? {
-        Some((rule, reset_at)) => Err(capped(&rule, reset_at)),
+        Some((rule, reset_at)) => Err(Problem::capped(rule, reset_at)),
         None => Ok(()),
     }
 }
@@ -122,15 +158,7 @@ pub async fn plan(gates: &Gates, job_id: i64) -> Result<Option<PlannedNotificati
     };
     match &planned.plan {
         // Others took the last room meanwhile.
-        MessagePlan::Refused { rule, reset_at } => Err(capped(rule, *reset_at)),
+        MessagePlan::Refused { rule, reset_at } => Err(Problem::capped(rule.clone(), *reset_at)),
         _ => Ok(PlannedNotification::of(planned)),
     }
-}
-
-fn capped(rule: &str, reset_at: Timestamp) -> Problem {
-    let detail = format!(
-        "the recipient got as many messages as the rule {rule} allows; there is room at {reset_at}; \
-         nothing was sent"
-    );
-    Problem::new(Code::RecipientCapped, detail)
 }

@@ -380,7 +380,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "higher_s" | "stopped_s" | "parked_jobs" | "recipients" | "recipient" | "sent"
             | "cancelled" | "too_late" | "place" | "limit" | "used" | "waiting" | "pending"
             | "pending_max" | "created" | "changed" | "caps" | "reservations" | "claims"
-            | "digests" | "items" | "messages",
+            | "digests" | "items" | "messages" | "arguments",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
         ("ChannelTenant", _) => from(0),

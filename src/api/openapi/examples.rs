@@ -233,7 +233,9 @@ fn answer(operation: &str) -> Option<Value> {
         }),
         "pause_batch" => json!({ "state": "paused" }),
         "resume_batch" => json!({ "state": "running" }),
-        "cancel_batch" => json!({ "state": "cancelled", "sent": 1, "cancelled": 1, "too_late": 0 }),
+        "cancel_batch" => {
+            json!({ "state": "cancelled", "sent": 1, "cancelled": 1, "too_late": 0, "ended": {} })
+        }
         "list_recipients" => json!({ "recipients": [{
             "id": "user-7", "addresses": { "email": "a***@e***.com" }, "time_zone": "Europe/Berlin", "updated_at": AT,
         }], "next": null }),
@@ -244,6 +246,7 @@ fn answer(operation: &str) -> Option<Value> {
         ),
         "delete_recipient" => json!({
             "profile": true, "caps": 4, "reservations": 0, "claims": 2, "digests": 1, "items": 3, "messages": 17,
+            "cancelled": 1, "arguments": 18,
         }),
         "show_recipient_defaults" | "set_recipient_defaults" => json!({
             "time_zone": "Europe/Berlin", "quiet_hours": { "sms": { "start": "22:00", "end": "08:00" } },
@@ -336,7 +339,11 @@ fn recipient() -> Value {
             "allowed": true, "remaining": 1, "resetAt": AT, "rule": "per_day", "cap": "2 per 1d", "is_of_actor": false,
             "reserved": 0, "sent_at": [AT],
         }],
-        "preference": { "wanted": true, "rule": "" }, "to": "a***@e***.com", "digests": [digest()], "held": [], "forecast": passing(),
+        "preference": { "wanted": true, "rule": "" }, "to": "a***@e***.com", "digests": [digest()], "held": [],
+        "history": [{
+            "id": ID, "state": "delivered", "category": "product", "gate": "", "rule": "", "accepted_at": AT, "changed_at": AT, "until": null,
+        }],
+        "forecast": passing(),
     })
 }
 

@@ -8,9 +8,6 @@ use serde_json::{Map, Value};
 
 use crate::recipient::postgres::{StoredDefaults, StoredRecipient};
 
-/// The replacement for an address that cannot be read.
-const HIDDEN: &str = "***";
-
 /// A recipient with its profile.
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(as = Recipient)]
@@ -68,7 +65,7 @@ pub struct RecipientDefaults {
 impl RecipientView {
     pub fn of(stored: StoredRecipient, masked: bool) -> Self {
         Self {
-            addresses: addresses(&stored, masked),
+            addresses: stored.shown_addresses(masked),
             time_zone: text(&stored.profile, "time_zone"),
             device_time_zone: text(&stored.profile, "device_time_zone"),
             quiet_hours: part(&stored.profile, "quiet_hours"),
@@ -83,7 +80,7 @@ impl RecipientView {
 impl From<StoredRecipient> for RecipientSummary {
     fn from(stored: StoredRecipient) -> Self {
         Self {
-            addresses: addresses(&stored, true),
+            addresses: stored.shown_addresses(true),
             time_zone: text(&stored.profile, "time_zone"),
             id: stored.id,
             updated_at: stored.updated_at,
@@ -100,24 +97,6 @@ impl From<StoredDefaults> for RecipientDefaults {
             updated_at: stored.updated_at,
         }
     }
-}
-
-fn addresses(stored: &StoredRecipient, masked: bool) -> BTreeMap<String, String> {
-    let read = stored.addresses();
-    let shown = |(channel, address): (String, Value)| {
-        let address = address.as_str().unwrap_or_default();
-        let known = read.iter().find(|to| to.channel().as_str() == channel);
-        let text = match (masked, known) {
-            (false, _) => address.to_owned(),
-            (true, Some(to)) => to.masked(),
-            (true, None) => HIDDEN.to_owned(),
-        };
-        (channel, text)
-    };
-    part(&stored.profile, "addresses")
-        .into_iter()
-        .map(shown)
-        .collect()
 }
 
 fn text(profile: &Value, field: &str) -> Option<String> {

@@ -26,6 +26,7 @@ impl From<sqlx::Error> for Error {
                         Error::Lost(from_server.message().to_owned())
                     }
                     "53400" => queue_full(from_server.as_ref())
+                        .or_else(|| capped(from_server.as_ref()))
                         .or_else(|| full(from_server.as_ref()))
                         .unwrap_or(Error::Store(error)),
                     other if other.starts_with("08") || other.starts_with("53") => {
@@ -74,7 +75,9 @@ impl Error {
     #[cfg(feature = "runner")]
     pub(crate) fn blames_a_row(&self) -> bool {
         match self {
-            Self::Lost(_) | Self::Full { .. } | Self::QueueFull { .. } => false,
+            Self::Lost(_) | Self::Full { .. } | Self::QueueFull { .. } | Self::Capped { .. } => {
+                false
+            }
             Self::Refused { .. } | Self::Store(sqlx::Error::Encode(_)) => true,
             Self::Store(error) => {
                 let code = error
@@ -117,6 +120,19 @@ fn queue_full(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
         max: number()?,
         retry_after_s: number()?.unsigned_abs(),
         tenant: postgres.schema()?.to_owned(),
+    })
+}
+
+/// Reads the refusal of a message over a cap from the same error fields.
+fn capped(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
+    let postgres = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
+    postgres
+        .constraint()
+        .filter(|name| *name == "recipient_capped")?;
+    Some(Error::Capped {
+        index: postgres.table().and_then(|table| table.parse().ok()),
+        rule: postgres.schema()?.to_owned(),
+        reset_at: postgres.data_type()?.parse().ok()?,
     })
 }
 

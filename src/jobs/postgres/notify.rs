@@ -72,8 +72,9 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// A message that is not acceptable is an [`Error::Refused`], and one for which the queue of
-    /// its tenant has no room an [`Error::QueueFull`].
+    /// A message that is not acceptable is an [`Error::Refused`], one for which the queue of its
+    /// tenant has no room an [`Error::QueueFull`], and one over a cap of its recipient whose
+    /// category refuses more an [`Error::Capped`].
     pub async fn notify(
         &self,
         executor: impl PgExecutor<'_>,

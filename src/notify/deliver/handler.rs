@@ -15,8 +15,8 @@ use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJo
 use crate::notify::args::{NotificationArgs, Texts};
 use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState};
 use crate::outbound::apart::apart;
-use crate::providers::{Channel, Pool, Pools, now_s};
-use crate::recipient::gate::AttemptEnd;
+use crate::providers::{Channel, Pool, Pools, Recipient, now_s};
+use crate::recipient::gate::{AttemptEnd, UnsentReason};
 use crate::recipient::gates::MessagePlan;
 use crate::recipient::postgres::GateVerdict;
 
@@ -76,11 +76,6 @@ impl NotificationHandler {
         let to = match &verdict {
             Some(verdict) => verdict.to.clone(),
             None => notification.to.clone(),
-        };
-        let Some(to) = to else {
-            return Err(dead(
-                "the recipient has no address on this channel".to_owned(),
-            ));
         };
         let request = BeginRequest {
             job_id: job.id,
@@ -142,7 +137,11 @@ impl NotificationHandler {
         };
         let outcome = match verdict.and_then(|verdict| stops(verdict, context)) {
             Some(stop) => run.stop(stop).await,
-            None => attempt(&mut run, begun, valid_for).await,
+            None => match run.to.clone() {
+                Some(to) => attempt(&mut run, to, begun, valid_for).await,
+                // Its job is gone, or only the profile had the address.
+                None => run.stop(unreachable()).await,
+            },
         };
         let end = match &outcome {
             Err(Outcome::Ambiguous { policy, .. }) if *policy == OnAmbiguous::Dead => {
@@ -197,6 +196,7 @@ impl NotificationHandler {
 /// Sends a message that the gates let pass, unless its record says otherwise.
 async fn attempt(
     run: &mut DeliveryRun<'_>,
+    to: Recipient,
     begun: BegunDelivery,
     valid_for: Duration,
 ) -> Result<Outcome, Outcome> {
@@ -234,7 +234,7 @@ async fn attempt(
             return Err(Outcome::Dead { error });
         }
     };
-    run.send(texts).await
+    run.send(to, texts).await
 }
 
 /// Settles what the gates took for a message. A failure leaves the claim to its job, which ends.
@@ -272,6 +272,11 @@ fn stops(verdict: GateVerdict, context: &Context) -> Option<GateStop> {
         }
         _ => None,
     }
+}
+
+/// Returns the end of a message without an address.
+fn unreachable() -> GateStop {
+    GateStop::End(UnsentReason::Unreachable, String::new())
 }
 
 /// The name of the service that a worker needs for such a message, as workers and jobs spell it.

@@ -28,8 +28,8 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) job: &'a Job,
     pub(super) context: &'a Context,
     pub(super) notification: &'a NotificationArgs,
-    /// The address, of the message or of the recipient's profile.
-    pub(super) to: Recipient,
+    /// The address, of the message or of the recipient's profile; `None` if there is none any more.
+    pub(super) to: Option<Recipient>,
     pub(super) carrier: &'a PoolHandle,
     pub(super) means: &'a DeliveryServices,
     /// The end of the attempt, as far as it is recorded.

@@ -9,7 +9,7 @@ use crate::jobs::{OnAmbiguous, Outcome};
 use crate::notify::args::Texts;
 use crate::notify::{DeliveryState, DeliveryUpdate};
 use crate::providers::pool::{AccountLease, Checkout};
-use crate::providers::{ProviderResponse, Scope, SendContext, Sent, now_s};
+use crate::providers::{ProviderResponse, Recipient, Scope, SendContext, Sent, now_s};
 
 /// Longest wait of a message for an account while it holds its job's slot; a message whose turn
 /// comes later waits in the queue, where no wait is shorter.
@@ -33,10 +33,10 @@ const UNABLE_DELAY: Duration = Duration::from_secs(2);
 
 impl DeliveryRun<'_> {
     /// Tries one account after the other until one takes the message or none is left for now.
-    pub(super) async fn send(&mut self, texts: Texts) -> Result<Outcome, Outcome> {
+    pub(super) async fn send(&mut self, to: Recipient, texts: Texts) -> Result<Outcome, Outcome> {
         let message = self.notification.message(
             format!("job_{}", self.job.id),
-            self.to.clone(),
+            to,
             texts,
             Some(self.deadline_s),
         );

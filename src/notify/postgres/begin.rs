@@ -76,9 +76,12 @@ order by s.n";
 pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<BegunDelivery>, Error> {
     let ids: Vec<i64> = requests.iter().map(|one| one.job_id).collect();
     let channels: Vec<&str> = requests.iter().map(|one| one.channel.as_str()).collect();
-    let digests: Vec<Vec<u8>> = requests
+    let digests: Vec<Option<Vec<u8>>> = requests
         .iter()
-        .map(|one| suppression_digest(one.channel, one.recipient.identity()))
+        .map(|one| {
+            let to = one.recipient.as_ref()?;
+            Some(suppression_digest(one.channel, to.identity()))
+        })
         .collect();
     let statement = sqlx::query(BEGIN)
         .bind(ids)

@@ -9,6 +9,7 @@ use crate::jobs::Error;
 use crate::notify::record::NO_ACCOUNT;
 use crate::notify::{Attempt, DeliveryUpdate, RecipientResult};
 use crate::postgres::Db;
+use crate::providers::Recipient;
 use crate::recipient::address::suppression_digest;
 
 /// Most attempts of one record that are stored, the same as in a whole row.
@@ -124,10 +125,12 @@ pub(super) async fn record(db: &Db, written: &[DeliveryUpdate]) -> Result<Vec<()
                 .filter(|id| !id.is_empty())
                 .map(line)
         }))
+        .bind(column(written, known))
         .bind(column(written, |one| {
-            suppression_digest(one.channel, one.recipient.identity())
+            one.recipient
+                .as_ref()
+                .map_or_else(String::new, Recipient::masked)
         }))
-        .bind(column(written, |one| one.recipient.masked()))
         .bind(column(written, |one| one.category.as_str()))
         .bind(column(written, |one| Json(attempts(&one.attempts))))
         .bind(column(written, |one| one.attempts.len() as i32))
@@ -158,7 +161,7 @@ async fn rest(db: &Db, written: &[DeliveryUpdate]) -> Result<(), Error> {
             let failures = i32::try_from(failures).unwrap_or(i32::MAX);
             Some((
                 one.channel.as_str(),
-                suppression_digest(one.channel, one.recipient.identity()),
+                known(one)?,
                 failures,
                 rest.as_secs_f64(),
             ))
@@ -182,13 +185,17 @@ async fn rest(db: &Db, written: &[DeliveryUpdate]) -> Result<(), Error> {
     if !able.is_empty() {
         sqlx::query(REST_NO_MORE)
             .bind(column(&able, |one| one.channel.as_str()))
-            .bind(column(&able, |one| {
-                suppression_digest(one.channel, one.recipient.identity())
-            }))
+            .bind(column(&able, |one| known(one)))
             .execute(db)
             .await?;
     }
     Ok(())
+}
+
+/// Returns the digest of the address; `None` if there is none.
+fn known(one: &DeliveryUpdate) -> Option<Vec<u8>> {
+    let to = one.recipient.as_ref()?;
+    Some(suppression_digest(one.channel, to.identity()))
 }
 
 /// Returns true if the message died for lack of an account, so that it is requeued when one is

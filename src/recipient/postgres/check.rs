@@ -15,7 +15,7 @@ use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
-use crate::recipient::check::{CheckedPreference, HeldView, RecipientCheck, caps};
+use crate::recipient::check::{CheckedPreference, HeldView, PastMessage, RecipientCheck, caps};
 use crate::recipient::explain::{HoldingGate, forecast};
 use crate::recipient::fields::{GatedArgs, USUAL_CATEGORY};
 use crate::recipient::gates::{CapList, GatePolicy, plan, quiet_of, zone_of};
@@ -31,6 +31,14 @@ where p.recipient = $1::text::uuid and p.state = 'held' and p.until is not null
     and exists (select from flyball.scheduled s where s.job_id = p.job_id)
 order by p.until, p.job_id
 limit 100";
+
+pub(super) const HISTORY_OF: &str = "
+select p.job_id, n.state, n.category, n.created_at, n.updated_at, p.until,
+    case when p.state = 'held' and n.state <> 'queued' then '' else p.gate end as gate,
+    case when p.state = 'held' and n.state <> 'queued' then '' else p.rule end as rule
+from (select * from flyball.message_plan h where h.recipient = $1::text::uuid order by h.recipient desc, h.job_id desc limit 20) p
+cross join lateral (select * from flyball.notification v where v.job_id = p.job_id limit 1) n
+order by p.job_id desc";
 
 /// A message about which somebody asks before sending it.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +78,7 @@ pub async fn check(
     reading.claim = None;
     let digests = open_digests::of_recipient(&mut transaction, input.recipient, rules).await?;
     let held = held_of(&mut transaction, input.recipient).await?;
+    let history = history_of(&mut transaction, input.recipient).await?;
     transaction.commit().await?;
     let zone = zone_of(&candidate, policy)
         .cloned()
@@ -92,6 +101,7 @@ pub async fn check(
         to,
         digests,
         held,
+        history,
         forecast: forecast(&found, now, false),
     })
 }
@@ -153,6 +163,34 @@ async fn held_of(
                 rule: row.try_get("rule")?,
                 until: until.to_jiff(),
             },
+        })
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+async fn history_of(
+    connection: &mut PgConnection,
+    recipient: RecipientKey,
+) -> Result<Vec<PastMessage>, Error> {
+    let rows = query(HISTORY_OF)
+        .bind(recipient.to_hex())
+        .fetch_all(connection)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        let time = |column| {
+            row.try_get::<Option<SqlTimestamp>, _>(column)
+                .map(|at| at.map(SqlTimestamp::to_jiff))
+        };
+        let accepted_at = time("created_at")?.unwrap_or(Timestamp::UNIX_EPOCH);
+        Ok(PastMessage {
+            id: row.try_get("job_id")?,
+            state: row.try_get("state")?,
+            category: row.try_get("category")?,
+            gate: row.try_get("gate")?,
+            rule: row.try_get("rule")?,
+            accepted_at,
+            changed_at: time("updated_at")?.unwrap_or(accepted_at),
+            until: time("until")?,
         })
     };
     Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)

@@ -16,6 +16,7 @@ use super::plans::{Capacity, digest_key, quiet_quarter};
 use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, claims, crowd, digests, inputs, reserved, sent,
 };
+use super::rule_sources::add_sources;
 use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
@@ -124,16 +125,30 @@ pub async fn explain(
         transaction.commit().await?;
         return Ok(None);
     };
-    let forecast = match found.place {
+    let mut forecast = match found.place {
         Place::Running => None,
         Place::Over if found.digest.is_none() => None,
         _ => foresee(&mut transaction, job_id, &found, rules, capacity).await?,
     };
+    let (messages, _) = load(&mut transaction, &[job_id]).await?;
+    let input = inputs(&mut transaction, messages).await?.pop();
+    let mut gates = gates(&found);
+    if let Some(input) = &input {
+        add_sources(&mut transaction, input, rules, &mut gates).await?;
+        if let Some(next) = &mut forecast {
+            add_sources(&mut transaction, input, rules, &mut next.gates).await?;
+        }
+    }
     transaction.commit().await?;
-    Ok(Some(explained(job_id, found, forecast)))
+    Ok(Some(explained(job_id, found, gates, forecast)))
 }
 
-fn explained(id: i64, found: Recorded, forecast: Option<GateForecast>) -> MessageExplanation {
+fn explained(
+    id: i64,
+    found: Recorded,
+    gates: Vec<GateStep>,
+    forecast: Option<GateForecast>,
+) -> MessageExplanation {
     let planned_at = match found.place {
         Place::Held => found.until,
         Place::Over | Place::Running => None,
@@ -141,8 +156,12 @@ fn explained(id: i64, found: Recorded, forecast: Option<GateForecast>) -> Messag
     };
     MessageExplanation {
         id,
-        sentence: told(id, &found, forecast.as_ref()),
-        gates: gates(&found),
+        sentence: format!(
+            "{}{}",
+            told(id, &found, forecast.as_ref()),
+            set_by(&found, &gates)
+        ),
+        gates,
         tenant: found.tenant,
         state: found.delivery,
         first_planned_at: found.planned_at,
@@ -150,6 +169,16 @@ fn explained(id: i64, found: Recorded, forecast: Option<GateForecast>) -> Messag
         digest: found.digest,
         forecast,
     }
+}
+
+/// Returns who set the rules that decided, as the end of a sentence.
+fn set_by(found: &Recorded, gates: &[GateStep]) -> String {
+    if !matches!(found.place, Place::Held | Place::Over) {
+        return String::new();
+    }
+    let each = gates.iter().filter_map(|step| step.set_by.as_ref());
+    each.map(|source| format!("; {}", source.sentence()))
+        .collect()
 }
 
 /// Returns each gate with what it found when it looked last.
@@ -163,11 +192,12 @@ fn gates(found: &Recorded) -> Vec<GateStep> {
         (Some(plan), _) => steps(plan),
     };
     for step in &mut gates {
-        match step.finding {
-            GateFinding::Waits | GateFinding::Collected | GateFinding::Ended => {
-                step.since = found.since;
-            }
-            GateFinding::Passed | GateFinding::NotReached => {}
+        if step.decided() {
+            step.since = found.since;
+        }
+        // The time at which there is room, of one that was refused.
+        if step.finding == GateFinding::Ended && step.gate == MessageGate::Caps.as_str() {
+            step.until = found.until;
         }
         if step.finding == GateFinding::Collected {
             step.digest_id = found.digest_id;

@@ -15,9 +15,12 @@ mod plan_writes;
 mod plans;
 mod profiles;
 mod prune;
+mod reachable;
 mod refusal;
 mod reservations;
 mod rows;
+mod rule_sources;
+mod rules_in_force;
 mod statement;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
@@ -34,13 +37,17 @@ pub use profiles::{
     StoredRecipient,
 };
 pub use prune::prune;
+pub use reachable::{Addressless, addressless};
 pub use refusal::refusal;
+pub use rules_in_force::publish_rules;
 
 /// The statements of this folder, for the test that prepares each.
 pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: prune", prune::PRUNE),
     ("digests: put the first off", digests::PUT_FIRST_OFF),
     ("gates: now", refusal::NOW),
+    ("gates: without an address", reachable::ADDRESSLESS),
+    ("gates: rules in force", rules_in_force::PUBLISH),
     ("gates: due messages", messages::TAKE_DUE),
     ("gates: messages of jobs", messages::TAKE_JOBS),
     ("gates: messages", messages::LOAD),
@@ -80,7 +87,11 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: give back", attempts::GIVE_BACK),
     ("gates: recorded", explain::RECORDED),
     ("gates: clock", check::CLOCK),
+    ("gates: profile changed", rule_sources::PROFILE_CHANGED),
+    ("gates: defaults changed", rule_sources::DEFAULTS_CHANGED),
+    ("gates: suppressed since", rule_sources::SUPPRESSED_SINCE),
     ("gates: held of a recipient", check::HELD_OF),
+    ("gates: history of a recipient", check::HISTORY_OF),
     ("gates: digests of a recipient", open_digests::OF_RECIPIENT),
     ("gates: digests of all", open_digests::LIST),
     ("gates: digests of a tenant", open_digests::LIST_OF_TENANT),

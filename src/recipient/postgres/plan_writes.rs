@@ -15,6 +15,7 @@ use crate::providers::Recipient;
 use crate::recipient::address::suppression_digest;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gates::MessagePlan;
+use crate::recipient::rules::OverCap;
 
 // The lanes are named to all workers: a job with an old id that came to its lane just now would be
 // found late.
@@ -166,9 +167,15 @@ impl PlanBatch<'_> {
             let lists = self.lists[at].iter();
             rows.extend(lists.map(|list| (self.inputs[at].stored(list), second, one.job_id)));
         }
-        let had = self.inputs.iter().map(|input| &input.message);
-        let had = had.filter(|message| message.planned_at.is_some());
-        let had: Vec<i64> = had.map(|message| message.job_id).collect();
+        // One that SQL accepted under a cap that refuses has a reservation from then.
+        let refuses = |at: usize| {
+            let mut lists = self.lists[at].iter();
+            lists.any(|list| list.over == OverCap::Refuse)
+        };
+        let had: Vec<i64> = (self.inputs.iter().enumerate())
+            .filter(|(at, input)| input.message.planned_at.is_some() || refuses(*at))
+            .map(|(_, input)| input.message.job_id)
+            .collect();
         reserve(connection, &rows, &had).await
     }
 

@@ -1,5 +1,7 @@
 //! The profiles of recipients: written, shown and erased by the functions of chapter 12.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde::Serialize;
@@ -10,6 +12,7 @@ use sqlx::types::Json;
 
 use crate::jobs::{Attribution, Error};
 use crate::postgres::Db;
+use crate::providers::mask::MASK;
 use crate::providers::{Channel, Recipient};
 use crate::recipient::address::{RecipientKey, suppression_digest};
 use crate::recipient::new_recipient::NewRecipient;
@@ -31,7 +34,7 @@ const LOCK: &str = "
 select id, profile, updated_at from flyball.recipient where tenant = $1 and id = $2 for update";
 
 const ERASE: &str = "
-select e.had_profile, e.caps, e.reservations, e.claims, e.digests_closed, e.items, e.messages
+select e.had_profile, e.caps, e.reservations, e.claims, e.digests_closed, e.items, e.messages, e.cancelled, e.arguments
 from flyball.erase_recipient($1, $2, $3::uuid[], $4, $5, $6) e";
 
 const DEFAULTS: &str =
@@ -107,6 +110,10 @@ pub struct ErasedRecipient {
     pub items: i64,
     /// Records of messages that no longer have the address.
     pub messages: i64,
+    /// Messages that waited, or were dead letters, and are cancelled.
+    pub cancelled: i64,
+    /// Messages whose arguments no longer have anything that a person wrote or reads.
+    pub arguments: i64,
 }
 
 impl RecipientProfiles {
@@ -213,6 +220,8 @@ impl RecipientProfiles {
             digests: row.try_get("digests_closed")?,
             items: row.try_get("items")?,
             messages: row.try_get("messages")?,
+            cancelled: row.try_get("cancelled")?,
+            arguments: row.try_get("arguments")?,
         };
         transaction.commit().await?;
         Ok(erased)
@@ -261,6 +270,25 @@ impl StoredRecipient {
             Recipient::parse(*channel, text.as_str()?).ok()
         };
         given.into_iter().flatten().filter_map(read).collect()
+    }
+}
+
+impl StoredRecipient {
+    /// Returns the address on each channel, in full or masked.
+    pub fn shown_addresses(&self, masked: bool) -> BTreeMap<String, String> {
+        let read = self.addresses();
+        let shown = |(channel, address): (&String, &Value)| {
+            let known = read.iter().find(|to| to.channel().as_str() == channel);
+            let text = match (masked, known) {
+                (false, _) => address.as_str().unwrap_or_default().to_owned(),
+                (true, Some(to)) => to.masked(),
+                // One that cannot be read any more.
+                (true, None) => MASK.to_owned(),
+            };
+            (channel.clone(), text)
+        };
+        let given = self.profile.get("addresses").and_then(Value::as_object);
+        given.into_iter().flatten().map(shown).collect()
     }
 }
 

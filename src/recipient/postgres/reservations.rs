@@ -6,12 +6,18 @@ use super::rows::{StoredList, columns, stored};
 use super::statement::query;
 use crate::jobs::Error;
 
+// A row that stays must not be deleted: the insert would have found it before.
 pub(super) const RESERVE: &str = "
-with forgotten as (
-    delete from flyball.cap_reservation where job_id = any($5)
+with wanted as materialized (
+    select * from unnest($1::text[]::uuid[], $2::int[], $3::int[], $4::bigint[]) as a(recipient, list, at_s, job_id)
+),
+forgotten as (
+    delete from flyball.cap_reservation r
+    where r.job_id = any($5) and not exists (
+        select from wanted w where w.recipient = r.recipient and w.list = r.list and w.at_s = r.at_s and w.job_id = r.job_id)
 )
 insert into flyball.cap_reservation (recipient, list, at_s, job_id)
-select * from unnest($1::text[]::uuid[], $2::int[], $3::int[], $4::bigint[])
+select w.recipient, w.list, w.at_s, w.job_id from wanted w
 on conflict do nothing";
 
 /// A reservation: a list, a unix second, and the job that waits for it.

@@ -41,6 +41,7 @@ struct Cancelled {
     sent: u64,
     cancelled: u64,
     too_late: u64,
+    ended: u64,
     answered_ms: u64,
 }
 
@@ -72,7 +73,10 @@ async fn cancel_all(rounds: usize) -> u64 {
     let mut after = 0;
     for one in &all {
         let answer = (one.sent, one.cancelled, one.too_late);
-        assert_eq!(one.sent + one.cancelled + one.too_late, one.recipients);
+        assert_eq!(
+            one.sent + one.cancelled + one.too_late + one.ended,
+            one.recipients
+        );
         let first = one.round * RECIPIENTS;
         let numbers = module("web").to(first)..=module("web").to(first + RECIPIENTS - 1);
         let came: Vec<u64> = received
@@ -136,6 +140,12 @@ async fn cancel_one(fixture: Arc<AdmissionFixture>, round: usize) -> Cancelled {
         sent: number("sent"),
         cancelled: number("cancelled"),
         too_late: number("too_late"),
+        ended: body["ended"]
+            .as_object()
+            .unwrap()
+            .values()
+            .filter_map(Value::as_u64)
+            .sum(),
         answered_ms,
     }
 }

@@ -102,6 +102,36 @@ async fn a_message_is_sent_from_the_command_line_and_bad_input_is_named() {
         said.starts_with("message ") && said.ends_with(" is queued\n"),
         "{said}"
     );
+    // The address may come from the profile.
+    let profile = r#"{"addresses": {"email": "ada@example.com"}}"#;
+    shell.ok(&["recipient", "set", "ada", "--profile", profile]);
+    let named = [
+        "notify",
+        "email",
+        "--recipient",
+        "ada",
+        "--body",
+        "x",
+        "--more",
+        r#"{"subject": "s"}"#,
+    ];
+    assert!(shell.ok(&named).out.ends_with(" is planning\n"));
+    let unknown = [
+        "notify",
+        "email",
+        "--recipient",
+        "eve",
+        "--body",
+        "x",
+        "--more",
+        r#"{"subject": "s"}"#,
+    ];
+    shell.refused(
+        &unknown,
+        4,
+        "to: must be given, because the recipient has no profile",
+    );
+    shell.refused(&["notify", "email", "--body", "x"], 2, "<TO>");
     let later = shell.ok(&with(&["--run-at", "2h"])).out;
     assert!(later.ends_with(" is scheduled\n"), "{later}");
     let unique = with(&["--unique-key", "once", "--json"]);
@@ -166,7 +196,7 @@ async fn a_message_is_sent_from_the_command_line_and_bad_input_is_named() {
             .fetch_one(shell.database.pool())
             .await
             .unwrap();
-    assert_eq!(jobs, 3);
+    assert_eq!(jobs, 4);
 
     // A full queue of the tenant can be tried again later.
     sqlx::query("insert into flyball.tenant_limit values ('full', 1)")
@@ -250,7 +280,7 @@ async fn a_batch_is_shown_paused_resumed_and_cancelled_on_the_command_line() {
     assert_eq!(paused["state"], "paused");
     says(
         "cancel",
-        "cancelled: 0 messages had ended, 3 will not be sent, 0 are being sent",
+        "cancelled: 0 messages were sent, 3 will not be sent, 0 are being sent",
     );
     for change in ["pause", "resume"] {
         shell.refused(
@@ -262,7 +292,7 @@ async fn a_batch_is_shown_paused_resumed_and_cancelled_on_the_command_line() {
     let again = shell.ok(&["batch", "cancel", id, "--json"]).json();
     assert_eq!(
         again,
-        json!({"state": "cancelled", "sent": 0, "cancelled": 3, "too_late": 0})
+        json!({"state": "cancelled", "sent": 0, "cancelled": 3, "too_late": 0, "ended": {}})
     );
     for command in ["show", "pause", "resume", "cancel"] {
         shell.refused(&["batch", command, "999"], 3, "there is no batch 999");

@@ -61,6 +61,29 @@ async fn recipients_are_set_shown_imported_and_erased() {
     );
     assert!(!shell.run(&bad).err.contains("ada@example.com"));
 
+    let list = ["recipient", "list", "--tenant", "acme"];
+    let with = |more: &[&'static str]| shell.ok(&[&list[..], more].concat());
+    assert_eq!(
+        with(&[]).out,
+        "ada  email a***@e***.com, Europe/Berlin\nbob  \neve  Asia/Tokyo\n"
+    );
+    let page = with(&["--limit", "1", "--json"]).json();
+    assert_eq!(
+        (&page["next"], &page["recipients"][0]["addresses"]["email"]),
+        (&json!("ada"), &json!("a***@e***.com"))
+    );
+    let rest = with(&["--after", "ada", "--limit", "2"]).out;
+    assert!(
+        rest.starts_with("bob") && rest.ends_with("more follow: --after eve\n"),
+        "{rest}"
+    );
+    assert!(with(&["--addresses"]).out.contains("ada@example.com"));
+    assert_eq!(
+        shell.ok(&["recipient", "list"]).out,
+        "there are no recipients\n"
+    );
+    shell.refused(&["recipient", "list", "--limit", "0"], 2, "--limit");
+
     let erased = shell.ok(&["recipient", "delete", "ada", "--tenant", "acme", "--json"]);
     assert_eq!(erased.json()["profile"], true);
     shell.refused(

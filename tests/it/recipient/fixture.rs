@@ -1,9 +1,10 @@
 //! A queue with the gates of its recipients.
 
-use flyball::jobs::Queue;
 use flyball::jobs::postgres::NewMessage;
+use flyball::jobs::{Error, Queue};
 use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::live_rules::LiveRules;
+use flyball::recipient::postgres::publish_rules;
 use flyball::recipient::rules::RecipientRules;
 use flyball::recipient::service::Gates;
 use jiff::Timestamp;
@@ -36,6 +37,12 @@ impl GatesFixture {
         Self { fixture, gates }
     }
 
+    /// Writes the rules in force for SQL, as a process does that has them.
+    pub async fn publish(&self) {
+        let pool = &self.fixture.queue.pool;
+        publish_rules(pool, &self.gates.rules.load()).await.unwrap();
+    }
+
     /// Enqueues a text message by SQL, with further fields.
     pub async fn send(&self, more: Value) -> i64 {
         self.send_as("", more).await
@@ -43,6 +50,11 @@ impl GatesFixture {
 
     /// Enqueues a text message of a tenant.
     pub async fn send_as(&self, tenant: &str, more: Value) -> i64 {
+        self.try_send_as(tenant, more).await.unwrap()
+    }
+
+    /// Enqueues a text message of a tenant, or returns its refusal.
+    pub async fn try_send_as(&self, tenant: &str, more: Value) -> Result<i64, Error> {
         let mut message = json!({"channel": "sms", "body": "Hello"});
         let fields = message.as_object_mut().unwrap();
         fields.extend(more.as_object().unwrap().clone());
@@ -51,7 +63,7 @@ impl GatesFixture {
         }
         let message = NewMessage::new("own", message);
         let sent = self.fixture.queue.notify_as(tenant, "", &message).await;
-        sent.unwrap().id
+        Ok(sent?.id)
     }
 
     /// Plans a message and returns its plan.

@@ -18,7 +18,7 @@ fn batch(recipients: usize) -> Value {
 }
 
 impl AdmissionServer {
-    async fn send_batch(&self, who: &str, body: &Value) -> Response {
+    pub(super) async fn send_batch(&self, who: &str, body: &Value) -> Response {
         let path = "/api/v1/notifications/batch";
         let request = self.server.request(Method::POST, path);
         request
@@ -29,14 +29,14 @@ impl AdmissionServer {
             .unwrap()
     }
 
-    async fn batch(&self, who: &str, id: i64) -> Value {
+    pub(super) async fn batch(&self, who: &str, id: i64) -> Value {
         let path = format!("/api/v1/notifications/batches/{id}");
         let shown = self.ask(who, Method::GET, &path).await;
         assert_eq!(shown.status(), StatusCode::OK);
         shown.json().await.unwrap()
     }
 
-    async fn change(&self, id: i64, change: &str) -> Value {
+    pub(super) async fn change(&self, id: i64, change: &str) -> Value {
         let path = format!("/api/v1/notifications/batches/{id}/{change}");
         self.ask("web", Method::POST, &path)
             .await
@@ -264,7 +264,7 @@ async fn a_batch_is_paused_resumed_and_cancelled_and_its_numbers_add_up() {
     let cancelled = served.change(id, "cancel").await;
     assert_eq!(
         cancelled,
-        json!({"state": "cancelled", "sent": 100, "cancelled": 200, "too_late": 0})
+        json!({"state": "cancelled", "sent": 100, "cancelled": 200, "too_late": 0, "ended": {}})
     );
     served.pass(600);
     served.markers().await;

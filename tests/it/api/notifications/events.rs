@@ -148,7 +148,7 @@ async fn an_event_of_twilio_is_checked_against_the_address_that_the_outside_know
         account: Some("t1".into()),
         state: DeliveryState::Sent,
         provider_id: Some("SM1".into()),
-        recipient: Recipient::parse(Channel::Sms, "+15550100000").unwrap(),
+        recipient: Some(Recipient::parse(Channel::Sms, "+15550100000").unwrap()),
         category: String::new(),
         attempts: Vec::new(),
         suppress: None,

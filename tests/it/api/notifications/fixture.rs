@@ -29,7 +29,8 @@ pub struct Wants;
 
 impl Handler for Wants {
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
-        let missing = |name: &&str| !args[*name].is_string();
+        let is_named = args["recipient"].is_string();
+        let missing = |name: &&str| !args[*name].is_string() && !(is_named && *name == "to");
         let issue = |name| Issue {
             pointer: format!("/{name}"),
             message: "the field is missing".into(),
@@ -162,7 +163,7 @@ impl Api {
             account: Some(account.into()),
             state: DeliveryState::Sent,
             provider_id: Some(format!("m{id}@mg.example.com")),
-            recipient: Recipient::parse(Channel::Email, "Ada@Example.com").unwrap(),
+            recipient: Some(Recipient::parse(Channel::Email, "Ada@Example.com").unwrap()),
             category: "billing".into(),
             attempts: vec![
                 attempt("a0", "transient", "503 busy"),

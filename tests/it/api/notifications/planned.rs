@@ -72,7 +72,6 @@ async fn a_message_that_is_held_uses_no_slot_until_it_goes() {
         .count("select extract(isodow from now() at time zone 'UTC')::bigint")
         .await
         == 7;
-    // The stand-in for the handler wants an address beside the recipient.
     let message = json!({
         "channel": "email", "to": "ada@example.com", "recipient": "ada", "body": "x", "category": "product", "dedup_key": "1",
     });
@@ -137,4 +136,66 @@ async fn fields_of_the_gates_that_are_wrong_are_named() {
     assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY);
     let body: Value = answer.json().await.unwrap();
     assert_eq!(body["errors"][0]["pointer"], json!("/templateId"));
+}
+
+#[tokio::test]
+async fn a_batch_tells_each_recipient_over_its_cap_and_counts_each_state() {
+    let served = admission_server(TenantLimits::default()).await;
+    let code = |n: usize| json!({"category": "security", "dedup_key": n.to_string()});
+    for n in 0..10 {
+        assert_eq!(sent(&served, code(n)).await.0, StatusCode::ACCEPTED);
+    }
+    let batch = json!({
+        "channel": "email", "body": "x", "category": "security",
+        "recipients": ["ada@example.com", "bob@example.com", "bob@example.com"],
+    });
+    let answer = served.send_batch("web", &batch).await;
+    assert_eq!(answer.status(), StatusCode::ACCEPTED);
+    let body: Value = answer.json().await.unwrap();
+    let results = body["results"].as_array().unwrap();
+    assert_eq!(
+        (
+            &results[0]["status"],
+            &results[0]["reason"],
+            &results[0]["rule"]
+        ),
+        (
+            &json!("ended"),
+            &json!("capped"),
+            &json!("per_hour 10 per 1h")
+        )
+    );
+    assert!(results[0]["at"].is_string(), "{body}");
+    assert_eq!(results[1]["status"], "queued");
+    assert_eq!(
+        (&results[2]["status"], &results[2]["reason"]),
+        (&json!("ended"), &json!("duplicate"))
+    );
+    let shown = served.batch("web", body["id"].as_i64().unwrap()).await;
+    assert_eq!(
+        shown["counts"],
+        json!({"capped": 1, "queued": 1, "duplicate": 1})
+    );
+    let cancelled = served.change(body["id"].as_i64().unwrap(), "cancel").await;
+    assert_eq!(
+        cancelled,
+        json!({"state": "cancelled", "sent": 0, "cancelled": 1, "too_late": 0, "ended": {"capped": 1, "duplicate": 1}})
+    );
+}
+
+#[tokio::test]
+async fn a_recipient_without_an_address_is_named() {
+    let served = admission_server(TenantLimits::default()).await;
+    let recipients = json!([{"recipient": "eve"}, "bob@example.com"]);
+    let mut batch = json!({"channel": "email", "body": "x", "recipients": recipients});
+    let refused = served.send_batch("web", &batch).await;
+    assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    batch["partial"] = json!(true);
+    let answer = served.send_batch("web", &batch).await;
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(body["results"][0]["status"], "refused", "{body}");
+    assert_eq!(
+        body["results"][0]["errors"][0]["pointer"],
+        "/recipients/0/to"
+    );
 }

@@ -212,3 +212,65 @@ async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_th
     assert_eq!(fake.totals(SID).requests, 2);
     fixture.program.stop().await;
 }
+
+/// A profile that loses its address while the message waits for its pool ends it, and no dead letter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_whose_recipient_lost_its_address_ends_as_unreachable() {
+    let server = Server::start(|_, _, _| plain(204, "")).await;
+    let fixture = webhooks("rps = -1").await;
+    let pool = fixture.database.pool().clone();
+    let profile = async |address: Option<String>| {
+        let addresses = address.map_or(json!({}), |to| json!({"webhook": to}));
+        sqlx::query("select flyball.set_recipient($1, $2)")
+            .bind("ada")
+            .bind(json!({"addresses": addresses}))
+            .execute(&pool)
+            .await
+            .unwrap();
+    };
+    profile(Some(format!("{}/ada", server.url))).await;
+    let args =
+        json!({"channel": "webhook", "recipient": "ada", "body": "{}", "category": "billing"});
+    let first = fixture.enqueue(&[job("hooks", args.clone())]).await;
+    fixture.until(&first, State::Completed).await;
+    assert_eq!(server.times("/ada").len(), 1, "the profile has the address");
+
+    pool.execute("select flyball.pause_all('test', '')")
+        .await
+        .unwrap();
+    // The pause arrives with the answer to a heartbeat, and the one after it shows that it came.
+    let beat = async || -> f64 {
+        let sql = "select extract(epoch from max(heartbeat_at))::float8 from flyball.worker";
+        sqlx::query_scalar(sql).fetch_one(&pool).await.unwrap()
+    };
+    for _ in 0..2 {
+        let last = beat().await;
+        eventually("a heartbeat", SOON, || async {
+            (beat().await > last).then_some(())
+        })
+        .await;
+    }
+    let mut other = args;
+    other["body"] = json!("{\"n\": 2}");
+    let ids = fixture.enqueue(&[job("hooks", other)]).await;
+    eventually("it waits for its pool", SOON, || async {
+        let ready = fixture.app.queue.get(ids[0]).await.unwrap()?;
+        (ready.summary.state == State::Ready).then_some(())
+    })
+    .await;
+    profile(None).await;
+    pool.execute("select flyball.resume_all('test', '')")
+        .await
+        .unwrap();
+    fixture.until(&ids, State::Completed).await;
+    let record: (String, String, i32) = sqlx::query_as(
+        "select state, recipient, attempt_count from flyball.notification where job_id = $1",
+    )
+    .bind(ids[0])
+    .fetch_one(&pool)
+    .await
+    .unwrap();
+    assert_eq!(record, ("unreachable".to_owned(), String::new(), 1));
+    assert_eq!(server.times("/ada").len(), 1);
+    fixture.program.stop().await;
+}

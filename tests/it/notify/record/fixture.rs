@@ -60,7 +60,7 @@ pub fn sent(job_id: i64, to: &str) -> DeliveryUpdate {
         account: Some("a1".into()),
         state: DeliveryState::Sent,
         provider_id: Some(format!("p{job_id}")),
-        recipient: mail(to),
+        recipient: Some(mail(to)),
         category: String::new(),
         attempts: vec![attempt("a1", "accepted", job_id & 0xffff)],
         suppress: None,
@@ -108,7 +108,7 @@ pub async fn begun(deliveries: &Deliveries, job_id: i64, to: &str) -> BegunDeliv
         .begin(BeginRequest {
             job_id,
             channel: Channel::Email,
-            recipient: mail(to),
+            recipient: Some(mail(to)),
         })
         .await
         .unwrap()

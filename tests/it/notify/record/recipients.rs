@@ -143,7 +143,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
     let requested = |channel, to: &str| BeginRequest {
         job_id: 1,
         channel,
-        recipient: Recipient::parse(channel, to).unwrap(),
+        recipient: Some(Recipient::parse(channel, to).unwrap()),
     };
     for (channel, first, others) in spellings {
         let all: Vec<&str> = others.iter().copied().chain([first]).collect();

@@ -149,7 +149,7 @@ async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone(
             let requested = BeginRequest {
                 job_id: *id,
                 channel: Channel::Email,
-                recipient: mail(&to),
+                recipient: Some(mail(&to)),
             };
             assert_eq!(deliveries.begin(requested).await.unwrap().attempts, 0);
             let pool = if n == 77 { "ma\0il" } else { "mail" };

@@ -1,0 +1,153 @@
+//! The source of a rule: who set it, and when.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::gate::MessageGate;
+use super::gates::{Candidate, GatePolicy, cap_lists};
+use super::presets::QUIET_PRESETS;
+use super::rules_origin::RulesOrigin;
+
+/// The one who set a rule, and the time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct RuleSource {
+    /// The place of the rule: `rules` in their file, `shipped` if that does not change them, the
+    /// `profile` of the recipient, the `defaults` of its tenant, the `message` itself, a
+    /// `suppression`, or `gone` if the rules changed since the gates looked.
+    pub of: &'static str,
+    /// The file and the line, of a rule in a file; else empty.
+    #[cfg_attr(feature = "api", schema(example = "recipients.toml, line 12"))]
+    pub place: String,
+    /// The author of the last change; empty if it is unknown.
+    #[cfg_attr(feature = "api", schema(example = "ann"))]
+    pub by: String,
+    /// The time of the last change; `null` if it is unknown.
+    pub at: Option<Timestamp>,
+}
+
+impl RuleSource {
+    /// Returns a source without an author.
+    pub fn new(of: &'static str) -> Self {
+        Self {
+            of,
+            place: String::new(),
+            by: String::new(),
+            at: None,
+        }
+    }
+
+    /// Returns the source of a rule with a line in a file; without a line it is one that ships.
+    pub fn in_file(origin: &RulesOrigin, line: Option<usize>) -> Self {
+        let Some(line) = line else {
+            return Self::new("shipped");
+        };
+        Self {
+            place: format!("{}, line {line}", origin.file),
+            at: origin.changed_at,
+            ..Self::new("rules")
+        }
+    }
+
+    /// Returns the source as the end of a sentence.
+    pub fn sentence(&self) -> String {
+        let what = match self.of {
+            "shipped" => "the rule is one that ships".to_owned(),
+            "rules" => format!("the rule is in {}", self.place),
+            "profile" => "the rule is of the profile of the recipient".to_owned(),
+            "defaults" => "the rule is of the defaults of the tenant".to_owned(),
+            "message" => "the sender set the rule in the message".to_owned(),
+            "suppression" => "the address is suppressed".to_owned(),
+            _ => "the rules have changed since".to_owned(),
+        };
+        let by = match self.by.as_str() {
+            "" => String::new(),
+            by => format!(" by {by}"),
+        };
+        match self.at {
+            Some(at) if self.of == "suppression" => format!("{what} since {at:.0}{by}"),
+            Some(at) => format!("{what}, last changed{by} at {at:.0}"),
+            None => what,
+        }
+    }
+}
+
+/// Returns the place of the rule by which a gate decided about a message; `None` for a gate without
+/// one. The author and the time of profiles, defaults and suppressions are known to their rows.
+pub fn source_of(
+    gate: MessageGate,
+    rule: &str,
+    message: &Candidate<'_>,
+    policy: GatePolicy<'_>,
+) -> Option<RuleSource> {
+    let origin = &policy.rules.origin;
+    match gate {
+        MessageGate::Suppression => Some(RuleSource::new("suppression")),
+        MessageGate::Preferences => {
+            let own = &policy.profile.preferences;
+            let own = own.choice(message.channel, message.category, message.template);
+            Some(RuleSource::new(match own {
+                Some(_) => "profile",
+                None => "defaults",
+            }))
+        }
+        MessageGate::QuietHours => {
+            let is_preset = |(word, _): &(&str, _)| rule.starts_with(word);
+            if QUIET_PRESETS.iter().any(is_preset) {
+                let line = origin.line_of_presets(message.category);
+                return Some(RuleSource::in_file(origin, line));
+            }
+            let is_own = policy.profile.quiet.contains_key(&message.channel);
+            Some(RuleSource::new(if is_own { "profile" } else { "defaults" }))
+        }
+        MessageGate::Caps => Some(source_of_cap(rule, message, policy)),
+        MessageGate::Digest => {
+            if policy.rules.digest(rule).is_none() {
+                return Some(RuleSource::new("gone"));
+            }
+            Some(RuleSource::in_file(origin, origin.line_of_digest(rule)))
+        }
+        MessageGate::Deadline | MessageGate::Dedup | MessageGate::Pool => None,
+    }
+}
+
+fn source_of_cap(rule: &str, message: &Candidate<'_>, policy: GatePolicy<'_>) -> RuleSource {
+    let lists = cap_lists(message, policy.rules);
+    let mut caps = lists.iter().flat_map(|list| &list.caps.0);
+    let Some(cap) = caps.find(|cap| format!("{} {cap}", cap.name) == rule) else {
+        return RuleSource::new("gone");
+    };
+    if message.at_most.is_some_and(|own| own == cap) {
+        return RuleSource::new("message");
+    }
+    let origin = &policy.rules.origin;
+    let line = origin.line_of_cap(message.category, message.channel, &cap.name);
+    RuleSource::in_file(origin, line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_told_with_its_author_and_time() {
+        let at = Some("2026-06-11T06:00:00Z".parse().unwrap());
+        let told = |of, place: &str, by: &str, at| {
+            let (place, by) = (place.to_owned(), by.to_owned());
+            RuleSource { of, place, by, at }.sentence()
+        };
+        assert_eq!(
+            told("profile", "", "ann", at),
+            "the rule is of the profile of the recipient, last changed by ann at 2026-06-11T06:00:00Z"
+        );
+        assert_eq!(
+            told("rules", "own.toml, line 4", "", at),
+            "the rule is in own.toml, line 4, last changed at 2026-06-11T06:00:00Z"
+        );
+        assert_eq!(
+            told("suppression", "", "", at),
+            "the address is suppressed since 2026-06-11T06:00:00Z"
+        );
+        assert_eq!(told("shipped", "", "", None), "the rule is one that ships");
+    }
+}

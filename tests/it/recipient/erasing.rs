@@ -1,0 +1,215 @@
+//! Everything of a recipient goes in one call, from every table.
+
+use flyball::jobs::{Attribution, Error, NewJob, State};
+use flyball::recipient::gates::MessagePlan;
+use flyball::recipient::new_recipient::NewRecipient;
+use flyball::recipient::postgres::RecipientProfiles;
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Executor};
+
+use super::fixture::GatesFixture;
+
+const ID: &str = "user-4711";
+const MAIL: &str = "grace.hopper@navy.example";
+const PHONE: &str = "+15550190";
+
+const RULES: &str =
+    "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
+
+/// Returns each table that has a text, with the rows in which it stands.
+async fn found(gates: &GatesFixture, text: &str) -> Vec<String> {
+    let pool = gates.fixture.database.pool();
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.oid::regclass::text from pg_class c where c.relnamespace = 'flyball'::regnamespace and c.relkind = 'r' order by 1",
+    )
+    .fetch_all(pool)
+    .await
+    .unwrap();
+    assert!(tables.len() > 40, "{tables:?}");
+    let mut places = Vec::new();
+    for table in tables {
+        let search =
+            format!("select t::text from {table} t where strpos(lower(t::text), lower($1)) > 0");
+        let rows: Vec<String> = sqlx::query_scalar(AssertSqlSafe(search))
+            .bind(text)
+            .fetch_all(pool)
+            .await
+            .unwrap();
+        places.extend(rows.into_iter().map(|row| format!("{table}: {row}")));
+    }
+    places
+}
+
+async fn run(gates: &GatesFixture, sql: &str) {
+    let pool = gates.fixture.database.pool();
+    let ran = pool.execute(AssertSqlSafe(sql.to_owned())).await;
+    ran.unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+async fn text(gates: &GatesFixture, sql: String) -> String {
+    let pool = gates.fixture.database.pool();
+    let found = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(pool);
+    found.await.unwrap()
+}
+
+#[tokio::test]
+async fn no_table_has_the_id_an_address_a_key_or_a_digest_afterwards() {
+    let gates = GatesFixture::new(RULES).await;
+    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
+    let profile = json!({"addresses": {"email": MAIL, "sms": PHONE}, "time_zone": "UTC"});
+    let id = ID.to_owned();
+    let signed = Attribution {
+        by: "ann".to_owned(),
+        ..Attribution::default()
+    };
+    let new = [NewRecipient { id, profile }];
+    profiles.put("", &new, &signed).await.unwrap();
+    gates
+        .profile("bob", json!({"addresses": {"sms": "+15550191"}}))
+        .await;
+
+    // One sent, one held by a cap, one collected, one unplanned, one ready, one dead, one running.
+    let to_her = |more: Value| {
+        let mut message = json!({"recipient": ID, "body": "Dear Grace"});
+        let fields = message.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        message
+    };
+    let news = |n: u8| to_her(json!({"category": "news", "dedup_key": n.to_string()}));
+    let (sent, plan) = gates.planned(news(1)).await;
+    assert_eq!(plan, MessagePlan::Send);
+    assert_eq!(gates.verify(sent).await, MessagePlan::Send);
+    let (held, plan) = gates.planned(news(2)).await;
+    assert!(matches!(plan, MessagePlan::Held { .. }), "{plan:?}");
+    let comment =
+        to_her(json!({"category": "product", "template_id": "c", "digest": "new-comment"}));
+    let (_, plan) = gates.planned(comment).await;
+    assert!(matches!(plan, MessagePlan::Collected { .. }), "{plan:?}");
+    let unplanned = gates.send(to_her(json!({"category": "billing"}))).await;
+    let plain = json!({"channel": "email", "to": format!("Grace <{}>", MAIL.to_uppercase()), "subject": "s", "body": "x"});
+    let job = NewJob::new("notification", plain).throttle("own");
+    let all = [job.clone(), job.clone(), job];
+    let made = gates.fixture.queue.enqueue(&all).await.unwrap();
+    let (ready, dead, running) = (made[0].id, made[1].id, made[2].id);
+    run(
+        &gates,
+        &format!(
+            "with gone as (delete from flyball.ready where job_id in ({dead}, {sent}, {running}) returning *)
+             insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
+             select job_id, lane_id, priority, 1, cost, 'refused: {MAIL}' from gone where job_id = {dead};
+             insert into flyball.failure (job_id, attempt, outcome, error) values ({dead}, 1, 'dead', 'refused: {MAIL}');
+             insert into flyball.attempt (job_id, attempt, outcome, error) values ({dead}, 1, 'dead', 'refused: {MAIL}'),
+                ({sent}, 1, 'completed', null);
+             insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost)
+             select id, 1, 77, lane_id, priority, 1, 1 from flyball.job where id = {running}"
+        ),
+    )
+    .await;
+    // The record of the sent one, its event, and a rest of the address.
+    run(
+        &gates,
+        &format!(
+            "insert into flyball.delivery (job_id, channel, pool, state, recipient_digest, recipient, reason, attempts)
+             values ({sent}, 'sms', 'own', 'sent', flyball.recipient_digest('sms', '{PHONE}'), '{PHONE}', 'to {PHONE}',
+                jsonb_build_array(jsonb_build_object('reason', 'to {PHONE}')));
+             insert into flyball.delivery_event (pool, event_id, account, channel, provider_id, event_type, recipient_digest, reason, at, job_id)
+             values ('own', 'e1', 'a', 'sms', 'p1', 'delivered', flyball.recipient_digest('sms', '{PHONE}'), 'for {PHONE}', now(), {sent}),
+                ('own', 'e2', 'a', 'sms', 'p2', 'bounced', flyball.recipient_digest('sms', '{PHONE}'), 'for {PHONE}', now(), null);
+             insert into flyball.recipient_backoff (channel, recipient_digest, failures, backoff_until)
+             values ('sms', flyball.recipient_digest('sms', '{PHONE}'), 1, now())"
+        ),
+    )
+    .await;
+    // A batch that is still being enqueued, with her and with another.
+    run(
+        &gates,
+        &format!(
+            "insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+             values ('', '', 'expanding', 'own', 2, 3, jsonb_build_array(
+                jsonb_build_object('args', jsonb_build_object('channel', 'sms', 'recipient', '{ID}')),
+                jsonb_build_object('args', jsonb_build_object('channel', 'sms', 'to', '{PHONE}')),
+                jsonb_build_object('args', jsonb_build_object('channel', 'sms', 'to', '+15550191'))))"
+        ),
+    )
+    .await;
+    let other = gates
+        .send(json!({"recipient": "bob", "category": "billing"}))
+        .await;
+    let digest = text(
+        &gates,
+        format!("select encode(flyball.recipient_digest('sms', '{PHONE}'), 'hex')"),
+    )
+    .await;
+    let keys: Vec<String> = sqlx::query_scalar(
+        "select unnest(flyball.recipient_keys('', r.id, r.profile))::text from flyball.recipient r where r.id = $1",
+    )
+    .bind(ID)
+    .fetch_all(gates.fixture.database.pool())
+    .await
+    .unwrap();
+    let needles = [
+        &[
+            ID.to_owned(),
+            MAIL.to_owned(),
+            PHONE.to_owned(),
+            "Dear Grace".to_owned(),
+            digest,
+        ][..],
+        &keys[..],
+    ]
+    .concat();
+    for needle in &needles[..5] {
+        assert_ne!(
+            found(&gates, needle).await,
+            Vec::<String>::new(),
+            "{needle}"
+        );
+    }
+
+    let erased = profiles.erase("", ID, &signed).await.unwrap();
+    assert!(erased.profile);
+    assert_eq!((erased.digests, erased.items), (1, 1));
+    // Held, unplanned, ready, dead, and two of the batch.
+    assert_eq!(erased.cancelled, 6, "{erased:?}");
+    for needle in &needles {
+        assert_eq!(
+            found(&gates, needle).await,
+            Vec::<String>::new(),
+            "{needle}"
+        );
+    }
+    let asked = format!("select count(*)::text from flyball.cancel where job_id = {running}");
+    assert_eq!(text(&gates, asked).await, "1", "it is asked to stop");
+    for id in [held, unplanned, ready, dead] {
+        assert_eq!(gates.fixture.state(id).await, State::Cancelled, "{id}");
+        let record = text(
+            &gates,
+            format!("select state || ' ' || reason from flyball.notification where job_id = {id}"),
+        )
+        .await;
+        assert_eq!(record, "failed its recipient was erased", "{id}");
+    }
+    let state = text(
+        &gates,
+        format!("select state from flyball.notification where job_id = {sent}"),
+    )
+    .await;
+    assert_eq!(state, "sent", "the past stays as it was");
+    // Nobody else is concerned.
+    assert!(gates.gates.plan_jobs(&[other]).await.unwrap().len() == 1);
+    let left = text(
+        &gates,
+        "select messages::text from flyball.batch".to_owned(),
+    )
+    .await;
+    assert!(left.contains("+15550191"), "{left}");
+    // The log has one line for it, under a name that who knows the id can compute.
+    let named = text(
+        &gates,
+        format!("select string_agg(action, ' ' order by id) from flyball.audit where subject = flyball.erased_name('', '{ID}')"),
+    )
+    .await;
+    assert_eq!(named, "recipient.set recipient.delete");
+    let again: Result<_, Error> = profiles.erase("", ID, &signed).await;
+    assert_eq!(again.unwrap(), Default::default());
+}
