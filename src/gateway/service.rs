@@ -89,6 +89,8 @@ pub struct Gateway {
     queue: Queue,
     store: Arc<dyn Store>,
     default_tenant: &'static str,
+    /// The begin of the times in `own_windows`.
+    began: Instant,
     publications: Arc<Notify>,
     messages: Arc<Notify>,
     read_to: Arc<AtomicI64>,
@@ -131,6 +133,7 @@ impl Gateway {
             queue,
             store,
             default_tenant,
+            began: Instant::now(),
             publications: Arc::default(),
             messages: Arc::default(),
             read_to: Arc::new(AtomicI64::new(-1)),
@@ -384,7 +387,7 @@ impl Gateway {
             tokens: f64::from(self.limits.per_second),
             span_s: 1.0,
         };
-        let now_us = jiff::Timestamp::now().as_microsecond() as f64;
+        let now_us = self.began.elapsed().as_micros() as f64;
         let mut windows = self.own_windows.lock();
         let known = windows.remove(tenant).into_iter().collect::<Vec<_>>();
         let mut grants = known.first().cloned().unwrap_or(WindowGrants {

@@ -17,7 +17,7 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
         let channels = ["all".to_owned()];
         clients.push(BenchClient::open(&gateway.address, SECRETS[0].1, &channels).await?);
     }
-    let mut table = report.table(
+    let table = report.table(
         "Deliveries of one channel, 200 bytes each",
         &[
             "readers",
@@ -30,9 +30,10 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
     let mut rates = Vec::new();
     for _ in 0..cli.rounds {
         let (begun, cpu) = (Instant::now(), spent(&gateway));
+        let messages = cli.messages;
         let reading = clients.into_iter().map(|mut client| {
             tokio::spawn(async move {
-                client.count(cli.messages).await?;
+                client.count(messages).await?;
                 anyhow::Ok(client)
             })
         });

@@ -35,7 +35,7 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
     let took_s = begun.elapsed().as_secs_f64();
     let (_, after) = resident_mib(gateway.process.pid());
     let each_kib = (after - before) * 1024.0 / (cli.idle - 100) as f64;
-    let mut table = report.table(
+    let table = report.table(
         "Idle connections with five channels",
         &["connections", "opened/s", "MiB", "KiB each", "goal"],
     );

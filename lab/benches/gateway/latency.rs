@@ -29,7 +29,7 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
     let gateway = GatewayProcess::start("ws_connections_per_tenant = 100000").await?;
     let (tell, mut receipts) = mpsc::unbounded_channel();
     let zeta = connections(&gateway, 1, cli.connections, CHANNELS, Some(tell.clone())).await?;
-    let mut table = report.table(
+    let table = report.table(
         "From the commit of a publication to its receipt",
         &[
             "connections",

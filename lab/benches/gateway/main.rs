@@ -28,8 +28,8 @@ use world::{NotifyServers, WorkerProcess};
 
 /// The tokens of the two tenants.
 const SECRETS: [(&str, &str); 2] = [
-    ("ACME_TOKEN", "0123456789-acme"),
-    ("ZETA_TOKEN", "0123456789-zeta"),
+    ("ACME_TOKEN", "0123456789-acme-token"),
+    ("ZETA_TOKEN", "0123456789-zeta-token"),
 ];
 
 /// Measures the gateway on private servers.

@@ -10,7 +10,7 @@ use super::client::{PATIENCE, WsClient, open};
 use crate::support::eventually;
 use crate::support::process::{Process, ProcessFixture};
 
-pub const SECRET: &str = "0123456789-acme";
+pub const SECRET: &str = "0123456789-acme-token";
 
 const TOKENS: &str = r#"
 [api_tokens.acme]
