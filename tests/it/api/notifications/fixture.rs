@@ -30,7 +30,7 @@ pub struct Wants;
 impl Handler for Wants {
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         let is_named = args["recipient"].is_string();
-        let missing = |name: &&str| !args[*name].is_string() && !(is_named && *name == "to");
+        let missing = |name: &&str| !(args[*name].is_string() || is_named && *name == "to");
         let issue = |name| Issue {
             pointer: format!("/{name}"),
             message: "the field is missing".into(),
