@@ -48,7 +48,9 @@ where c.recipient = h.recipient and c.list = h.list";
 // The message waits no longer, so its reservations go with it.
 pub(super) const NOTE_SLOTS: &str = "
 with waits_no_more as (
-    delete from flyball.cap_reservation where job_id = any($1)
+    delete from flyball.cap_reservation r
+    using unnest($1::bigint[], $2::text[]::uuid[]) as a(job_id, recipient)
+    where r.recipient = a.recipient and r.job_id = a.job_id
 ),
 slots as (
     select s.job_id, array_agg(s.list order by s.n) as lists, array_agg(s.second order by s.n) as seconds
@@ -66,32 +68,35 @@ pub(super) const MARK: &str = "
 update flyball.dedup d
 set is_marked = true, at = clock_timestamp()
 from (
-    select p.recipient, p.content, p.job_id
-    from unnest($1::bigint[]) as a(job_id)
-    cross join lateral (select * from flyball.message_plan where job_id = a.job_id limit 1) p
-    where p.content is not null
-    order by p.recipient, p.content
-) p
-where d.recipient = p.recipient and d.content = p.content and d.job_id = p.job_id";
+    select * from unnest($1::text[]::uuid[], $2::bigint[], $3::bigint[]) as a(recipient, content, job_id) order by recipient, content
+) a
+where d.recipient = a.recipient and d.content = a.content and d.job_id = a.job_id";
 
 pub(super) const TAKEN: &str = "
-select uuid_send(p.recipient) as recipient, p.content, p.slot_lists, p.slot_s
+select uuid_send(p.recipient) as recipient, p.slot_lists, p.slot_s
 from unnest($1::bigint[]) as a(job_id)
 cross join lateral (select * from flyball.message_plan where job_id = a.job_id limit 1 for no key update) p";
 
 pub(super) const GIVE_BACK: &str = "
-with claims as (
-    delete from flyball.dedup d
-    using (
-        select p.recipient, p.content, p.job_id from flyball.message_plan p where p.job_id = any($1) and p.content is not null
-        order by p.recipient, p.content
-    ) p
-    where d.recipient = p.recipient and d.content = p.content and d.job_id = p.job_id and not d.is_marked
+with unsent as (
+    select * from unnest($1::text[]::uuid[], $2::bigint[], $3::bigint[]) as a(recipient, content, job_id) order by recipient, content
+),
+claims as (
+    delete from flyball.dedup d using unsent a
+    where d.recipient = a.recipient and d.content = a.content and d.job_id = a.job_id and not d.is_marked
 ),
 reservations as (
-    delete from flyball.cap_reservation where job_id = any($1)
+    delete from flyball.cap_reservation r using unsent a where r.recipient = a.recipient and r.job_id = a.job_id
 )
-update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($1)";
+update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($3) and slot_lists <> '{}'";
+
+/// The key under which a message claims its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimKey {
+    pub(super) job_id: i64,
+    pub(super) recipient: RecipientKey,
+    pub(super) content: i64,
+}
 
 /// The slots of one message: its job, its recipient, and each list with its second.
 type TakenSlots = (i64, RecipientKey, Vec<(StoredList, i64)>);
@@ -105,8 +110,10 @@ pub struct GateVerdict {
     pub plan: MessagePlan,
     /// The time by the clock of Postgres.
     pub now: Timestamp,
-    /// The time that was told first.
+    /// The time that was told first; `None` for a further attempt.
     pub planned_at: Option<Timestamp>,
+    /// The key of its claim, for the end of the attempt.
+    pub claim: ClaimKey,
 }
 
 /// Looks at the gates of messages whose attempts begin, and takes the slots of those that may go.
@@ -165,11 +172,8 @@ pub async fn verify(
             to: input.to.clone(),
             plan,
             now,
-            // A retry is not late.
-            planned_at: input
-                .message
-                .planned_at
-                .filter(|_| !input.message.has_slots),
+            planned_at: input.message.told().filter(|_| !input.message.is_tried),
+            claim: input.claim_key(),
         };
         verdicts.insert(input.message.job_id, verdict);
     }
@@ -289,7 +293,7 @@ async fn move_reservations(
                     .iter()
                     .map(|list| (input.stored(list), *reserve_s, job_id)),
             );
-            waiting.push(job_id);
+            waiting.push((input.recipient, job_id));
         }
     }
     reserve(connection, &rows, &waiting).await
@@ -323,7 +327,6 @@ async fn write_waits(
             recipient: input.recipient.to_hex(),
             planned_at: planned.plan.planned_at(input.message.accepted_at),
             planned,
-            content: None,
             digest_id: None,
         })
         .collect();
@@ -331,33 +334,42 @@ async fn write_waits(
 }
 
 /// Settles what attempts took, by their ends.
-pub async fn end_attempts(db: &Db, ends: &[(i64, AttemptEnd)]) -> Result<(), Error> {
-    let with = |fate: ClaimFate| -> Vec<i64> {
-        let jobs = ends.iter().filter(|(_, end)| end.claim() == fate);
-        jobs.map(|(job, _)| *job).collect()
+pub async fn end_attempts(db: &Db, ends: &[(ClaimKey, AttemptEnd)]) -> Result<(), Error> {
+    let with = |fate: ClaimFate| -> Vec<ClaimKey> {
+        let ended = ends.iter().filter(|(_, end)| end.claim() == fate);
+        ended.map(|(key, _)| *key).collect()
     };
     let (marked, given_back) = (with(ClaimFate::Marked), with(ClaimFate::GivenBack));
     let mut transaction = db.begin().await?;
-    if !marked.is_empty() {
-        query(MARK).bind(marked).execute(&mut *transaction).await?;
-    }
+    settle_claims(&mut transaction, MARK, &marked).await?;
     if !given_back.is_empty() {
-        return_slots(&mut transaction, &given_back).await?;
-        query(GIVE_BACK)
-            .bind(given_back)
-            .execute(&mut *transaction)
-            .await?;
+        let jobs: Vec<i64> = given_back.iter().map(|key| key.job_id).collect();
+        return_slots(&mut transaction, &jobs).await?;
+        settle_claims(&mut transaction, GIVE_BACK, &given_back).await?;
     }
     transaction.commit().await?;
     Ok(())
 }
 
-/// Gives back claims of messages that ended in their plan.
-pub(super) async fn give_back_claims(
+/// Marks claims, or gives them back with the reservations of their messages.
+pub(super) async fn settle_claims(
     connection: &mut PgConnection,
-    jobs: &[i64],
+    statement: &'static str,
+    keys: &[ClaimKey],
 ) -> Result<(), Error> {
-    query(GIVE_BACK).bind(jobs).execute(connection).await?;
+    if keys.is_empty() {
+        return Ok(());
+    }
+    query(statement)
+        .bind(
+            keys.iter()
+                .map(|key| key.recipient.to_hex())
+                .collect::<Vec<_>>(),
+        )
+        .bind(keys.iter().map(|key| key.content).collect::<Vec<_>>())
+        .bind(keys.iter().map(|key| key.job_id).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

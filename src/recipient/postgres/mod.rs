@@ -20,7 +20,7 @@ mod reservations;
 mod rows;
 mod statement;
 
-pub use attempts::{GateVerdict, end_attempts, verify};
+pub use attempts::{ClaimKey, GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
 pub use digests::{ClosedDigests, close_due, put_first_off};
 pub use dry_run::{MessageLog, UnreadableLog};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use super::attempts::{MARK, give_back_claims};
+use super::attempts::{ClaimKey, GIVE_BACK, MARK, settle_claims};
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{PlanBatch, digest_key, quiet_quarter, reserved_second};
 use super::reservations::{NewReservation, reserve};
@@ -12,7 +12,7 @@ use super::rows::{DigestKey, GateInput, sql_time, stored_key};
 use super::statement::query;
 use crate::jobs::Error;
 use crate::providers::Recipient;
-use crate::recipient::address::suppression_digest;
+use crate::recipient::address::{RecipientKey, suppression_digest};
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gates::MessagePlan;
 
@@ -166,9 +166,11 @@ impl PlanBatch<'_> {
             let lists = self.lists[at].iter();
             rows.extend(lists.map(|list| (self.inputs[at].stored(list), second, one.job_id)));
         }
-        let had = self.inputs.iter().map(|input| &input.message);
-        let had = had.filter(|message| message.planned_at.is_some());
-        let had: Vec<i64> = had.map(|message| message.job_id).collect();
+        let had = self.inputs.iter();
+        let had = had.filter(|input| input.message.planned_at.is_some());
+        let had: Vec<(RecipientKey, i64)> = had
+            .map(|input| (input.recipient, input.message.job_id))
+            .collect();
         reserve(connection, &rows, &had).await
     }
 
@@ -347,15 +349,8 @@ impl PlanBatch<'_> {
             .execute(&mut *connection)
             .await?;
         // A message that ended unsent gives its claim back.
-        let unsent: Vec<i64> = ended
-            .iter()
-            .filter(|one| one.1 != "collected" && self.has_claim[one.0])
-            .map(|one| self.planned[one.0].job_id)
-            .collect();
-        if !unsent.is_empty() {
-            give_back_claims(connection, &unsent).await?;
-        }
-        Ok(())
+        let unsent = self.claims_of(ended, |reason| reason != "collected");
+        settle_claims(connection, GIVE_BACK, &unsent).await
     }
 
     /// Marks the claims of items, because an equal event soon after is a duplicate of them.
@@ -364,18 +359,23 @@ impl PlanBatch<'_> {
         connection: &mut PgConnection,
         ended: &[(usize, &'static str, String)],
     ) -> Result<(), Error> {
-        let collected: Vec<i64> = ended
-            .iter()
-            .filter(|one| one.1 == "collected" && self.has_claim[one.0])
-            .map(|one| self.planned[one.0].job_id)
-            .collect();
-        if !collected.is_empty() {
-            query(MARK).bind(collected).execute(connection).await?;
-        }
-        Ok(())
+        let collected = self.claims_of(ended, |reason| reason == "collected");
+        settle_claims(connection, MARK, &collected).await
     }
 
-    /// Records the plans that somebody may ask for, or that took something.
+    /// Returns the claims of messages that ended for such a reason.
+    fn claims_of(
+        &self,
+        ended: &[(usize, &'static str, String)],
+        counts: impl Fn(&str) -> bool,
+    ) -> Vec<ClaimKey> {
+        let ended = ended
+            .iter()
+            .filter(|one| counts(one.1) && self.has_claim[one.0]);
+        ended.map(|one| self.inputs[one.0].claim_key()).collect()
+    }
+
+    /// Records the plans of messages that do not go at once, or did not before.
     async fn record(
         &self,
         connection: &mut PgConnection,
@@ -387,14 +387,13 @@ impl PlanBatch<'_> {
             .enumerate()
             .filter(|(at, one)| {
                 let was_recorded = self.inputs[*at].message.planned_at.is_some();
-                one.plan != MessagePlan::Send || self.has_claim[*at] || was_recorded
+                one.plan != MessagePlan::Send || was_recorded
             })
             .map(|(at, one)| PlanRow {
                 job_id: one.job_id,
                 recipient: self.inputs[at].recipient.to_hex(),
                 planned: one,
                 planned_at: one.plan.planned_at(self.now),
-                content: self.has_claim[at].then_some(self.inputs[at].content),
                 digest_id: digest_ids.get(&at).copied(),
             })
             .collect();

@@ -5,10 +5,13 @@ use sqlx::PgConnection;
 use super::rows::{StoredList, columns, stored};
 use super::statement::query;
 use crate::jobs::Error;
+use crate::recipient::address::RecipientKey;
 
 pub(super) const RESERVE: &str = "
 with forgotten as (
-    delete from flyball.cap_reservation where job_id = any($5)
+    delete from flyball.cap_reservation r
+    using unnest($5::text[]::uuid[], $6::bigint[]) as a(recipient, job_id)
+    where r.recipient = a.recipient and r.job_id = a.job_id
 )
 insert into flyball.cap_reservation (recipient, list, at_s, job_id)
 select * from unnest($1::text[]::uuid[], $2::int[], $3::int[], $4::bigint[])
@@ -17,11 +20,11 @@ on conflict do nothing";
 /// A reservation: a list, a unix second, and the job that waits for it.
 pub(super) type NewReservation = (StoredList, i64, i64);
 
-/// Writes reservations, in place of those that the jobs `had` have.
+/// Writes reservations, in place of those that the jobs `had` have, each with its recipient.
 pub(super) async fn reserve(
     connection: &mut PgConnection,
     rows: &[NewReservation],
-    had: &[i64],
+    had: &[(RecipientKey, i64)],
 ) -> Result<(), Error> {
     if rows.is_empty() && had.is_empty() {
         return Ok(());
@@ -35,7 +38,8 @@ pub(super) async fn reserve(
         .bind(ids)
         .bind(seconds)
         .bind(jobs)
-        .bind(had)
+        .bind(had.iter().map(|one| one.0.to_hex()).collect::<Vec<_>>())
+        .bind(had.iter().map(|one| one.1).collect::<Vec<_>>())
         .execute(connection)
         .await?;
     Ok(())

@@ -7,6 +7,7 @@ use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::Value;
 use sqlx::{PgConnection, Row};
 
+use super::attempts::ClaimKey;
 use super::messages::GatedMessage;
 use super::statement::query;
 use crate::jobs::Error;
@@ -151,6 +152,15 @@ impl GateInput {
             accepted_at: self.message.accepted_at,
             deadline: self.message.deadline(),
             is_cancelled: self.message.is_cancelled,
+        }
+    }
+
+    /// Returns the key under which the message claims its content.
+    pub(super) fn claim_key(&self) -> ClaimKey {
+        ClaimKey {
+            job_id: self.message.job_id,
+            recipient: self.recipient,
+            content: self.content,
         }
     }
 

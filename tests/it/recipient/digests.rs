@@ -1,5 +1,6 @@
 //! Digests: what is collected goes as one message when the digest closes.
 
+use flyball::notify::args::NotificationArgs;
 use flyball::recipient::gates::MessagePlan;
 use serde_json::{Value, json};
 
@@ -76,6 +77,29 @@ async fn fewer_than_the_minimum_go_alone_and_the_others_as_one() {
         3,
         "a second close finds nothing"
     );
+}
+
+/// The texts of a type that names none are filled in, whatever the data of its items are.
+#[tokio::test]
+async fn a_digest_shows_its_items_by_their_text_or_title_or_as_they_are() {
+    let gates = GatesFixture::new("").await;
+    for (n, data) in [
+        json!({"text": "one", "title": "1"}),
+        json!({"title": "two"}),
+        json!({"n": 3}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut item = comment(n);
+        item["data"] = data;
+        gates.planned(item).await;
+    }
+    gates.close().await;
+    let closed = gates.closed().await;
+    let message = NotificationArgs::parse(&closed[0]).unwrap();
+    let texts = message.fill(|| false).unwrap();
+    assert_eq!(texts.body, "3 updates\n- one\n- two\n- {\"n\": 3}");
 }
 
 #[tokio::test]
