@@ -40,9 +40,9 @@ create table flyball.cap_reservation (
     recipient uuid   not null,
     list      int    not null,
     at_s      int    not null,
-    job_id    bigint not null,
-    primary key (recipient, list, at_s, job_id)
+    job_id    bigint not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+create index cap_reservation_list on flyball.cap_reservation (recipient, list);
 
 -- Messages that went, or are to go, by their content. A claim counts while its job lives; one that is
 -- marked counts from the time at which a provider accepted the message.

@@ -110,7 +110,7 @@ pub struct GateVerdict {
     pub plan: MessagePlan,
     /// The time by the clock of Postgres.
     pub now: Timestamp,
-    /// The time that was told first; `None` for a further attempt.
+    /// The time that was told first, of a message that was held; `None` for a further attempt.
     pub planned_at: Option<Timestamp>,
     /// The key of its claim, for the end of the attempt.
     pub claim: ClaimKey,
@@ -168,11 +168,12 @@ pub async fn verify(
             let taken = take(lists, &stored, &mut times, now, &zone);
             slots.push((input.message.job_id, input.recipient, taken));
         }
+        let is_first = !input.message.is_tried && !input.message.has_slots;
         let verdict = GateVerdict {
             to: input.to.clone(),
             plan,
             now,
-            planned_at: input.message.told().filter(|_| !input.message.is_tried),
+            planned_at: input.message.planned_at.filter(|_| is_first),
             claim: input.claim_key(),
         };
         verdicts.insert(input.message.job_id, verdict);

@@ -90,11 +90,6 @@ impl GatedMessage {
         }
     }
 
-    /// Returns the time that was told first; a message whose plan is not recorded was to go at once.
-    pub(super) fn told(&self) -> Option<Timestamp> {
-        self.planned_at.or(Some(self.accepted_at))
-    }
-
     /// Returns the time after which the sender does not want it to go.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         let valid_for_s = self.args.as_ref()?.valid_for_s?;

@@ -24,8 +24,11 @@ with removed as (
 ),
 moved as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-    select lane_id, priority, job_id, attempt, cost, holds_unique from removed
-    on conflict do nothing
+    -- No `on conflict`, which writes a record of the log more for each row.
+    select r.lane_id, r.priority, r.job_id, r.attempt, r.cost, r.holds_unique from removed r
+    where not exists (
+        select from flyball.ready h where h.lane_id = r.lane_id and h.priority = r.priority and h.job_id = r.job_id
+    )
 ),
 lanes as (
     select lane_id, min(priority) as urgency, row_number() over (order by min(priority), lane_id) / 370 as page
@@ -76,15 +79,14 @@ cross join lateral (select args from flyball.job where id = a.job_id limit 1) j"
 
 // A message that becomes an item, or ends, is no job any more; its record says what became of it.
 pub(super) const END: &str = "
-with ended as materialized (
-    select a.*, j.tenant, j.throttle, j.args, r.attempt
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[])
-        as a(job_id, state, reason, rule, masked, known)
-    cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
-    cross join lateral (select attempt from flyball.scheduled where job_id = a.job_id limit 1) r
+with removed as (
+    delete from flyball.scheduled where job_id = any($1) returning job_id, attempt
 ),
-removed as (
-    delete from flyball.scheduled where job_id = any($1)
+ended as materialized (
+    select a.*, r.attempt
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], flyball.keyed_digests($6::bytea[]), $7::text[], $8::text[],
+        $9::text[], $10::text[]) as a(job_id, state, reason, rule, masked, digest, tenant, pool, channel, category)
+    join removed r on r.job_id = a.job_id
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome)
@@ -98,8 +100,7 @@ released_keys as (
 )
 insert into flyball.delivery as d
     (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
-select e.job_id, coalesce(e.args ->> 'channel', ''), e.throttle, e.tenant, e.state, flyball.keyed_digest(e.known),
-    e.masked, coalesce(e.args ->> 'category', ''),
+select e.job_id, e.channel, e.pool, e.tenant, e.state, e.digest, e.masked, e.category,
     jsonb_build_array(jsonb_build_object('at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
         'account', null, 'outcome', e.reason, 'status', '', 'reason', e.rule, 'ms', 0)),
     1, e.reason, e.rule
@@ -329,6 +330,10 @@ impl PlanBatch<'_> {
             let to = self.inputs[at].to.as_ref();
             to.map_or_else(String::new, Recipient::masked)
         };
+        let texts = |of: &dyn Fn(&GateInput) -> &str| -> Vec<String> {
+            let inputs = ended.iter().map(|one| &self.inputs[one.0]);
+            inputs.map(|input| of(input).to_owned()).collect()
+        };
         query(END)
             .bind(
                 ended
@@ -346,6 +351,10 @@ impl PlanBatch<'_> {
             .bind(ended.iter().map(|one| one.2.as_str()).collect::<Vec<_>>())
             .bind(ended.iter().map(|one| masked(one.0)).collect::<Vec<_>>())
             .bind(ended.iter().map(|one| known(one.0)).collect::<Vec<_>>())
+            .bind(texts(&|input| &input.message.tenant))
+            .bind(texts(&|input| &input.message.throttle))
+            .bind(texts(&|input| input.args.channel.as_str()))
+            .bind(texts(&|input| &input.args.category))
             .execute(&mut *connection)
             .await?;
         // A message that ended unsent gives its claim back.

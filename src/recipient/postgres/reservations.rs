@@ -14,8 +14,7 @@ with forgotten as (
     where r.recipient = a.recipient and r.job_id = a.job_id
 )
 insert into flyball.cap_reservation (recipient, list, at_s, job_id)
-select * from unnest($1::text[]::uuid[], $2::int[], $3::int[], $4::bigint[])
-on conflict do nothing";
+select * from unnest($1::text[]::uuid[], $2::int[], $3::int[], $4::bigint[])";
 
 /// A reservation: a list, a unix second, and the job that waits for it.
 pub(super) type NewReservation = (StoredList, i64, i64);

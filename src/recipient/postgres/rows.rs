@@ -33,10 +33,8 @@ select d.tenant, d.profile from flyball.recipient_defaults d where d.tenant = an
 
 pub(super) const SUPPRESSED: &str = "
 select a.n
-from unnest($1::text[], $2::bytea[]) with ordinality as a(channel, known, n)
-where exists (
-    select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = flyball.keyed_digest(a.known)
-)";
+from unnest($1::text[], flyball.keyed_digests($2::bytea[])) with ordinality as a(channel, digest, n)
+where exists (select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = a.digest)";
 
 // A claim counts while its job lives. One whose job has ended counts as marked if a provider accepted
 // the message, because the worker may have died between the two.
