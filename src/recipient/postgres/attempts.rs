@@ -11,7 +11,8 @@ use super::plan_rows::{PlanRow, write_rows};
 use super::plans::PlannedMessage;
 use super::reservations::reserve;
 use super::rows::{
-    GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, stored, unstored,
+    GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, sql_time, stored,
+    unstored,
 };
 use super::statement::query;
 use crate::jobs::Error;
@@ -58,8 +59,8 @@ slots as (
     group by s.job_id
 )
 insert into flyball.message_plan as p (job_id, recipient, slot_lists, slot_s, planned_at)
-select a.job_id, a.recipient, s.lists, s.seconds, clock_timestamp()
-from unnest($1::bigint[], $2::text[]::uuid[]) as a(job_id, recipient)
+select a.job_id, a.recipient, s.lists, s.seconds, a.told
+from unnest($1::bigint[], $2::text[]::uuid[], $6::timestamptz[]) as a(job_id, recipient, told)
 join slots s on s.job_id = a.job_id
 on conflict (job_id) do update
 set slot_lists = excluded.slot_lists, slot_s = excluded.slot_s, state = 'sending'";
@@ -98,8 +99,14 @@ pub struct ClaimKey {
     pub(super) content: i64,
 }
 
-/// The slots of one message: its job, its recipient, and each list with its second.
-type TakenSlots = (i64, RecipientKey, Vec<(StoredList, i64)>);
+/// The slots of one message: each list with its second.
+struct TakenSlots {
+    job_id: i64,
+    recipient: RecipientKey,
+    /// The time that was told, if its plan is not recorded: it was to go at once.
+    told: Timestamp,
+    slots: Vec<(StoredList, i64)>,
+}
 
 /// The result of the gates for an attempt.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,7 +173,12 @@ pub async fn verify(
                 .cloned()
                 .unwrap_or(TimeZone::UTC);
             let taken = take(lists, &stored, &mut times, now, &zone);
-            slots.push((input.message.job_id, input.recipient, taken));
+            slots.push(TakenSlots {
+                job_id: input.message.job_id,
+                recipient: input.recipient,
+                told: input.message.accepted_at,
+                slots: taken,
+            });
         }
         let is_first = !input.message.is_tried && !input.message.has_slots;
         let verdict = GateVerdict {
@@ -233,7 +245,7 @@ async fn write_slots(
     }
     let mut changed: Vec<StoredList> = slots
         .iter()
-        .flat_map(|(_, _, taken)| taken.iter().map(|(key, _)| *key))
+        .flat_map(|taken| taken.slots.iter().map(|(key, _)| *key))
         .collect();
     changed.sort_unstable();
     changed.dedup();
@@ -241,14 +253,25 @@ async fn write_slots(
     let each = || {
         slots
             .iter()
-            .flat_map(|(job, _, taken)| taken.iter().map(move |slot| (*job, slot)))
+            .flat_map(|taken| taken.slots.iter().map(move |slot| (taken.job_id, slot)))
     };
     query(NOTE_SLOTS)
-        .bind(slots.iter().map(|slot| slot.0).collect::<Vec<_>>())
-        .bind(slots.iter().map(|slot| slot.1.to_hex()).collect::<Vec<_>>())
+        .bind(slots.iter().map(|taken| taken.job_id).collect::<Vec<_>>())
+        .bind(
+            slots
+                .iter()
+                .map(|taken| taken.recipient.to_hex())
+                .collect::<Vec<_>>(),
+        )
         .bind(each().map(|(job, _)| job).collect::<Vec<_>>())
         .bind(each().map(|(_, slot)| slot.0.1).collect::<Vec<_>>())
         .bind(each().map(|(_, slot)| stored(slot.1)).collect::<Vec<_>>())
+        .bind(
+            slots
+                .iter()
+                .map(|taken| sql_time(taken.told))
+                .collect::<Vec<_>>(),
+        )
         .execute(connection)
         .await?;
     Ok(())

@@ -99,7 +99,7 @@ async fn a_digest_shows_its_items_by_their_text_or_title_or_as_they_are() {
     let closed = gates.closed().await;
     let message = NotificationArgs::parse(&closed[0]).unwrap();
     let texts = message.fill(|| false).unwrap();
-    assert_eq!(texts.body, "3 updates\n- one\n- two\n- {\"n\": 3}");
+    assert_eq!(texts.body, "3 updates\n- one\n- two\n- {'n': 3}");
 }
 
 /// Two events in the same instant, taken by two planners, are items of one digest.
