@@ -11,8 +11,8 @@ use super::plan_rows::{PlanRow, write_rows};
 use super::plans::PlannedMessage;
 use super::reservations::reserve;
 use super::rows::{
-    GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, sql_time, stored,
-    unstored,
+    ClaimKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent,
+    sql_time, stored, unstored,
 };
 use super::statement::query;
 use crate::jobs::Error;
@@ -90,14 +90,6 @@ reservations as (
     delete from flyball.cap_reservation r using unsent a where r.recipient = a.recipient and r.job_id = a.job_id
 )
 update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($3) and slot_lists <> '{}'";
-
-/// The key under which a message claims its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClaimKey {
-    pub(super) job_id: i64,
-    pub(super) recipient: RecipientKey,
-    pub(super) content: i64,
-}
 
 /// The slots of one message: each list with its second.
 struct TakenSlots {

@@ -20,7 +20,7 @@ mod reservations;
 mod rows;
 mod statement;
 
-pub use attempts::{ClaimKey, GateVerdict, end_attempts, verify};
+pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
 pub use digests::{ClosedDigests, close_due, put_first_off};
 pub use dry_run::{MessageLog, UnreadableLog};
@@ -35,6 +35,7 @@ pub use profiles::{
 };
 pub use prune::prune;
 pub use refusal::refusal;
+pub use rows::ClaimKey;
 
 /// The statements of this folder, for the test that prepares each.
 pub const GATE_STATEMENTS: &[(&str, &str)] = &[

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use super::attempts::{ClaimKey, GIVE_BACK, MARK, settle_claims};
+use super::attempts::{GIVE_BACK, MARK, settle_claims};
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{PlanBatch, digest_key, quiet_quarter, reserved_second};
 use super::reservations::{NewReservation, reserve};
-use super::rows::{DigestKey, GateInput, sql_time, stored_key};
+use super::rows::{ClaimKey, DigestKey, GateInput, sql_time, stored_key};
 use super::statement::query;
 use crate::jobs::Error;
 use crate::providers::Recipient;

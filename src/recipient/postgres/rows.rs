@@ -7,7 +7,6 @@ use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::Value;
 use sqlx::{PgConnection, Row};
 
-use super::attempts::ClaimKey;
 use super::messages::GatedMessage;
 use super::statement::query;
 use crate::jobs::Error;
@@ -110,6 +109,14 @@ join flyball.held_crowd c on c.throttle = a.throttle and c.quarter = a.quarter";
 
 /// The key of a list of sends, as it is stored.
 pub(super) type StoredList = (RecipientKey, i32);
+
+/// The key under which a message claims its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimKey {
+    pub(super) job_id: i64,
+    pub(super) recipient: RecipientKey,
+    pub(super) content: i64,
+}
 
 /// The times of one list.
 #[derive(Clone, Debug, Default)]
