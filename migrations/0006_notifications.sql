@@ -46,6 +46,16 @@ begin
     return sha256(key.outer_pad || sha256(key.inner_pad || known));
 end $$;
 
+-- The stored digests of many recipients, in order: a call for each costs eight times as much.
+create function flyball.keyed_digests(known bytea[]) returns bytea[]
+language plpgsql stable strict security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    key flyball.digest_key;
+begin
+    select * into strict key from flyball.digest_key;
+    return array(select sha256(key.outer_pad || sha256(key.inner_pad || k.known)) from unnest(known) with ordinality as k(known, n) order by k.n);
+end $$;
+
 -- === Recipients ==================================================================================
 
 -- The canonical spelling of a recipient, by the rules of src/providers/recipient.rs as far as SQL
@@ -689,7 +699,7 @@ cross join lateral jsonb_array_elements(d.attempts) with ordinality as e(value, 
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.keyed_digest, flyball.recipient_digest, flyball.known_digest, flyball.check_recipient,
+revoke execute on function flyball.keyed_digest, flyball.keyed_digests, flyball.recipient_digest, flyball.known_digest, flyball.check_recipient,
     flyball.suppress_known, flyball.unsuppress_known, flyball.suppress, flyball.unsuppress, flyball.is_suppressed,
     flyball.dead_letter_unsent, flyball.expire_notifications, flyball.requeue_unsent, flyball.record_requeued
 from public;

@@ -43,10 +43,9 @@ create table flyball.cap_reservation (
     recipient uuid   not null,
     list      int    not null,
     at_s      int    not null,
-    job_id    bigint not null,
-    primary key (recipient, list, at_s, job_id)
+    job_id    bigint not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
-create index cap_reservation_job on flyball.cap_reservation (job_id);
+create index cap_reservation_list on flyball.cap_reservation (recipient, list);
 
 -- Messages that went, or are to go, by their content. A claim counts while its job lives; one that is
 -- marked counts from the time at which a provider accepted the message.
@@ -71,7 +70,8 @@ end $$;
 
 -- === Plans =======================================================================================
 
--- What the gates found for a message, the last time that they looked, and what it has used up.
+-- What the gates found for a message, the last time that they looked, and what it has used up. A
+-- message that goes at once, and has no slot of a cap, has no row.
 create table flyball.message_plan (
     job_id     bigint      primary key,
     recipient  uuid        not null,
@@ -91,8 +91,6 @@ create table flyball.message_plan (
     -- The time that was told first.
     planned_at timestamptz,
     coalesces  boolean     not null default false,
-    -- The dedup claim; null for none.
-    content    bigint,
     -- The other message, of a duplicate.
     other_job  bigint,
     -- The digest that has it, or that it closes.

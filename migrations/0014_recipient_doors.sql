@@ -183,8 +183,7 @@ begin
         if latest_s is null then
             insert into flyball.cap_reservation (recipient, list, at_s, job_id)
             select recipient, (l.value ->> 'list')::int, ceil(extract(epoch from clock_timestamp()))::bigint - 1577836800, one.id
-            from jsonb_array_elements(lists) l where jsonb_array_length(coalesce(nullif(l.value -> 'rules', 'null'), '[]')) > 0
-            on conflict do nothing;
+            from jsonb_array_elements(lists) l where jsonb_array_length(coalesce(nullif(l.value -> 'rules', 'null'), '[]')) > 0;
         elsif refuses then
             raise exception using
                 errcode = '53400',

@@ -16,7 +16,7 @@ use flyball::config::Settings;
 const EXIT_UNAVAILABLE: u8 = 69;
 
 /// Commands of the product that the demo and the benchmarks start as processes of their own.
-const OF_THE_PRODUCT: [&str; 2] = ["services", "serve"];
+const OF_THE_PRODUCT: [&str; 3] = ["services", "serve", "notify"];
 
 /// The demo of Flyball.
 #[derive(Parser)]

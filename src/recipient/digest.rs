@@ -116,7 +116,9 @@ impl Default for DigestTexts {
     fn default() -> Self {
         Self {
             subject: "{{ totalCount }} updates".to_owned(),
-            body: "{{ totalCount }} updates{% for item in items %}\n- {{ item.text or item.title or item }}{% endfor %}"
+            // A value that is not there is an error in a template, also in a condition.
+            body: "{{ totalCount }} updates{% for item in items %}\n- {{ item.text if item.text is defined else \
+                item.title if item.title is defined else item }}{% endfor %}"
                 .to_owned(),
             html: None,
         }

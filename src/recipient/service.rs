@@ -14,7 +14,7 @@ use super::gate::AttemptEnd;
 use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
 use super::metrics::GateMetrics;
-use super::postgres::{self, Addressless, GateVerdict, PlannedMessage};
+use super::postgres::{self, Addressless, ClaimKey, GateVerdict, PlannedMessage};
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
@@ -63,7 +63,7 @@ pub struct Gates {
     pub capacities: Capacities,
     pub metrics: GateMetrics,
     verifies: Batcher<i64, Result<Option<GateVerdict>, Error>>,
-    ends: Batcher<(i64, AttemptEnd), Result<(), Error>>,
+    ends: Batcher<(ClaimKey, AttemptEnd), Result<(), Error>>,
 }
 
 impl Gates {
@@ -84,7 +84,7 @@ impl Gates {
         let ends = Batcher::paced(
             VERIFIED_MAX,
             VERIFY_EVERY,
-            move |ends: Vec<(i64, AttemptEnd)>| {
+            move |ends: Vec<(ClaimKey, AttemptEnd)>| {
                 let db = for_ends.clone();
                 Box::pin(async move {
                     match repeated(|| postgres::end_attempts(&db, &ends)).await {
@@ -122,12 +122,13 @@ impl Gates {
         Ok(verdict)
     }
 
-    /// Settles what an attempt took, by its end; concurrent calls share a transaction.
-    pub async fn end(&self, job_id: i64, end: AttemptEnd) -> Result<(), Error> {
+    /// Settles what an attempt took, by its end and the claim of its verdict; concurrent calls share
+    /// a transaction.
+    pub async fn end(&self, claim: ClaimKey, end: AttemptEnd) -> Result<(), Error> {
         if end == AttemptEnd::Retried {
             return Ok(());
         }
-        self.ends.submit((job_id, end)).await.unwrap_or_else(lost)
+        self.ends.submit((claim, end)).await.unwrap_or_else(lost)
     }
 
     /// Plans messages that were just accepted, and returns the plans of those that no other process

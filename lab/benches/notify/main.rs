@@ -17,6 +17,7 @@ mod shed;
 #[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
 mod support;
 mod windows;
+#[allow(dead_code, reason = "the benchmark of recipients uses all of it")]
 mod world;
 
 use clap::{Parser, ValueEnum};

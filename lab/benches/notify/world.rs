@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use flyball::jobs::{NewJob, Queue};
-use flyball::stack::{RunningStack, SpawnOptions, as_superuser, spawn};
+use flyball::stack::{RunningStack, ServerKind, SpawnOptions, as_superuser, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, PgPool};
 
 use crate::cpu::Servers;
 
@@ -83,6 +83,25 @@ impl NotifyServers {
         })
     }
 
+    /// Restarts Postgres with statistics of statements, and returns a pool of its superuser.
+    pub async fn watch(&mut self) -> anyhow::Result<PgPool> {
+        let pool = PgPool::connect(&as_superuser(&self.running.urls.database_url)).await?;
+        sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'")
+            .execute(&pool)
+            .await?;
+        pool.close().await;
+        self.running.stop(ServerKind::Postgres)?;
+        self.running.start(ServerKind::Postgres)?;
+        let pool = PgPool::connect(&as_superuser(&self.running.urls.database_url)).await?;
+        for extension in [
+            "create extension if not exists pg_stat_statements",
+            "create extension if not exists pg_walinspect",
+        ] {
+            sqlx::query(extension).execute(&pool).await?;
+        }
+        Ok(pool)
+    }
+
     /// Enqueues messages with the numbers `from` up to `to`, each for a recipient of its own.
     pub async fn enqueue(&self, from: usize, to: usize) -> anyhow::Result<()> {
         let numbers: Vec<usize> = (from..to).collect();
@@ -147,6 +166,23 @@ impl NotifyServers {
         })
     }
 
+    /// Runs a command of the product in the folder of the servers, and returns what it printed.
+    pub fn run(&self, words: &[&str]) -> anyhow::Result<Vec<u8>> {
+        let mut command = Command::new(PROGRAM);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FLYBALL_")) {
+            command.env_remove(name);
+        }
+        let ended = command
+            .args(words)
+            .env("DATABASE_URL", &self.running.urls.database_url)
+            .env("REDIS_URL", &self.running.urls.redis_url)
+            .current_dir(&self.dir)
+            .stderr(Stdio::inherit())
+            .output()?;
+        anyhow::ensure!(ended.status.success(), "{words:?}: {}", ended.status);
+        Ok(ended.stdout)
+    }
+
     /// Connects to the throttles.
     pub fn store(&self) -> anyhow::Result<RedisStore> {
         Ok(RedisStore::connect(&self.running.urls.redis_url, "")?)
@@ -183,6 +219,19 @@ pub fn now_s() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()
+}
+
+/// Returns unix time in seconds with its fraction, by the clock of Postgres, which is that of this
+/// machine.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "Postgres runs on this machine, by the same clock"
+)]
+pub fn unix_s() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
 }
 
 /// Returns the recipient of message `number`.

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::RecipientArgs;
 use crate::report::{Report, count, median};
+use crate::watch::Watch;
 use crate::world::{NotifyServers, POOL, recipient};
 
 /// The goals: items in, and digests out, per second.
@@ -45,7 +46,8 @@ pub async fn measure(cli: &RecipientArgs, report: Report) -> anyhow::Result<()> 
 
 async fn round(cli: &RecipientArgs) -> anyhow::Result<(f64, f64)> {
     let dir = tempfile::tempdir()?;
-    let world = NotifyServers::start(dir.path()).await?;
+    let mut world = NotifyServers::start(dir.path()).await?;
+    let mut watch = Watch::begin(&mut world, cli.statements).await?;
     let jobs = (0..cli.messages).map(|n| {
         let args = json!({
             "channel": "sms", "to": recipient(n / ITEMS), "template": "x", "data": {"text": "somebody commented on your post"},
@@ -55,6 +57,9 @@ async fn round(cli: &RecipientArgs) -> anyhow::Result<(f64, f64)> {
     });
     crate::enqueue(&world.queue, jobs.collect()).await?;
     let gates = crate::gates(&world.queue, "")?;
+    if let Some(watch) = &mut watch {
+        watch.again().await?;
+    }
     let begun = Instant::now();
     let loops = (0..cli.side_by_side.max(1)).map(|_| {
         let gates = gates.clone();
@@ -67,12 +72,18 @@ async fn round(cli: &RecipientArgs) -> anyhow::Result<(f64, f64)> {
         one.await??;
     }
     let collected = cli.messages as f64 / begun.elapsed().as_secs_f64();
+    if let Some(watch) = &watch {
+        watch.print(cli.messages as f64).await?;
+    }
     sqlx::query("update flyball.digest set closes_at = now()")
         .execute(&world.queue.pool)
         .await?;
     let digests: i64 = sqlx::query_scalar("select count(*) from flyball.digest")
         .fetch_one(&world.queue.pool)
         .await?;
+    if let Some(watch) = &mut watch {
+        watch.again().await?;
+    }
     let begun = Instant::now();
     let loops = (0..cli.side_by_side.max(1)).map(|_| {
         let gates = gates.clone();
@@ -85,5 +96,8 @@ async fn round(cli: &RecipientArgs) -> anyhow::Result<(f64, f64)> {
         one.await??;
     }
     let closed = digests as f64 / begun.elapsed().as_secs_f64();
+    if let Some(watch) = watch {
+        watch.print(digests as f64).await?;
+    }
     Ok((collected, closed))
 }

@@ -8,13 +8,18 @@
 mod cpu;
 mod crowd;
 mod digests;
+mod dry_run;
 mod plans;
 #[path = "../queue/servers.rs"]
 mod servers;
 mod size;
+#[path = "../queue/statements.rs"]
+mod statements;
+mod story;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
 mod support;
+mod watch;
 #[path = "../notify/world.rs"]
 #[allow(dead_code, reason = "the benchmark of notifications uses all of it")]
 mod world;
@@ -49,6 +54,15 @@ struct RecipientArgs {
     /// Part crowd: messages that become due at one time
     #[arg(long, default_value_t = 1_000_000)]
     crowd: usize,
+    /// Part dry-run: messages of the last day
+    #[arg(long, default_value_t = 1_000_000)]
+    log: usize,
+    /// Part story: followers
+    #[arg(long, default_value_t = 10_000)]
+    followers: usize,
+    /// Parts plans and digests: print the slowest statements and the records of the log of each round
+    #[arg(long)]
+    statements: bool,
     #[command(flatten)]
     report: Report,
 }
@@ -63,6 +77,10 @@ enum Part {
     Size,
     /// A critical message beside a crowd that is released
     Crowd,
+    /// New rules over the messages of a day
+    DryRun,
+    /// 47 posts of one creator to all followers
+    Story,
 }
 
 /// Returns the gates of a queue by these rules.
@@ -106,6 +124,8 @@ fn main() -> anyhow::Result<()> {
                 Part::Digests => digests::measure(&cli, report).await?,
                 Part::Size => size::measure(&cli, report).await?,
                 Part::Crowd => crowd::measure(&cli, report).await?,
+                Part::DryRun => dry_run::measure(&cli, report).await?,
+                Part::Story => story::measure(&cli, report).await?,
             }
             machine::load(report);
         }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::RecipientArgs;
 use crate::report::{Report, count, median};
+use crate::watch::Watch;
 use crate::world::{NotifyServers, POOL, recipient};
 
 /// The goals: plans per second, and bytes of the log for each.
@@ -60,7 +61,8 @@ pub async fn measure(cli: &RecipientArgs, report: Report) -> anyhow::Result<()> 
 
 async fn round(cli: &RecipientArgs, each: usize, category: &str) -> anyhow::Result<PlanRound> {
     let dir = tempfile::tempdir()?;
-    let world = NotifyServers::start(dir.path()).await?;
+    let mut world = NotifyServers::start(dir.path()).await?;
+    let mut watch = Watch::begin(&mut world, cli.statements).await?;
     let jobs = (0..cli.messages).map(|n| {
         let args = json!({
             "channel": "sms", "to": recipient(n / each), "body": "News", "category": category, "dedup_key": n.to_string(),
@@ -69,6 +71,9 @@ async fn round(cli: &RecipientArgs, each: usize, category: &str) -> anyhow::Resu
     });
     crate::enqueue(&world.queue, jobs.collect()).await?;
     let gates = crate::gates(&world.queue, RULES)?;
+    if let Some(watch) = &mut watch {
+        watch.again().await?;
+    }
     let (bytes, spent) = (
         crate::log_bytes(&world.queue).await?,
         world.servers.spent(&[]),
@@ -93,6 +98,9 @@ async fn round(cli: &RecipientArgs, each: usize, category: &str) -> anyhow::Resu
         .await?;
     anyhow::ensure!(left == 0, "{left} messages are not planned");
     let messages = cli.messages as f64;
+    if let Some(watch) = watch {
+        watch.print(messages).await?;
+    }
     Ok(PlanRound {
         per_s: messages / seconds,
         bytes: bytes / messages,

@@ -18,7 +18,7 @@ use crate::outbound::apart::apart;
 use crate::providers::{Channel, Pool, Pools, Recipient, now_s};
 use crate::recipient::gate::{AttemptEnd, UnsentReason};
 use crate::recipient::gates::MessagePlan;
-use crate::recipient::postgres::GateVerdict;
+use crate::recipient::postgres::{ClaimKey, GateVerdict};
 
 /// The share of a job's timeout that is reserved for writes after its requests, up to
 /// [`MAX_WRITE_RESERVE`].
@@ -73,6 +73,7 @@ impl NotificationHandler {
         } else {
             None
         };
+        let claim = verdict.as_ref().map(|verdict| verdict.claim);
         let to = match &verdict {
             Some(verdict) => verdict.to.clone(),
             None => notification.to.clone(),
@@ -100,11 +101,11 @@ impl NotificationHandler {
                 begun.state,
                 Some(DeliveryState::Sent | DeliveryState::Delivered)
             );
-            settle(means, &notification, job.id, AttemptEnd::settled(was_sent)).await;
+            settle(means, claim, AttemptEnd::settled(was_sent)).await;
             return Ok(Outcome::Done);
         }
         if begun.batch == BatchStatus::Cancelled {
-            settle(means, &notification, job.id, AttemptEnd::Unsent).await;
+            settle(means, claim, AttemptEnd::Unsent).await;
             return Ok(Outcome::Cancelled);
         }
         if policy == OnAmbiguous::Dead && begun.is_doubtful() {
@@ -150,7 +151,7 @@ impl NotificationHandler {
             Err(Outcome::Dead { .. }) => AttemptEnd::Unsent,
             _ => run.end,
         };
-        settle(means, &notification, job.id, end).await;
+        settle(means, claim, end).await;
         outcome
     }
 
@@ -238,17 +239,12 @@ async fn attempt(
 }
 
 /// Settles what the gates took for a message. A failure leaves the claim to its job, which ends.
-async fn settle(
-    means: &DeliveryServices,
-    notification: &NotificationArgs,
-    job_id: i64,
-    end: AttemptEnd,
-) {
-    if !notification.is_gated {
+async fn settle(means: &DeliveryServices, claim: Option<ClaimKey>, end: AttemptEnd) {
+    let Some(claim) = claim else {
         return;
-    }
-    if let Err(error) = means.gates.end(job_id, end).await {
-        tracing::debug!(job_id, %error, "settling what the gates took for a message failed");
+    };
+    if let Err(error) = means.gates.end(claim, end).await {
+        tracing::debug!(?claim, %error, "settling what the gates took for a message failed");
     }
 }
 

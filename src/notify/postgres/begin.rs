@@ -22,8 +22,8 @@ const BEHIND_S: f64 = 10.0;
 // statement chooses the first.
 pub(super) const BEGIN: &str = "
 with requested as materialized (
-    select a.job_id, a.channel, flyball.keyed_digest(a.known) as digest, a.n
-    from unnest($1::bigint[], $2::text[], $3::bytea[]) with ordinality as a(job_id, channel, known, n)
+    select a.job_id, a.channel, a.digest, a.n
+    from unnest($1::bigint[], $2::text[], flyball.keyed_digests($3::bytea[])) with ordinality as a(job_id, channel, digest, n)
 ),
 due as materialized (
     select h.channel, h.recipient_digest

@@ -24,12 +24,12 @@ const MAX_ATTEMPTS_KEPT: usize = 50;
 // before their record.
 pub(super) const RECORD: &str = "
 with reported as materialized (
-    select s.job_id, s.channel, s.pool, s.provider, s.account, s.state, s.provider_id, flyball.keyed_digest(s.known) as digest, s.recipient,
+    select s.job_id, s.channel, s.pool, s.provider, s.account, s.state, s.provider_id, s.digest, s.recipient,
         s.category, s.attempts, s.attempt_count, s.outcome, s.reason, s.suppress, s.unsent,
         coalesce((select j.tenant from flyball.job j where j.id = s.job_id limit 1), '') as tenant
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[],
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], flyball.keyed_digests($8::bytea[]), $9::text[], $10::text[],
             $11::jsonb[], $12::int[], $13::text[], $14::text[], $15::text[], $16::boolean[])
-        as s(job_id, channel, pool, provider, account, state, provider_id, known, recipient, category, attempts, attempt_count, outcome, reason,
+        as s(job_id, channel, pool, provider, account, state, provider_id, digest, recipient, category, attempts, attempt_count, outcome, reason,
             suppress, unsent)
 ),
 written as (

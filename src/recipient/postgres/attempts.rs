@@ -11,7 +11,8 @@ use super::plan_rows::{PlanRow, write_rows};
 use super::plans::PlannedMessage;
 use super::reservations::reserve;
 use super::rows::{
-    GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent, stored, unstored,
+    ClaimKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent,
+    sql_time, stored, unstored,
 };
 use super::statement::query;
 use crate::jobs::Error;
@@ -48,7 +49,9 @@ where c.recipient = h.recipient and c.list = h.list";
 // The message waits no longer, so its reservations go with it.
 pub(super) const NOTE_SLOTS: &str = "
 with waits_no_more as (
-    delete from flyball.cap_reservation where job_id = any($1)
+    delete from flyball.cap_reservation r
+    using unnest($1::bigint[], $2::text[]::uuid[]) as a(job_id, recipient)
+    where r.recipient = a.recipient and r.job_id = a.job_id
 ),
 slots as (
     select s.job_id, array_agg(s.list order by s.n) as lists, array_agg(s.second order by s.n) as seconds
@@ -56,8 +59,8 @@ slots as (
     group by s.job_id
 )
 insert into flyball.message_plan as p (job_id, recipient, slot_lists, slot_s, planned_at)
-select a.job_id, a.recipient, s.lists, s.seconds, clock_timestamp()
-from unnest($1::bigint[], $2::text[]::uuid[]) as a(job_id, recipient)
+select a.job_id, a.recipient, s.lists, s.seconds, a.told
+from unnest($1::bigint[], $2::text[]::uuid[], $6::timestamptz[]) as a(job_id, recipient, told)
 join slots s on s.job_id = a.job_id
 on conflict (job_id) do update
 set slot_lists = excluded.slot_lists, slot_s = excluded.slot_s, state = 'sending'";
@@ -66,35 +69,36 @@ pub(super) const MARK: &str = "
 update flyball.dedup d
 set is_marked = true, at = clock_timestamp()
 from (
-    select p.recipient, p.content, p.job_id
-    from unnest($1::bigint[]) as a(job_id)
-    cross join lateral (select * from flyball.message_plan where job_id = a.job_id limit 1) p
-    where p.content is not null
-    order by p.recipient, p.content
-) p
-where d.recipient = p.recipient and d.content = p.content and d.job_id = p.job_id";
+    select * from unnest($1::text[]::uuid[], $2::bigint[], $3::bigint[]) as a(recipient, content, job_id) order by recipient, content
+) a
+where d.recipient = a.recipient and d.content = a.content and d.job_id = a.job_id";
 
 pub(super) const TAKEN: &str = "
-select uuid_send(p.recipient) as recipient, p.content, p.slot_lists, p.slot_s
+select uuid_send(p.recipient) as recipient, p.slot_lists, p.slot_s
 from unnest($1::bigint[]) as a(job_id)
 cross join lateral (select * from flyball.message_plan where job_id = a.job_id limit 1 for no key update) p";
 
 pub(super) const GIVE_BACK: &str = "
-with claims as (
-    delete from flyball.dedup d
-    using (
-        select p.recipient, p.content, p.job_id from flyball.message_plan p where p.job_id = any($1) and p.content is not null
-        order by p.recipient, p.content
-    ) p
-    where d.recipient = p.recipient and d.content = p.content and d.job_id = p.job_id and not d.is_marked
+with unsent as (
+    select * from unnest($1::text[]::uuid[], $2::bigint[], $3::bigint[]) as a(recipient, content, job_id) order by recipient, content
+),
+claims as (
+    delete from flyball.dedup d using unsent a
+    where d.recipient = a.recipient and d.content = a.content and d.job_id = a.job_id and not d.is_marked
 ),
 reservations as (
-    delete from flyball.cap_reservation where job_id = any($1)
+    delete from flyball.cap_reservation r using unsent a where r.recipient = a.recipient and r.job_id = a.job_id
 )
-update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($1)";
+update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($3) and slot_lists <> '{}'";
 
-/// The slots of one message: its job, its recipient, and each list with its second.
-type TakenSlots = (i64, RecipientKey, Vec<(StoredList, i64)>);
+/// The slots of one message: each list with its second.
+struct TakenSlots {
+    job_id: i64,
+    recipient: RecipientKey,
+    /// The time that was told, if its plan is not recorded: it was to go at once.
+    told: Timestamp,
+    slots: Vec<(StoredList, i64)>,
+}
 
 /// The result of the gates for an attempt.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,8 +109,10 @@ pub struct GateVerdict {
     pub plan: MessagePlan,
     /// The time by the clock of Postgres.
     pub now: Timestamp,
-    /// The time that was told first.
+    /// The time that was told first, of a message that was held; `None` for a further attempt.
     pub planned_at: Option<Timestamp>,
+    /// The key of its claim, for the end of the attempt.
+    pub claim: ClaimKey,
 }
 
 /// Looks at the gates of messages whose attempts begin, and takes the slots of those that may go.
@@ -159,17 +165,20 @@ pub async fn verify(
                 .cloned()
                 .unwrap_or(TimeZone::UTC);
             let taken = take(lists, &stored, &mut times, now, &zone);
-            slots.push((input.message.job_id, input.recipient, taken));
+            slots.push(TakenSlots {
+                job_id: input.message.job_id,
+                recipient: input.recipient,
+                told: input.message.accepted_at,
+                slots: taken,
+            });
         }
+        let is_first = !input.message.is_tried && !input.message.has_slots;
         let verdict = GateVerdict {
             to: input.to.clone(),
             plan,
             now,
-            // A retry is not late.
-            planned_at: input
-                .message
-                .planned_at
-                .filter(|_| !input.message.has_slots),
+            planned_at: input.message.planned_at.filter(|_| is_first),
+            claim: input.claim_key(),
         };
         verdicts.insert(input.message.job_id, verdict);
     }
@@ -228,7 +237,7 @@ async fn write_slots(
     }
     let mut changed: Vec<StoredList> = slots
         .iter()
-        .flat_map(|(_, _, taken)| taken.iter().map(|(key, _)| *key))
+        .flat_map(|taken| taken.slots.iter().map(|(key, _)| *key))
         .collect();
     changed.sort_unstable();
     changed.dedup();
@@ -236,14 +245,25 @@ async fn write_slots(
     let each = || {
         slots
             .iter()
-            .flat_map(|(job, _, taken)| taken.iter().map(move |slot| (*job, slot)))
+            .flat_map(|taken| taken.slots.iter().map(move |slot| (taken.job_id, slot)))
     };
     query(NOTE_SLOTS)
-        .bind(slots.iter().map(|slot| slot.0).collect::<Vec<_>>())
-        .bind(slots.iter().map(|slot| slot.1.to_hex()).collect::<Vec<_>>())
+        .bind(slots.iter().map(|taken| taken.job_id).collect::<Vec<_>>())
+        .bind(
+            slots
+                .iter()
+                .map(|taken| taken.recipient.to_hex())
+                .collect::<Vec<_>>(),
+        )
         .bind(each().map(|(job, _)| job).collect::<Vec<_>>())
         .bind(each().map(|(_, slot)| slot.0.1).collect::<Vec<_>>())
         .bind(each().map(|(_, slot)| stored(slot.1)).collect::<Vec<_>>())
+        .bind(
+            slots
+                .iter()
+                .map(|taken| sql_time(taken.told))
+                .collect::<Vec<_>>(),
+        )
         .execute(connection)
         .await?;
     Ok(())
@@ -289,7 +309,7 @@ async fn move_reservations(
                     .iter()
                     .map(|list| (input.stored(list), *reserve_s, job_id)),
             );
-            waiting.push(job_id);
+            waiting.push((input.recipient, job_id));
         }
     }
     reserve(connection, &rows, &waiting).await
@@ -323,7 +343,6 @@ async fn write_waits(
             recipient: input.recipient.to_hex(),
             planned_at: planned.plan.planned_at(input.message.accepted_at),
             planned,
-            content: None,
             digest_id: None,
         })
         .collect();
@@ -331,33 +350,42 @@ async fn write_waits(
 }
 
 /// Settles what attempts took, by their ends.
-pub async fn end_attempts(db: &Db, ends: &[(i64, AttemptEnd)]) -> Result<(), Error> {
-    let with = |fate: ClaimFate| -> Vec<i64> {
-        let jobs = ends.iter().filter(|(_, end)| end.claim() == fate);
-        jobs.map(|(job, _)| *job).collect()
+pub async fn end_attempts(db: &Db, ends: &[(ClaimKey, AttemptEnd)]) -> Result<(), Error> {
+    let with = |fate: ClaimFate| -> Vec<ClaimKey> {
+        let ended = ends.iter().filter(|(_, end)| end.claim() == fate);
+        ended.map(|(key, _)| *key).collect()
     };
     let (marked, given_back) = (with(ClaimFate::Marked), with(ClaimFate::GivenBack));
     let mut transaction = db.begin().await?;
-    if !marked.is_empty() {
-        query(MARK).bind(marked).execute(&mut *transaction).await?;
-    }
+    settle_claims(&mut transaction, MARK, &marked).await?;
     if !given_back.is_empty() {
-        return_slots(&mut transaction, &given_back).await?;
-        query(GIVE_BACK)
-            .bind(given_back)
-            .execute(&mut *transaction)
-            .await?;
+        let jobs: Vec<i64> = given_back.iter().map(|key| key.job_id).collect();
+        return_slots(&mut transaction, &jobs).await?;
+        settle_claims(&mut transaction, GIVE_BACK, &given_back).await?;
     }
     transaction.commit().await?;
     Ok(())
 }
 
-/// Gives back claims of messages that ended in their plan.
-pub(super) async fn give_back_claims(
+/// Marks claims, or gives them back with the reservations of their messages.
+pub(super) async fn settle_claims(
     connection: &mut PgConnection,
-    jobs: &[i64],
+    statement: &'static str,
+    keys: &[ClaimKey],
 ) -> Result<(), Error> {
-    query(GIVE_BACK).bind(jobs).execute(connection).await?;
+    if keys.is_empty() {
+        return Ok(());
+    }
+    query(statement)
+        .bind(
+            keys.iter()
+                .map(|key| key.recipient.to_hex())
+                .collect::<Vec<_>>(),
+        )
+        .bind(keys.iter().map(|key| key.content).collect::<Vec<_>>())
+        .bind(keys.iter().map(|key| key.job_id).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

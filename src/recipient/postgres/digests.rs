@@ -67,8 +67,7 @@ order by e.n";
 
 pub(super) const NOTE_ORIGIN: &str = "
 insert into flyball.message_plan (job_id, recipient, origin, digest_id)
-select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::bigint[])
-on conflict do nothing";
+select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::bigint[])";
 
 // An item whose digest does not go ends for the same reason.
 pub(super) const END_ITEMS: &str = "

@@ -13,26 +13,29 @@ use crate::recipient::fields::GatedArgs;
 use crate::recipient::logged::{LogRow, LoggedMessage};
 use crate::recipient::profile::Profile;
 
-/// The messages of one page: enough that a round trip does not count, and few enough to keep.
-const PAGE: i64 = 5000;
-
 /// The profiles that are kept parsed. A recipient with several messages is parsed once.
 const PROFILES_MAX: usize = 50_000;
 
 /// The key below the first message of the range. Jobs have ascending ids, so those before it are
-/// looked at once, and not for each page.
-const FIRST: &str = "select coalesce(min(id) - 1, 0) from flyball.job where created_at >= $1";
+/// looked at once, and not for each page; those of earlier days are not looked at.
+const FIRST: &str = "
+    select coalesce(min(id) - 1, 0) from flyball.job where id >= flyball.day_of($1) << 38 and created_at >= $1";
 
-/// A page of messages after a key. A digest, and an item of it that went alone, are made by the
-/// gates and are no messages of a sender.
+/// A page of messages after a key: enough that a round trip does not count, and few enough to keep.
+/// The limit is a literal, and the rest of a row is read after it: else all messages that are left
+/// might be sorted for each page.
 const MESSAGES: &str = "
-    select j.id, j.tenant, j.priority::int, j.created_at, j.args, r.profile
-    from flyball.job j
-    left join flyball.recipient r on r.tenant = j.tenant and r.id = j.args ->> 'recipient'
-    left join flyball.message_plan p on p.job_id = j.id
-    where j.id > $1 and j.kind = 'notification' and j.created_at >= $2 and j.created_at < $3
-      and coalesce(p.origin, 'sender') = 'sender'
-    order by j.id limit $4";
+    select m.*, r.profile, coalesce(p.origin, 'sender') = 'sender' as is_of_sender
+    from (
+        select j.id, j.tenant, j.priority::int, j.created_at, j.args from flyball.job j
+        where j.id > $1 and j.kind = 'notification' and j.created_at >= $2 and j.created_at < $3
+        order by j.id limit 5000
+    ) m
+    left join lateral (
+        select h.profile from flyball.recipient h where h.tenant = m.tenant and h.id = m.args ->> 'recipient' limit 1
+    ) r on true
+    left join lateral (select h.origin from flyball.message_plan h where h.job_id = m.id limit 1) p on true
+    order by m.id";
 
 const DEFAULTS: &str = "select tenant, profile from flyball.recipient_defaults";
 
@@ -86,7 +89,6 @@ impl MessageLog {
             .bind(self.after)
             .bind(self.since.to_sqlx())
             .bind(self.until.to_sqlx())
-            .bind(PAGE)
             .fetch_all(&self.db)
             .await?;
         let Some(last) = rows.last() else {
@@ -95,6 +97,10 @@ impl MessageLog {
         self.after = last.try_get(0)?;
         let mut messages = Vec::with_capacity(rows.len());
         for row in &rows {
+            // The gates made it: a digest, or an item of one that went alone.
+            if !row.try_get::<bool, _>(6)? {
+                continue;
+            }
             let args: Value = row.try_get(4)?;
             let Ok(args) = GatedArgs::parse(&args) else {
                 self.unreadable += 1;

@@ -33,10 +33,10 @@ for update skip locked";
 pub(super) const LOAD: &str = "
 select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
     greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.planned_at, p.coalesces and p.state = 'held' as coalesces,
-    coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, b.state = 'cancelled' as is_cancelled, clock_timestamp() as now
+    coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, coalesce(d.attempt_count, 0) > 0 as is_tried, b.state = 'cancelled' as is_cancelled, clock_timestamp() as now
 from unnest($1::bigint[]) with ordinality as a(job_id, n)
 cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
-left join lateral (select h.requeued_at from flyball.delivery h where h.job_id = a.job_id limit 1) d on true
+left join lateral (select h.requeued_at, h.attempt_count from flyball.delivery h where h.job_id = a.job_id limit 1) d on true
 left join lateral (select * from flyball.message_plan h where h.job_id = a.job_id limit 1) p on true
 left join lateral (
     select c.state from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = a.job_id limit 1
@@ -60,8 +60,10 @@ pub(super) struct GatedMessage {
     pub is_cancelled: bool,
     /// True if it was held in quiet hours and may become one with others.
     pub coalesces: bool,
-    /// The time that was told first.
+    /// The time that was told first; `None` if its plan is not recorded.
     pub planned_at: Option<Timestamp>,
+    /// True if a provider was asked before.
+    pub is_tried: bool,
 }
 
 /// The priority of a message that names none, and of digests: `normal`.
@@ -84,6 +86,7 @@ impl GatedMessage {
             is_cancelled: false,
             coalesces: false,
             planned_at: None,
+            is_tried: false,
         }
     }
 
@@ -155,6 +158,7 @@ pub(super) async fn load(
                 .try_get::<Option<bool>, _>("coalesces")?
                 .unwrap_or(false),
             planned_at: planned_at.map(SqlTimestamp::to_jiff),
+            is_tried: row.try_get("is_tried")?,
         });
     }
     Ok((messages, now))

@@ -39,6 +39,7 @@ pub use profiles::{
 pub use prune::prune;
 pub use reachable::{Addressless, addressless};
 pub use refusal::refusal;
+pub use rows::ClaimKey;
 pub use rules_in_force::publish_rules;
 
 /// The statements of this folder, for the test that prepares each.

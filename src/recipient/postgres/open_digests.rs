@@ -64,10 +64,10 @@ planned as (
     set state = 'ended', gate = 'digest', rule = $4, reason = 'cancelled', until = null, digest_id = null, since = clock_timestamp()
     from removed
     where p.job_id = $2
-    returning p.recipient, p.content, p.job_id
+    returning p.recipient, p.job_id
 ),
 claims as (
-    delete from flyball.dedup d using planned p where d.recipient = p.recipient and d.content = p.content and d.job_id = p.job_id
+    delete from flyball.dedup d using planned p where d.recipient = p.recipient and d.job_id = p.job_id
 ),
 delivered as (
     update flyball.delivery d

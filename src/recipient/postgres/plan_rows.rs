@@ -15,15 +15,15 @@ use crate::recipient::gates::MessagePlan;
 
 pub(super) const RECORD_PLANS: &str = "
 insert into flyball.message_plan as p
-    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, content, other_job, digest_id)
+    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id)
 select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::timestamptz[],
-    $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[])
+    $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[])
 on conflict (job_id) do update
 set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate, rule = excluded.rule, reason = excluded.reason,
     holds = excluded.holds, until = excluded.until,
     since = case when p.state = excluded.state and p.gate = excluded.gate then p.since else clock_timestamp() end,
     planned_at = coalesce(p.planned_at, excluded.planned_at), coalesces = excluded.coalesces,
-    content = coalesce(excluded.content, p.content), other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id)";
+    other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id)";
 
 /// A row of a plan.
 pub(super) struct PlanRow<'a> {
@@ -31,7 +31,6 @@ pub(super) struct PlanRow<'a> {
     pub recipient: String,
     pub planned: &'a PlannedMessage,
     pub planned_at: Option<Timestamp>,
-    pub content: Option<i64>,
     pub digest_id: Option<i64>,
 }
 
@@ -78,7 +77,6 @@ pub(super) async fn write_rows(
                 .collect::<Vec<_>>(),
         )
         .bind(parts.iter().map(|part| part.coalesces).collect::<Vec<_>>())
-        .bind(rows.iter().map(|row| row.content).collect::<Vec<_>>())
         .bind(
             rows.iter()
                 .map(|row| row.planned.duplicate_of)

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use super::attempts::{MARK, give_back_claims};
+use super::attempts::{GIVE_BACK, MARK, settle_claims};
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{PlanBatch, digest_key, quiet_quarter, reserved_second};
 use super::reservations::{NewReservation, reserve};
-use super::rows::{DigestKey, GateInput, sql_time, stored_key};
+use super::rows::{ClaimKey, DigestKey, GateInput, sql_time, stored_key};
 use super::statement::query;
 use crate::jobs::Error;
 use crate::providers::Recipient;
-use crate::recipient::address::suppression_digest;
+use crate::recipient::address::{RecipientKey, suppression_digest};
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gates::MessagePlan;
 use crate::recipient::rules::OverCap;
@@ -25,8 +25,11 @@ with removed as (
 ),
 moved as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-    select lane_id, priority, job_id, attempt, cost, holds_unique from removed
-    on conflict do nothing
+    -- No `on conflict`, which writes a record of the log more for each row.
+    select r.lane_id, r.priority, r.job_id, r.attempt, r.cost, r.holds_unique from removed r
+    where not exists (
+        select from flyball.ready h where h.lane_id = r.lane_id and h.priority = r.priority and h.job_id = r.job_id
+    )
 ),
 lanes as (
     select lane_id, min(priority) as urgency, row_number() over (order by min(priority), lane_id) / 370 as page
@@ -77,15 +80,14 @@ cross join lateral (select args from flyball.job where id = a.job_id limit 1) j"
 
 // A message that becomes an item, or ends, is no job any more; its record says what became of it.
 pub(super) const END: &str = "
-with ended as materialized (
-    select a.*, j.tenant, j.throttle, j.args, r.attempt
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[])
-        as a(job_id, state, reason, rule, masked, known)
-    cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
-    cross join lateral (select attempt from flyball.scheduled where job_id = a.job_id limit 1) r
+with removed as (
+    delete from flyball.scheduled where job_id = any($1) returning job_id, attempt
 ),
-removed as (
-    delete from flyball.scheduled where job_id = any($1)
+ended as materialized (
+    select a.*, r.attempt
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], flyball.keyed_digests($6::bytea[]), $7::text[], $8::text[],
+        $9::text[], $10::text[]) as a(job_id, state, reason, rule, masked, digest, tenant, pool, channel, category)
+    join removed r on r.job_id = a.job_id
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome)
@@ -99,8 +101,7 @@ released_keys as (
 )
 insert into flyball.delivery as d
     (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
-select e.job_id, coalesce(e.args ->> 'channel', ''), e.throttle, e.tenant, e.state, flyball.keyed_digest(e.known),
-    e.masked, coalesce(e.args ->> 'category', ''),
+select e.job_id, e.channel, e.pool, e.tenant, e.state, e.digest, e.masked, e.category,
     jsonb_build_array(jsonb_build_object('at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
         'account', null, 'outcome', e.reason, 'status', '', 'reason', e.rule, 'ms', 0)),
     1, e.reason, e.rule
@@ -172,9 +173,9 @@ impl PlanBatch<'_> {
             let mut lists = self.lists[at].iter();
             lists.any(|list| list.over == OverCap::Refuse)
         };
-        let had: Vec<i64> = (self.inputs.iter().enumerate())
+        let had: Vec<(RecipientKey, i64)> = (self.inputs.iter().enumerate())
             .filter(|(at, input)| input.message.planned_at.is_some() || refuses(*at))
-            .map(|(_, input)| input.message.job_id)
+            .map(|(_, input)| (input.recipient, input.message.job_id))
             .collect();
         reserve(connection, &rows, &had).await
     }
@@ -334,6 +335,10 @@ impl PlanBatch<'_> {
             let to = self.inputs[at].to.as_ref();
             to.map_or_else(String::new, Recipient::masked)
         };
+        let texts = |of: &dyn Fn(&GateInput) -> &str| -> Vec<String> {
+            let inputs = ended.iter().map(|one| &self.inputs[one.0]);
+            inputs.map(|input| of(input).to_owned()).collect()
+        };
         query(END)
             .bind(
                 ended
@@ -351,18 +356,15 @@ impl PlanBatch<'_> {
             .bind(ended.iter().map(|one| one.2.as_str()).collect::<Vec<_>>())
             .bind(ended.iter().map(|one| masked(one.0)).collect::<Vec<_>>())
             .bind(ended.iter().map(|one| known(one.0)).collect::<Vec<_>>())
+            .bind(texts(&|input| &input.message.tenant))
+            .bind(texts(&|input| &input.message.throttle))
+            .bind(texts(&|input| input.args.channel.as_str()))
+            .bind(texts(&|input| &input.args.category))
             .execute(&mut *connection)
             .await?;
         // A message that ended unsent gives its claim back.
-        let unsent: Vec<i64> = ended
-            .iter()
-            .filter(|one| one.1 != "collected" && self.has_claim[one.0])
-            .map(|one| self.planned[one.0].job_id)
-            .collect();
-        if !unsent.is_empty() {
-            give_back_claims(connection, &unsent).await?;
-        }
-        Ok(())
+        let unsent = self.claims_of(ended, |reason| reason != "collected");
+        settle_claims(connection, GIVE_BACK, &unsent).await
     }
 
     /// Marks the claims of items, because an equal event soon after is a duplicate of them.
@@ -371,18 +373,23 @@ impl PlanBatch<'_> {
         connection: &mut PgConnection,
         ended: &[(usize, &'static str, String)],
     ) -> Result<(), Error> {
-        let collected: Vec<i64> = ended
-            .iter()
-            .filter(|one| one.1 == "collected" && self.has_claim[one.0])
-            .map(|one| self.planned[one.0].job_id)
-            .collect();
-        if !collected.is_empty() {
-            query(MARK).bind(collected).execute(connection).await?;
-        }
-        Ok(())
+        let collected = self.claims_of(ended, |reason| reason == "collected");
+        settle_claims(connection, MARK, &collected).await
     }
 
-    /// Records the plans that somebody may ask for, or that took something.
+    /// Returns the claims of messages that ended for such a reason.
+    fn claims_of(
+        &self,
+        ended: &[(usize, &'static str, String)],
+        counts: impl Fn(&str) -> bool,
+    ) -> Vec<ClaimKey> {
+        let ended = ended
+            .iter()
+            .filter(|one| counts(one.1) && self.has_claim[one.0]);
+        ended.map(|one| self.inputs[one.0].claim_key()).collect()
+    }
+
+    /// Records the plans of messages that do not go at once, or did not before.
     async fn record(
         &self,
         connection: &mut PgConnection,
@@ -394,14 +401,13 @@ impl PlanBatch<'_> {
             .enumerate()
             .filter(|(at, one)| {
                 let was_recorded = self.inputs[*at].message.planned_at.is_some();
-                one.plan != MessagePlan::Send || self.has_claim[*at] || was_recorded
+                one.plan != MessagePlan::Send || was_recorded
             })
             .map(|(at, one)| PlanRow {
                 job_id: one.job_id,
                 recipient: self.inputs[at].recipient.to_hex(),
                 planned: one,
                 planned_at: one.plan.planned_at(self.now),
-                content: self.has_claim[at].then_some(self.inputs[at].content),
                 digest_id: digest_ids.get(&at).copied(),
             })
             .collect();

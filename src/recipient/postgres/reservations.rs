@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 use super::rows::{StoredList, columns, stored};
 use super::statement::query;
 use crate::jobs::Error;
+use crate::recipient::address::RecipientKey;
 
 // A row that stays must not be deleted: the insert would have found it before.
 pub(super) const RESERVE: &str = "
@@ -13,21 +14,23 @@ with wanted as materialized (
 ),
 forgotten as (
     delete from flyball.cap_reservation r
-    where r.job_id = any($5) and not exists (
+    using unnest($5::text[]::uuid[], $6::bigint[]) as a(recipient, job_id)
+    where r.recipient = a.recipient and r.job_id = a.job_id and not exists (
         select from wanted w where w.recipient = r.recipient and w.list = r.list and w.at_s = r.at_s and w.job_id = r.job_id)
 )
 insert into flyball.cap_reservation (recipient, list, at_s, job_id)
 select w.recipient, w.list, w.at_s, w.job_id from wanted w
-on conflict do nothing";
+where not exists (
+    select from flyball.cap_reservation r where r.recipient = w.recipient and r.list = w.list and r.at_s = w.at_s and r.job_id = w.job_id)";
 
 /// A reservation: a list, a unix second, and the job that waits for it.
 pub(super) type NewReservation = (StoredList, i64, i64);
 
-/// Writes reservations, in place of those that the jobs `had` have.
+/// Writes reservations, in place of those that the jobs `had` have, each with its recipient.
 pub(super) async fn reserve(
     connection: &mut PgConnection,
     rows: &[NewReservation],
-    had: &[i64],
+    had: &[(RecipientKey, i64)],
 ) -> Result<(), Error> {
     if rows.is_empty() && had.is_empty() {
         return Ok(());
@@ -41,7 +44,8 @@ pub(super) async fn reserve(
         .bind(ids)
         .bind(seconds)
         .bind(jobs)
-        .bind(had)
+        .bind(had.iter().map(|one| one.0.to_hex()).collect::<Vec<_>>())
+        .bind(had.iter().map(|one| one.1).collect::<Vec<_>>())
         .execute(connection)
         .await?;
     Ok(())

@@ -32,10 +32,8 @@ select d.tenant, d.profile from flyball.recipient_defaults d where d.tenant = an
 
 pub(super) const SUPPRESSED: &str = "
 select a.n
-from unnest($1::text[], $2::bytea[]) with ordinality as a(channel, known, n)
-where exists (
-    select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = flyball.keyed_digest(a.known)
-)";
+from unnest($1::text[], flyball.keyed_digests($2::bytea[])) with ordinality as a(channel, digest, n)
+where exists (select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = a.digest)";
 
 // A claim counts while its job lives. One whose job has ended counts as marked if a provider accepted
 // the message, because the worker may have died between the two.
@@ -112,6 +110,14 @@ join flyball.held_crowd c on c.throttle = a.throttle and c.quarter = a.quarter";
 /// The key of a list of sends, as it is stored.
 pub(super) type StoredList = (RecipientKey, i32);
 
+/// The key under which a message claims its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimKey {
+    pub(super) job_id: i64,
+    pub(super) recipient: RecipientKey,
+    pub(super) content: i64,
+}
+
 /// The times of one list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StoredTimes {
@@ -151,6 +157,15 @@ impl GateInput {
             accepted_at: self.message.accepted_at,
             deadline: self.message.deadline(),
             is_cancelled: self.message.is_cancelled,
+        }
+    }
+
+    /// Returns the key under which the message claims its content.
+    pub(super) fn claim_key(&self) -> ClaimKey {
+        ClaimKey {
+            job_id: self.message.job_id,
+            recipient: self.recipient,
+            content: self.content,
         }
     }
 

@@ -2,6 +2,6 @@
 
 mod cancels;
 mod faults;
-mod fixture;
+pub mod fixture;
 mod kills;
 mod looping_module;

@@ -54,7 +54,7 @@ async fn a_retry_takes_no_second_slot_and_what_ended_unsent_gives_its_own_back()
         .send(json!({"category": "news", "dedup_key": "2"}))
         .await;
     assert_eq!(gates.verify(first).await, MessagePlan::Send);
-    gates.gates.end(first, AttemptEnd::Retried).await.unwrap();
+    gates.end(first, AttemptEnd::Retried).await;
     assert_eq!(
         gates.verify(first).await,
         MessagePlan::Send,
@@ -64,9 +64,9 @@ async fn a_retry_takes_no_second_slot_and_what_ended_unsent_gives_its_own_back()
         gates.verify(second).await,
         MessagePlan::Held { .. }
     ));
-    gates.gates.end(first, AttemptEnd::Unsent).await.unwrap();
+    gates.end(first, AttemptEnd::Unsent).await;
     assert_eq!(gates.verify(second).await, MessagePlan::Send);
-    gates.gates.end(second, AttemptEnd::Accepted).await.unwrap();
+    gates.end(second, AttemptEnd::Accepted).await;
     assert!(matches!(
         gates.verify(first).await,
         MessagePlan::Held { .. }
@@ -80,7 +80,7 @@ async fn the_window_of_dedup_counts_from_the_time_at_which_a_provider_accepted()
     let (first, plan) = gates.planned(message()).await;
     assert_eq!(plan, MessagePlan::Send);
     assert_eq!(gates.verify(first).await, MessagePlan::Send);
-    gates.gates.end(first, AttemptEnd::Accepted).await.unwrap();
+    gates.end(first, AttemptEnd::Accepted).await;
     let aged = |seconds: i32| {
         let pool = gates.fixture.database.pool().clone();
         async move {

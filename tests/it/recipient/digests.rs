@@ -1,9 +1,10 @@
 //! Digests: what is collected goes as one message when the digest closes.
 
+use flyball::notify::args::NotificationArgs;
 use flyball::recipient::gates::MessagePlan;
 use serde_json::{Value, json};
 
-use super::fixture::GatesFixture;
+use super::fixture::{GatesFixture, gates_by};
 
 fn comment(n: usize) -> Value {
     json!({
@@ -76,6 +77,62 @@ async fn fewer_than_the_minimum_go_alone_and_the_others_as_one() {
         3,
         "a second close finds nothing"
     );
+}
+
+/// The texts of a type that names none are filled in, whatever the data of its items are.
+#[tokio::test]
+async fn a_digest_shows_its_items_by_their_text_or_title_or_as_they_are() {
+    let gates = GatesFixture::new("").await;
+    for (n, data) in [
+        json!({"text": "one", "title": "1"}),
+        json!({"title": "two"}),
+        json!({"n": 3}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut item = comment(n);
+        item["data"] = data;
+        gates.planned(item).await;
+    }
+    gates.close().await;
+    let closed = gates.closed().await;
+    let message = NotificationArgs::parse(&closed[0]).unwrap();
+    let texts = message.fill(|| false).unwrap();
+    assert_eq!(texts.body, "3 updates\n- one\n- two\n- {'n': 3}");
+}
+
+/// Two events in the same instant, taken by two planners, are items of one digest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn items_that_two_planners_collect_at_once_are_in_one_digest() {
+    let gates = GatesFixture::new("").await;
+    let planners = [
+        gates_by(&gates.fixture.queue, ""),
+        gates_by(&gates.fixture.queue, ""),
+    ];
+    for n in 0..20 {
+        let mut ids = [0; 2];
+        for (item, id) in ids.iter_mut().enumerate() {
+            let mut event = comment(item);
+            event["to"] = json!(format!("+1555030{n:02}"));
+            *id = gates.send(event).await;
+        }
+        let (left, right) = tokio::join!(
+            planners[0].plan_jobs(&ids[..1]),
+            planners[1].plan_jobs(&ids[1..])
+        );
+        for planned in [left.unwrap(), right.unwrap()] {
+            let plan = &planned[0].plan;
+            assert!(matches!(plan, MessagePlan::Collected { .. }), "{plan:?}");
+        }
+    }
+    assert_eq!(
+        gates
+            .count("select count(*) from flyball.digest where items = 2")
+            .await,
+        20
+    );
+    assert_eq!(gates.count("select count(*) from flyball.digest").await, 20);
 }
 
 #[tokio::test]

@@ -1,10 +1,14 @@
 //! A queue with the gates of its recipients.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+
 use flyball::jobs::postgres::NewMessage;
 use flyball::jobs::{Error, Queue};
+use flyball::recipient::gate::AttemptEnd;
 use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::live_rules::LiveRules;
-use flyball::recipient::postgres::publish_rules;
+use flyball::recipient::postgres::{ClaimKey, publish_rules};
 use flyball::recipient::rules::RecipientRules;
 use flyball::recipient::service::Gates;
 use jiff::Timestamp;
@@ -27,6 +31,8 @@ pub fn gates_by(queue: &Queue, rules: &str) -> Gates {
 pub struct GatesFixture {
     pub fixture: Fixture,
     pub gates: Gates,
+    /// The claims of messages whose attempts have begun.
+    claims: Mutex<HashMap<i64, ClaimKey>>,
 }
 
 impl GatesFixture {
@@ -34,7 +40,11 @@ impl GatesFixture {
         let fixture = Fixture::new().await;
         fixture.register("notification").await;
         let gates = gates_by(&fixture.queue, rules);
-        Self { fixture, gates }
+        Self {
+            fixture,
+            gates,
+            claims: Mutex::default(),
+        }
     }
 
     /// Writes the rules in force for SQL, as a process does that has them.
@@ -81,7 +91,15 @@ impl GatesFixture {
 
     /// Begins the attempt of a message and returns the gates' verdict.
     pub async fn verify(&self, job_id: i64) -> MessagePlan {
-        self.gates.verify(job_id).await.unwrap().unwrap().plan
+        let verdict = self.gates.verify(job_id).await.unwrap().unwrap();
+        self.claims.lock().unwrap().insert(job_id, verdict.claim);
+        verdict.plan
+    }
+
+    /// Ends the attempt of a message.
+    pub async fn end(&self, job_id: i64, end: AttemptEnd) {
+        let claim = self.claims.lock().unwrap()[&job_id];
+        self.gates.end(claim, end).await.unwrap();
     }
 
     /// Writes the profile of a recipient of the operators.

@@ -1,15 +1,18 @@
 //! The gates of recipients in Postgres.
 
 mod attempts;
+mod cap_races;
 mod digest_kills;
 mod digests;
 mod doors;
 mod erasing;
 mod explain;
 mod explain_sources;
+mod faults;
 mod fixture;
 mod planner;
 mod profiles;
 mod sql_laws;
+mod story;
 
 pub use fixture::gates;
