@@ -119,14 +119,31 @@ export class FlyballError extends Error {
   readonly permanent: boolean;
 }
 
-export type InboxState = 'unseen' | 'seen' | 'read' | 'unread' | 'archived';
+export type InboxState = 'unseen' | 'seen' | 'read' | 'archived';
+
+/** `unread` are the unseen and the seen ones; `unarchived` puts archived ones back. */
+export type InboxMark = 'seen' | 'read' | 'unread' | 'archived' | 'unarchived';
+
+/** Some messages, or all up to one and including it, or all that came until a time (RFC 3339). */
+export type InboxChange = ({ ids: string[] } | { allUpTo: string }) & { as: InboxMark };
 
 export interface InboxMessage {
   id: string;
+  notification_id: number;
+  category: string;
+  template_id: string | null;
+  actor: string | null;
+  subject: string | null;
+  body: string;
+  data: unknown;
   state: InboxState;
-  [field: string]: unknown;
+  created_at: string;
+  seen_at: string | null;
+  read_at: string | null;
+  archived_at: string | null;
 }
 
+/** The counts of an inbox, without archived messages. */
 export interface InboxCounts {
   unseen: number;
   unread: number;
@@ -140,14 +157,14 @@ export interface InboxPage {
 }
 
 export interface Inbox {
-  list(query?: { cursor?: string | null; limit?: number; state?: InboxState }): Promise<InboxPage>;
-  /** Marks some messages, or all up to one and including it. */
-  mark(change: ({ ids: string[] } | { allUpTo: string }) & { as: 'seen' | 'read' | 'unread' | 'archived' }): Promise<InboxCounts>;
+  /** A page, newest first; without a state all messages but the archived ones. */
+  list(query?: { cursor?: string | null; limit?: number; state?: InboxState | 'unread'; category?: string }): Promise<InboxPage>;
+  mark(change: InboxChange): Promise<InboxCounts>;
   counts(): Promise<InboxCounts>;
   /** Called for each message that arrives. */
   onmessage: ((message: InboxMessage) => void) | null;
-  /** Called when the counts change, here or on another device. */
-  oncounts: ((counts: InboxCounts) => void) | null;
+  /** Called when the counts change: by a message, or by a mark here or on another device. */
+  oncounts: ((counts: InboxCounts & { marked?: InboxChange }) => void) | null;
   /** Called when messages may have been missed: list anew. */
   onlost: ((lost: Lost) => void) | null;
   /** Called when the inbox cannot be followed, for example because the ticket names no recipient. */

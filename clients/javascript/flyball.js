@@ -210,9 +210,9 @@ class Inbox {
     this.#follow();
   }
 
-  /** @param {{ cursor?: string | null, limit?: number, state?: string }} [query] @returns {Promise<InboxPage>} */
-  async list({ cursor, limit, state } = {}) {
-    const frame = { type: 'inbox_list', cursor: cursor ?? undefined, limit, state };
+  /** @param {{ cursor?: string | null, limit?: number, state?: string, category?: string }} [query] @returns {Promise<InboxPage>} */
+  async list({ cursor, limit, state, category } = {}) {
+    const frame = { type: 'inbox_list', cursor: cursor ?? undefined, limit, state, category };
     const { messages, next, counts } = await this.#client._request(frame, true);
     return { messages, next: next ?? null, counts };
   }
@@ -236,9 +236,10 @@ class Inbox {
     } else if (!this.#live || this.#live.phase === 'ended') {
       this.#live = this.#client._subscribe(OWN_INBOX, {
         message: ({ data }) => {
-          const { type, ...rest } = /** @type {any} */ (data);
-          if (type === 'message') tell(this.#onmessage, rest.message ?? rest);
-          if (type === 'counts') tell(this.#oncounts, rest);
+          const { type, message, unseen, unread, as, ids, all_up_to: allUpTo } = /** @type {any} */ (data);
+          if (type === 'message') tell(this.#onmessage, message);
+          const marked = as === undefined ? {} : { marked: ids ? { as, ids } : { as, allUpTo } };
+          if (type === 'message' || type === 'counts') tell(this.#oncounts, { unseen, unread, ...marked });
         },
         lost: (lost) => tell(this.onlost, lost),
         error: (error) => tell(this.onerror, error),

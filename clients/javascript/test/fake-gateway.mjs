@@ -98,7 +98,8 @@ export class FakeGateway {
   }
 
   listen() {
-    this.server = createServer();
+    // Every request is for a ticket.
+    this.server = createServer((request, response) => response.writeHead(201).end(JSON.stringify({ ticket: 't', expires_in_s: 30 })));
     this.sockets = new Set();
     this.server.on('connection', (socket) => {
       this.sockets.add(socket);
