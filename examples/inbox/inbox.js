@@ -37,7 +37,7 @@ function showConnection(state) {
     connecting: () => 'Connecting …',
     open: () => 'Connected. New messages appear by themselves.',
     waiting: () => (state.offline
-      ? 'You are offline. The inbox is as of before; it goes on when the network is back.'
+      ? 'You are offline. This is the inbox as it was; it goes on when the network is back.'
       : `The connection is lost. Trying again ${state.retryInMs < 1_500 ? 'now' : `in ${Math.round(state.retryInMs / 1_000)} seconds`} …`),
     closed: () => `Not connected: ${state.error?.message ?? 'the page has ended the connection'}. Reload the page to try again.`,
   };
