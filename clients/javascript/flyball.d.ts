@@ -112,7 +112,10 @@ export interface FlyballOptions {
 
 export class FlyballError extends Error {
   constructor(message: string, options?: { code?: string; maybeDone?: boolean; permanent?: boolean; cause?: unknown });
-  /** The code of the server's error frame, or `CLOSED`, `CONNECTION_LOST`, `TOO_LARGE`, `QUEUE_FULL`, `GAVE_UP`. */
+  /**
+   * The code of the server's error frame, or `CLOSED`, `CONNECTION_LOST`, `TOO_LARGE`, `QUEUE_FULL`,
+   * `SAME_CHANNEL`, `GAVE_UP`.
+   */
   readonly code: string;
   /** True if the request may have been carried out; false if it was certainly not. */
   readonly maybeDone: boolean;

@@ -57,11 +57,11 @@ export class FlyballError extends Error {
   }
 }
 
-/** Calls a function of the program; what it throws is reported as unhandled and breaks nothing here.
- * @param {((event: any) => void) | null | undefined} handler @param {unknown} event */
-function tell(handler, event) {
+/** Calls a handler of the program; what it throws is reported as unhandled and breaks nothing here.
+ * @param {any} handlers @param {string} name @param {unknown} event */
+function tell(handlers, name, event) {
   try {
-    handler?.(event);
+    handlers?.[name]?.(event);
   } catch (error) {
     if (typeof globalThis.reportError === 'function') globalThis.reportError(error);
     else queueMicrotask(() => { throw error; });
@@ -76,7 +76,7 @@ function checkChannel(channel) {
 }
 
 /** @param {string} epoch @param {string} other */
-const isNewer = (epoch, other) => BigInt(epoch) > BigInt(other);
+const isNewer = (epoch, other) => epoch !== other && BigInt(epoch) > BigInt(other);
 
 /** @param {number} attempt */
 const backoff = (attempt) => Math.min(BACKOFF_MOST, BACKOFF_FIRST * 2 ** Math.min(attempt - 1, 10));
@@ -126,7 +126,7 @@ class Subscription {
 
   /** @param {ChannelEvent} event */
   give(event) {
-    if (this.handlers) tell(event.type === 'message' ? this.handlers.message : this.handlers.lost, event);
+    if (this.handlers) tell(this.handlers, event.type, event);
     else {
       this.buffer.push(event);
       this.wake?.();
@@ -137,10 +137,10 @@ class Subscription {
   end(error) {
     if (this.phase === 'ended') return;
     this.phase = 'ended';
-    if (error) this.reject(error);
-    else this.resolve();
+    // Of no effect after the first confirmation.
+    this.reject(error ?? new FlyballError('the subscription was ended', { code: 'CLOSED' }));
     if (this.handlers) {
-      if (error) tell(this.handlers.error, error);
+      if (error) tell(this.handlers, 'error', error);
     } else {
       this.buffer.push(error);
       this.wake?.();
@@ -237,12 +237,12 @@ class Inbox {
       this.#live = this.#client._subscribe(OWN_INBOX, {
         message: ({ data }) => {
           const { type, message, unseen, unread, as, ids, all_up_to: allUpTo } = /** @type {any} */ (data);
-          if (type === 'message') tell(this.#onmessage, message);
+          if (type === 'message') tell(this, 'onmessage', message);
           const marked = as === undefined ? {} : { marked: ids ? { as, ids } : { as, allUpTo } };
-          if (type === 'message' || type === 'counts') tell(this.#oncounts, { unseen, unread, ...marked });
+          if (type === 'message' || type === 'counts') tell(this, 'oncounts', { unseen, unread, ...marked });
         },
-        lost: (lost) => tell(this.onlost, lost),
-        error: (error) => tell(this.onerror, error),
+        lost: (lost) => tell(this, 'onlost', lost),
+        error: (error) => tell(this, 'onerror', error),
       }, null);
     }
   }
@@ -273,7 +273,7 @@ export class Flyball {
   /** The channels by the name that the program uses. @type {Map<string, Subscription>} */
   #subscriptions = new Map();
   /** Requests that wait for an answer or for a connection, in order.
-   * @type {Map<string, { frame: Frame, isRepeatable: boolean, isSent: boolean, resolve: (frame: Frame) => void, reject: (error: FlyballError) => void }>} */
+   * @type {Map<string, { text: string, isRepeatable: boolean, isSent: boolean, resolve: (frame: Frame) => void, reject: (error: FlyballError) => void }>} */
   #requests = new Map();
   /** @type {Record<string, ReturnType<typeof setTimeout> | undefined>} */
   #timers = {};
@@ -375,6 +375,13 @@ export class Flyball {
   #takeSubscribed(frame) {
     const subscription = [...this.#subscriptions.values()].find((one) => one.ref === frame.ref && one.phase === 'joining');
     if (!subscription) return;
+    const same = [...this.#subscriptions.values()].find((one) => one !== subscription && one.isConfirmed && one.wire === frame.channel);
+    if (same) {
+      // The server has one subscription for both names.
+      this.#subscriptions.delete(subscription.channel);
+      subscription.end(new FlyballError(`${subscription.channel} is the same channel as ${same.channel}, which has a subscription`, { code: 'SAME_CHANNEL', permanent: true }));
+      return;
+    }
     subscription.wire = frame.channel;
     subscription.phase = 'live';
     const isFirst = !subscription.isConfirmed;
@@ -382,17 +389,17 @@ export class Flyball {
     subscription.isConfirmed = true;
     if (frame.epoch === undefined) {
       subscription.position = null;
-      if (!isFirst) this.#lost(subscription, 'no_history', null);
+      if (!isFirst || wanted) this.#lost(subscription, 'no_history', null);
     } else if (!frame.recovered) {
       subscription.position = { epoch: frame.epoch, offset: frame.offset };
       subscription.acked = frame.offset;
       if (wanted) {
         const isSame = wanted.epoch === frame.epoch && frame.offset > wanted.offset;
         this.#lost(subscription, 'not_kept', isSame ? frame.offset - wanted.offset : null);
-      }
+      } else if (!isFirst) this.#lost(subscription, 'no_history', null);
     }
     const { channel } = subscription;
-    tell(subscription.handlers?.subscribed, { type: 'subscribed', channel, recovered: frame.recovered, missed: frame.missed });
+    tell(subscription.handlers, 'subscribed', { type: 'subscribed', channel, recovered: frame.recovered, missed: frame.missed });
     subscription.resolve();
   }
 
@@ -448,12 +455,11 @@ export class Flyball {
       if (this.#state.name === 'closed') return refuse('CLOSED', 'the client is closed');
       if (this.#requests.size >= QUEUE_MOST) return refuse('QUEUE_FULL', `${QUEUE_MOST} requests wait already; this one was not sent`);
       const ref = String(++this.#refs);
-      const frame = { ...request, ref };
-      const text = JSON.stringify(frame);
+      const text = JSON.stringify({ ...request, ref });
       const bytes = new TextEncoder().encode(text).length;
       // The server would close the connection.
       if (bytes > this.#messageBytes) return refuse('TOO_LARGE', `the frame has ${bytes} bytes; at most ${this.#messageBytes} are allowed`);
-      this.#requests.set(ref, { frame, isRepeatable, isSent: false, resolve, reject });
+      this.#requests.set(ref, { text, isRepeatable, isSent: false, resolve, reject });
       if (this.#isOpen) this.#sendRequests();
     });
   }
@@ -462,7 +468,7 @@ export class Flyball {
     for (const request of this.#requests.values()) {
       if (request.isSent) continue;
       request.isSent = true;
-      this.#send(request.frame);
+      this.#socket?.send(request.text);
     }
   }
 
@@ -562,11 +568,11 @@ export class Flyball {
       }
       case 'lag': {
         const subscription = this.#subscribed(frame.channel);
-        tell(subscription?.handlers?.lag, { channel: subscription?.channel });
+        tell(subscription?.handlers, 'lag', { channel: subscription?.channel });
         break;
       }
       case 'warning': {
-        tell(this.#options.onwarning, { code: frame.code, message: frame.message });
+        tell(this.#options, 'onwarning', { code: frame.code, message: frame.message });
         if (frame.code === 'TOKEN_EXPIRES') this.#refresh(1);
         break;
       }
@@ -705,7 +711,7 @@ export class Flyball {
   /** @param {State} state */
   #enter(state) {
     this.#state = state;
-    tell(this.#options.onstate, state);
+    tell(this.#options, 'onstate', state);
   }
 
   /** @param {string} name @param {number} ms @param {() => void} work @param {boolean} [keep] leaves one that is planned */

@@ -146,6 +146,52 @@ test('a channel without history says that messages may be missing after each rec
   assert.deepEqual(seen.lost.map(({ reason, missed }) => [reason, missed]), [['dropped', 3], ['no_history', null]]);
 });
 
+test('who asks a channel without history for what came before is told that it is lost', async (t) => {
+  const { client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('presence.1', handlers, { since: { epoch: '1', offset: 4 } }).ready;
+  assert.deepEqual(seen.lost, [{ type: 'lost', channel: 'presence.1', reason: 'no_history', missed: null }]);
+});
+
+test('a channel that gets a history later tells of the time before', async (t) => {
+  t.mock.method(Math, 'random', () => 0);
+  const { gateway, client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('presence.1', handlers).ready;
+  gateway.channel('presence.1').hasHistory = true;
+  gateway.last.close(4201);
+  await until('the confirmation', () => seen.subscribed.length === 2);
+  gateway.publish('presence.1', 'here');
+  await until('the message', () => seen.messages.length === 1);
+  assert.deepEqual([seen.lost.map(({ reason }) => reason), seen.messages[0].position], [['no_history'], { epoch: '1', offset: 1 }]);
+});
+
+test('two names of one channel are no two subscriptions', async (t) => {
+  const { gateway, client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('$inbox', handlers).ready;
+  await assert.rejects(client.subscribe('$inbox/u1').ready, { code: 'SAME_CHANNEL' });
+  gateway.publish('$inbox/u1', 1);
+  await until('the message', () => seen.messages.length === 1);
+  assert.equal(seen.messages[0].channel, '$inbox');
+});
+
+test('handlers may be methods of an object, and a subscription that ends unconfirmed says so', async (t) => {
+  const { gateway, client } = await stage(t);
+  class Orders {
+    got = [];
+    message({ data }) { this.got.push(data); }
+    lost() {}
+  }
+  const orders = new Orders();
+  await client.subscribe('orders', orders).ready;
+  gateway.publish('orders', 1);
+  await until('the message', () => orders.got.length === 1);
+  const ended = client.subscribe('more', new Orders());
+  ended.unsubscribe();
+  await assert.rejects(ended.ready, { code: 'CLOSED' });
+});
+
 test('a subscription is iterated, and a program that is slower than its channel loses nothing', async (t) => {
   const { gateway, client } = await stage(t);
   const subscription = client.subscribe('orders');
