@@ -38,6 +38,8 @@ const SOUND_AFTER = 5_000;
 const RETRY_SUBSCRIBE = 1_000;
 /** The longest name of a channel, with its tenant in front. */
 const NAME_MOST = 256;
+/** The least time between two newer tokens: some live so shortly that the server warns at once. */
+const REFRESH_LEAST = 10_000;
 /** Requests that may wait for a connection. */
 const QUEUE_MOST = 1_000;
 /** Events of an iterated subscription that may wait in memory; beyond it the server keeps them. */
@@ -269,6 +271,8 @@ export class Flyball {
   #openedAt = 0;
   /** The time before which a server that stops wants nobody back. */
   #leaveAt = 0;
+  /** The time before which no newer token is sent. */
+  #refreshAt = 0;
   #refs = 0;
   /** The channels by the name that the program uses. @type {Map<string, Subscription>} */
   #subscriptions = new Map();
@@ -573,7 +577,7 @@ export class Flyball {
       }
       case 'warning': {
         tell(this.#options, 'onwarning', { code: frame.code, message: frame.message });
-        if (frame.code === 'TOKEN_EXPIRES') this.#refresh(1);
+        if (frame.code === 'TOKEN_EXPIRES') this.#later('refresh', Math.max(0, this.#refreshAt - Date.now()), () => this.#refresh(1));
         break;
       }
       case 'reconnect': {
@@ -613,6 +617,7 @@ export class Flyball {
   async #refresh(attempt) {
     if (typeof this.#options.token !== 'function') return;
     const generation = this.#generation;
+    this.#refreshAt = Date.now() + REFRESH_LEAST;
     try {
       await this._request({ type: 'refresh', token: await this.#token() }, false);
     } catch {

@@ -20,7 +20,7 @@ let generation = 0;
 const client = new Flyball({ url: document.body.dataset.flyball, ticket: fetchTicket, onstate: showConnection });
 client.inbox.onmessage = arrive;
 client.inbox.oncounts = showCounts;
-// What was missed is not known, so the list is read anew.
+// Nobody knows the missed messages, so the list is read anew.
 client.inbox.onlost = restart;
 client.inbox.onerror = showError;
 

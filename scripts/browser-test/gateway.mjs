@@ -193,6 +193,7 @@ async function run({ stack, door, page, publishers, tab }) {
     await check(`kill ${round}: clients come back to the same address and have every message once and in order`, async () => {
       const [opened, missed] = [await total('opened'), await total('missed')];
       await pause(300 + Math.random() * 700);
+      const [from, killed] = [door.arrivals.length, Date.now()];
       await gateway.kill('SIGKILL');
       // Real time: messages must be published while the clients are away.
       await pause(500);
@@ -200,7 +201,10 @@ async function run({ stack, door, page, publishers, tab }) {
       await tab.until('every client', `seen.reduce((sum, one) => sum + one.opened, 0) >= ${opened + clients} && seen.every((one) => one.state === 'open')`, 60_000);
       const faults = await faultsByNow();
       const resumed = await total('missed') - missed;
-      console.log(`     ${clients} clients, ${resumed} messages from the history`);
+      const halves = [0, 0];
+      for (const at of door.arrivals.slice(from)) halves[Math.min(1, Math.floor((at - killed) / (DRAIN_S * 500)))] += 1;
+      console.log(`     ${clients} clients, ${resumed} messages from the history, attempts in the halves of ${DRAIN_S} s: ${halves.join(', ')}`);
+      if (halves.includes(0)) faults.push('the attempts are not spread');
       return resumed > 0 ? faults : [...faults, 'nobody missed a message'];
     });
   }

@@ -1,4 +1,4 @@
-// Faults that every page may have: what they are is found inside the page.
+// Searches for the faults that every page may have; most run inside the page.
 
 /** Texts whose contrast with what lies behind them is under WCAG AA. */
 export const POOR_CONTRAST = `(() => {

@@ -269,12 +269,39 @@ test('a newer token is sent before the old one expires, and asked for again if t
   const { gateway, is, warnings, client } = await stage(t, { token });
   await is('open');
   gateway.last.send({ type: 'warning', code: 'TOKEN_EXPIRES', message: 'The credential expires in 60s; send a refresh frame.' });
+  await until('the warning', () => warnings.length === 1);
+  t.mock.timers.tick(0);
   await until('the question', () => asked === 2);
   await new Promise((resolve) => setImmediate(resolve));
   t.mock.timers.tick(1_000);
   await until('the frame', () => gateway.last.received.length === 2);
   assert.deepEqual([gateway.last.received[1].type, gateway.last.received[1].token], ['refresh', 'token-3']);
   assert.deepEqual([warnings.map(({ code }) => code), client.state.name], [['TOKEN_EXPIRES'], 'open']);
+});
+
+test('tokens that live shortly are not renewed without a pause', async (t) => {
+  stopClock(t);
+  let asked = 0;
+  const { gateway, is, warnings } = await stage(t, { token: async () => `token-${asked += 1}` });
+  const warn = () => gateway.last.send({ type: 'warning', code: 'TOKEN_EXPIRES', message: 'The credential expires in 30s; send a refresh frame.' });
+  // The server warns again as soon as it has the newer token.
+  gateway.onframe = (connection, { type, ref }) => {
+    if (type !== 'refresh' || !connection.isGreeted) return false;
+    connection.send({ type: 'refreshed', expires_at: null, ref });
+    warn();
+    return true;
+  };
+  await is('open');
+  warn();
+  await until('a warning', () => warnings.length === 1);
+  t.mock.timers.tick(0);
+  await until('the next warning', () => warnings.length === 2);
+  t.mock.timers.tick(9_999);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(asked, 2);
+  t.mock.timers.tick(1);
+  await until('the next warning', () => warnings.length === 3);
+  assert.equal(asked, 3);
 });
 
 test('warnings of the limit are told', async (t) => {

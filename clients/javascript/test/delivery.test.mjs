@@ -146,7 +146,7 @@ test('a channel without history says that messages may be missing after each rec
   assert.deepEqual(seen.lost.map(({ reason, missed }) => [reason, missed]), [['dropped', 3], ['no_history', null]]);
 });
 
-test('who asks a channel without history for what came before is told that it is lost', async (t) => {
+test('a place in a channel without history is answered with a loss', async (t) => {
   const { client } = await stage(t);
   const { seen, handlers } = notes();
   await client.subscribe('presence.1', handlers, { since: { epoch: '1', offset: 4 } }).ready;

@@ -1,4 +1,4 @@
-// What most tests of the client begin with.
+// A gateway with a client of it, with which most tests begin.
 
 import { Flyball } from '../flyball.js';
 import { FakeGateway, until } from './fake-gateway.mjs';
