@@ -38,7 +38,7 @@ export interface Subscribed {
   missed: number;
 }
 
-/** What a subscription iterates over. */
+/** An element of an iterated subscription. */
 export type ChannelEvent<T = unknown> = Message<T> | Lost;
 
 export interface Handlers<T = unknown> {

@@ -43,7 +43,7 @@ test('an address may be the page of a server, a path, or a WebSocket', async () 
   assert.throws(() => new Flyball({ url: 'https://a.example' }), /ticket or token/);
 });
 
-/** What follows each close code of a first connection, if chance is one half and the spread ten seconds. */
+/** The wait after each close code of a first connection, if chance is one half and the spread ten seconds. */
 const CLOSES = [
   [1000, 'waiting', 5_000],
   [1001, 'waiting', 5_000],

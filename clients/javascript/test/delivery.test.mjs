@@ -284,6 +284,30 @@ test('a subscription is tried again when the database is away', async (t) => {
   assert.deepEqual([refused, seen.errors, seen.lost], [3, [], []]);
 });
 
+test('a missing message is asked for once, and frames of the subscription before it are not taken', async (t) => {
+  const { gateway, client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('orders', handlers).ready;
+  gateway.copies = (connection, offset) => (offset === 2 ? 0 : 1);
+  const held = [];
+  gateway.onframe = (connection, frame) => frame.type === 'subscribe' && held.push(frame) > 0;
+  for (const n of numbers(1, 6)) gateway.publish('orders', n);
+  await until('the question', () => held.length === 1);
+  await client.publish('other', 'the frames before it were read');
+  assert.deepEqual([seen.data(), held.length], [[1], 1]);
+  client.unsubscribe('orders');
+  const again = notes();
+  client.subscribe('orders', again.handlers);
+  gateway.last.send({ type: 'message', channel: 'orders', epoch: '1', offset: 6, id: '6', data: 6 });
+  await client.publish('other', 'the frames before it were read');
+  gateway.onframe = () => false;
+  gateway.copies = () => 1;
+  gateway.answer(gateway.last, held[1]);
+  gateway.publish('orders', 7);
+  await until('the message', () => again.seen.messages.length === 1);
+  assert.deepEqual([seen.data(), again.seen.data()], [[1], [7]]);
+});
+
 test('a lag is told', async (t) => {
   const { gateway, client } = await stage(t);
   const { seen, handlers } = notes();

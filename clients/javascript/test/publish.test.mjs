@@ -26,7 +26,7 @@ test('a publication that waits for a connection is sent once there is one', asyn
   await is('waiting');
   const data = { n: 1 };
   const promises = [client.publish('orders', data), client.publish('orders', 2)];
-  // What was given counts, not what became of it.
+  // The value at the time of the call counts.
   data.n = 9;
   await gateway.listen();
   assert.equal((await Promise.all(promises)).length, 2);
