@@ -192,7 +192,7 @@ test('handlers may be methods of an object, and a subscription that ends unconfi
   await assert.rejects(ended.ready, { code: 'CLOSED' });
 });
 
-test('a subscription is iterated, and a program that is slower than its channel loses nothing', async (t) => {
+test('a subscription is iterated, and a program that is slower than its channel loses nothing', { timeout: 30_000 }, async (t) => {
   const { gateway, client } = await stage(t);
   const subscription = client.subscribe('orders');
   await subscription.ready;
@@ -209,7 +209,7 @@ test('a subscription is iterated, and a program that is slower than its channel 
   await until('the end on the server', () => gateway.last.cursors.size === 0);
 });
 
-test('an iteration tells of lost messages, and ends with the client', async (t) => {
+test('an iteration tells of lost messages, and ends with the client', { timeout: 30_000 }, async (t) => {
   const { gateway, client } = await stage(t);
   gateway.channel('orders').epoch = 2;
   const events = [];
