@@ -225,9 +225,12 @@ test('acknowledgements are batched: one a second and channel, of the last messag
   const { gateway, client } = await stage(t);
   const { seen, handlers } = notes();
   await client.subscribe('orders', handlers).ready;
-  for (const n of numbers(1, 10)) gateway.publish('orders', n);
+  for (const n of numbers(1, 5)) gateway.publish('orders', n);
+  await until('five messages', () => seen.messages.length === 5);
+  t.mock.timers.tick(600);
+  for (const n of numbers(6, 10)) gateway.publish('orders', n);
   await until('ten messages', () => seen.messages.length === 10);
-  t.mock.timers.tick(999);
+  t.mock.timers.tick(399);
   const [connection] = gateway.all;
   await client.publish('other', 1);
   assert.deepEqual(connection.acks, []);
