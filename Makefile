@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
+.PHONY: help demo test client-test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -70,8 +70,15 @@ bench-gateway: ## measure the gateway: memory, deliveries, latency; one part wit
 
 bench: bench-queue bench-throttle bench-burst bench-trip bench-notify bench-admission bench-recipient bench-gateway ## all eight
 
-browser-test: ## drive the dashboard in headless Chromium
-	@scripts/setup.sh --browser && node --test scripts/browser-test/*.test.mjs && exec node scripts/browser-test/run.mjs $(ARGS)
+# Node.js 20 has WebSockets behind the option, and newer versions without.
+client-test: ## test the JavaScript client with a fake gateway; Node.js 20 or newer
+	@exec node --experimental-websocket --test --test-reporter=spec clients/javascript/test/*.test.mjs
+
+browser-test: ## drive the dashboard, the JavaScript client and the example inbox in headless Chromium
+	@scripts/setup.sh --browser && scripts/setup.sh --demo && cargo build --quiet && \
+		node --test scripts/browser-test/*.test.mjs && $(MAKE) --no-print-directory client-test && \
+		node scripts/browser-test/inbox.mjs && node scripts/browser-test/gateway.mjs && \
+		exec node scripts/browser-test/run.mjs $(ARGS)
 
 fresh: ## remove the demo's data, so that the next demo starts from scratch
 	cargo run --quiet -- services --dir .flyball/demo --wipe
