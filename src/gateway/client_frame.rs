@@ -72,12 +72,18 @@ pub struct BadFrame {
 impl ClientFrame {
     /// Parses a frame.
     pub fn parse(text: &str) -> Result<Self, BadFrame> {
-        let bad = |message: String| BadFrame {
+        let value: Value = serde_json::from_str(text).map_err(|error| BadFrame {
             reference: None,
+            message: format!("the frame is not JSON: {error}"),
+        })?;
+        // A client finds its request by this, whatever else is wrong.
+        let reference = value.get("ref").and_then(Value::as_str);
+        let reference = reference.filter(|reference| reference.len() <= REF_BYTES);
+        let reference = reference.map(str::to_owned);
+        let bad = |message: String| BadFrame {
+            reference: reference.clone(),
             message,
         };
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| bad(format!("the frame is not JSON: {error}")))?;
         let word = value.get("type").and_then(Value::as_str);
         let allowed: &[&str] = match word {
             Some("subscribe") => &["type", "ref", "channel", "since"],
@@ -102,14 +108,13 @@ impl ClientFrame {
         let mut issues: Vec<Issue> = Vec::new();
         let read = Reader::open(value, "", allowed, &mut issues).and_then(|fields| {
             let mut fields = fields.hide_values();
-            let reference = fields.text_or_null("ref", 0..=REF_BYTES);
-            let request = request(&word, &mut fields);
-            Some((reference, request?))
+            fields.text_or_null("ref", 0..=REF_BYTES);
+            request(&word, &mut fields)
         });
         match read {
-            Some((reference, request)) if issues.is_empty() => Ok(Self { reference, request }),
-            read => Err(BadFrame {
-                reference: read.and_then(|(reference, _)| reference),
+            Some(request) if issues.is_empty() => Ok(Self { reference, request }),
+            _ => Err(BadFrame {
+                reference,
                 message: listed("", &issues),
             }),
         }
@@ -271,6 +276,19 @@ mod tests {
             .err()
             .unwrap();
         assert!(!message.contains("top-secret"), "{message}");
+    }
+
+    #[test]
+    fn a_refused_frame_keeps_its_ref() {
+        for frame in [
+            json!({"type": "subscribe", "ref": "r"}),
+            json!({"type": "dance", "ref": "r"}),
+            json!({"ref": "r"}),
+            json!({"type": "ack", "channel": "a", "offset": -1, "ref": "r"}),
+        ] {
+            let bad = ClientFrame::parse(&frame.to_string()).err().unwrap();
+            assert_eq!(bad.reference.as_deref(), Some("r"), "{frame}");
+        }
     }
 
     proptest! {

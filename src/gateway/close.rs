@@ -15,8 +15,12 @@ pub enum CloseReason {
     TooLarge,
     /// No valid credential came in time, or it expired.
     Credential,
+    /// The page or the credential may not connect.
+    Forbidden,
     /// The tenant has as many connections as it may have.
     TooManyConnections,
+    /// The process has as many connections as it may have, opens too many, or stops.
+    Overloaded,
     /// The client did not answer a ping in time.
     NoPong,
     /// The client reads so slowly that messages it has not read are no longer kept.
@@ -27,12 +31,14 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// All reasons.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Protocol,
         Self::NotUtf8,
         Self::TooLarge,
         Self::Credential,
+        Self::Forbidden,
         Self::TooManyConnections,
+        Self::Overloaded,
         Self::NoPong,
         Self::Slow,
         Self::Restart,
@@ -45,7 +51,9 @@ impl CloseReason {
             Self::NotUtf8 => 1007,
             Self::TooLarge => 1009,
             Self::Credential => 4001,
+            Self::Forbidden => 4003,
             Self::TooManyConnections => 4100,
+            Self::Overloaded => 4101,
             Self::NoPong => 4108,
             Self::Slow => 4109,
             Self::Restart => 4201,
@@ -59,6 +67,8 @@ impl CloseReason {
             Self::NotUtf8 => "a text is not UTF-8",
             Self::TooLarge => "the message has more than 65536 bytes",
             Self::Credential => "a valid credential is missing",
+            Self::Forbidden => "the page or the credential may not connect",
+            Self::Overloaded => "the server cannot take the connection now",
             Self::TooManyConnections => "the tenant has too many connections",
             Self::NoPong => "no pong came",
             Self::Slow => "the connection reads too slowly; resume",

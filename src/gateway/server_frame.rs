@@ -72,17 +72,16 @@ pub fn message(message: &StoredMessage) -> Bytes {
 
 /// Returns the frame of a warning. That of a limit is word for word the one of the specification.
 pub fn warning(warning: Warning) -> Bytes {
-    let (code, message) = match warning {
+    text(match warning {
         Warning::RateLimited { wait_s } => {
             let message = format!("Message throttled. Retry in {wait_s}s.");
-            ("WS_RATE_LIMITED", message)
+            json!({"type": "warning", "code": "WS_RATE_LIMITED", "message": message})
         }
         Warning::TokenExpires { left_s } => {
             let message = format!("The credential expires in {left_s}s; send a refresh frame.");
-            ("TOKEN_EXPIRES", message)
+            json!({"type": "warning", "code": "TOKEN_EXPIRES", "message": message, "left_s": left_s})
         }
-    };
-    text(json!({"type": "warning", "code": code, "message": message}))
+    })
 }
 
 /// Returns the frame of an error.

@@ -9,6 +9,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Query as Pairs, State};
 use axum::http::{Extensions, HeaderMap};
 use axum::response::Response;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::identity::GatewayIdentity;
 use super::opened::{close, seat};
@@ -17,6 +18,7 @@ use super::session::{self, Opening};
 use super::state::GatewayState;
 use super::tickets;
 use crate::api::http::caller::Caller;
+use crate::api::http::fields::FieldLocation;
 use crate::api::http::gate::address;
 use crate::api::http::guard;
 use crate::api::http::problem::{Code, Problem};
@@ -73,39 +75,84 @@ pub async fn open_connection(
         Err(refused) => return Err(Problem::new(Code::BadRequest, refused.body_text())),
     };
     let upgrade = bounded(upgrade)?;
-    origin_is_allowed(&state, &headers)?;
+    let request = OpeningRequest {
+        caller,
+        ticket,
+        pairs,
+        headers,
+        extensions,
+    };
+    match opening(&state, request).await {
+        Ok((opening, place)) => {
+            Ok(upgrade.on_upgrade(move |socket| session::run(state, socket, opening, place)))
+        }
+        // Browsers hide the status of a refused upgrade, so a page can ask for a close code.
+        Err((_, Some(reason))) if closes => {
+            Ok(upgrade.on_upgrade(move |socket| close(socket, reason)))
+        }
+        Err((problem, _)) => Err(problem),
+    }
+}
+
+/// A request to open a connection.
+struct OpeningRequest {
+    caller: Option<Extension<Caller>>,
+    ticket: Option<String>,
+    pairs: Vec<(String, String)>,
+    headers: HeaderMap,
+    extensions: Extensions,
+}
+
+/// The refusal of a connection: the problem, and the close code for those that ask for one.
+type OpeningRefusal = (Problem, Option<CloseReason>);
+
+/// Admits a connection with its place in this process, or refuses it.
+async fn opening(
+    state: &GatewayState,
+    request: OpeningRequest,
+) -> Result<(Opening, OwnedSemaphorePermit), OpeningRefusal> {
+    origin_is_allowed(state, &request.headers)
+        .map_err(|problem| (problem, Some(CloseReason::Forbidden)))?;
+    let busy = |reason, detail: &str, retry_s| {
+        let problem = refused(state, reason, detail, retry_s);
+        (problem, Some(CloseReason::Overloaded))
+    };
     if state.gateway.drain.is_cancelled() {
-        let detail = "the server stops; connect again";
-        return Err(refused(&state, "draining", detail, 1));
+        return Err(busy("draining", "the server stops; connect again", 1));
     }
     if !state.handshakes.admit(Instant::now()) {
         let detail = "too many connections are being opened; try again soon";
-        return Err(refused(&state, "handshakes", detail, 1));
+        return Err(busy("handshakes", detail, 1));
     }
     let Ok(place) = state.places.clone().try_acquire_owned() else {
         let detail = "the server has as many connections as it may have (setting ws_connections)";
-        return Err(refused(&state, "full", detail, RETRY_S));
+        return Err(busy("full", detail, RETRY_S));
     };
-    let identity = identified(&state, caller, ticket, pairs, &headers, &extensions).await?;
+    let OpeningRequest {
+        caller,
+        ticket,
+        pairs,
+        headers,
+        extensions,
+    } = request;
+    let identity = identified(state, caller, ticket, pairs, &headers, &extensions)
+        .await
+        .map_err(|problem| {
+            let reason = problem.is_unauthorized().then_some(CloseReason::Credential);
+            (problem, reason)
+        })?;
     let Some(identity) = identity else {
-        let Ok(pending) = state.pending.clone().try_acquire_owned() else {
-            let detail = "too many connections wait for their credential; send it as Authorization: Bearer <token> or with a ticket";
-            return Err(refused(&state, "pending", detail, RETRY_S));
-        };
-        let opening = Opening::Pending(pending);
-        return Ok(upgrade.on_upgrade(move |socket| session::run(state, socket, opening, place)));
+        let pending = state.pending.clone().try_acquire_owned();
+        let detail = "too many connections wait for their credential; send it as Authorization: Bearer <token> or with a ticket";
+        let pending = pending.map_err(|_| busy("pending", detail, RETRY_S))?;
+        return Ok((Opening::Pending(pending), place));
     };
-    match seat(&state, &identity).await {
-        Some(seat) => {
-            let opening = Opening::Known(identity, seat);
-            Ok(upgrade.on_upgrade(move |socket| session::run(state, socket, opening, place)))
-        }
-        None if closes => {
-            Ok(upgrade.on_upgrade(|socket| close(socket, CloseReason::TooManyConnections)))
-        }
+    match seat(state, &identity).await {
+        Some(seat) => Ok((Opening::Known(identity, seat), place)),
         None => {
             let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
-            Err(Problem::new(Code::TooManyConnections, detail).retry_after(RETRY_S))
+            let problem = Problem::new(Code::TooManyConnections, detail).retry_after(RETRY_S);
+            Err((problem, Some(CloseReason::TooManyConnections)))
         }
     }
 }
@@ -120,6 +167,12 @@ pub(super) async fn identified(
     headers: &HeaderMap,
     extensions: &Extensions,
 ) -> Result<Option<GatewayIdentity>, Problem> {
+    let names_tenant = pairs.iter().any(|(name, _)| name == "tenant");
+    if names_tenant && caller.is_none() {
+        let message = "is for operators who send their token in the Authorization header";
+        let place = FieldLocation::Query;
+        return Err(Problem::at(Code::InvalidQuery, place, "tenant", message));
+    }
     if let Some(ticket) = ticket {
         if let Some(problem) = state.gate.denied(address(extensions)) {
             return Err(problem);

@@ -195,7 +195,8 @@ impl Session {
         let fields = json!({
             "session": session,
             "ping_s": PING_EVERY.as_secs(),
-            "resume_window_s": limits.drain.as_secs(),
+            "resume_window_s": limits.drain.as_secs_f64().ceil().max(1.0) as u64,
+            "expires_at": self.identity.expires_at,
             "limits": {
                 "message_bytes": MESSAGE_BYTES,
                 "subscriptions": SUBSCRIPTIONS_MAX,
@@ -255,7 +256,8 @@ impl Session {
         });
         let now = Instant::now();
         self.expires_at = left.map(|left| now + left + EXPIRY_GRACE);
-        self.warn_at = left.map(|left| now + left.saturating_sub(EXPIRY_WARNING));
+        // A token that is short-lived anyway is not announced as soon as it comes.
+        self.warn_at = left.map(|left| now + left - EXPIRY_WARNING.min(left / 2));
     }
 
     fn begin_drain(&mut self) {
@@ -495,7 +497,7 @@ impl Session {
         let Ok(position) = position else {
             gateway.hub.unsubscribe(&self.peer, &channel);
             gateway.metrics.subscribed(-1);
-            let words = "Postgres does not answer; subscribe again soon";
+            let words = "Postgres does not answer; the channel is not subscribed, try again soon";
             return self.refuse(FrameError::Unavailable, words, reference).await;
         };
         let has_all = |since: &Since| position.has_all_after(since.epoch, since.offset);
@@ -555,7 +557,9 @@ impl Session {
                 .refuse(FrameError::Unauthorized, words, reference)
                 .await;
         };
-        self.identity.expires_at = newer.expires_at;
+        // The rights are those of the newer token; the recipient is still the one of the ticket.
+        let recipient = self.identity.recipient.take();
+        self.identity = GatewayIdentity { recipient, ..newer };
         self.note_expiry();
         let answer = server_frame::refreshed(self.identity.expires_at, reference);
         self.send(answer).await

@@ -167,6 +167,11 @@ impl Problem {
         self
     }
 
+    /// Returns true if a valid credential is missing.
+    pub fn is_unauthorized(&self) -> bool {
+        self.code == Code::Unauthorized
+    }
+
     /// Creates the problem of a missing throttle, with the way to create it.
     pub fn throttle_not_found(name: &throttle::Name) -> Self {
         let how = format!(
