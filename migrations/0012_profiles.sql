@@ -515,7 +515,7 @@ begin
     select cancelled + coalesce(sum(jsonb_array_length(o.messages) - jsonb_array_length(c.messages)), 0) into cancelled
     from changed c join flyball.batch o on o.id = c.id;
     update flyball.message_plan p
-    set recipient = '00000000-0000-0000-0000-000000000000', content = null,
+    set recipient = '00000000-0000-0000-0000-000000000000',
         state = case when p.state = 'held' then 'ended' else p.state end, reason = case when p.state = 'held' then 'cancelled' else p.reason end,
         gate = case when p.state = 'held' then '' else p.gate end, rule = case when p.state = 'held' then '' else p.rule end,
         holds = '[]', until = null

@@ -191,7 +191,7 @@ async fn a_ticket_opens_one_connection_with_its_rights() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_tenant() {
     let served = GatewayServer::start().await;
-    let mut client = WsClient::connect(&served.base, &jwt("acme", 50)).await;
+    let mut client = WsClient::connect(&served.base, &jwt("acme", 6)).await;
     let warning = client.next().await;
     assert_eq!(
         (&warning["type"], &warning["code"]),
