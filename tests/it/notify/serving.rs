@@ -36,23 +36,18 @@ struct UnequalProcesses {
 }
 
 impl UnequalProcesses {
-    /// Starts both. The accounts have no rate, because a message that waits for a token of one goes
-    /// back to the queue, which is an attempt that did not complete.
-    async fn start() -> Self {
+    /// Starts both; `rps` is the rate of each account, -1 for none.
+    async fn start(rps: f64) -> Self {
         let (fixture, fake) = (ProcessFixture::new("").await, twilio().await);
         fixture.knobs_file("sms", "[knobs]\nmode = \"manual\"\nrps = -1\n");
         let folder = tempfile::tempdir().unwrap();
-        let rps = std::env::var("DEBUG_RPS").map_or(-1.0, |rps| rps.parse().unwrap());
-        let settings = sms_pool::settings(folder.path(), &fake, 2, rps, "");
-        fixture.settings_file(&settings);
         let many = [("FLYBALL_CONCURRENCY", "32")];
+        fixture.settings_file(&sms_pool::settings(folder.path(), &fake, 2, rps, ""));
         let rich = fixture.serve_with(&[], &many);
         rich.worker_started().await;
         fixture.settings_file("allow_private_urls = true\n");
         let poor = fixture.serve_with(&[], &many);
-        if std::env::var("DEBUG_NO_POOR").is_err() {
-            poor.worker_started().await;
-        }
+        poor.worker_started().await;
         Self {
             fixture,
             fake,
@@ -60,6 +55,24 @@ impl UnequalProcesses {
             poor,
             _folder: folder,
         }
+    }
+
+    /// Sends the messages and waits until their jobs have ended.
+    async fn send(&self) {
+        sms_pool::send(&self.fixture.queue, MANY).await;
+        eventually("all are sent", SOON, || async {
+            let ended = "select count(*) from flyball.attempt where outcome = 'completed'";
+            (self.fixture.count(ended).await == MANY as i64).then_some(())
+        })
+        .await;
+        let sent = "select count(*) from flyball.notification where state = 'sent'";
+        let dead = "select count(*) from flyball.dead";
+        let jobs = "select count(distinct job_id) from flyball.attempt where outcome = 'completed'";
+        for (count, wanted) in [(sent, MANY as i64), (dead, 0), (jobs, MANY as i64)] {
+            assert_eq!(self.fixture.count(count).await, wanted, "{count}");
+        }
+        let accepted = [sid(1), sid(2)].map(|sid| self.fake.totals(&sid).accepted);
+        assert_eq!(accepted.iter().sum::<u64>(), MANY as u64);
     }
 
     async fn worker_of(&self, process: &Process) -> i32 {
@@ -78,39 +91,43 @@ impl UnequalProcesses {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_without_the_pool_takes_no_message_from_one_that_has_it() {
-    let both = UnequalProcesses::start().await;
-    let (queue, fake) = (&both.fixture.queue, &both.fake);
+    let both = UnequalProcesses::start(-1.0).await;
 
-    sms_pool::send(queue, MANY).await;
-    eventually("all are sent", SOON, || async {
-        let sent = "select count(*) from flyball.notification where state = 'sent'";
-        (both.fixture.count(sent).await == MANY as i64).then_some(())
-    })
-    .await;
-    eventually("all have ended", SOON, || async {
-        let left = "select count(*) from flyball.lease";
-        (both.fixture.count(left).await == 0).then_some(())
-    })
-    .await;
+    both.send().await;
 
     let rich = both.worker_of(&both.rich).await;
     let completed = ("completed".to_owned(), Some(rich), None, MANY as i64);
     assert_eq!(both.attempts().await, [completed]);
-    let jobs = "select count(distinct job_id) from flyball.attempt";
-    assert_eq!(both.fixture.count(jobs).await, MANY as i64);
-    let dead = "select count(*) from flyball.dead";
-    assert_eq!(both.fixture.count(dead).await, 0);
-    let accepted = [sid(1), sid(2)].map(|sid| fake.totals(&sid).accepted);
-    assert_eq!(accepted.iter().sum::<u64>(), MANY as u64);
     // The difference is reported, with the worker that lacks the pool.
     let poor = both.worker_of(&both.poor).await;
-    let differences = differences(&queue.serving().await.unwrap());
+    let differences = differences(&both.fixture.queue.serving().await.unwrap());
     let reported = differences
         .iter()
         .find(|one| one.starts_with("1 of 2 workers serve channel sms;"));
     assert!(
         reported.is_some_and(|one| one.ends_with(&format!("({poor})"))),
         "{differences:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_wait_for_the_rate_of_an_account_come_back_to_the_process_that_has_it() {
+    let both = UnequalProcesses::start(100.0).await;
+
+    both.send().await;
+
+    // A message whose turn is more than a tenth of a second away frees its slot without a failure.
+    let rich = both.worker_of(&both.rich).await;
+    let mut attempts = both.attempts().await;
+    attempts.sort();
+    let [completed, postponed] = &attempts[..] else {
+        panic!("{attempts:?}");
+    };
+    let all = ("completed".to_owned(), Some(rich), None, MANY as i64);
+    assert_eq!(*completed, all);
+    assert_eq!(
+        (&postponed.0[..], postponed.1, &postponed.2),
+        ("snoozed", Some(rich), &None)
     );
 }
 
