@@ -38,7 +38,7 @@ struct UnequalProcesses {
 impl UnequalProcesses {
     /// Starts both; `rps` is the rate of each account, -1 for none.
     async fn start(rps: f64) -> Self {
-        let (fixture, fake) = (ProcessFixture::new("").await, twilio().await);
+        let (fixture, fake) = (ProcessFixture::new("rps = -1").await, twilio().await);
         fixture.knobs_file("sms", "[knobs]\nmode = \"manual\"\nrps = -1\n");
         let folder = tempfile::tempdir().unwrap();
         let many = [("FLYBALL_CONCURRENCY", "32")];
