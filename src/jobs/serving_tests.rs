@@ -57,7 +57,7 @@ fn a_worker_is_whole_if_no_other_serves_what_it_does_not() {
 
     assert!(rich.is_whole(&all));
     assert!(!plain.is_whole(&all));
-    assert!(plain.is_whole(&[plain.clone()]));
+    assert!(plain.is_whole(std::slice::from_ref(&plain)));
     assert!(!narrow.is_whole(&all) && narrow.has_all(&all));
 }
 
