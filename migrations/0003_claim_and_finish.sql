@@ -19,10 +19,35 @@ create table flyball.worker (
     serves       boolean     not null default true,
     -- Capabilities besides kinds, each with a digest of the settings behind it: {"pool alerts":
     -- "1f0c...", "channel sms": ""}.
-    capabilities jsonb       not null default '{}'
+    capabilities jsonb       not null default '{}',
+    -- The throttles that it was told to serve, as patterns; empty for all.
+    throttles    text[]      not null default '{}',
+    -- Time at which it last met a ready job that it does not serve.
+    met_unserved_at timestamptz
 ) with (fillfactor = 50);
 -- Live workers are few, stopped ones may be many. Only starting and stopping updates this index.
 create index worker_live on flyball.worker (id) where stopped_at is null;
+
+-- Settings that all workers must share, by subject ("pool sms") and field, each value as a digest.
+-- A worker is refused at its start if it differs from a live one. Apart from the worker's row, which
+-- each heartbeat rewrites.
+create table flyball.worker_settings (
+    worker_id int   not null references flyball.worker on delete cascade,
+    subject   text  not null,
+    fields    jsonb not null,
+    primary key (worker_id, subject)
+);
+
+-- Ready jobs that no live worker serves, as last counted. An empty kind stands for all kinds.
+create table flyball.unserved (
+    throttle   text        not null,
+    kind       text        not null,
+    needs      text[]      not null,
+    jobs       bigint      not null,
+    oldest_at  timestamptz,
+    counted_at timestamptz not null default clock_timestamp(),
+    primary key (throttle, kind, needs)
+);
 
 -- Which worker serves which lanes: the top six bits of a lane's id are its shard, so a shard is a
 -- range of the index. Ownership only saves workers from querying the same lanes; claims are correct

@@ -54,6 +54,7 @@ class World {
     this.dead = [];
     this.crons = [];
     this.paused = null;
+    this.unserved = [];
     this.pools = null;
     this.tenants = null;
     this.recipients = null;
@@ -324,6 +325,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (fail) for (const stream of streams) stream.destroy();
     }
     if ('mayChange' in order) world.tenants.mayChange = order.mayChange;
+    if (order.unserved) world.unserved = order.unserved;
     if (order.phase || order.empty !== undefined) {
       world = new World({ phase: order.phase ?? 'steady', empty: Boolean(order.empty) });
       for (const stream of streams) stream.destroy();
@@ -393,7 +395,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });
       if (p === '/api/v1/failures') return send(200, { failures: world.failures.slice(0, limit) });
       if (p === '/api/v1/audit') return send(200, { entries: world.audit.slice(0, limit) });
-      if (p === '/api/v1/workers') return send(200, { workers: [] });
+      if (p === '/api/v1/workers') return send(200, { workers: [], unserved: world.unserved });
       if (p === '/api/v1/jobs' && url.searchParams.get('state') === 'dead') {
         const match = (job) => ['throttle', 'kind', 'key'].every((name) => !url.searchParams.get(name) || job[name] === url.searchParams.get(name));
         const rest = world.dead.filter(match).filter((job) => job.id < Number(url.searchParams.get('before') ?? Infinity));

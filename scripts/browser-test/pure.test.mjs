@@ -13,6 +13,7 @@ import { Ring } from '../../src/api/dashboard/ring.js';
 import * as scale from '../../src/api/dashboard/scale.js';
 import { apply, emptyState, facts, ordered, totalReady } from '../../src/api/dashboard/state.js';
 import { eventReason } from '../../src/api/dashboard/poolwords.js';
+import { unservedText } from '../../src/api/dashboard/unserved.js';
 import { auditLine, editText, isObstacle, standing } from '../../src/api/dashboard/words.js';
 
 const NOW = 1_700_000_000;
@@ -297,4 +298,10 @@ test('a line is interrupted where samples are missing', async () => {
   const path = linePath(points, { from: 0, to: 120, top: 120, step: 10 });
   assert.equal(path, 'M0.0 110.0L50.0 100.8L100.0 91.7M500.0 18.3L550.0 9.2');
   assert.equal(linePath([], { from: 0, to: 1, top: 1, step: 1 }), '');
+});
+
+test('jobs_that_nobody_serves_say_how_many_since_when_and_what_to_do', () => {
+  const one = { throttle: 'sms', kind: 'notification', needs: ['channel sms'], jobs: 1240, since: iso(NOW - 300), remedy: 'no live worker serves channel sms; add [pools.<name>]' };
+  assert.equal(unservedText(one, NOW), '1,240 jobs of kind notification, throttle sms, the oldest from 5 min ago: no live worker serves channel sms; add [pools.<name>].');
+  assert.equal(unservedText({ ...one, kind: null, jobs: 1, since: null, remedy: 'start one' }, NOW), '1 job of throttle sms: start one.');
 });

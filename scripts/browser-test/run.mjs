@@ -18,6 +18,7 @@ import { startMock } from './mock.mjs';
 import { poolChecks } from './pools.mjs';
 import { recipientChecks } from './recipients.mjs';
 import { tenantChecks, tenantsOnServer } from './tenants.mjs';
+import { unservedChecks } from './unserved.mjs';
 
 const option = (name) => {
   const i = process.argv.indexOf(`--${name}`);
@@ -554,6 +555,8 @@ async function mockChecks(page, mock, url) {
   await tenantChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
   await recipientChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+
+  await unservedChecks({ page, url, mock, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW });
 
   await check('a broken stream is said with the age of the data, and comes back', async () => {
     provoked.push(/net::ERR_|status of 503|status of 401/);

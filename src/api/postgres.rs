@@ -25,6 +25,8 @@ pub struct Worker {
     pub heartbeat_at: Timestamp,
     /// Jobs that the worker runs now.
     pub running: i64,
+    /// Throttles that the worker was told to serve, as patterns; empty for all.
+    pub throttles: Vec<String>,
     /// Kinds that the worker runs.
     pub kinds: Vec<String>,
     /// The capabilities of the worker, such as `channel sms`, each with a digest of its settings.
@@ -32,13 +34,12 @@ pub struct Worker {
 }
 
 /// All statements of this room, for the test that prepares them on the migrated schema.
-pub const STATEMENTS: [(&str, &str); 9] = [
+pub const STATEMENTS: [(&str, &str); 8] = [
     ("write audit", WRITE_AUDIT),
     ("read audit", READ_AUDIT),
     ("read workers", READ_WORKERS),
     ("count workers", COUNT_WORKERS),
     ("read kinds", READ_KINDS),
-    ("read live kinds", READ_LIVE_KINDS),
     ("read public kinds", READ_PUBLIC_KINDS),
     ("read signed out", READ_SIGNED_OUT),
     ("write signed out", WRITE_SIGNED_OUT),
@@ -66,7 +67,7 @@ const READ_WORKERS: &str = "
         from flyball.lease
         group by worker_id
     )
-    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, w.capabilities, coalesce(r.jobs, 0) as running
+    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, w.throttles, w.capabilities, coalesce(r.jobs, 0) as running
     from flyball.worker w
     left join running r on r.worker_id = w.id
     where w.stopped_at is null
@@ -86,15 +87,6 @@ const READ_KINDS: &str = "
     select name
     from flyball.kind
     order by name
-    limit 1000";
-
-/// Reads the kinds that live workers run.
-const READ_LIVE_KINDS: &str = "
-    select distinct kind
-    from flyball.worker, unnest(kinds) as kind
-    where stopped_at is null
-      and heartbeat_at + ttl >= clock_timestamp()
-    order by kind
     limit 1000";
 
 /// Reads the public kinds, which every token with the scope to enqueue may enqueue.
@@ -217,14 +209,6 @@ pub async fn write_signed_out(
         .map_err(read_error)
 }
 
-/// Returns the kinds that live workers run.
-pub async fn read_live_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
-    sqlx::query_scalar(READ_LIVE_KINDS)
-        .fetch_all(pool)
-        .await
-        .map_err(read_error)
-}
-
 /// Returns once Postgres answers.
 pub async fn ping(pool: &Db) -> Result<(), ReadError> {
     sqlx::query("select 1")
@@ -260,6 +244,7 @@ fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
         started_at: time(row, "started_at")?,
         heartbeat_at: time(row, "heartbeat_at")?,
         running: row.try_get("running")?,
+        throttles: row.try_get("throttles")?,
         kinds: row
             .try_get::<Option<Vec<String>>, _>("kinds")?
             .unwrap_or_default(),

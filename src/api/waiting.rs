@@ -3,7 +3,6 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::jobs::serving::need_of;
 use crate::jobs::{JobDetail, Pause, State, Summary};
 use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, RateLimit};
 
@@ -39,33 +38,11 @@ pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
     })
 }
 
-/// Returns the capability that the last worker which claimed a waiting job lacked.
-pub fn need(job: &JobDetail) -> Option<&str> {
-    let waits = matches!(
-        job.summary.state,
-        State::Scheduled | State::Retryable | State::Ready
-    );
-    let last = job.attempts.last().filter(|_| waits)?;
-    need_of(last.error.as_deref()?)
-}
-
-/// Explains the wait of a job after a worker that could not run it; `is_served` is true if a live
-/// worker can.
-pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> WaitReason {
-    let reason = if is_served {
-        format!("a worker that does not serve {need} received it; another worker does")
-    } else {
-        let add = match need.split(' ').next() {
-            Some("channel") => "; add [pools.<name>] to the settings of a worker",
-            Some("secret") => "; set the variable of that secret for a worker",
-            Some("source" | "sink") => "; add it to the settings of a worker",
-            _ => "; start a worker that does",
-        };
-        format!("no live worker serves {need}{add}")
-    };
+/// Explains the wait of a ready job that no live worker serves.
+pub fn for_a_worker(remedy: String) -> WaitReason {
     WaitReason {
-        reason,
-        until: job.due_at,
+        reason: remedy,
+        until: None,
     }
 }
 
@@ -101,9 +78,9 @@ pub fn for_everything(pause: Option<&Pause>) -> WaitReason {
     }
 }
 
-/// Explains the wait of a ready job by the answer that its throttle would give now; `is_handled` is
-/// true if a live worker runs its kind.
-pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_handled: bool) -> WaitReason {
+/// Explains the wait of a ready job by the answer that its throttle would give now; `is_served` is
+/// true if a live worker serves it.
+pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_served: bool) -> WaitReason {
     let grant = answer.lanes.first();
     if let Some(limit) = grant
         .filter(|grant| grant.granted == 0)
@@ -128,13 +105,13 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_handled: bool) -> 
             until,
         };
     }
-    let reason = if is_handled {
-        "tokens are available; it starts when a worker has a free slot".to_owned()
+    let reason = if is_served {
+        "tokens are available; it starts when a worker has a free slot"
     } else {
-        format!("no live worker runs jobs of kind {}", job.kind)
+        "no worker is live; start one"
     };
     WaitReason {
-        reason,
+        reason: reason.to_owned(),
         until: None,
     }
 }
@@ -363,7 +340,7 @@ mod tests {
         assert!(
             for_tokens(&job(State::Ready), &answer(1, 0, None), false)
                 .reason
-                .contains("no live worker runs jobs of kind http")
+                .contains("no worker is live")
         );
     }
 

@@ -7,9 +7,9 @@ use serde::Serialize;
 use crate::api::http::problem::Problem;
 use crate::api::postgres::{self, Worker};
 
-use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::jobs::Queue;
-use crate::jobs::serving::differences;
+use crate::jobs::serving::{UnservedJobs, differences};
 
 /// The cost of the attempts of a kind.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -31,6 +31,9 @@ pub struct Workers {
     /// The differences between the workers' capabilities, one sentence each. A job waits for a
     /// worker that can run it.
     differences: Vec<String>,
+    /// Ready jobs that no live worker serves, the most first. Those of throttles that nobody serves
+    /// are as recent as the depths; others are counted within some seconds.
+    unserved: Vec<UnservedJobs>,
     /// The cost of the attempts of each kind with any ended attempt; a few seconds old.
     costs: Vec<KindCost>,
 }
@@ -46,9 +49,11 @@ pub async fn list(State(queue): State<Queue>) -> Result<Json<Workers>, Problem> 
         mean_cost: one.mean,
     });
     let differences = differences(&with_timeout(ROW_TIMEOUT, queue.serving()).await?);
+    let unserved = with_timeout(LIST_TIMEOUT, queue.unserved()).await?;
     Ok(Json(Workers {
         workers,
         differences,
+        unserved,
         costs: costs.collect(),
     }))
 }

@@ -139,6 +139,27 @@ impl Builder {
         self
     }
 
+    /// Runs only jobs of these throttles; `*` at the end of a name stands for any rest.
+    pub fn serve_throttles<T: Into<String>>(
+        mut self,
+        throttles: impl IntoIterator<Item = T>,
+    ) -> Self {
+        self.settings.serve_throttles = throttles.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Runs only these of its kinds, by the same rule.
+    pub fn serve_kinds<T: Into<String>>(mut self, kinds: impl IntoIterator<Item = T>) -> Self {
+        self.settings.serve_kinds = kinds.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sends only messages of these of its pools, by the same rule.
+    pub fn serve_pools<T: Into<String>>(mut self, pools: impl IntoIterator<Item = T>) -> Self {
+        self.settings.serve_pools = pools.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Changes any other settings, as `default.toml` describes them.
     pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);

@@ -33,12 +33,13 @@ use super::{descriptors, knob_backup, made_throttles};
 use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
 use crate::api;
-use crate::config::{KindSettings, Settings};
+use crate::config::{self, KindSettings, Settings};
 use crate::cron::{self, Schedules};
 #[cfg(feature = "api")]
 use crate::gateway::service::Gateway;
 use crate::jobs::postgres::{Retention, Schema};
-use crate::jobs::{Kinds, Queue, Tuning};
+use crate::jobs::serving::Serves;
+use crate::jobs::{self, Kinds, Queue, Tuning};
 #[cfg(feature = "notifications")]
 use crate::notify::NotificationHandler;
 #[cfg(feature = "http")]
@@ -199,7 +200,8 @@ impl App {
         #[cfg(feature = "notifications")]
         kinds.register(
             NOTIFICATION,
-            NotificationHandler::new(open.pools.clone(), Some(open.means.clone())),
+            NotificationHandler::new(open.pools.clone(), Some(open.means.clone()))
+                .serving(settings.serve_pools.clone()),
         );
         #[cfg(feature = "notifications")]
         kinds.register(BATCH, ExpandBatch::new(Some(Batches::new(queue.clone()))));
@@ -294,18 +296,14 @@ impl App {
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
+                let served = kinds_served(settings, &kinds)?;
                 let keep =
                     cron::run_schedules(Schedules::new(queue.pool.clone()), cancel.child_token());
                 tasks.push(vital.spawn("cron", cancel.child_token(), keep));
                 Some(
-                    Worker::start(
-                        config,
-                        queue.clone(),
-                        throttles.clone(),
-                        kinds.clone(),
-                        metrics,
-                    )
-                    .await?,
+                    Worker::start(config, queue.clone(), throttles.clone(), served, metrics)
+                        .await
+                        .map_err(refused_settings)?,
                 )
             }
             false => {
@@ -601,6 +599,39 @@ fn worker_config(settings: &Settings) -> runner::Config {
             days: settings.retention_days,
             dead_days: settings.dead_retention_days,
         },
+        serves: Serves {
+            throttles: settings.serve_throttles.clone(),
+            kinds: settings.serve_kinds.clone(),
+            pools: settings.serve_pools.clone(),
+        },
+        may_differ: settings.settings_may_differ,
         ..runner::Config::default()
     }
+}
+
+/// Names the settings as the place of a refusal because of them.
+fn refused_settings(error: jobs::Error) -> anyhow::Error {
+    match error {
+        jobs::Error::Refused { field, message, .. } if field == "settings" => {
+            config::Error::at("settings", message).into()
+        }
+        error => error.into(),
+    }
+}
+
+/// Returns the kinds that the process was told to serve. Refuses a pattern that stands for none of
+/// its kinds.
+fn kinds_served(settings: &Settings, kinds: &Kinds) -> anyhow::Result<Kinds> {
+    for pattern in &settings.serve_kinds {
+        let found = kinds.only(std::slice::from_ref(pattern));
+        if found.names().is_empty() {
+            let message = format!(
+                "must be kinds of this process ({}), or their beginnings with a * behind, not {pattern:?}",
+                kinds.names().join(", ")
+            );
+            let place = "FLYBALL_SERVE_KINDS (setting serve_kinds)";
+            return Err(config::Error::at(place, message).into());
+        }
+    }
+    Ok(kinds.only(&settings.serve_kinds))
 }

@@ -19,6 +19,16 @@ pub(super) struct Args {
     /// Address and port of the API and the dashboard; overrides FLYBALL_LISTEN
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
+    /// Throttles whose jobs this process runs, such as mail,notify:*; overrides
+    /// FLYBALL_SERVE_THROTTLES
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    throttles: Vec<String>,
+    /// Kinds that this process runs; overrides FLYBALL_SERVE_KINDS
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    kinds: Vec<String>,
+    /// Pools whose messages this process sends; overrides FLYBALL_SERVE_POOLS
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pools: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -35,6 +45,16 @@ pub(super) async fn run(args: Args, mut settings: Settings) -> anyhow::Result<Ex
     if let Some(listen) = args.listen {
         settings.listen = listen;
     }
+    for (given, setting) in [
+        (args.throttles, &mut settings.serve_throttles),
+        (args.kinds, &mut settings.serve_kinds),
+        (args.pools, &mut settings.serve_pools),
+    ] {
+        if !given.is_empty() {
+            *setting = given;
+        }
+    }
+    settings.validate()?;
     let has = |role| args.roles.contains(&role);
     let roles = Roles {
         api: has(Role::Api),

@@ -10,7 +10,7 @@ use super::{connect, output, pause};
 use crate::config::Settings;
 use crate::jobs::Depth;
 use crate::jobs::postgres::KindCost;
-use crate::jobs::serving::differences;
+use crate::jobs::serving::{UnservedJobs, differences};
 use crate::throttle::{self, Status};
 
 #[derive(clap::Args)]
@@ -25,6 +25,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let paused = queue.paused().await?;
     let workers = queue.live_workers().await?;
     let differences = differences(&queue.serving().await?);
+    let unserved = queue.unserved().await?;
     let depths = queue.depths().await?;
     let costs = queue.kind_costs().await?;
     // Jobs are in Postgres: without Redis only the rates of their throttles are missing.
@@ -79,6 +80,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             "paused": paused,
             "workers": workers,
             "differences": differences,
+            "unserved": unserved,
             "store_lost": store_lost,
             "counted_at": depths.at,
             "throttles": throttles,
@@ -99,6 +101,9 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     );
     for difference in &differences {
         say!("difference: {difference}");
+    }
+    for one in &unserved {
+        say!("{}", self::unserved(one));
     }
     if let Some(reason) = &store_lost {
         say!("{reason}");
@@ -144,4 +149,20 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         output::table(&header, costs.iter().map(row))?;
     }
     Ok(code)
+}
+
+/// Describes jobs that no live worker serves, in one sentence.
+pub(super) fn unserved(one: &UnservedJobs) -> String {
+    let what = match &one.kind {
+        Some(kind) => format!("kind {kind}, throttle {}", one.throttle),
+        None => format!("throttle {}", one.throttle),
+    };
+    let since = one.since.map_or_else(String::new, |since| {
+        format!(", the oldest since {since:.0}")
+    });
+    let jobs = if one.jobs == 1 { "job" } else { "jobs" };
+    format!(
+        "not served: {} {jobs} of {what}{since}: {}",
+        one.jobs, one.remedy
+    )
 }

@@ -7,10 +7,11 @@ use serde_json::json;
 
 use super::exit::CliError;
 use super::output::say;
-use super::{connect, output};
+use super::{connect, output, status};
 use crate::app;
 use crate::config::Settings;
-use crate::jobs::Queue;
+use crate::jobs::serving::UnservedJobs;
+use crate::jobs::{Kinds, Queue};
 use crate::throttle::{Name, Store};
 
 mod history;
@@ -48,7 +49,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     let throttles = connect::throttles(&settings).await?;
     match (args.job, args.throttle) {
-        (Some(id), _) => job(&queue, &*throttles, id, args.json).await?,
+        (Some(id), _) => {
+            let kinds = app::built_in_kinds(&settings, None)?;
+            job((&queue, &*throttles, &kinds), id, args.json).await?;
+        }
         (None, throttle) => {
             let name = Name::or_pattern(throttle.unwrap_or_default())?;
             let status = throttles.status(&name).await?;
@@ -58,6 +62,11 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 &app::policies(&app::read_knobs(settings.knobs_folder()?)?)?,
             );
             let sentence = journal.sentence(&name, status.as_ref()).await?;
+            let unserved = queue.unserved().await?;
+            let unserved: Vec<&UnservedJobs> = unserved
+                .iter()
+                .filter(|one| one.throttle == name.as_str())
+                .collect();
             let history = args.history.unwrap_or(0);
             let decisions = crate::governor::Journal::new(queue.pool.clone())
                 .recent(Some(name.as_str()), history)
@@ -67,10 +76,13 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                     .as_ref()
                     .map_or_else(|| 0.0, |status| status.at_us as f64 / 1e6);
                 let governor = journal.view(&name, now).await?;
-                let answer = json!({ "throttle": name, "sentence": sentence, "governor": governor, "decisions": decisions });
+                let answer = json!({ "throttle": name, "sentence": sentence, "governor": governor, "decisions": decisions, "unserved": unserved });
                 output::json(&answer)?;
             } else {
                 say!("{sentence}");
+                for one in unserved {
+                    say!("{}", status::unserved(one));
+                }
                 if args.history.is_some() {
                     history::show(&decisions)?;
                 }
@@ -100,11 +112,11 @@ async fn message(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn job(queue: &Queue, throttles: &dyn Store, id: i64, json: bool) -> anyhow::Result<()> {
-    let Some(detail) = queue.get(id).await? else {
+async fn job(stores: (&Queue, &dyn Store, &Kinds), id: i64, json: bool) -> anyhow::Result<()> {
+    let Some(detail) = stores.0.get(id).await? else {
         bail!(CliError::NotFound(format!("there is no job {id}")));
     };
-    let waiting = crate::api::why_job_waits(queue, throttles, &detail, true).await;
+    let waiting = crate::api::why_job_waits(stores, &detail, true).await;
     if json {
         return output::json(
             &serde_json::json!({ "id": id, "state": detail.summary.state, "waiting": waiting }),

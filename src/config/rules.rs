@@ -2,6 +2,7 @@
 
 use super::settings::{ADMIN, KIND_KEYS, SCOPES, Settings};
 use super::shape;
+use crate::input::patterns::allows;
 use crate::input::wording::{any_of, must_be};
 use crate::input::{Issue, pointer};
 use crate::throttle::Name;
@@ -91,6 +92,7 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
             "must be origins such as https://app.example.com, without a path",
         );
     }
+    served(settings, &mut issues);
     tokens(settings, &mut issues);
     if let Some(jwt) = &settings.jwt {
         jwt.check(&mut issues);
@@ -193,15 +195,39 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
     issues
 }
 
+fn is_throttle(pattern: &str) -> bool {
+    pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
+}
+
+fn served(settings: &Settings, issues: &mut Vec<Issue>) {
+    let throttles = settings.serve_throttles.iter();
+    for pattern in throttles.filter(|pattern| !is_throttle(pattern)) {
+        let allowed = "names of throttles, or their beginnings with a * behind";
+        let message = must_be(allowed, &pattern.as_str().into());
+        issues.push(Issue::new(pointer("", "serve_throttles"), message));
+    }
+    // A pattern for nothing is a slip that would leave jobs waiting.
+    let pools = settings.serve_pools.iter().filter(|pattern| {
+        let patterns = [(*pattern).clone()];
+        !settings.pools.keys().any(|pool| allows(&patterns, pool))
+    });
+    for pattern in pools {
+        let pools: Vec<&str> = settings.pools.keys().map(String::as_str).collect();
+        let allowed = match pools.is_empty() {
+            true => "left out, because there is no [pools.<name>]".to_owned(),
+            false => format!("{}, or a beginning with a * behind", any_of(&pools)),
+        };
+        let message = must_be(&allowed, &pattern.as_str().into());
+        issues.push(Issue::new(pointer("", "serve_pools"), message));
+    }
+}
+
 fn tokens(settings: &Settings, issues: &mut Vec<Issue>) {
     let is_tenant = |tenant: &str| {
         tenant == "*" || tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok()
     };
     let is_module = |module: &str| {
         (1..=TOKEN_NAME_BYTES_MAX).contains(&module.len()) && !module.contains(char::is_control)
-    };
-    let is_throttle = |pattern: &str| {
-        pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
     };
     for (name, token) in &settings.api_tokens {
         let at = pointer("/api_tokens", name);

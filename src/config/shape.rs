@@ -125,8 +125,9 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "grace_s" => SettingType::Number(0.0, 3600.0),
         "retention_days" => SettingType::Whole(1, 3650),
         "dead_retention_days" | "dead_message_days" => SettingType::Whole(0, 3650),
-        "allow_private_urls" | "allow_reindex_queries" => SettingType::Flag,
-        "allow_urls" | "key_metrics" | "ws_origins" => SettingType::Texts,
+        "allow_private_urls" | "allow_reindex_queries" | "settings_may_differ" => SettingType::Flag,
+        "allow_urls" | "key_metrics" | "ws_origins" | "serve_throttles" | "serve_kinds"
+        | "serve_pools" => SettingType::Texts,
         "log_format" => SettingType::Word(&["text", "json"]),
         _ => SettingType::Text,
     }

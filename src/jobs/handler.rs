@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::retry::Policy;
+use super::serving::SharedSettings;
 use super::{Context, IntoOutcome, Issue, Job, Outcome};
 
 /// The timeout of an attempt, unless the handler, the kind's settings or the job set another.
@@ -50,22 +51,31 @@ pub trait Handler: Send + Sync + 'static {
     /// accepted over HTTP or the CLI, and again for each attempt, which is what it returns.
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>>;
 
-    /// Returns the capability that this process lacks to run a job with such arguments, like
-    /// `channel sms`, if another process may have it; `None` if nothing is missing.
+    /// Returns the capabilities that a process needs for a job with such arguments, like
+    /// `channel sms`, whether or not this process has them.
     ///
-    /// Such a job is handed back without using an attempt, and waits for a worker that capabilities
-    /// the capability.
-    fn lacks(&self, args: &Value) -> Option<String> {
+    /// Workers that lack one of them leave the job to those that have it; until there is one it
+    /// waits, without using an attempt.
+    fn needs(&self, args: &Value) -> Vec<String> {
         let _ = args;
-        None
+        Vec::new()
     }
 
-    /// Returns the capabilities that this process capabilities for the kind, named as in
-    /// [`Handler::lacks`], each with a digest of the settings behind it.
+    /// Returns the capabilities that this process has for the kind, named as in
+    /// [`Handler::needs`], each with a digest of the settings behind it.
     ///
     /// The digests reveal processes whose settings differ.
     fn capabilities(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
+    }
+
+    /// Returns the settings that all processes must share, each with a digest of its value, by
+    /// subject and field.
+    ///
+    /// A worker that differs from a live one is refused at its start. Leave out credentials, and
+    /// whatever may differ between machines.
+    fn settings(&self) -> SharedSettings {
+        SharedSettings::new()
     }
 
     /// Returns the timeout of an attempt; `None` for no bound.

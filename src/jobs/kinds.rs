@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::handler::{Handler, PreparedJob};
 use super::retry::Policy;
+use super::serving::{SharedSettings, is_served};
 use super::typed::{Typed, TypedFn};
 use super::{Context, IntoOutcome, Issue, Job, TypedHandler};
 
@@ -115,6 +116,24 @@ impl Kinds {
             .collect()
     }
 
+    /// Returns the settings of all handlers that all processes must share.
+    pub fn settings(&self) -> SharedSettings {
+        self.0
+            .values()
+            .flat_map(|handler| handler.settings())
+            .collect()
+    }
+
+    /// Returns the kinds for which one of the patterns stands; all if there is none.
+    pub fn only(&self, patterns: &[String]) -> Kinds {
+        let served = self.0.iter().filter(|(kind, _)| is_served(patterns, kind));
+        Kinds(
+            served
+                .map(|(kind, handler)| (kind.clone(), handler.clone()))
+                .collect(),
+        )
+    }
+
     /// Returns the kinds in the order of their names.
     pub fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
@@ -144,12 +163,16 @@ impl Handler for TunedHandler {
         self.handler.prepare(args)
     }
 
-    fn lacks(&self, args: &Value) -> Option<String> {
-        self.handler.lacks(args)
+    fn needs(&self, args: &Value) -> Vec<String> {
+        self.handler.needs(args)
     }
 
     fn capabilities(&self) -> BTreeMap<String, String> {
         self.handler.capabilities()
+    }
+
+    fn settings(&self) -> SharedSettings {
+        self.handler.settings()
     }
 
     fn timeout(&self) -> Option<Duration> {

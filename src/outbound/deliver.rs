@@ -212,13 +212,12 @@ impl Handler for HttpHandler {
         }))
     }
 
-    fn lacks(&self, args: &Value) -> Option<String> {
-        let name = args
-            .get("secret")?
-            .as_str()
-            .filter(|name| is_name(name))?
-            .to_ascii_uppercase();
-        (!self.secrets.names().any(|known| *known == name)).then(|| format!("secret {name}"))
+    fn needs(&self, args: &Value) -> Vec<String> {
+        let name = args.get("secret").and_then(Value::as_str);
+        name.filter(|name| is_name(name))
+            .map(|name| format!("secret {}", name.to_ascii_uppercase()))
+            .into_iter()
+            .collect()
     }
 
     fn capabilities(&self) -> BTreeMap<String, String> {

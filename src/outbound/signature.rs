@@ -11,8 +11,9 @@
 //! never holds one.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Debug};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -146,6 +147,16 @@ fn key(text: &str) -> Option<hmac::Key> {
     KEY_BYTES
         .contains(&bytes.len())
         .then(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+}
+
+/// Returns a short digest of a setting, to tell equal values from others without showing them.
+pub fn digest_of<T: Debug + ?Sized>(value: &T) -> String {
+    digest(&SHA256, format!("{value:?}").as_bytes())
+        .as_ref()
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]

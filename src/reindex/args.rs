@@ -116,16 +116,10 @@ impl Args {
         })
     }
 
-    /// Returns `source` or `sink` and the name that this process does not know.
-    pub fn lacking<'a>(args: &'a Value, catalogue: &Catalogue) -> Option<(&'static str, &'a str)> {
-        let name = |part: &str| args.get(part)?.get("name")?.as_str();
-        let source = name("source")
-            .filter(|name| !catalogue.sources.contains_key(*name))
-            .map(|name| ("source", name));
-        let sink = name("sink")
-            .filter(|name| !catalogue.sinks.contains_key(*name))
-            .map(|name| ("sink", name));
-        source.or(sink)
+    /// Returns the source and the sink that a job names, such as `source shop`.
+    pub fn needs(args: &Value) -> Vec<String> {
+        let name = |part: &str| Some(format!("{part} {}", args.get(part)?.get("name")?.as_str()?));
+        ["source", "sink"].into_iter().filter_map(name).collect()
     }
 }
 

@@ -378,12 +378,11 @@ fn credentials_in_addresses_are_refused() {
 }
 
 #[test]
-fn a_process_says_which_name_it_does_not_know() {
-    assert_eq!(Args::lacking(&named(), &catalogue()), None);
-    let args = named();
+fn a_job_needs_the_source_and_the_sink_that_it_names() {
+    assert_eq!(Args::needs(&named()), ["source shop", "sink search"]);
     assert_eq!(
-        Args::lacking(&args, &Catalogue::default()),
-        Some(("source", "shop"))
+        Args::needs(&json!({"source": {"table": "a"}, "sink": {"name": 7}})),
+        Vec::<String>::new()
     );
 }
 

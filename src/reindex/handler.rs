@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::backfill::backfill;
+use crate::jobs::serving::SharedSettings;
 use crate::jobs::{Context, Handler, Issue, Job, Outcome, PreparedJob};
 use crate::outbound::{self, Guard, SetUpError};
 use crate::reindex::args::Args;
 use crate::reindex::connect::{ANSWER_WITHIN, Connect};
+use crate::reindex::shared_settings::shared_settings;
 use crate::reindex::sink::WriteError;
 use crate::reindex::sink_args::SinkArgs;
 use crate::reindex::{Catalogue, ReindexDatabase};
@@ -93,8 +95,8 @@ impl Handler for ReindexHandler {
         }))
     }
 
-    fn lacks(&self, args: &Value) -> Option<String> {
-        Args::lacking(args, &self.config.catalogue).map(|(part, name)| format!("{part} {name}"))
+    fn needs(&self, args: &Value) -> Vec<String> {
+        Args::needs(args)
     }
 
     fn capabilities(&self) -> BTreeMap<String, String> {
@@ -114,6 +116,10 @@ impl Handler for ReindexHandler {
             .chain(sinks)
             .map(|one| (one, String::new()))
             .collect()
+    }
+
+    fn settings(&self) -> SharedSettings {
+        shared_settings(&self.config.catalogue)
     }
 
     /// Returns false: the kind reads and writes whole tables with the operator's rights, so it is

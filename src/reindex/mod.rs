@@ -40,6 +40,7 @@ mod flight;
 mod handler;
 mod hidden;
 mod reader;
+mod shared_settings;
 
 pub use args::Args;
 pub use catalogue::Catalogue;

@@ -7,10 +7,16 @@ use std::time::{Duration, Instant};
 
 use crate::jobs::{Claimed, Error, LaneClaim, LaneCursor};
 use crate::runner::execute::execute;
-use crate::runner::metrics::AttemptLabels;
+use crate::runner::lane::LaneWalk;
+use crate::runner::look;
+use crate::runner::metrics::{AttemptLabels, KindLabels};
 use crate::runner::running::StopReason;
 use crate::runner::shared::{WorkerContext, bounded, postgres_timeout};
 use crate::throttle::{Grant, Name, Refund};
+
+/// Tries to put back jobs, and the pause between two.
+const PUT_BACK_TRIES: u32 = 5;
+const PUT_BACK_PAUSE: Duration = Duration::from_millis(200);
 
 /// A grant for one lane, with its ask and its claim.
 pub(super) struct Granted {
@@ -46,22 +52,28 @@ pub(super) struct ClaimedLane {
     pub(super) places: Vec<LaneCursor>,
     pub(super) cost: f64,
     pub(super) is_dry: bool,
+    /// Number of jobs that were put back because this worker does not serve them.
+    pub(super) put_back: u32,
+    /// The look before the claim, if there was one.
+    pub(super) walk: Option<LaneWalk>,
 }
 
 pub(super) fn jobs(granted: &[Granted]) -> usize {
     granted.iter().map(|one| one.grant.granted as usize).sum()
 }
 
-/// Claims the granted jobs and starts them, then drops the jobs over the limit.
+/// Claims the granted jobs and starts them, then drops the jobs over the limit. With `is_partial`
+/// it looks at the jobs first, and takes and drops only those that this worker serves.
 pub(super) async fn claim(
     shared: Arc<WorkerContext>,
     granted: Vec<Granted>,
     drops: DroppedLanes,
+    is_partial: bool,
 ) -> Claim {
     let asked_at = Instant::now();
-    let mut claim = claim_granted(&shared, granted, asked_at).await;
+    let mut claim = claim_granted(&shared, granted, asked_at, is_partial).await;
     if claim.taken.is_ok() && !drops.lanes.is_empty() {
-        match drop_ready(&shared, &drops).await {
+        match drop_ready(&shared, &drops, is_partial).await {
             Ok(()) => claim.dropped = drops.lanes,
             // Their lanes are asked for again, and the jobs are refused again.
             Err(error) => tracing::debug!(%error, "dropping jobs over the limit failed"),
@@ -70,16 +82,24 @@ pub(super) async fn claim(
     claim
 }
 
-async fn drop_ready(shared: &WorkerContext, drops: &DroppedLanes) -> Result<(), Error> {
+async fn drop_ready(
+    shared: &WorkerContext,
+    drops: &DroppedLanes,
+    is_partial: bool,
+) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     loop {
-        let dropped = bounded(
-            shared,
-            shared
-                .queue
-                .drop_ready(worker_id, &drops.lanes, drops.newest),
-        )
-        .await?;
+        let dropped = match is_partial {
+            true => {
+                let dropped = look::drop_served(shared, worker_id, &drops.lanes, drops.newest);
+                bounded(shared, dropped).await?
+            }
+            false => {
+                let queue = &shared.queue;
+                let dropped = queue.drop_ready(worker_id, &drops.lanes, drops.newest);
+                bounded(shared, dropped).await?
+            }
+        };
         for (kind, jobs) in &dropped {
             shared
                 .metrics
@@ -100,6 +120,7 @@ async fn claim_granted(
     shared: &Arc<WorkerContext>,
     granted: Vec<Granted>,
     asked_at: Instant,
+    is_partial: bool,
 ) -> Claim {
     if granted.is_empty() {
         return Claim {
@@ -113,11 +134,14 @@ async fn claim_granted(
     let lanes: Vec<LaneClaim> = granted.iter().map(|one| one.claim).collect();
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     let fence = rand::random::<i64>() & i64::MAX;
-    let claimed = bounded(
-        shared,
-        shared.queue.claim_and_look(worker_id, fence, &lanes),
-    )
-    .await;
+    let claimed = match is_partial {
+        true => bounded(shared, look::claim_served(shared, worker_id, fence, &lanes)).await,
+        false => {
+            let claimed = shared.queue.claim_and_look(worker_id, fence, &lanes);
+            let claimed = bounded(shared, claimed).await;
+            claimed.map(|batch| (batch, HashMap::new()))
+        }
+    };
     let took = asked_at.elapsed();
     // A process that slept sees the answer and its timeout at once, and by then the leases may
     // belong to other workers.
@@ -132,9 +156,13 @@ async fn claim_granted(
         .iter()
         .map(|one| (one.claim.lane_id, one.max_cost))
         .collect();
-    let taken = claimed.map(|mut batch| {
+    let taken = claimed.map(|(mut batch, walks)| {
         reject_misplaced(&granted, &mut batch.jobs);
         let mut taken: HashMap<i64, ClaimedLane> = HashMap::with_capacity(lanes.len());
+        for (lane, walk) in walks {
+            taken.entry(lane).or_default().walk = Some(walk);
+        }
+        let unserved = take_out_unserved(shared, &mut batch.jobs, &mut taken);
         for one in &mut batch.jobs {
             // A job enqueued with more than the highest cost is charged, and refunded, at most that
             // cost.
@@ -152,8 +180,16 @@ async fn claim_granted(
             taken.entry(*lane).or_default().is_dry = true;
         }
         start(shared, batch.jobs, worker_id, fence);
-        taken
+        (taken, unserved)
     });
+    let taken = match taken {
+        Ok((taken, unserved)) if unserved.is_empty() => Ok(taken),
+        Ok((taken, unserved)) => {
+            put_back(shared, worker_id, fence, &unserved).await;
+            Ok(taken)
+        }
+        Err(error) => Err(error),
+    };
     if taken.is_err() {
         // The claim may have been carried out although its answer was lost.
         shared.uncertain_claims.note(worker_id, fence);
@@ -164,6 +200,48 @@ async fn claim_granted(
         took,
         taken,
         dropped: Vec::new(),
+    }
+}
+
+/// Takes the jobs that this worker does not serve out of a claim; returns their ids. In their
+/// throttles this worker looks at jobs before it takes them from now on.
+fn take_out_unserved(
+    shared: &WorkerContext,
+    jobs: &mut Vec<Claimed>,
+    taken: &mut HashMap<i64, ClaimedLane>,
+) -> Vec<i64> {
+    let mut unserved = Vec::new();
+    jobs.retain(|one| {
+        let job = &one.job;
+        let is_served = one.unreadable.is_some()
+            || one.cancelled
+            || shared.serves_job(&job.throttle, &job.kind, Some(&job.args));
+        if !is_served {
+            taken.entry(one.lane_id).or_default().put_back += 1;
+            unserved.push(job.id);
+            let kind = job.kind.clone();
+            let not_served = &shared.metrics.not_served;
+            not_served.get_or_create(&KindLabels { kind }).inc();
+        }
+        is_served
+    });
+    unserved
+}
+
+/// Puts jobs back that this worker does not serve. If that fails, they are found by their leases,
+/// under which nothing runs.
+async fn put_back(shared: &WorkerContext, worker_id: i32, fence: i64, jobs: &[i64]) {
+    for _ in 0..PUT_BACK_TRIES {
+        match bounded(shared, shared.queue.put_back(worker_id, fence, jobs)).await {
+            Ok(()) => {
+                shared.notifier.notify(&[]);
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "putting back jobs that this worker does not serve failed");
+                tokio::time::sleep(PUT_BACK_PAUSE).await;
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Finds lanes with work: from rings, from new jobs, and, as the safety net below both, from sweeps
 //! over the whole index.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,9 @@ const GUESTS_EVERY: Duration = Duration::from_millis(250);
 /// Most lanes named in one statement.
 const MAX_LANES_PER_STATEMENT: usize = 1000;
 
+/// Most lanes of other workers' throttles that are remembered.
+const MAX_FOREIGN: usize = 200_000;
+
 /// Interval at which the weights of lanes are read.
 const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
 
@@ -76,6 +79,8 @@ pub(super) struct Discovery {
     next_guests: Instant,
     guest_shard: u8,
     next_weights: Instant,
+    /// Lanes of throttles that this worker was told to leave to others.
+    foreign: HashSet<i64>,
 }
 
 impl Discovery {
@@ -95,6 +100,7 @@ impl Discovery {
             next_guests: now,
             guest_shard: 0,
             next_weights: now,
+            foreign: HashSet::new(),
         }
     }
 
@@ -138,8 +144,9 @@ impl Discovery {
                 .collect();
             self.take_in(shared, scheduler, &seen).await?;
         }
+        let somewhere = woken.somewhere || scheduler.is_deaf(&woken.lanes);
         let now = Instant::now();
-        if woken.somewhere || (!is_notified && now >= self.next_arrivals) {
+        if somewhere || (!is_notified && now >= self.next_arrivals) {
             self.arrivals(shared, scheduler, now).await?;
         }
         if now >= self.next_weights {
@@ -288,7 +295,13 @@ impl Discovery {
         scheduler: &mut LaneScheduler,
         seen: &[ReadyPriorities],
     ) -> Result<(), Error> {
-        let unknown = scheduler.seen(seen, Instant::now());
+        let mut unknown = scheduler.seen(seen, Instant::now());
+        if self.foreign.len() > MAX_FOREIGN {
+            self.foreign.clear();
+        }
+        unknown.retain(|seen| !self.foreign.contains(&seen.lane_id));
+        // Every worker admits messages, whatever throttles it serves.
+        let told = &shared.served.told;
         let not_known = unknown.len();
         let unknown = shared.admissions.lock().seen(&unknown, Instant::now());
         let mut has_admissions = unknown.len() < not_known;
@@ -298,7 +311,9 @@ impl Discovery {
             let ids: Vec<i64> = part.iter().map(|seen| seen.lane_id).collect();
             for named in bounded(shared, shared.queue.name_lanes(&ids)).await? {
                 let seen = seen[&named.lane_id];
-                if is_admission(&named.throttle) {
+                if !is_admission(&named.throttle) && !told.has_throttle(&named.throttle) {
+                    self.foreign.insert(named.lane_id);
+                } else if is_admission(&named.throttle) {
                     shared.admissions.lock().adopt(named, seen, Instant::now());
                     has_admissions = true;
                 } else {

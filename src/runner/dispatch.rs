@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::claim::{Claim, ClaimedLane, DroppedLanes, Granted, claim, jobs, refund};
 use super::discover::Discovery;
 use super::hold_reports::{report_holds, report_until_stopped};
-use super::lane_scheduler::{LaneScheduler, PlannedAcquire};
+use super::lane_scheduler::{LaneScheduler, LaneTaken, PlannedAcquire};
 use super::shared::{WorkerContext, bounded};
 use crate::jobs::{Error, LaneCursor};
 use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit};
@@ -165,10 +165,6 @@ async fn turn(
         return Ok(());
     }
     look(shared, dispatcher).await?;
-    let now = Instant::now();
-    for (throttle, until) in shared.unknown_kinds.resting(now) {
-        dispatcher.scheduler.rest(&throttle, until);
-    }
     if serve(shared, dispatcher, permits).await {
         return Ok(());
     }
@@ -241,18 +237,33 @@ async fn serve(
     for (one, answer) in planned.iter().zip(&answers) {
         dispatcher.scheduler.answered(one, answer, now);
     }
-    let drops = DroppedLanes {
-        lanes: newest
-            .map(|_| over_limit(dispatcher, &planned, &answers))
-            .unwrap_or_default(),
-        newest: newest.unwrap_or(0),
-    };
-    let granted = granted(shared, dispatcher, planned, answers, now);
-    if !granted.is_empty() || !drops.lanes.is_empty() {
-        dispatcher.granted += jobs(&granted);
-        dispatcher
-            .claims
-            .spawn(claim(shared.clone(), granted, drops));
+    let over_limit = newest
+        .map(|_| over_limit(dispatcher, &planned, &answers))
+        .unwrap_or_default();
+    let all: Vec<(PlannedAcquire, AcquireResponse)> = planned.into_iter().zip(answers).collect();
+    // Only where this worker may not run every job, it looks before it takes.
+    let (some, every): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|(one, _)| shared.served.is_partial(one.ask.throttle.as_str(), now));
+    for (answered, is_partial) in [(every, false), (some, true)] {
+        let drops = DroppedLanes {
+            lanes: over_limit
+                .iter()
+                .filter(|(_, throttle)| {
+                    let mut throttles = answered.iter().map(|(one, _)| &one.ask.throttle);
+                    throttles.any(|one| one == throttle)
+                })
+                .map(|(lane, _)| *lane)
+                .collect(),
+            newest: newest.unwrap_or(0),
+        };
+        let granted = granted(shared, dispatcher, answered, is_partial, now);
+        if !granted.is_empty() || !drops.lanes.is_empty() {
+            dispatcher.granted += jobs(&granted);
+            dispatcher
+                .claims
+                .spawn(claim(shared.clone(), granted, drops, is_partial));
+        }
     }
     true
 }
@@ -263,7 +274,7 @@ fn over_limit(
     dispatcher: &DispatcherState,
     planned: &[PlannedAcquire],
     answers: &[AcquireResponse],
-) -> Vec<i64> {
+) -> Vec<(i64, Name)> {
     let is_over = |grant: &Grant| {
         matches!(
             grant.limit,
@@ -274,10 +285,14 @@ fn over_limit(
         .iter()
         .zip(answers)
         .filter(|(one, answer)| one.drops && answer.over_limit == OverLimit::Drop);
-    let lanes = all.flat_map(|(one, answer)| one.lanes.iter().zip(&answer.lanes));
+    let lanes = all.flat_map(|(one, answer)| {
+        let lanes = one.lanes.iter().zip(&answer.lanes);
+        lanes.map(|(lane, grant)| (*lane, grant, &one.ask.throttle))
+    });
     let over =
-        lanes.filter(|(lane, grant)| is_over(grant) && dispatcher.scheduler.is_unclaimed(**lane));
-    over.map(|(lane, _)| *lane).collect()
+        lanes.filter(|(lane, grant, _)| is_over(grant) && dispatcher.scheduler.is_unclaimed(*lane));
+    over.map(|(lane, _, throttle)| (lane, throttle.clone()))
+        .collect()
 }
 
 /// Returns true if the store answered, or let jobs through although it could not be reached.
@@ -288,8 +303,8 @@ fn lets_serve(answer: &AcquireResponse) -> bool {
 fn granted(
     shared: &WorkerContext,
     dispatcher: &mut DispatcherState,
-    planned: Vec<PlannedAcquire>,
-    answers: Vec<AcquireResponse>,
+    answered: Vec<(PlannedAcquire, AcquireResponse)>,
+    is_partial: bool,
     now: Instant,
 ) -> Vec<Granted> {
     let all_heads = Duration::from_secs_f64(
@@ -297,14 +312,16 @@ fn granted(
     );
     let head_every = all_heads.clamp(MIN_HEAD_EVERY, MAX_HEAD_EVERY);
     let mut granted = Vec::new();
-    for (one, answer) in planned.into_iter().zip(answers) {
+    for (one, answer) in answered {
         let (throttle, max_cost) = (one.ask.throttle, answer.max_cost);
         for ((lane, wanted), grant) in one.lanes.into_iter().zip(one.ask.lanes).zip(answer.lanes) {
             if grant.granted > 0 {
                 shared.answers.watch(lane, grant.watched);
-                let claim = dispatcher
-                    .scheduler
-                    .claim(lane, grant.granted, now, head_every);
+                let (scheduler, jobs) = (&mut dispatcher.scheduler, grant.granted);
+                let claim = match is_partial {
+                    true => scheduler.claim_some(lane, jobs, now),
+                    false => scheduler.claim(lane, jobs, now, head_every),
+                };
                 granted.push(Granted {
                     throttle: throttle.clone(),
                     key: wanted.key,
@@ -361,9 +378,15 @@ async fn settle(
     let mut differences: HashMap<&Name, Vec<(&str, f64)>> = HashMap::new();
     for one in &claim.granted {
         let lane = taken.get(&one.claim.lane_id).unwrap_or(&none);
+        let taken = LaneTaken {
+            places: &lane.places,
+            put_back: lane.put_back,
+            is_dry: lane.is_dry,
+            walk: lane.walk.as_ref(),
+        };
         dispatcher
             .scheduler
-            .claimed(&one.claim, &lane.places, lane.is_dry, claim.asked_at);
+            .took(&one.claim, &taken, claim.asked_at);
         let jobs = lane.places.len() as u32;
         if jobs < one.grant.granted {
             unused.push((one, one.grant.granted - jobs));

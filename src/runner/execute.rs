@@ -15,7 +15,6 @@ use super::shared::{FinishedRun, WorkerContext, bounded};
 use super::tallies::AttemptOutcome as Tallied;
 use crate::input;
 use crate::jobs::retry::Policy;
-use crate::jobs::serving::not_served;
 use crate::jobs::{
     Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome, Scope,
 };
@@ -47,30 +46,12 @@ pub(super) async fn execute(
     // The handler takes the job itself.
     let info = Arc::new(JobInfo::from(&job));
     let ran = OnceLock::new();
-    let lacking = match (&unreadable, handler) {
-        (Some(_), _) => None,
-        (None, None) => Some(format!("the kind {}", job.kind)),
-        // A panic here is expected to happen again in the run, where it is recorded.
-        (None, Some(handler)) => {
-            std::panic::catch_unwind(AssertUnwindSafe(|| handler.lacks(&job.args)))
-                .unwrap_or_default()
-        }
-    };
-    let delay = lacking.is_some().then(|| {
-        let delay = shared.unknown_kinds.wait(job.id, begun);
-        shared.unknown_kinds.met(&job.throttle, delay, begun);
-        delay
-    });
-    if delay.is_none() {
-        shared.unknown_kinds.served(&job.throttle);
-    }
     // A handler must not keep its permit and its lease for ever, so every panic ends here.
-    let outcome = match (unreadable, delay, handler) {
-        (None, _, _) if is_unwanted => Outcome::Cancelled,
+    let outcome = match (unreadable, handler) {
+        (None, _) if is_unwanted => Outcome::Cancelled,
         // No worker can read the job, so waiting for another one is useless.
-        (Some(error), _, _) => Outcome::Dead { error },
-        (None, Some(delay), _) => Outcome::Snooze { delay },
-        (None, None, Some(handler)) => {
+        (Some(error), _) => Outcome::Dead { error },
+        (None, Some(handler)) => {
             let caught =
                 AssertUnwindSafe(run(&shared, handler, job, info.clone(), &ran, cancelled))
                     .catch_unwind()
@@ -81,7 +62,8 @@ pub(super) async fn execute(
             };
             caught.unwrap_or_else(|_| cut_off(&info, panicked()))
         }
-        (None, None, None) => Outcome::HandedBack,
+        // Claims leave jobs of unknown kinds alone.
+        (None, None) => Outcome::HandedBack,
     };
     let handled_from = ran.get().copied();
     let ran = ran
@@ -91,7 +73,7 @@ pub(super) async fn execute(
     let judged = AssertUnwindSafe(judge(&shared, &info, lane_id, outcome, stop, handler))
         .catch_unwind()
         .await;
-    let mut ending = judged.unwrap_or_else(|_| {
+    let ending = judged.unwrap_or_else(|_| {
         failed(
             Policy::default(),
             &info,
@@ -99,16 +81,6 @@ pub(super) async fn execute(
             "the handler panicked while returning its retry policy".to_owned(),
         )
     });
-    if let (Some(need), Ending::Snoozed { why, .. }) = (&lacking, &mut ending) {
-        *why = not_served(need);
-        shared
-            .metrics
-            .not_served
-            .get_or_create(&KindLabels {
-                kind: info.kind.clone(),
-            })
-            .inc();
-    }
     let completion = match ending {
         Ending::Completed => Completion::Succeeded,
         _ => Completion::Failed,

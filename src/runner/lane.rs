@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::jobs::LaneCursor;
+use crate::jobs::{LaneCursor, ReadyPriorities};
 
 /// Longest time for which more urgent priorities may pass over a lower one, before one batch of it
 /// goes first.
@@ -15,6 +15,45 @@ const MIN_APPETITE: u32 = 2;
 
 /// Weight of a new sample in the estimate of a lane's mean cost.
 const COST_WEIGHT: f64 = 0.3;
+
+/// Number of passed jobs above which a ring does not begin a walk from the head.
+const FEW_PASSED: u32 = 1000;
+
+/// Shortest and longest time between two walks from the head past jobs that others serve, and the
+/// share of it for each passed job: jobs that came back, or committed late, wait for the next walk.
+const WALK_AGAIN_MIN: Duration = Duration::from_secs(2);
+const WALK_AGAIN_MAX: Duration = Duration::from_secs(30);
+const WALK_AGAIN_PER_JOB: Duration = Duration::from_micros(400);
+
+/// A look into a lane by a worker that runs only some of its jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneWalk {
+    /// The last job that was looked at.
+    pub to: LaneCursor,
+    /// The newest job that was looked at.
+    pub newest: i64,
+    /// Number of jobs that this worker does not serve.
+    pub passed: u32,
+    /// True if no job is left behind.
+    pub is_end: bool,
+}
+
+/// The part of a lane that was looked at, and that holds only jobs of other workers.
+#[derive(Debug)]
+struct PassedJobs {
+    to: LaneCursor,
+    newest: i64,
+    jobs: u32,
+    begun: Instant,
+    /// The first place at which jobs have come since.
+    news: Option<LaneCursor>,
+}
+
+impl PassedJobs {
+    fn again_at(&self) -> Instant {
+        self.begun + (WALK_AGAIN_PER_JOB * self.jobs).clamp(WALK_AGAIN_MIN, WALK_AGAIN_MAX)
+    }
+}
 
 /// A position in virtual time, ordered.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,6 +117,7 @@ pub struct Lane {
     noted: Option<Instant>,
     priorities: u8,
     served: Option<Box<[Instant; 4]>>,
+    passed: Option<Box<PassedJobs>>,
 }
 
 impl Lane {
@@ -102,7 +142,126 @@ impl Lane {
             noted: None,
             priorities: 0,
             served: None,
+            passed: None,
         }
+    }
+
+    /// Returns true if a sighting of the lane may stand for jobs of this worker: for jobs that have
+    /// come since the lane was walked, or if it is time to walk again.
+    pub fn is_news(&mut self, seen: &ReadyPriorities, now: Instant) -> bool {
+        let Some(passed) = &mut self.passed else {
+            return true;
+        };
+        if now >= passed.again_at() {
+            return true;
+        }
+        if seen.head == i64::MAX {
+            // A ring does not name the job.
+            if passed.jobs <= FEW_PASSED {
+                self.passed = None;
+                return true;
+            }
+            return false;
+        }
+        let place = LaneCursor {
+            priority: seen.priorities.trailing_zeros() as i16,
+            job_id: seen.head - 1,
+        };
+        let is_news = place >= passed.to || seen.head > passed.newest;
+        if is_news {
+            passed.news = Some(passed.news.map_or(place, |before| before.min(place)));
+        }
+        is_news
+    }
+
+    /// Returns true if so many jobs of other workers were passed that a ring tells nothing.
+    pub fn is_deaf(&self) -> bool {
+        self.passed
+            .as_ref()
+            .is_some_and(|passed| passed.jobs > FEW_PASSED)
+    }
+
+    /// Returns the place where a look made now begins: at a priority that was passed over for too
+    /// long, behind the jobs of other workers, or, now and then, at the head.
+    pub fn begin_walk(&mut self, now: Instant) -> LaneCursor {
+        if let Some(aged) = self.aged(now) {
+            if let Some(served) = &mut self.served {
+                served[aged as usize] = now;
+            }
+            return LaneCursor {
+                priority: aged,
+                job_id: 0,
+            };
+        }
+        if let Some(passed) = &mut self.passed
+            && now < passed.again_at()
+        {
+            if let Some(news) = passed.news.take() {
+                passed.to = passed.to.min(news);
+            }
+            return passed.to;
+        }
+        self.passed = Some(Box::new(PassedJobs {
+            to: LaneCursor::default(),
+            newest: 0,
+            jobs: 0,
+            begun: now,
+            news: None,
+        }));
+        LaneCursor::default()
+    }
+
+    /// Records the jobs taken after a look made at `asked_at` that began at `began`; returns true
+    /// if no job for this worker is left, as far as is known.
+    pub fn walked(
+        &mut self,
+        began: LaneCursor,
+        taken: &[LaneCursor],
+        walk: &LaneWalk,
+        is_short: bool,
+        asked_at: Instant,
+    ) -> bool {
+        self.last = taken
+            .iter()
+            .map(|place| place.job_id)
+            .max()
+            .unwrap_or(self.last);
+        if let Some(served) = &mut self.served {
+            for place in taken {
+                served[place.priority.clamp(0, 3) as usize] = asked_at;
+            }
+        }
+        if !is_short && taken.len() as u32 >= self.appetite {
+            self.appetite = self.appetite.saturating_mul(2);
+        }
+        let mut is_whole = false;
+        if let Some(passed) = &mut self.passed
+            && began <= passed.to
+        {
+            if walk.to > passed.to {
+                passed.to = walk.to;
+                passed.jobs = passed.jobs.saturating_add(walk.passed);
+            }
+            passed.newest = passed.newest.max(walk.newest);
+            is_whole = walk.is_end && passed.news.is_none();
+        }
+        let is_empty = is_short && is_whole && self.noted.is_none_or(|at| at < asked_at);
+        if is_empty {
+            self.rest_empty();
+        }
+        is_empty
+    }
+
+    /// Forgets that jobs of other workers were passed.
+    pub fn forget_passed(&mut self) {
+        self.passed = None;
+    }
+
+    fn rest_empty(&mut self) {
+        self.appetite = MIN_APPETITE;
+        self.visits = 0;
+        self.priorities = 0;
+        self.served = None;
     }
 
     /// Records that there are jobs of these priorities, one bit each.
@@ -203,10 +362,7 @@ impl Lane {
             self.after = LaneCursor::default();
             self.head_at = None;
             if is_empty {
-                self.appetite = MIN_APPETITE;
-                self.visits = 0;
-                self.priorities = 0;
-                self.served = None;
+                self.rest_empty();
             }
             return is_empty;
         }
@@ -232,117 +388,5 @@ impl Lane {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lane() -> Lane {
-        Lane::new(0, "a".into(), 1.0)
-    }
-
-    fn place(priority: i16, job_id: i64) -> LaneCursor {
-        LaneCursor { priority, job_id }
-    }
-
-    #[test]
-    fn a_claim_begins_behind_the_last_job_and_at_the_head_now_and_then() {
-        let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
-        lane.note(0b10, now);
-        assert_eq!(lane.begin(now, every), LaneCursor::default());
-
-        assert!(!lane.took(
-            LaneCursor::default(),
-            &[place(1, 7), place(1, 9)],
-            false,
-            now
-        ));
-
-        assert_eq!(lane.begin(now, every), place(1, 9));
-        assert_eq!(lane.begin(now + every, every), LaneCursor::default());
-    }
-
-    #[test]
-    fn of_two_claims_under_way_at_once_one_begins_at_the_head_and_both_move_the_place_on() {
-        let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
-        lane.note(0b10, now);
-        let first = lane.begin(now, every);
-        lane.took(first, &[place(1, 9)], false, now);
-        let (one, other) = (lane.begin(now, every), lane.begin(now, every));
-
-        lane.took(other, &[place(1, 12)], false, now);
-        lane.took(one, &[place(1, 10)], false, now);
-
-        assert_eq!(lane.begin(now, every), place(1, 12));
-        assert_eq!(lane.begin(now + every, every), LaneCursor::default());
-        assert_ne!(
-            lane.begin(now + every, every),
-            LaneCursor::default(),
-            "the one before is on its way to the head"
-        );
-    }
-
-    #[test]
-    fn a_lane_that_is_short_behind_its_last_job_and_was_heard_of_since_is_looked_at_from_the_head_before_it_counts_as_empty()
-     {
-        let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
-        lane.begin(now, every);
-        lane.took(LaneCursor::default(), &[place(1, 9)], false, now);
-        lane.note(0b10, now);
-
-        assert!(!lane.took(place(1, 9), &[], true, now + every));
-        assert_eq!(lane.begin(now + every, every), LaneCursor::default());
-        assert!(lane.took(LaneCursor::default(), &[], true, now + every));
-    }
-
-    #[test]
-    fn a_lane_of_which_nothing_was_heard_since_its_head_was_claimed_is_empty_when_nothing_is_left_behind_its_last_job()
-     {
-        let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
-        lane.note(0b10, now);
-        lane.begin(now + every, every);
-        lane.took(LaneCursor::default(), &[place(1, 9)], false, now + every);
-
-        assert!(lane.took(place(1, 9), &[], true, now + every));
-    }
-
-    #[test]
-    fn a_lane_is_looked_into_at_its_first_jobs_and_then_ever_more_rarely() {
-        let mut lane = lane();
-
-        let looks: Vec<u32> = (1..=20).filter(|_| lane.look(1)).collect();
-
-        assert_eq!(looks, [1, 2, 4, 8, 16]);
-        assert!(
-            !lane.look(2),
-            "a claim of more tells by itself whether it found as many"
-        );
-    }
-
-    #[test]
-    fn a_more_urgent_job_is_not_hidden_behind_the_place() {
-        let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
-        lane.note(0b100, now);
-        lane.took(LaneCursor::default(), &[place(2, 9)], false, now);
-
-        lane.note(0b1, now);
-
-        assert_eq!(lane.begin(now, every), LaneCursor::default());
-    }
-
-    #[test]
-    fn a_priority_that_was_passed_over_for_long_goes_first_once() {
-        let (mut lane, mut now, every) = (lane(), Instant::now(), Duration::from_secs(1));
-        lane.note(0b1001, now);
-        assert_eq!(lane.begin(now, every), LaneCursor::default());
-        now += AGEING;
-
-        assert_eq!(lane.begin(now, every), place(3, 0));
-        assert!(!lane.took(place(3, 0), &[place(3, 5)], false, now));
-
-        assert_ne!(lane.begin(now, every), place(3, 0));
-        assert_eq!(lane.begin(now + AGEING, every), place(3, 0));
-        // No job is left at that priority: this does not make the lane empty, and the priority is
-        // not tried again.
-        assert!(!lane.took(place(3, 0), &[], true, now + AGEING));
-        assert_eq!(lane.begin(now + 3 * AGEING, every), LaneCursor::default());
-    }
-}
+#[path = "lane_tests.rs"]
+mod tests;

@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use super::lane::{Lane, LaneStatus, Tag};
+use super::lane::{Lane, LaneStatus, LaneWalk, Tag};
 use crate::jobs::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
 use crate::throttle::{AcquireRequest, Name};
 
@@ -35,6 +35,19 @@ pub struct PlannedAcquire {
     /// True if jobs without a grant are to be dropped, according to the last answer.
     pub drops: bool,
     ring: usize,
+}
+
+/// The jobs that a claim took from a lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LaneTaken<'a> {
+    /// Their places in the lane.
+    pub places: &'a [LaneCursor],
+    /// Number of jobs that were put back because this worker does not serve them.
+    pub put_back: u32,
+    /// True if the claim saw that no job is left behind them.
+    pub is_dry: bool,
+    /// The look before the claim, if there was one.
+    pub walk: Option<&'a LaneWalk>,
 }
 
 /// A report on the running jobs of one throttle.
@@ -67,9 +80,6 @@ struct Ring {
     guests: BTreeSet<Rank>,
     waiting: BTreeSet<(Instant, i64)>,
     not_before: Option<Instant>,
-    /// The end of a rest in which other workers serve the throttle, because this worker could run
-    /// none of its jobs.
-    backoff_until: Option<Instant>,
     appetite: usize,
     held: u32,
     /// Lanes with held jobs.
@@ -124,6 +134,9 @@ impl LaneScheduler {
             match self.lanes.get_mut(&seen.lane_id) {
                 Some(lane) => {
                     lane.pass = self.pass;
+                    if !lane.is_news(seen, now) {
+                        continue;
+                    }
                     lane.note(seen.priorities, now);
                     if lane.status == LaneStatus::Idle {
                         lane.last = seen.head;
@@ -180,20 +193,12 @@ impl LaneScheduler {
         }
     }
 
-    /// Leaves a throttle to other workers until the given time; afterwards a single job shows if
-    /// there is work for this one.
-    pub fn rest(&mut self, throttle: &str, until: Instant) {
-        let Some(ring) = Name::new(throttle)
-            .ok()
-            .and_then(|name| self.by_name.get(&name).copied())
-        else {
-            return;
-        };
-        let ring = &mut self.rings[ring];
-        if ring.backoff_until.is_none_or(|at| at < until) {
-            ring.backoff_until = Some(until);
-            ring.appetite = 1;
-        }
+    /// Returns true if a ring for one of the lanes does not tell whether this worker serves the new
+    /// job.
+    pub fn is_deaf<'a>(&self, lanes: impl IntoIterator<Item = &'a i64>) -> bool {
+        lanes
+            .into_iter()
+            .any(|id| self.lanes.get(id).is_some_and(Lane::is_deaf))
     }
 
     /// Records the end of a sweep over all lanes, and forgets lanes that have been idle for
@@ -232,6 +237,16 @@ impl LaneScheduler {
             after,
             look,
         }
+    }
+
+    /// Returns the claim of a granted lane of which this worker may serve only some jobs.
+    pub fn claim_some(&mut self, lane_id: i64, jobs: u32, now: Instant) -> LaneClaim {
+        let mut claim = LaneClaim::first(lane_id, jobs as i32);
+        if let Some(lane) = self.lanes.get_mut(&lane_id) {
+            lane.claims += 1;
+            claim.after = lane.begin_walk(now);
+        }
+        claim
     }
 
     /// Returns the claim of a granted lane whose jobs only move to other lanes: always from its
@@ -290,18 +305,40 @@ impl LaneScheduler {
     pub fn claimed(
         &mut self,
         claim: &LaneClaim,
-        taken: &[LaneCursor],
+        places: &[LaneCursor],
         is_dry: bool,
         asked_at: Instant,
     ) {
-        let missing = i64::from(claim.jobs) - taken.len() as i64;
+        let taken = LaneTaken {
+            places,
+            is_dry,
+            ..LaneTaken::default()
+        };
+        self.took(claim, &taken, asked_at);
+    }
+
+    /// Records the result of a claim made at `asked_at`.
+    pub fn took(&mut self, claim: &LaneClaim, taken: &LaneTaken<'_>, asked_at: Instant) {
+        let missing = i64::from(claim.jobs) - taken.places.len() as i64;
         self.hold(claim.lane_id, -missing);
         let Some(lane) = self.lanes.get_mut(&claim.lane_id) else {
             return;
         };
         lane.pass = self.pass;
         lane.claims = lane.claims.saturating_sub(1);
-        let is_empty = lane.took(claim.after, taken, is_dry || missing > 0, asked_at);
+        let is_short = missing > i64::from(taken.put_back);
+        let is_empty = match taken.walk {
+            Some(walk) => lane.walked(claim.after, taken.places, walk, is_short, asked_at),
+            None => {
+                lane.forget_passed();
+                lane.took(
+                    claim.after,
+                    taken.places,
+                    taken.is_dry || is_short,
+                    asked_at,
+                )
+            }
+        };
         match lane.status {
             _ if is_empty => self.stand(claim.lane_id, LaneStatus::Idle),
             // Of two concurrent claims, the one that found the end was answered first.
@@ -366,7 +403,7 @@ impl LaneScheduler {
             } else {
                 now
             };
-            Some(first.max(ring.not_before.max(ring.backoff_until).unwrap_or(now)))
+            Some(first.max(ring.not_before.unwrap_or(now)))
         });
         let words = self
             .rings
@@ -397,7 +434,6 @@ impl LaneScheduler {
             guests: BTreeSet::new(),
             waiting: BTreeSet::new(),
             not_before: None,
-            backoff_until: None,
             appetite: MIN_APPETITE * 8,
             held: 0,
             holding: BTreeSet::new(),

@@ -1,6 +1,8 @@
 //! Metrics of the runner. Labels are kinds and outcomes: both are few and named by developers, not
 //! by users. Those of throttles are bounded.
 
+use std::collections::BTreeMap;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -9,6 +11,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use super::throttle_metrics::ThrottleMetrics;
+use crate::jobs::serving::UnservedJobs;
+
+/// The most series of the metric; the jobs of further throttles and kinds are summed under
+/// `other`.
+const SERIES_MAX: usize = 100;
+const OTHER: &str = "other";
 
 /// Kind and outcome of an attempt.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -26,6 +34,15 @@ pub struct KindLabels {
     pub kind: String,
 }
 
+/// Throttle and kind of jobs that no live worker serves; an empty kind stands for all kinds.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub struct UnservedLabels {
+    /// The throttle of the jobs.
+    pub throttle: String,
+    /// Their kind.
+    pub kind: String,
+}
+
 /// The runner's metrics. Cheap to clone.
 #[derive(Clone)]
 pub struct WorkerMetrics {
@@ -37,8 +54,10 @@ pub struct WorkerMetrics {
     pub cost: Family<KindLabels, Histogram>,
     /// Attempts by throttle.
     pub by_throttle: ThrottleMetrics,
-    /// Jobs that reached this process and that it could not run, by kind.
+    /// Jobs that this process claimed, does not serve and put back, by kind.
     pub not_served: Family<KindLabels, Counter>,
+    /// Ready jobs that no live worker serves.
+    pub unserved: Family<UnservedLabels, Gauge>,
     /// Number of differences in what the live workers run.
     pub differences: Gauge,
     /// Jobs claimed.
@@ -70,6 +89,7 @@ impl WorkerMetrics {
             }),
             by_throttle: ThrottleMetrics::register(registry),
             not_served: Family::default(),
+            unserved: Family::default(),
             differences: Gauge::default(),
             claimed: Counter::default(),
             admitted: Counter::default(),
@@ -97,9 +117,13 @@ impl WorkerMetrics {
         );
         registry.register(
             "flyball_jobs_not_served",
-            "Jobs that this process received but cannot run, by kind; they wait for another \
-             process",
+            "Jobs that this process claimed but does not serve, by kind; they were put back",
             metrics.not_served.clone(),
+        );
+        registry.register(
+            "flyball_jobs_unserved",
+            "Ready jobs that no live worker serves, by throttle and kind",
+            metrics.unserved.clone(),
         );
         registry.register(
             "flyball_worker_differences",
@@ -142,5 +166,56 @@ impl WorkerMetrics {
             metrics.permits.clone(),
         );
         metrics
+    }
+
+    /// Shows the jobs that no live worker serves.
+    pub(super) fn show_unserved(&self, unserved: &[UnservedJobs]) {
+        self.unserved.clear();
+        for (labels, jobs) in series(unserved) {
+            self.unserved.get_or_create(&labels).set(jobs);
+        }
+    }
+}
+
+/// Returns the number of unserved jobs by throttle and kind, with a bounded number of series.
+fn series(unserved: &[UnservedJobs]) -> BTreeMap<UnservedLabels, i64> {
+    let mut series: BTreeMap<UnservedLabels, i64> = BTreeMap::new();
+    for one in unserved {
+        let labels = UnservedLabels {
+            throttle: one.throttle.clone(),
+            kind: one.kind.clone().unwrap_or_default(),
+        };
+        let labels = match series.len() < SERIES_MAX || series.contains_key(&labels) {
+            true => labels,
+            false => UnservedLabels {
+                throttle: OTHER.to_owned(),
+                kind: OTHER.to_owned(),
+            },
+        };
+        *series.entry(labels).or_default() += one.jobs;
+    }
+    series
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_series_is_bounded_and_no_job_is_left_out() {
+        let jobs = |n: usize| UnservedJobs {
+            throttle: format!("t{n}"),
+            kind: Some("mail".into()),
+            needs: Vec::new(),
+            jobs: 2,
+            since: None,
+            remedy: String::new(),
+        };
+        let unserved: Vec<UnservedJobs> = (0..150).map(jobs).collect();
+
+        let series = series(&unserved);
+
+        assert_eq!(series.len(), SERIES_MAX + 1);
+        assert_eq!(series.values().sum::<i64>(), 300);
     }
 }

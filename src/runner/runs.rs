@@ -30,7 +30,11 @@ impl ServedKind {
     }
 }
 
-pub(super) struct Runs(HashMap<String, Arc<ServedKind>>);
+/// The kinds that this worker runs, by name.
+pub(super) struct Runs {
+    kinds: HashMap<String, Arc<ServedKind>>,
+    names: Vec<String>,
+}
 
 impl Runs {
     pub(super) fn new(kinds: Kinds, metrics: &WorkerMetrics) -> Self {
@@ -57,11 +61,15 @@ impl Runs {
                 }),
             ))
         };
-        Self(kinds.names().into_iter().filter_map(one).collect())
+        let names = kinds.names();
+        Self {
+            kinds: names.iter().cloned().filter_map(one).collect(),
+            names,
+        }
     }
 
     pub(super) fn get(&self, kind: &str) -> Option<&Arc<ServedKind>> {
-        self.0.get(kind)
+        self.kinds.get(kind)
     }
 
     /// Returns the number and the total cost of the attempts that ended since the last call, by
@@ -71,20 +79,19 @@ impl Runs {
             let (attempts, tokens) = std::mem::take(&mut *of_run.tally.lock());
             (attempts > 0).then(|| (kind.clone(), attempts, tokens))
         };
-        self.0.iter().filter_map(take).collect()
+        self.kinds.iter().filter_map(take).collect()
     }
 
     /// Returns the kinds, each with a flag that is true if every producer may enqueue it.
     pub(super) fn public(&self) -> Vec<(String, bool)> {
-        self.0
+        self.kinds
             .iter()
             .map(|(kind, of_run)| (kind.clone(), of_run.handler.public()))
             .collect()
     }
 
-    pub(super) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.0.keys().cloned().collect();
-        names.sort();
-        names
+    /// Returns the kinds in the order of their names.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
     }
 }

@@ -1,11 +1,13 @@
 //! State shared by the loops of one worker, and the configuration of a worker.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
@@ -15,11 +17,12 @@ use super::lane_scheduler::LaneScheduler;
 use super::notifier::Notifier;
 use super::running::RunningJobs;
 use super::runs::Runs;
+use super::served::{Served, shards_of};
 use super::settle::Difference;
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
-use super::unknown_kinds::UnknownKinds;
 use crate::jobs::postgres::{NewWorker, Retention};
+use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
 use crate::jobs::{Checkpoints, Error, Finish, Queue};
 use crate::throttle;
 
@@ -31,6 +34,10 @@ const POSTGRES_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time without the ability to serve any lane after which a worker releases its shards.
 const UNABLE_AFTER: Duration = Duration::from_secs(2);
+
+/// The remedy for settings that differ.
+const DIFFERS: &str =
+    "make them the same, or stop the other worker first; settings_may_differ = true lets both run";
 
 /// Configuration of a worker.
 #[derive(Clone, Debug)]
@@ -47,6 +54,10 @@ pub struct Config {
     pub grace: Duration,
     /// Retention of finished jobs and dead letters.
     pub retention: Retention,
+    /// The jobs that the worker was told to serve. Kinds and pools are the handlers' to leave out.
+    pub serves: Serves,
+    /// Permission to start although settings differ from those of a live worker.
+    pub may_differ: bool,
 }
 
 impl Default for Config {
@@ -58,6 +69,8 @@ impl Default for Config {
             ttl: Duration::from_secs(30),
             grace: Duration::from_secs(20),
             retention: Retention::days(7),
+            serves: Serves::default(),
+            may_differ: false,
         }
     }
 }
@@ -75,12 +88,14 @@ pub(super) struct WorkerContext {
     pub(super) throttles: Arc<dyn throttle::Store>,
     pub(super) checkpoints: Arc<dyn Checkpoints>,
     pub(super) runs: Runs,
-    /// Capabilities that this worker capabilities besides its kinds.
+    /// Capabilities of this worker besides its kinds.
     pub(super) capabilities: BTreeMap<String, String>,
+    /// Settings that all workers must share.
+    pub(super) settings: SharedSettings,
+    pub(super) served: Served,
     pub(super) metrics: WorkerMetrics,
     pub(super) running: RunningJobs,
     pub(super) uncertain_claims: UncertainClaims,
-    pub(super) unknown_kinds: UnknownKinds,
     pub(super) worker_id: AtomicI32,
     /// Identity of this start of the worker in the throttles' counts of running jobs.
     pub(super) holder: String,
@@ -121,14 +136,66 @@ impl WorkerContext {
                 .into_owned(),
             pid: std::process::id() as i32,
             ttl: self.config.ttl,
-            kinds: self.runs.names(),
+            kinds: self.runs.names().to_vec(),
         };
         self.queue.declare_kinds(&self.runs.public()).await?;
         let id = self.queue.register(&worker).await?;
-        self.queue.offer(id, &self.capabilities).await?;
+        let told = &self.config.serves.throttles;
+        self.queue
+            .offer(id, &self.capabilities, &self.settings, told)
+            .await?;
         self.worker_id.store(id, Ordering::Release);
         self.tallies.begin_again();
         Ok(())
+    }
+
+    /// Returns the settings of which a live worker has another value, one phrase each.
+    pub(super) async fn differing_settings(&self) -> Result<Vec<String>, Error> {
+        let worker_id = self.worker_id.load(Ordering::Acquire);
+        let subjects: Vec<String> = self.settings.keys().cloned().collect();
+        let others = self.queue.settings_of_others(worker_id, &subjects).await?;
+        Ok(differing_settings(&self.settings, &others))
+    }
+
+    /// Refuses to start, or warns, if settings differ from those of a live worker.
+    pub(super) async fn refuse_to_differ(&self) -> Result<(), Error> {
+        let differing = self.differing_settings().await?;
+        if differing.is_empty() {
+            return Ok(());
+        }
+        let differing = differing.join("; ");
+        if self.config.may_differ {
+            tracing::warn!("settings differ from those of other workers: {differing}");
+            return Ok(());
+        }
+        let worker_id = self.worker_id.load(Ordering::Acquire);
+        self.queue.retire(worker_id).await?;
+        Err(Error::Refused {
+            index: None,
+            field: "settings".to_owned(),
+            message: format!("{differing}; {DIFFERS}"),
+        })
+    }
+
+    /// Returns the capabilities that a job of a kind of this worker needs.
+    pub(super) fn needs(&self, kind: &str, args: &Value) -> Vec<String> {
+        let Some(known) = self.runs.get(kind) else {
+            return Vec::new();
+        };
+        // A panic here is expected to happen again in the run, where it is recorded.
+        let needs = AssertUnwindSafe(|| known.handler.needs(args));
+        std::panic::catch_unwind(needs).unwrap_or_default()
+    }
+
+    /// Returns true if this worker serves a job of the throttle and kind; notes it otherwise.
+    pub(super) fn serves_job(&self, throttle: &str, kind: &str, args: Option<&Value>) -> bool {
+        let needs = args.map_or_else(Vec::new, |args| self.needs(kind, args));
+        let has = |need: &String| self.capabilities.contains_key(need);
+        let serves = self.runs.get(kind).is_some() && needs.iter().all(has);
+        if !serves {
+            self.served.met(throttle, kind, &needs, Instant::now());
+        }
+        serves
     }
 
     /// Returns true while this worker must begin nothing, because a person has paused everything or
@@ -155,10 +222,19 @@ impl WorkerContext {
     }
 
     /// Renews this worker's part of the shards, or releases it if this worker cannot serve lanes
-    /// and another one can.
+    /// and another one can. A worker that serves only some of the jobs divides all lanes with those
+    /// that serve the same.
     pub(super) async fn hold_shards(&self) -> Result<(), Error> {
         let id = self.worker_id.load(Ordering::Acquire);
-        let held = if !self.is_able() && self.queue.let_shards_go(id).await? {
+        let now = Instant::now();
+        if self.served.take_note(now) {
+            self.queue.note_met_unserved(id).await?;
+        }
+        let live = self.queue.serving().await?;
+        let held = if let Some(rank) = self.served.compare(id, live, now) {
+            self.queue.leave_shards(id).await?;
+            shards_of(rank)
+        } else if !self.is_able() && self.queue.let_shards_go(id).await? {
             0
         } else {
             self.queue.hold_shards(id, SHARD_TTL).await?

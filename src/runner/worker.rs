@@ -17,11 +17,13 @@ use super::notifier::Notifier;
 use super::report_completions;
 use super::running::{RunningJobs, StopReason};
 use super::runs::Runs;
+use super::served::Served;
 use super::shared::{Backlog, Config, WorkerContext};
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
-use super::unknown_kinds::UnknownKinds;
-use super::{WorkerMetrics, depth, dispatch, finisher, heartbeat, maintenance, release, settle};
+use super::{
+    WorkerMetrics, depth, dispatch, finisher, heartbeat, maintenance, release, settle, unserved,
+};
 use crate::jobs::postgres::PgCheckpoints;
 use crate::jobs::{Error, Kinds, Queue};
 use crate::service::TaskSupervisor;
@@ -60,15 +62,16 @@ impl Worker {
         let ttl = config.ttl;
         let shared = Arc::new(WorkerContext {
             checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
-            config,
             queue: queue.clone(),
             throttles: throttles.clone(),
             capabilities: kinds.capabilities(),
+            settings: kinds.settings(),
+            served: Served::new(config.serves.clone()),
+            config,
             runs: Runs::new(kinds, &metrics),
             metrics: metrics.clone(),
             running: RunningJobs::default(),
             uncertain_claims: UncertainClaims::default(),
-            unknown_kinds: UnknownKinds::default(),
             worker_id: AtomicI32::new(0),
             holder: format!("{:016x}", rand::random::<u64>()),
             shards: AtomicU64::new(0),
@@ -86,6 +89,7 @@ impl Worker {
             tasks: TaskTracker::new(),
         });
         shared.register().await?;
+        shared.refuse_to_differ().await?;
         shared.hold_shards().await?;
         let backlog = Backlog {
             queue,
@@ -143,6 +147,11 @@ impl Worker {
                 "differences",
                 requested(),
                 maintenance::log_differences(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "unserved",
+                requested(),
+                unserved::count_unserved(shared.clone(), requested()),
             ),
             vital.spawn(
                 "answers",

@@ -21,6 +21,7 @@ import { Recipients } from './recipients.js';
 import { radioSetting } from './settings.js';
 import { apply, emptyState, facts, isApiLimit, limitsText, ordered, totalReady } from './state.js';
 import { Tenants } from './tenants.js';
+import { Unserved } from './unserved.js';
 import { auditLine, breakerText, standing, unitOf } from './words.js';
 
 /**
@@ -70,6 +71,7 @@ const dead = new DeadLetters({
   form: $('dead-filter'), body: $('dead'), empty: $('dead-empty'), note: $('dead-note'), requeue: $('dead-requeue'), discard: $('dead-discard'), look: (id) => lookup.open(id),
 });
 const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note'), look: (id) => lookup.open(id) });
+const unserved = new Unserved({ notice: $('unserved'), list: $('unserved-list'), more: $('unserved-more') });
 const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') });
 
 const channels = new Channels({ section: $('channels'), body: $('channels-body'), empty: $('channels-empty'), note: $('channels-note') });
@@ -400,6 +402,7 @@ function start() {
   poll(() => ask(() => running.refresh()), POLL_JOBS_MS);
   poll(() => ask(() => pauseAll.refresh()), POLL_PAUSE_MS);
   poll(() => ask(() => dead.refresh()), POLL_SLOW_MS);
+  poll(() => ask(() => unserved.refresh()), POLL_SLOW_MS);
   poll(() => ask(() => crons.refresh()), POLL_SLOW_MS);
   poll(() => ask(() => pools.refresh()), POLL_SLOW_MS);
   poll(async () => { if (view === 'pools') await ask(() => pools.refresh()); }, POLL_POOLS_MS);
@@ -418,7 +421,7 @@ function start() {
   if (view !== 'tenants') ask(() => tenants.refresh());
   if (view !== 'recipients') ask(() => recipients.refresh());
   askThrottles();
-  for (const part of [running, pauseAll, dead, crons]) ask(() => part.refresh());
+  for (const part of [running, pauseAll, dead, crons, unserved]) ask(() => part.refresh());
   live.open();
   schedule();
 }

@@ -16,9 +16,9 @@ use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
-use crate::api::postgres;
 use crate::api::waiting::{self, WaitReason};
-use crate::jobs::{Attempt, JobDetail, JobFilter, Queue, State as JobState, Summary};
+use crate::jobs::serving::remedy;
+use crate::jobs::{Attempt, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary};
 use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
 /// The values of `state` in a search: a state, or all states in which a job has ended.
@@ -204,7 +204,8 @@ pub async fn found(state: &JobsState, caller: &Caller, id: i64) -> Result<JobDet
 /// Returns the job as the API shows it.
 pub async fn view(state: &JobsState, caller: &Caller, detail: JobDetail) -> JobView {
     let sees_all = caller.sees(&detail.summary.throttle);
-    let waiting = why_job_waits(&state.queue, &*state.throttles, &detail, sees_all).await;
+    let stores = (&state.queue, &*state.throttles, &state.kinds);
+    let waiting = why_job_waits(stores, &detail, sees_all).await;
     JobView { detail, waiting }
 }
 
@@ -212,24 +213,28 @@ pub async fn view(state: &JobsState, caller: &Caller, detail: JobDetail) -> JobV
 /// has ended. Without `sees_all`, texts that operators and the answers of receivers left at the
 /// throttle stay out, because they may reveal other tenants.
 pub async fn why_job_waits(
-    queue: &Queue,
-    throttles: &dyn Store,
+    (queue, throttles, kinds): (&Queue, &dyn Store, &Kinds),
     detail: &JobDetail,
     sees_all: bool,
 ) -> Option<WaitReason> {
     let job = &detail.summary;
-    if let Some(need) = waiting::need(detail) {
-        // If the workers cannot be read, the job is assumed to be served.
-        let serving = with_timeout(ROW_TIMEOUT, queue.serving()).await.ok();
-        let is_served =
-            serving.is_none_or(|workers| workers.iter().any(|worker| worker.serves(need)));
-        return Some(waiting::for_a_worker(job, need, is_served));
-    }
     if job.state != JobState::Ready {
         return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
     }
     if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
         return Some(waiting::for_everything(sees_all.then_some(&pause)));
+    }
+    // If the workers cannot be read, the job is assumed to be served.
+    let live = with_timeout(ROW_TIMEOUT, queue.serving()).await.ok();
+    let handler = kinds.get(&job.kind);
+    let needs = handler.map_or_else(Vec::new, |handler| handler.needs(&detail.args));
+    let is_served = live.as_ref().is_none_or(|live| {
+        live.iter()
+            .any(|worker| worker.runs(&job.throttle, &job.kind, &needs))
+    });
+    if let Some(live) = live.filter(|live| !live.is_empty() && !is_served) {
+        let remedy = remedy(&live, &job.throttle, Some(&job.kind), &needs);
+        return Some(waiting::for_a_worker(remedy));
     }
     let throttle = Name::new(job.throttle.as_str()).ok()?;
     let lane = LaneRequest {
@@ -247,11 +252,7 @@ pub async fn why_job_waits(
     if !sees_all {
         waiting::without_texts(&mut answer);
     }
-    // If the workers cannot be read, the kind is assumed to be handled.
-    let is_handled = with_timeout(ROW_TIMEOUT, postgres::read_live_kinds(&queue.pool))
-        .await
-        .map_or(true, |kinds| kinds.contains(&job.kind));
-    Some(waiting::for_tokens(job, &answer, is_handled))
+    Some(waiting::for_tokens(job, &answer, is_served))
 }
 
 /// Parses the job number of a path.

@@ -8,7 +8,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::Queue;
-use crate::jobs::{Claimed, Error, Job, LaneClaim};
+use crate::jobs::{Claimed, Error, Job, LaneClaim, LaneCursor};
 use crate::postgres::Columns;
 
 /// The result of a claim.
@@ -37,26 +37,11 @@ pub struct Batch {
 // Most lanes of a large fleet hold one job or two: a second look in the same statement costs a
 // fraction of a claim for a job that does not exist. It is an ordered probe with a limit, because
 // `exists` may be answered from a hash of all of `ready`.
-pub(super) const CLAIM: &str = "
-with requested as materialized (
-    select * from unnest($1::bigint[], $2::int[], $5::smallint[], $6::bigint[], $7::bool[])
-        as a(lane_id, jobs, priority, job_id, look)
-    where exists (
-        select 1 from flyball.worker w where w.id = $4 and w.stopped_at is null and w.heartbeat_at + w.ttl > clock_timestamp()
-    )
-),
-picked as materialized (
-    select r.tid, a.look, a.lane_id, r.priority, r.job_id
-    from requested a
-    cross join lateral (
-        select q.ctid as tid, q.priority, q.job_id
-        from flyball.ready q
-        where q.lane_id = a.lane_id and (q.priority, q.job_id) > (a.priority, a.job_id)
-        order by q.lane_id, q.priority, q.job_id
-        limit a.jobs
-        for update skip locked
-    ) r
-),
+macro_rules! claim {
+    ($picked:literal, $look:literal) => {
+        concat!(
+            $picked,
+            "
 removed as (
     delete from flyball.ready
     where ctid = any(array(select tid from picked))
@@ -75,21 +60,72 @@ where j.id = any(array(select job_id from removed))
 union all
 select job_id, lane_id, attempt, null, null, null, null, null, null, null, null, null, null
 from removed
-where attempt > 0
-union all
-select null, p.lane_id, coalesce((
-        select 1 from flyball.ready q where q.lane_id = p.lane_id and (q.priority, q.job_id) > (p.priority, p.job_id)
-        order by q.lane_id, q.priority, q.job_id limit 1
-    ), 0)::smallint, null, null, null, null, null, null, null, null, null, null
-from picked p
-where p.look
+where attempt > 0",
+            $look,
+            "
 union all
 select null, count(*), -1::smallint, null, null, null, null, null, null, null, null, null, null
 from removed
 union all
 select c.job_id, null, -1::smallint, null, null, null, null, null, null, null, null, null, null
 from flyball.cancel c
-where c.job_id = any(array(select job_id from removed))";
+where c.job_id = any(array(select job_id from removed))"
+        )
+    };
+}
+
+pub(super) const CLAIM: &str = claim!(
+    "
+with requested as materialized (
+    select * from unnest($1::bigint[], $2::int[], $5::smallint[], $6::bigint[], $7::bool[])
+        as a(lane_id, jobs, priority, job_id, look)
+    where exists (
+        select 1 from flyball.worker w where w.id = $4 and w.stopped_at is null and w.heartbeat_at + w.ttl > clock_timestamp()
+    )
+),
+picked as materialized (
+    select r.tid, a.look, a.lane_id, r.priority, r.job_id
+    from requested a
+    cross join lateral (
+        select q.ctid as tid, q.priority, q.job_id
+        from flyball.ready q
+        where q.lane_id = a.lane_id and (q.priority, q.job_id) > (a.priority, a.job_id)
+        order by q.lane_id, q.priority, q.job_id
+        limit a.jobs
+        for update skip locked
+    ) r
+),",
+    "
+union all
+select null, p.lane_id, coalesce((
+        select 1 from flyball.ready q where q.lane_id = p.lane_id and (q.priority, q.job_id) > (p.priority, p.job_id)
+        order by q.lane_id, q.priority, q.job_id limit 1
+    ), 0)::smallint, null, null, null, null, null, null, null, null, null, null
+from picked p
+where p.look"
+);
+
+// Takes jobs that were looked at before, and skips those that another worker has taken since.
+pub(super) const CLAIM_LOOKED_AT: &str = claim!(
+    "
+with requested as materialized (
+    select * from unnest($1::bigint[], $2::smallint[], $5::bigint[]) as a(lane_id, priority, job_id)
+    where exists (
+        select 1 from flyball.worker w where w.id = $4 and w.stopped_at is null and w.heartbeat_at + w.ttl > clock_timestamp()
+    )
+),
+picked as materialized (
+    select r.tid
+    from requested a
+    cross join lateral (
+        select q.ctid as tid
+        from flyball.ready q
+        where q.lane_id = a.lane_id and q.priority = a.priority and q.job_id = a.job_id
+        for update skip locked
+    ) r
+),",
+    ""
+);
 
 // A lease whose job is in no day can end in no other way: handed back, it would be claimed again
 // for ever. The history has no place for it either, so it is recorded among the recent failures.
@@ -148,12 +184,39 @@ impl Queue {
             .bind(after)
             .bind(looks);
         let rows = requested.fetch_all(&self.pool).await?;
+        self.batch(&rows, worker_id, fence).await
+    }
+
+    /// Claims these jobs, except those that another worker has taken since they were looked at.
+    pub async fn claim_looked_at(
+        &self,
+        worker_id: i32,
+        fence: i64,
+        places: &[(i64, LaneCursor)],
+    ) -> Result<Batch, Error> {
+        if places.is_empty() {
+            return Ok(Batch::default());
+        }
+        let lanes: Vec<i64> = places.iter().map(|(lane, _)| *lane).collect();
+        let priorities: Vec<i16> = places.iter().map(|(_, place)| place.priority).collect();
+        let jobs: Vec<i64> = places.iter().map(|(_, place)| place.job_id).collect();
+        let requested = sqlx::query(CLAIM_LOOKED_AT)
+            .bind(lanes)
+            .bind(priorities)
+            .bind(fence)
+            .bind(worker_id)
+            .bind(jobs);
+        let rows = requested.fetch_all(&self.pool).await?;
+        self.batch(&rows, worker_id, fence).await
+    }
+
+    async fn batch(&self, rows: &[PgRow], worker_id: i32, fence: i64) -> Result<Batch, Error> {
         let mut claimed = Vec::with_capacity(rows.len());
         let mut dry = Vec::new();
         let mut used: HashMap<i64, i16> = HashMap::new();
         let mut cancelled: HashSet<i64> = HashSet::new();
         let mut taken = 0_i64;
-        for row in &rows {
+        for row in rows {
             let Some(id) = row.try_get(0)? else {
                 match row.try_get::<i16, _>(2)? {
                     0 => dry.push(row.try_get(1)?),

@@ -23,6 +23,7 @@ mod lane_arrivals;
 mod lanes;
 mod list;
 mod listen;
+mod look;
 mod maintenance;
 mod migrate;
 mod notify;
@@ -35,6 +36,7 @@ mod rescue;
 mod shards;
 mod states;
 mod tenants;
+mod unserved;
 mod workers;
 
 pub use checkpoint::PgCheckpoints;
@@ -47,12 +49,14 @@ pub use depth_cache::Depths;
 pub(crate) use enqueue::refuse_nul;
 pub use feedback::{Feedbacks, WorkerReport};
 pub use lanes::{Arrivals, Slice};
+pub use look::SeenJob;
 pub use maintenance::{MaintenanceReport, Retention};
 pub use migrate::{MIGRATOR, Schema};
 pub use notify::{NewMessage, SentMessage};
 pub use promote::{Promoted, PromotionCursor};
 pub use release::Released;
 pub use rescue::Rescued;
+pub use unserved::UnservedSweeper;
 pub use workers::{NewWorker, Pulse};
 
 pub use crate::jobs::{Claimed, Ending, Finish, LaneClaim, LaneCursor, Tally};
@@ -75,6 +79,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("checkpoint load", checkpoint::LOAD),
     ("checkpoint store", checkpoint::STORE),
     ("claim", claim::CLAIM),
+    ("claim looked at", claim::CLAIM_LOOKED_AT),
+    ("look", look::LOOK),
     ("end missing", claim::END_MISSING),
     ("clock", depth::CLOCK),
     ("depths", depth::DEPTHS),
@@ -96,6 +102,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("write throttles", depth::WRITE_THROTTLES),
     ("write sweep", depth::WRITE_SWEEP),
     ("drop ready", drop::DROP_READY),
+    ("drop looked at", drop::DROP_LOOKED_AT),
     ("enqueue", enqueue::ENQUEUE),
     ("enqueue one", enqueue::ENQUEUE_ONE),
     ("enqueue as", enqueue::ENQUEUE_AS),
@@ -158,11 +165,19 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("hold shards", shards::HOLD_SHARDS),
     ("release shards", shards::RELEASE),
     ("let shards go", shards::LET_GO),
+    ("leave shards", shards::LEAVE),
+    ("unserved", unserved::UNSERVED),
+    ("walk unserved", unserved::WALK),
+    ("write unserved", unserved::WRITE),
+    ("has met unserved", unserved::HAS_MET),
     ("register", workers::REGISTER),
     ("register kinds", workers::REGISTER_KINDS),
     ("declare kinds", workers::DECLARE_KINDS),
     ("offer", workers::OFFER),
     ("serving", workers::SERVING),
+    ("settings of others", workers::SETTINGS_OF_OTHERS),
+    ("met unserved", workers::MET_UNSERVED),
+    ("put back", workers::PUT_BACK),
     ("pulse", workers::PULSE),
     ("live", workers::LIVE),
     ("hand back", workers::HAND_BACK),

@@ -63,6 +63,13 @@ released as (
 )
 select exists (select from other)";
 
+// A worker that serves only some jobs has its share of the lanes by its rank among its like.
+pub(super) const LEAVE: &str = "
+with leaving as (
+    update flyball.worker set serves = false where id = $1 and serves
+)
+update flyball.shard set worker_id = null, expires_at = '-infinity' where worker_id = $1";
+
 pub(super) const RELEASE: &str = "
 update flyball.shard set worker_id = null, expires_at = '-infinity' where worker_id = $1";
 
@@ -86,6 +93,15 @@ impl Queue {
             .bind(QUIET_S)
             .fetch_one(&self.pool)
             .await?)
+    }
+
+    /// Releases the shards of a worker that does not serve all jobs, and its part in sharing.
+    pub async fn leave_shards(&self, worker_id: i32) -> Result<(), Error> {
+        sqlx::query(LEAVE)
+            .bind(worker_id)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
     }
 
     /// Releases every shard of the worker.

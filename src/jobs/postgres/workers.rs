@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sqlx::Row;
+use sqlx::types::Json;
 
 use super::Queue;
 use crate::jobs::Tally;
+use crate::jobs::serving::SharedSettings;
 use crate::jobs::{Error, WorkerCapabilities};
 use crate::postgres::Db;
 
@@ -50,10 +52,30 @@ insert into flyball.kind as k (name, public)
 select * from unnest($1::text[], $2::bool[]) as d(name, public) order by d.name
 on conflict (name) do update set public = excluded.public where k.public <> excluded.public";
 
-pub(super) const OFFER: &str = "update flyball.worker set capabilities = $2 where id = $1";
+pub(super) const OFFER: &str = "
+with settings as (
+    insert into flyball.worker_settings (worker_id, subject, fields)
+    select $1, s.key, s.value from jsonb_each($3) s
+)
+update flyball.worker set capabilities = $2, throttles = $4 where id = $1";
 
+// Settings of the same subject, those of the given worker left out.
+pub(super) const SETTINGS_OF_OTHERS: &str = "
+select w.name || ' (' || w.id || ') at ' || w.host as worker, s.subject, s.fields
+from flyball.worker w
+join flyball.worker_settings s on s.worker_id = w.id
+where w.stopped_at is null and w.heartbeat_at + w.ttl >= clock_timestamp() and w.id <> $1 and s.subject = any($2)
+order by w.id
+limit 1000";
+
+// A worker that met a job which it does not serve; what nobody serves is counted while there is one.
+pub(super) const MET_UNSERVED: &str =
+    "update flyball.worker set met_unserved_at = clock_timestamp() where id = $1";
+
+// A heartbeat is due each second, so one that is five seconds old is late.
 pub(super) const SERVING: &str = "
-select id, name, kinds, capabilities from flyball.worker
+select id, name, kinds, throttles, capabilities, heartbeat_at > clock_timestamp() - interval '5 seconds' as is_fresh
+from flyball.worker
 where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()
 order by id
 limit 1000";
@@ -135,6 +157,8 @@ pub(super) const HAND_BACK: &str = give_back!("worker_id = $1");
 
 pub(super) const DISOWN: &str = give_back!("worker_id = $1 and fence = $2");
 
+pub(super) const PUT_BACK: &str = give_back!("job_id = any($3) and worker_id = $1 and fence = $2");
+
 // No claim waits this long for its answer: a lease of that age belongs to a running job, or its
 // claim was lost.
 pub(super) const OLD_CLAIMS: &str = "
@@ -144,6 +168,9 @@ select distinct fence from flyball.lease where worker_id = $1 and claimed_at < c
 pub(super) const STOP: &str = "
 with reports as (
     delete from flyball.feedback where worker_id = $1
+),
+settings as (
+    delete from flyball.worker_settings where worker_id = $1
 )
 update flyball.worker set stopped_at = clock_timestamp(), rescued = true where id = $1 and stopped_at is null";
 
@@ -179,16 +206,50 @@ impl Queue {
         Ok(())
     }
 
-    /// Records the capabilities that a worker capabilities besides its kinds, each with a digest of
-    /// the settings behind it.
+    /// Records the capabilities of a worker besides its kinds, each with a digest of the settings
+    /// behind it, the settings that all workers must share, and the throttles that the worker was
+    /// told to serve.
     pub async fn offer(
         &self,
         worker_id: i32,
         capabilities: &BTreeMap<String, String>,
+        settings: &SharedSettings,
+        throttles: &[String],
     ) -> Result<(), Error> {
         sqlx::query(OFFER)
             .bind(worker_id)
-            .bind(sqlx::types::Json(capabilities))
+            .bind(Json(capabilities))
+            .bind(Json(settings))
+            .bind(throttles)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Returns the settings of these subjects that the other live workers have, each with the
+    /// worker and the subject.
+    pub async fn settings_of_others(
+        &self,
+        worker_id: i32,
+        subjects: &[String],
+    ) -> Result<Vec<(String, String, BTreeMap<String, String>)>, Error> {
+        let rows = sqlx::query(SETTINGS_OF_OTHERS)
+            .bind(worker_id)
+            .bind(subjects)
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let fields: Json<BTreeMap<String, String>> = row.try_get("fields")?;
+                Ok((row.try_get("worker")?, row.try_get("subject")?, fields.0))
+            })
+            .collect()
+    }
+
+    /// Records that a worker met a job which it does not serve.
+    pub async fn note_met_unserved(&self, worker_id: i32) -> Result<(), Error> {
+        sqlx::query(MET_UNSERVED)
+            .bind(worker_id)
             .execute(&self.pool)
             .await?;
         Ok(())
@@ -199,11 +260,12 @@ impl Queue {
         let rows = sqlx::query(SERVING).fetch_all(&self.pool).await?;
         let read = |row: &sqlx::postgres::PgRow| -> Result<WorkerCapabilities, sqlx::Error> {
             let kinds: Vec<String> = row.try_get("kinds")?;
-            let capabilities: sqlx::types::Json<BTreeMap<String, String>> =
-                row.try_get("capabilities")?;
+            let capabilities: Json<BTreeMap<String, String>> = row.try_get("capabilities")?;
             Ok(WorkerCapabilities {
                 id: row.try_get("id")?,
                 name: row.try_get("name")?,
+                is_fresh: row.try_get("is_fresh")?,
+                throttles: row.try_get("throttles")?,
                 kinds: kinds.into_iter().collect(),
                 capabilities: capabilities.0,
             })
@@ -243,6 +305,18 @@ impl Queue {
             .fetch_one(&self.pool)
             .await?;
         Ok(given.unsigned_abs())
+    }
+
+    /// Puts claimed jobs that the worker does not serve back into their lanes, in their old places
+    /// and without using an attempt.
+    pub async fn put_back(&self, worker_id: i32, fence: i64, jobs: &[i64]) -> Result<(), Error> {
+        sqlx::query_scalar::<_, i64>(PUT_BACK)
+            .bind(worker_id)
+            .bind(fence)
+            .bind(jobs)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(())
     }
 
     /// Returns the fences of the worker's claims that are more than a minute old and of which jobs

@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::Value;
 
 use super::check::refused_by_all;
 use super::run::{DeliveryRun, GateStop, unrecorded};
 use super::services::DeliveryServices;
+use super::shared_settings::shared_settings;
+use crate::jobs::serving::{self, SharedSettings};
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob};
 use crate::notify::args::{NotificationArgs, Texts};
 use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState};
 use crate::outbound::apart::apart;
+use crate::outbound::signature::digest_of;
 use crate::providers::{Channel, Pool, Pools, Recipient, now_s};
 use crate::recipient::gate::{AttemptEnd, UnsentReason};
 use crate::recipient::gates::MessagePlan;
@@ -38,12 +40,33 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub struct NotificationHandler {
     pools: Arc<Pools>,
     means: Option<DeliveryServices>,
+    /// The pools that this process was told to serve, as patterns; empty for all.
+    served: Vec<String>,
 }
 
 impl NotificationHandler {
     /// Creates a handler that checks arguments, and sends messages if `means` is given.
     pub fn new(pools: Arc<Pools>, means: Option<DeliveryServices>) -> Self {
-        Self { pools, means }
+        Self {
+            pools,
+            means,
+            served: Vec::new(),
+        }
+    }
+
+    /// Leaves messages of other pools than those for which one of the patterns stands to other
+    /// processes; without a pattern it leaves none.
+    pub fn serving(mut self, served: Vec<String>) -> Self {
+        self.served = served;
+        self
+    }
+
+    fn is_served(&self, pool: &Pool) -> bool {
+        let has_it = self
+            .means
+            .as_ref()
+            .is_some_and(|means| means.carriers.contains_key(&pool.name));
+        has_it && serving::is_served(&self.served, &pool.name)
     }
 
     async fn deliver(
@@ -283,17 +306,6 @@ fn service(channel: Channel, provider: Option<&str>) -> String {
     }
 }
 
-/// Returns a short digest of a pool's settings, to distinguish pools of the same name. Credentials
-/// are not part of it.
-fn print_of(pool: &Pool) -> String {
-    digest(&SHA256, format!("{pool:?}").as_bytes())
-        .as_ref()
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
 /// Renders templates on a separate thread, where they block no other task.
 async fn fill(notification: &NotificationArgs) -> Result<Texts, String> {
     if notification.data.is_none() {
@@ -305,37 +317,37 @@ async fn fill(notification: &NotificationArgs) -> Result<Texts, String> {
 }
 
 impl Handler for NotificationHandler {
-    fn lacks(&self, args: &Value) -> Option<String> {
-        let word = args.get("channel")?.as_str()?;
-        let channel = Channel::WORDS
-            .iter()
-            .find(|(known, _)| *known == word)
-            .map(|(_, channel)| *channel)?;
+    fn needs(&self, args: &Value) -> Vec<String> {
+        let channel = args.get("channel").and_then(Value::as_str);
         let provider = args.get("provider").and_then(Value::as_str);
-        let pool = self.pools.route(channel, provider);
-        let has_it = pool.is_some_and(|pool| {
-            self.means
-                .as_ref()
-                .is_some_and(|means| means.carriers.contains_key(&pool.name))
-        });
-        (!has_it).then(|| service(channel, provider))
+        channel
+            .and_then(|word| Channel::WORDS.iter().find(|(known, _)| *known == word))
+            .map(|(_, channel)| service(*channel, provider))
+            .into_iter()
+            .collect()
     }
 
     fn capabilities(&self) -> BTreeMap<String, String> {
         let mut capabilities = BTreeMap::new();
         for pool in self.pools.0.values() {
-            let digest = print_of(pool);
-            capabilities.insert(service(pool.channel(), Some(&pool.name)), digest.clone());
+            let (channel, digest) = (pool.channel(), digest_of(pool));
             // The first pool of a provider, or of a channel, takes messages that name no more than
             // that.
-            capabilities
-                .entry(service(pool.channel(), Some(pool.provider.as_str())))
-                .or_insert_with(|| digest.clone());
-            capabilities
-                .entry(service(pool.channel(), None))
-                .or_insert(digest);
+            for provider in [Some(pool.name.as_str()), Some(pool.provider.as_str()), None] {
+                let first = self.pools.route(channel, provider);
+                if self.is_served(pool) && first.is_some_and(|first| first.name == pool.name) {
+                    capabilities.insert(service(channel, provider), digest.clone());
+                }
+            }
         }
         capabilities
+    }
+
+    fn settings(&self) -> SharedSettings {
+        let pools = self.pools.0.values();
+        pools
+            .map(|pool| (format!("pool {}", pool.name), shared_settings(pool)))
+            .collect()
     }
 
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {

@@ -10,6 +10,7 @@ mod postpone;
 mod run;
 mod send;
 mod services;
+mod shared_settings;
 
 pub use handler::NotificationHandler;
 pub use services::{DeliveryServices, PoolHandle};

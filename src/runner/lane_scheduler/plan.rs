@@ -35,11 +35,7 @@ impl LaneScheduler {
                     continue;
                 };
                 ring.begin = ring.begin.max(lowest.0);
-                if ring
-                    .not_before
-                    .max(ring.backoff_until)
-                    .is_none_or(|at| at <= now)
-                {
+                if ring.not_before.is_none_or(|at| at <= now) {
                     ring.tag = ring.tag.max(self.begin);
                     rings.push(Reverse((Tag(ring.tag), place)));
                 }

@@ -35,7 +35,7 @@ async fn a_waiting_job_says_why_and_until_when() {
         "{unknown}"
     );
     let nobody = waiting(json!({"throttle": "open"})).await;
-    assert_eq!(nobody["reason"], "no live worker runs jobs of kind mail");
+    assert_eq!(nobody["reason"], "no worker is live; start one");
     let later = waiting(json!({"throttle": "open", "run_at": "2035-01-01T00:00:00Z"})).await;
     assert_eq!(
         (&later["reason"], &later["until"]),

@@ -84,6 +84,7 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         "flyball_governor_learned_quota_",
         "flyball_throttle_key_requests_",
         "flyball_jobs_not_served_",
+        "flyball_jobs_unserved",
     ];
     let documented: BTreeSet<&str> = documented
         .into_iter()
@@ -200,4 +201,72 @@ async fn tokens_of_tenants_in_the_settings_file_are_let_in_and_limited_by_their_
             .out
             .contains("api:write:acme")
     );
+}
+
+#[tokio::test]
+async fn jobs_that_the_only_process_was_told_to_leave_are_shown_by_status_why_and_the_api() {
+    let shell = shell().await.with("FLYBALL_SERVE_THROTTLES", "mail:*");
+    let server = Serve::start(&shell);
+    let args = r#"{"url":"http://localhost/"}"#;
+    let made = shell
+        .ok(&["enqueue", "http", "--args", args, "--json"])
+        .json();
+    let id = made["jobs"][0]["id"].to_string();
+
+    let status = eventually("the job is counted", SOON, || async {
+        let status = shell.ok(&["status"]).out;
+        status
+            .contains("not served: 1 job of throttle default")
+            .then_some(status)
+    })
+    .await;
+    assert!(
+        status.contains("serves the throttle default; start one without --throttles"),
+        "{status}"
+    );
+    let why = shell.ok(&["why", "--job", &id]).out;
+    assert!(
+        why.contains("waits: no live worker serves the throttle default;"),
+        "{why}"
+    );
+    let why = shell.ok(&["why", "default"]).out;
+    assert!(
+        why.contains("not served: 1 job of throttle default"),
+        "{why}"
+    );
+    let workers = server.json("/api/v1/workers").await;
+    assert_eq!(
+        workers["workers"][0]["throttles"],
+        serde_json::json!(["mail:*"])
+    );
+    let unserved = &workers["unserved"][0];
+    assert_eq!(
+        (&unserved["throttle"], &unserved["kind"], &unserved["jobs"]),
+        (&"default".into(), &serde_json::Value::Null, &1.into())
+    );
+}
+
+#[tokio::test]
+async fn a_process_is_not_told_to_serve_what_it_does_not_have() {
+    let shell = shell().await;
+    for (option, value, words) in [
+        (
+            "--kinds",
+            "mial",
+            "must be kinds of this process (batch, http, notification, reindex)",
+        ),
+        (
+            "--pools",
+            "sms",
+            "serve_pools: must be left out, because there is no [pools.<name>]",
+        ),
+        (
+            "--throttles",
+            "a b",
+            "serve_throttles: must be names of throttles, or their beginnings",
+        ),
+    ] {
+        let args = ["serve", "--listen", "127.0.0.1:0", option, value];
+        shell.refused(&args, 78, words);
+    }
 }

@@ -298,6 +298,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         "flyball_throttle_requests_",
         "flyball_throttle_key_requests_",
         "flyball_jobs_not_served_",
+        "flyball_jobs_unserved",
         "flyball_account_",
         "flyball_pool_",
         "flyball_provider_response_",

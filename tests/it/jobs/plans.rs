@@ -396,6 +396,27 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
             ending: Ending::Completed,
         }));
     }
+    // A worker that serves less looks first, and takes what it has seen.
+    let requested: Vec<LaneClaim> = lanes
+        .iter()
+        .skip(300)
+        .chain(&lanes[..1])
+        .take(100)
+        .map(|lane| LaneClaim::first(lane.lane_id, 1))
+        .collect();
+    let kinds = ["http".to_owned()];
+    let seen = queue.look(&requested, 10, &kinds).await.unwrap();
+    assert!(!seen.is_empty() && seen.iter().all(|one| one.args.is_some()));
+    spent("look", seen.len() as i64, 6).await;
+    let places: Vec<(i64, LaneCursor)> = seen.iter().map(|one| (one.lane_id, one.place)).collect();
+    let taken = queue.claim_looked_at(worker, 2000, &places).await.unwrap();
+    assert_eq!(taken.jobs.len(), seen.len(), "{case}");
+    spent("claim looked at", seen.len() as i64, 12).await;
+    held.extend(taken.jobs.into_iter().map(|one| Finish {
+        job_id: one.job.id,
+        fence: 2000,
+        ending: Ending::Completed,
+    }));
     let ended = queue.finish(&held).await.unwrap();
     assert_eq!(ended.len(), held.len());
     spent("finish", ended.len() as i64, 12).await;

@@ -5,19 +5,14 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::time::Duration;
 
-use flyball::api::why_job_waits;
-use flyball::app::{App, Roles};
-use flyball::config::Settings;
-use flyball::jobs::serving::differences;
-use flyball::jobs::{Kinds, NewJob, State};
-use flyball::throttle::{Change, Name};
+use flyball::jobs::{NewJob, State};
 use flyball_fakes::{Fake, FakeOptions, FakeProvider, Fault, ThrottleScope, WindowQuota};
 use serde_json::{Value, json};
 use sqlx::Row;
 
 use crate::support::app::{RUNNER, RunningApp};
 use crate::support::sms_pool::{self, sid};
-use crate::support::{database, eventually, poll, redis_prefix, stack};
+use crate::support::{eventually, poll};
 
 const SOON: Duration = Duration::from_secs(180);
 
@@ -119,114 +114,6 @@ impl SmsFixture {
             .map(|row| (row.get("account"), row.get("to_state")))
             .collect()
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
-    let fixture = fixture(2, "", FakeOptions::default()).await;
-    let mut settings = Settings::load(None, &Default::default()).unwrap();
-    settings.database_url = fixture.database.url().to_owned();
-    settings.redis_url = stack().await.redis_url.clone();
-    settings.redis_prefix = fixture.prefix.clone();
-    settings.knobs_dir = String::new();
-    settings.concurrency = 32;
-    let roles = Roles {
-        api: false,
-        runner: true,
-        governor: false,
-    };
-    let poor = App::start(&settings, roles, Kinds::default())
-        .await
-        .unwrap_or_else(|error| panic!("{error:#}"));
-
-    fixture.send(400, json!({})).await;
-    fixture.all("sent", 400).await;
-
-    let count = async |sql: &str| -> i64 {
-        sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned()))
-            .fetch_one(fixture.database.pool())
-            .await
-            .unwrap()
-    };
-    assert_eq!(count("select count(*) from flyball.dead").await, 0);
-    assert_eq!(
-        count("select count(*) from flyball.attempt where outcome in ('failed', 'dead')").await,
-        0
-    );
-    assert_eq!(
-        (fixture.fake.totals(&sid(1)).accepted + fixture.fake.totals(&sid(2)).accepted),
-        400
-    );
-    // The two are reported differently.
-    let differences = differences(&fixture.app.queue.serving().await.unwrap());
-    assert!(
-        differences
-            .iter()
-            .any(|output| output.starts_with("1 of 2 workers serve channel sms;")),
-        "{differences:?}"
-    );
-    poor.stop().await;
-    fixture.program.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_nobody_serves_waits_and_says_what_is_missing() {
-    let database = database().await;
-    let mut settings = Settings::load(None, &Default::default()).unwrap();
-    settings.database_url = database.url().to_owned();
-    settings.redis_url = stack().await.redis_url.clone();
-    settings.redis_prefix = redis_prefix();
-    settings.knobs_dir = String::new();
-    let roles = Roles {
-        api: false,
-        runner: true,
-        governor: false,
-    };
-    let app = App::start(&settings, roles, Kinds::default())
-        .await
-        .unwrap_or_else(|error| panic!("{error:#}"));
-    let args = json!({"channel": "sms", "to": "+15550001", "body": "hello"});
-    let signed = json!({"url": "http://127.0.0.1:9/", "secret": "acme"});
-    let fields = [("rps".to_owned(), Some("100".to_owned()))].into();
-    let change = Change {
-        fields,
-        create: true,
-        by: "test".into(),
-        ..Change::default()
-    };
-    app.throttles
-        .set(&Name::new("any").unwrap(), &change)
-        .await
-        .unwrap();
-    let jobs = [
-        NewJob::new("notification", args).throttle("any"),
-        NewJob::new("http", signed).throttle("any"),
-    ];
-    let ids: Vec<i64> = app
-        .queue
-        .enqueue(&jobs)
-        .await
-        .unwrap()
-        .into_iter()
-        .map(|made| made.id)
-        .collect();
-
-    for (id, missing) in ids.into_iter().zip([
-        "no live worker serves channel sms; add [pools.<name>]",
-        "no live worker serves secret ACME;",
-    ]) {
-        let waiting = eventually("the job came to the worker", SOON, || async {
-            let detail = app.queue.get(id).await.unwrap().unwrap();
-            (detail.summary.state == State::Scheduled).then_some(detail)
-        })
-        .await;
-        assert_eq!(waiting.summary.attempt, 0);
-        let why = why_job_waits(&app.queue, &*app.throttles, &waiting, true)
-            .await
-            .unwrap();
-        assert!(why.reason.starts_with(missing), "{}", why.reason);
-    }
-    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,4 +3,5 @@
 mod kind;
 mod laws;
 mod record;
+mod serving;
 mod slots;

@@ -293,26 +293,6 @@ async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
 }
 
 #[tokio::test]
-async fn a_kind_that_no_worker_here_runs_waits_without_using_attempts() {
-    let fixture = WorkerFixture::new().await;
-    let id = fixture.enqueue("elsewhere", "fast", "", 1).await[0];
-    let worker = fixture.worker(quick()).await;
-
-    fixture.until(id, State::Scheduled).await;
-
-    let detail = fixture.queue.get(id).await.unwrap().unwrap();
-    assert_eq!(detail.summary.attempt, 0);
-    assert!(
-        detail
-            .summary
-            .last_error
-            .unwrap()
-            .contains("does not serve the kind elsewhere")
-    );
-    worker.stop().await;
-}
-
-#[tokio::test]
 async fn two_workers_share_the_work_and_no_job_runs_twice() {
     let mut fixture = WorkerFixture::new().await;
     let seen = Arc::new(Mutex::new(Vec::new()));

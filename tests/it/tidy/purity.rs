@@ -201,6 +201,7 @@ const SERVICES: &[(&str, &str)] = &[
         "runner/hold_reports.rs",
         "Claims, executes and finishes jobs.",
     ),
+    ("runner/look.rs", "Claims, executes and finishes jobs."),
     (
         "runner/maintenance.rs",
         "Claims, executes and finishes jobs.",
@@ -213,6 +214,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("runner/running.rs", "Claims, executes and finishes jobs."),
     ("runner/settle.rs", "Claims, executes and finishes jobs."),
     ("runner/shared.rs", "Claims, executes and finishes jobs."),
+    ("runner/unserved.rs", "Claims, executes and finishes jobs."),
     (
         "runner/uncertain_claims.rs",
         "Claims, executes and finishes jobs.",
