@@ -10,8 +10,6 @@ mod cpu;
 mod fan_out;
 mod idle;
 mod latency;
-#[path = "../queue/servers.rs"]
-mod servers;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
 mod support;
