@@ -482,7 +482,8 @@ return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when '
 -- sees it, until a planner has taken it through the gates.
 create function flyball.needs_plan(kind text, args jsonb) returns boolean
 language sql immutable parallel safe
-return kind = 'notification' and args ?| array['recipient', 'category', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key'];
+return kind = 'notification'
+    and (args ?| array['recipient', 'category', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key'] or args ->> 'channel' = 'inapp');
 
 -- === One job, all rules ==========================================================================
 

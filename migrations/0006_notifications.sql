@@ -102,6 +102,11 @@ return case channel
             and r !~ '^https://[^/:]*:443(/|$)' and r !~ '^http://[^/:]*:80(/|$)'
             and coalesce(substring(r from '^https?://[^/:]*:([0-9]+)')::int, 0) <= 65535
     )
+    when 'inapp' then (
+        select recipient
+        where octet_length(recipient) between 1 and 128 and recipient !~ '[[:cntrl:]]' and recipient not in ('check', '.', '..')
+            and recipient = btrim(recipient, E' \t\n\r\f' || chr(11))
+    )
 end;
 
 -- The unkeyed digest of a recipient, as programs compute it. Null if SQL cannot compute the
@@ -137,8 +142,8 @@ $$;
 create function flyball.check_recipient(what text, channel text, recipient text) returns void
 language plpgsql as $$
 begin
-    if check_recipient.channel is null or check_recipient.channel not in ('sms', 'email', 'push', 'chat', 'webhook') then
-        perform flyball.refuse(what, 'channel', format('%s is not a channel; allowed are sms, email, push, chat and webhook',
+    if check_recipient.channel is null or check_recipient.channel not in ('sms', 'email', 'push', 'chat', 'webhook', 'inapp') then
+        perform flyball.refuse(what, 'channel', format('%s is not a channel; allowed are sms, email, push, chat, webhook and inapp',
             coalesce(to_json(left(check_recipient.channel, 40))::text, 'null')));
     elsif btrim(coalesce(check_recipient.recipient, ''), E' \t\n\r\f' || chr(11)) = '' then
         perform flyball.refuse(what, 'recipient', 'is empty; give the address, number, token, chat or URL');
@@ -150,6 +155,7 @@ begin
             when 'sms' then 'must be a number in E.164 form, such as +15550100'
             when 'push' then 'must be one device''s token'
             when 'chat' then 'must be one chat''s id or name'
+            when 'inapp' then 'must be the id of a recipient: 1 to 128 bytes without blanks around, other than check, . or ..'
             else 'must be a URL in its normal form, without escapes; any other is read by POST and DELETE /api/v1/suppressions' end);
     end if;
 end $$;

@@ -78,13 +78,14 @@ begin
             elsif coalesce(one.message ->> 'pool', '') = '' then
                 field := 'pool';
                 problem := 'must name the pool that sends the message';
-            elsif coalesce(one.message ->> 'channel', '') not in ('sms', 'email', 'push', 'chat', 'webhook') then
+            elsif coalesce(one.message ->> 'channel', '') not in ('sms', 'email', 'push', 'chat', 'webhook', 'inapp') then
                 field := 'channel';
-                problem := 'must be sms, email, push, chat or webhook';
+                problem := 'must be sms, email, push, chat, webhook or inapp';
             elsif coalesce(one.message ->> 'to', '') = '' and coalesce(one.message ->> 'recipient', '') = '' then
                 field := 'to';
                 problem := 'must be the address, or recipient the id of a recipient whose profile has it';
-            elsif coalesce(one.message ->> 'to', '') = '' and not exists (
+            -- In the inbox the id is the address.
+            elsif coalesce(one.message ->> 'to', '') = '' and one.message ->> 'channel' <> 'inapp' and not exists (
                 select from flyball.recipient r
                 where r.tenant = flyball.caller_tenant() and r.id = one.message ->> 'recipient'
                     and r.profile -> 'addresses' ->> (one.message ->> 'channel') is not null

@@ -55,7 +55,7 @@ create function flyball.profile_problems(profile jsonb, allowed text[]) returns 
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    channels    constant text[] := array['sms', 'email', 'push', 'chat', 'webhook'];
+    channels    constant text[] := array['sms', 'email', 'push', 'chat', 'webhook', 'inapp'];
     hours       constant text[] := array['start', 'end', 'all_day', 'weekdays', 'dates'];
     days        constant text[] := array['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
     preferences constant text[] := array['all', 'categories', 'templates'];
@@ -101,8 +101,10 @@ begin
     select b.part, format('has a name that is no channel; allowed are %s', array_to_string(channels, ', ')) from below b
     where b.part in ('addresses', 'quiet_hours') and b.key <> all (channels)
     union all
+    select 'addresses.inapp', 'must be left out: the inbox is found by the id' from below b where b.part = 'addresses' and b.key = 'inapp' and b.kind <> 'null'
+    union all
     select 'addresses.' || b.key, 'must be a text of 1 to 2048 bytes' from below b
-    where b.part = 'addresses' and b.key = any (channels) and (b.kind <> 'string' or octet_length(b.value #>> '{}') not between 1 and 2048)
+    where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp' and (b.kind <> 'string' or octet_length(b.value #>> '{}') not between 1 and 2048)
     union all
     select 'addresses.' || b.key, case b.key
         when 'sms' then 'must be a number in E.164 form, such as +15550100 or whatsapp:+15550100'
@@ -111,7 +113,7 @@ begin
         when 'chat' then 'must be one chat''s id, such as -100123 or C0123456789, or a name, such as @news'
         else 'must be a URL that begins with http:// or https://' end
     from below b
-    where b.part = 'addresses' and b.key = any (channels) and b.kind = 'string' and octet_length(b.value #>> '{}') between 1 and 2048
+    where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp' and b.kind = 'string' and octet_length(b.value #>> '{}') between 1 and 2048
         and flyball.normal_recipient(b.key, b.value #>> '{}') is null
         -- What programs may be able to read.
         and not (b.key in ('email', 'chat') and b.value #>> '{}' ~ '[^ -~]|xn--')
@@ -301,7 +303,7 @@ return (
     select array_agg(k.key)
     from (
         select flyball.recipient_key('subscriber', tenant, c.channel, id) as key
-        from unnest(array['sms', 'email', 'push', 'chat', 'webhook']) as c(channel)
+        from unnest(array['sms', 'email', 'push', 'chat', 'webhook', 'inapp']) as c(channel)
         union
         select flyball.recipient_key('address', tenant, a.key, flyball.normal_recipient(a.key, a.value))
         from jsonb_each_text(coalesce(nullif(profile -> 'addresses', 'null'), '{}')) as a(key, value)
@@ -400,13 +402,13 @@ begin
 end $$;
 
 -- Erases a recipient of a tenant: its profile, what its caps and its dedup count, the items of its
--- open digests, its messages that wait, the arguments of all, and its address in their records. `keys`
+-- open digests, its inbox, its messages that wait, the arguments of all, and its address in their records. `keys`
 -- and `digests` add those that the caller computed: keys of recipients, and unkeyed digests of
 -- addresses. Returns the numbers. It reads every message of the tenant that is kept. Suppressions stay:
 -- they say that this address wants nothing, and nobody can read it there.
 create function flyball.erase_recipient(tenant text, id text, keys uuid[], digests bytea[], by text, why text,
     out had_profile boolean, out caps bigint, out reservations bigint, out claims bigint, out digests_closed bigint, out items bigint, out messages bigint,
-    out cancelled bigint, out arguments bigint)
+    out cancelled bigint, out arguments bigint, out inbox bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -431,13 +433,16 @@ begin
         select unnest(digests) as known
         union
         select flyball.known_digest(a.key, a.value) from jsonb_each_text(coalesce(nullif(old_profile -> 'addresses', 'null'), '{}')) as a(key, value)
+        union
+        -- In the inbox the id is the address.
+        select flyball.known_digest('inapp', erase_recipient.id)
     ) k
     where k.known is not null;
 
     select coalesce(array_agg(a.key || chr(31) || flyball.normal_recipient(a.key, a.value)) filter (where flyball.normal_recipient(a.key, a.value) is not null), '{}'),
         coalesce(array_agg(a.key || chr(31) || a.value), '{}')
     into addresses, spellings
-    from jsonb_each_text(coalesce(nullif(old_profile -> 'addresses', 'null'), '{}')) as a(key, value);
+    from jsonb_each_text(coalesce(nullif(old_profile -> 'addresses', 'null'), '{}') || jsonb_build_object('inapp', erase_recipient.id)) as a(key, value);
 
     with gone as (delete from flyball.cap c where c.recipient = any (all_keys) returning 1) select count(*) into caps from gone;
     with gone as (delete from flyball.cap_reservation c where c.recipient = any (all_keys) returning 1) select count(*) into reservations from gone;
@@ -528,10 +533,12 @@ begin
     where a.action in ('recipient.set', 'recipient.delete', 'recipient.replan') and a.subject = erase_recipient.id and shown = erase_recipient.id
         and coalesce(a.after ->> 'tenant', a.tenant, erase_recipient.tenant) = erase_recipient.tenant;
 
-    if had_profile or caps + reservations + claims + digests_closed + items + messages + cancelled > 0 then
+    inbox := flyball.erase_inbox(erase_recipient.tenant, erase_recipient.id);
+
+    if had_profile or caps + reservations + claims + digests_closed + items + messages + cancelled + inbox > 0 then
         perform flyball.write_audit(null, flyball.audit_actor(by), 'recipient.delete', erased, null,
             jsonb_build_object('tenant', erase_recipient.tenant, 'profile', had_profile, 'caps', caps, 'reservations', reservations, 'claims', claims,
-                'digests', digests_closed, 'items', items, 'messages', messages, 'cancelled', cancelled, 'arguments', arguments),
+                'digests', digests_closed, 'items', items, 'messages', messages, 'cancelled', cancelled, 'arguments', arguments, 'inbox', inbox),
             why);
     end if;
 end $$;
@@ -545,7 +552,7 @@ declare
 begin
     perform flyball.check_recipient_id('delete_recipient', delete_recipient.id);
     return jsonb_build_object('profile', e.had_profile, 'caps', e.caps, 'reservations', e.reservations, 'claims', e.claims,
-            'digests', e.digests_closed, 'items', e.items, 'messages', e.messages, 'cancelled', e.cancelled, 'arguments', e.arguments)
+            'digests', e.digests_closed, 'items', e.items, 'messages', e.messages, 'cancelled', e.cancelled, 'arguments', e.arguments, 'inbox', e.inbox)
         from flyball.erase_recipient(tenant, delete_recipient.id, '{}', '{}', delete_recipient.by, delete_recipient.why) e;
 end $$;
 

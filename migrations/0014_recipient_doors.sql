@@ -95,6 +95,7 @@ declare
     list      record;
     category  jsonb;
     channel   text;
+    person    text;
     recipient uuid;
     base      uuid;
     zone      text;
@@ -122,8 +123,9 @@ begin
             then refusing -> 'categories' -> coalesce(one.args ->> 'category', 'transactional') else refusing -> 'other' end;
         channel := one.args ->> 'channel';
         continue when category is null or jsonb_typeof(category) <> 'object' or channel is null;
-        recipient := case when one.args ->> 'recipient' is not null
-            then flyball.recipient_key('subscriber', owner_tenant, channel, one.args ->> 'recipient')
+        person := coalesce(one.args ->> 'recipient', case when channel = 'inapp' then one.args ->> 'to' end);
+        recipient := case when person is not null
+            then flyball.recipient_key('subscriber', owner_tenant, channel, person)
             else (select flyball.recipient_key('address', owner_tenant, channel, n)
                   from flyball.normal_recipient(channel, one.args ->> 'to') as n where n is not null) end;
         continue when recipient is null;
@@ -144,7 +146,7 @@ begin
         -- The zone matters to rules of the local day alone.
         zone := coalesce(
             (select coalesce(case when channel = 'push' then p.profile ->> 'device_time_zone' end, p.profile ->> 'time_zone')
-             from flyball.recipient p where p.tenant = owner_tenant and p.id = one.args ->> 'recipient'),
+             from flyball.recipient p where p.tenant = owner_tenant and p.id = person),
             (select d.profile ->> 'time_zone' from flyball.recipient_defaults d where d.tenant = owner_tenant), 'UTC');
 
         judged_s := floor(extract(epoch from clock_timestamp()));

@@ -288,9 +288,10 @@ impl Settings {
     }
 
     #[cfg(feature = "notifications")]
-    /// Returns the pools with their credentials, read from the places that the settings name.
+    /// Returns the pools and that of the inbox, with their credentials, read from the places that the settings name.
     pub fn pools(&self) -> Result<Pools, Error> {
         let read = pools::read(&self.pools, Some(&pools::ProcessVault));
+        let read = read.map(Pools::with_inbox);
         read.or_else(|issues| self.valid(Pools::default(), issues))
     }
 
@@ -311,7 +312,8 @@ impl Settings {
     #[cfg(feature = "notifications")]
     /// Returns the pools without their credentials, for callers that only check arguments.
     pub fn pools_without_credentials(&self) -> Pools {
-        pools::read(&self.pools, None).unwrap_or_default()
+        let read = pools::read(&self.pools, None).unwrap_or_default();
+        read.with_inbox()
     }
 
     /// Returns the options for reaching the database.

@@ -56,6 +56,9 @@ pub mod gateway;
 #[cfg(feature = "governor")]
 #[doc(hidden)]
 pub mod governor;
+#[cfg(feature = "notifications")]
+#[doc(hidden)]
+pub mod inbox;
 #[cfg_attr(
     not(feature = "cli"),
     allow(

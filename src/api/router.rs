@@ -17,7 +17,7 @@ use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
 use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
 use super::openapi::document;
-use super::recipients::profiles as recipients;
+use super::recipients::{inbox, profiles as recipients};
 use super::throttles::{acquire, check, knobs};
 use super::{
     audit, crons, dashboard, decisions, gates, health, lanes, metrics, pools, stream, tenants,
@@ -92,6 +92,9 @@ pub fn api() -> OpenApiRouter<ApiState> {
             recipients::delete_recipient
         ))
         .routes(routes!(recipients::show_defaults, recipients::set_defaults))
+        .routes(routes!(inbox::list_inbox))
+        .routes(routes!(inbox::count_inbox))
+        .routes(routes!(inbox::mark_inbox))
         .routes(routes!(events::receive_events))
         .routes(routes!(usage::list_channel_usage))
         .routes(routes!(connect::open_connection))

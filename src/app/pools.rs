@@ -10,12 +10,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
+use crate::inbox::{Inbox, InboxDriver, keep::keep};
 use crate::jobs::Queue;
 use crate::notify::deliver::{DeliveryServices, PoolHandle};
 use crate::notify::{self, Alarms, Deliveries, publish_changes, watch};
 use crate::outbound::Guard;
 use crate::providers::pool::{AccountPool, Change, maintain};
-use crate::providers::{Driver, DriverClients, Http, PoolMetrics, Pools, build};
+use crate::providers::{
+    Driver, DriverClients, Http, INBOX_POOL, Pool, PoolMetrics, Pools, Provider, build,
+};
 use crate::recipient::live_rules::LiveRules;
 use crate::recipient::service::Gates;
 use crate::service::{LoopOptions, TaskSupervisor, periodic};
@@ -31,6 +34,7 @@ pub(super) struct RunningPools {
     #[cfg(feature = "api")]
     pub(super) tools: DriverClients,
     pub(super) alarms: Alarms,
+    inbox: Inbox,
     changes: mpsc::UnboundedReceiver<(String, Change)>,
     store: Arc<dyn Store>,
 }
@@ -54,7 +58,9 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Prepare
         guarded: Arc::new(Http::new(guard)?),
     };
     let mut drivers = BTreeMap::new();
-    for (name, pool) in &pools.0 {
+    // The driver of the inbox is made with the database.
+    let built = |pool: &&Pool| pool.provider != Provider::Inbox;
+    for (name, pool) in pools.0.iter().filter(|(_, pool)| built(pool)) {
         let of_pool = pool.accounts.iter().map(|limited| {
             let account = &limited.account;
             build::build(pool.provider, account, &tools)
@@ -85,11 +91,14 @@ pub(super) fn open(
         pools,
         #[cfg(feature = "api")]
         tools,
-        drivers,
+        mut drivers,
     } = built;
     let metrics = PoolMetrics::register(registry);
     let (tell, changes) = mpsc::unbounded_channel();
     let mut carriers = BTreeMap::new();
+    let inbox = Inbox::new(&queue.pool);
+    let driver: Box<dyn Driver> = Box::new(InboxDriver::new(inbox.clone()));
+    drivers.insert(INBOX_POOL.to_owned(), Arc::new(vec![driver]));
     for (name, drivers) in drivers {
         let Some(pool) = pools.get(&name) else {
             continue;
@@ -112,6 +121,7 @@ pub(super) fn open(
         #[cfg(feature = "api")]
         tools,
         alarms: Alarms::new(queue.clone()),
+        inbox,
         changes,
         store: store.clone(),
     })
@@ -123,7 +133,7 @@ impl RunningPools {
     pub(super) fn start(
         self,
         runs_jobs: bool,
-        (days, dead_days): (u32, u32),
+        settings: &Settings,
         vital: &TaskSupervisor,
         cancel: &CancellationToken,
     ) -> Vec<JoinHandle<()>> {
@@ -151,12 +161,11 @@ impl RunningPools {
             tasks.push(vital.spawn("keep capacities", cancel.child_token(), rates));
             let planned = gates.run(cancel.child_token());
             tasks.push(vital.spawn("plan messages", cancel.child_token(), planned));
+            let (days, dead_days) = (settings.retention_days, settings.dead_message_days);
             let kept = notify::maintain(deliveries.clone(), days, dead_days, cancel.child_token());
             tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
-        }
-        // Without a pool no change can occur.
-        if carriers.is_empty() {
-            return tasks;
+            let kept = keep(self.inbox, settings.inbox_days, cancel.child_token());
+            tasks.push(vital.spawn("keep inboxes", cancel.child_token(), kept));
         }
         let published = publish_changes(
             carriers,

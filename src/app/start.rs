@@ -282,12 +282,7 @@ impl App {
             tasks.push(vital.spawn("recipient rules", cancel.child_token(), keep));
         }
         #[cfg(feature = "notifications")]
-        tasks.extend(open.start(
-            roles.runner,
-            (settings.retention_days, settings.dead_message_days),
-            &vital,
-            &cancel,
-        ));
+        tasks.extend(open.start(roles.runner, settings, &vital, &cancel));
         #[cfg(feature = "api")]
         if roles.api || roles.runner {
             let keep = gateway.clone().run(cancel.child_token());

@@ -29,7 +29,7 @@ use crate::providers::Channel;
 pub(super) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The channel: sms, email, push, chat or webhook
+    /// The channel: sms, email, push, chat, webhook or inapp
     #[arg(required = true)]
     channel: Option<String>,
     /// The address; may be left out with --recipient if the profile has one for the channel

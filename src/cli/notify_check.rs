@@ -14,7 +14,7 @@ use crate::recipient::postgres::CheckedMessage;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The channel: sms, email, push, chat or webhook
+    /// The channel: sms, email, push, chat, webhook or inapp
     channel: String,
     /// The address
     #[arg(required_unless_present = "recipient")]

@@ -13,7 +13,9 @@ use toml::Table;
 use crate::input::toml::json_of;
 use crate::input::wording::{self, any_of};
 use crate::input::{Issue, Reader, pointer};
-use crate::providers::{Account, AccountSecret, Field, Limited, Pool, Pools, Provider, build};
+use crate::providers::{
+    Account, AccountSecret, Field, INBOX_POOL, Limited, Pool, Pools, Provider, build,
+};
 use crate::throttle::{Name, RateLimit};
 
 /// Most accounts of one pool.
@@ -116,6 +118,9 @@ fn pool(
     table: &Value,
     vault: Option<&dyn Vault>,
 ) -> Option<Pool> {
+    if name == INBOX_POOL {
+        fields.wrong_whole("must have another name: the inbox has a built-in pool of this name");
+    }
     if Name::new(format!("{name}:accounts")).is_err() {
         fields.wrong_whole(
             "must have a name of 1 to 119 letters, digits or any of . _ - / : { }, because it names a throttle",

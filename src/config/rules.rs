@@ -163,6 +163,7 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
             f64::from(settings.dead_retention_days),
         ),
         ("dead_message_days", f64::from(settings.dead_message_days)),
+        ("inbox_days", f64::from(settings.inbox_days)),
     ];
     let mut issues = Vec::new();
     for (key, number) in numbers {
@@ -207,16 +208,15 @@ fn served(settings: &Settings, issues: &mut Vec<Issue>) {
         issues.push(Issue::new(pointer("", "serve_throttles"), message));
     }
     // A pattern for nothing is a slip that would leave jobs waiting.
+    let named = settings.pools.keys().map(String::as_str);
+    // The pool of the inbox is built in.
+    let pool_names: Vec<&str> = named.chain(["inapp"]).collect();
     let pools = settings.serve_pools.iter().filter(|pattern| {
         let patterns = [(*pattern).clone()];
-        !settings.pools.keys().any(|pool| allows(&patterns, pool))
+        !pool_names.iter().any(|pool| allows(&patterns, pool))
     });
     for pattern in pools {
-        let pools: Vec<&str> = settings.pools.keys().map(String::as_str).collect();
-        let allowed = match pools.is_empty() {
-            true => "left out, because there is no [pools.<name>]".to_owned(),
-            false => format!("{}, or a beginning with a * behind", any_of(&pools)),
-        };
+        let allowed = format!("{}, or a beginning with a * behind", any_of(&pool_names));
         let message = must_be(&allowed, &pattern.as_str().into());
         issues.push(Issue::new(pointer("", "serve_pools"), message));
     }

@@ -123,7 +123,7 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "concurrency" => SettingType::Whole(1, 10_000),
         "worker_ttl_s" => SettingType::Number(3.0, 3600.0),
         "grace_s" => SettingType::Number(0.0, 3600.0),
-        "retention_days" => SettingType::Whole(1, 3650),
+        "retention_days" | "inbox_days" => SettingType::Whole(1, 3650),
         "dead_retention_days" | "dead_message_days" => SettingType::Whole(0, 3650),
         "allow_private_urls" | "allow_reindex_queries" | "settings_may_differ" => SettingType::Flag,
         "allow_urls" | "key_metrics" | "ws_origins" | "serve_throttles" | "serve_kinds"

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::inbox::request::{MarkRequest, PageRequest};
 use crate::input::reader::Reader;
 use crate::input::wording::clipped;
 use crate::input::{Issue, listed};
@@ -19,13 +20,15 @@ const NAME_BYTES: usize = 1024;
 const OFFSET_MAX: i64 = 1 << 53;
 
 /// The types of frames, for messages.
-pub const TYPES: [&str; 6] = [
+pub const TYPES: [&str; 8] = [
     "subscribe",
     "unsubscribe",
     "publish",
     "ack",
     "pong",
     "refresh",
+    "inbox_list",
+    "inbox_mark",
 ];
 
 /// A frame of a client with its `ref`, which the answer repeats.
@@ -53,6 +56,10 @@ pub enum ClientRequest {
     Pong,
     /// A newer credential.
     Refresh { token: String },
+    /// A page of the own inbox.
+    InboxList(PageRequest),
+    /// A mark of messages of the own inbox.
+    InboxMark(MarkRequest),
 }
 
 /// The last message that a client has of a channel.
@@ -92,6 +99,8 @@ impl ClientFrame {
             Some("ack") => &["type", "ref", "channel", "offset"],
             Some("pong") => &["type", "ref"],
             Some("refresh") => &["type", "ref", "token"],
+            Some("inbox_list") => &["type", "ref", "cursor", "limit", "state", "category"],
+            Some("inbox_mark") => &["type", "ref", "ids", "all_up_to", "as"],
             Some(other) => {
                 let types = TYPES.join(", ");
                 return Err(bad(format!(
@@ -128,6 +137,12 @@ fn request(word: &str, fields: &mut Reader<'_>) -> Option<ClientRequest> {
     if word == "refresh" {
         let token = required(fields, "token", TOKEN_BYTES)?;
         return Some(ClientRequest::Refresh { token });
+    }
+    if word == "inbox_list" {
+        return Some(ClientRequest::InboxList(PageRequest::take(fields)));
+    }
+    if word == "inbox_mark" {
+        return MarkRequest::take(fields).map(ClientRequest::InboxMark);
     }
     let channel = required(fields, "channel", NAME_BYTES);
     let request = match word {
@@ -268,6 +283,8 @@ mod tests {
             ),
             (json!({"type": "ack", "channel": "a"}), "/offset"),
             (json!({"type": "refresh", "token": 5}), "/token"),
+            (json!({"type": "inbox_list", "limit": 0}), "/limit"),
+            (json!({"type": "inbox_mark", "ids": ["1"]}), "/as"),
         ] {
             let message = parse(&frame).err().unwrap_or_default();
             assert!(message.contains(words), "{frame}: {message}");

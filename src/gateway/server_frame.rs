@@ -5,6 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::channel_name::ChannelName;
 use super::postgres::{ChannelPosition, StoredMessage};
+use crate::inbox::InboxCounts;
+use crate::inbox::message::InboxPage;
 
 /// The code and text of a warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +133,23 @@ pub fn refreshed(expires_at: Option<i64>, reference: Option<&str>) -> Bytes {
         json!({"type": "refreshed", "expires_at": expires_at}),
         reference,
     )
+}
+
+/// Returns a page of an inbox with its counts.
+pub fn inbox(page: &InboxPage, counts: InboxCounts, reference: Option<&str>) -> Bytes {
+    let frame = json!({
+        "type": "inbox",
+        "messages": page.messages,
+        "next": page.next,
+        "counts": counts,
+    });
+    answered(frame, reference)
+}
+
+/// Returns the answer to a mark.
+pub fn inbox_counts(counts: InboxCounts, reference: Option<&str>) -> Bytes {
+    let frame = json!({"type": "inbox_counts", "unseen": counts.unseen, "unread": counts.unread});
+    answered(frame, reference)
 }
 
 /// Returns the frame that tells of dropped messages of a channel without offsets.

@@ -60,6 +60,10 @@ pub(crate) const CATEGORY_BYTES: usize = 64;
 /// Longest `valid_for_s`, in seconds: 30 days.
 pub(crate) const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
 
+/// The most data beside literal texts that the inbox keeps, in bytes. `flyball.deliver_inbox` leaves
+/// out the data of a template if it is much longer.
+pub const KEPT_DATA_BYTES: usize = 16_384;
+
 /// Most fields of `extra`.
 pub(crate) const EXTRA_MAX: usize = 64;
 
@@ -181,7 +185,8 @@ impl NotificationReader<'_> {
             .0
             .number("valid_for_s", 1.0..=VALID_FOR_MAX_S, " seconds");
         let on_ambiguous = self.0.choice("on_ambiguous", &ON_AMBIGUOUS);
-        let is_gated = category.is_some() || gates != GateFields::default();
+        let is_gated =
+            category.is_some() || gates != GateFields::default() || channel == Some(Channel::InApp);
         Some(NotificationArgs {
             channel: channel?,
             to,
@@ -211,14 +216,26 @@ impl NotificationReader<'_> {
         if self.0.get("to").is_none() && gates.recipient.is_none() {
             self.0.missing("to", "the recipient of the message");
         }
-        let to = self.0.text("to", 1..=TO_BYTES)?;
+        let to = self.0.text("to", 1..=TO_BYTES);
+        // In the inbox the recipient is its own address.
+        let (field, to) = match &gates.recipient {
+            Some(recipient) if channel == Some(Channel::InApp) => {
+                if to.as_ref().is_some_and(|to| to != recipient) {
+                    self.0.wrong("to", "must be left out beside recipient");
+                }
+                ("recipient", recipient.clone())
+            }
+            _ => ("to", to?),
+        };
         let read = Recipient::parse(channel?, &to);
-        read.map_err(|message| self.0.wrong("to", message)).ok()
+        read.map_err(|message| self.0.wrong(field, message)).ok()
     }
 
     fn content(&mut self, channel: Option<Channel>) -> (Texts, Option<Value>) {
         let Some(template) = self.0.take("template") else {
-            if self.0.contains("data") {
+            if channel == Some(Channel::InApp) {
+                self.kept_data();
+            } else if self.0.contains("data") {
                 self.0
                     .wrong("data", "must be left out without a template to fill in");
             }
@@ -253,6 +270,20 @@ impl NotificationReader<'_> {
             self.0.refuse("data", "an object", &data);
         }
         (texts, Some(data))
+    }
+
+    /// Checks the data that the inbox keeps beside literal texts.
+    fn kept_data(&mut self) {
+        let Some(data) = self.0.take("data").filter(|data| !data.is_null()) else {
+            return;
+        };
+        let bytes = data.to_string().len();
+        if !data.is_object() {
+            self.0.refuse("data", "an object", &data);
+        } else if bytes > KEPT_DATA_BYTES {
+            let message = format!("must be at most {KEPT_DATA_BYTES} bytes as JSON, not {bytes}");
+            self.0.wrong("data", message);
+        }
     }
 
     /// Reads a template: the text of the body, or an object of texts.

@@ -50,7 +50,7 @@ fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
     );
     for expected in [
         "/colour is not a known field; allowed: channel, to, from",
-        "/channel must be sms, email, push, chat or webhook",
+        "/channel must be sms, email, push, chat, webhook or inapp",
         "/to must be a text",
         "/body is missing",
         "/priority must be critical, high, normal or low",
@@ -141,4 +141,44 @@ fn refusals_are_as_pinned() {
         "notification",
         cases.map(|args| (args.to_string(), wrong(args))),
     );
+}
+
+#[test]
+fn the_address_in_the_inbox_is_the_id_of_the_recipient() {
+    let to = |args: Value| {
+        let read = NotificationArgs::parse(&args).ok().unwrap();
+        assert!(read.is_gated, "{args}");
+        read.to.unwrap().address().to_owned()
+    };
+    let by_recipient =
+        json!({"channel": "inapp", "recipient": "ada", "body": "x", "data": {"n": 1}});
+    assert_eq!(to(by_recipient), "ada");
+    assert_eq!(
+        to(json!({"channel": "inapp", "to": "ada", "body": "x"})),
+        "ada"
+    );
+    assert_eq!(
+        wrong(json!({"channel": "inapp", "recipient": "ada", "to": "bob", "body": "x"})),
+        ["/to must be left out beside recipient"]
+    );
+    for (args, pointer) in [
+        (json!({"recipient": " ada"}), "/recipient"),
+        (json!({"to": ".."}), "/to"),
+        (json!({"recipient": "ada", "data": []}), "/data"),
+        (
+            json!({"recipient": "ada", "data": {"a": "x".repeat(KEPT_DATA_BYTES)}}),
+            "/data",
+        ),
+    ] {
+        let mut message = json!({"channel": "inapp", "body": "x"});
+        message
+            .as_object_mut()
+            .unwrap()
+            .extend(args.as_object().unwrap().clone());
+        let issues = wrong(message);
+        assert!(
+            issues.len() == 1 && issues[0].starts_with(pointer),
+            "{issues:?}"
+        );
+    }
 }

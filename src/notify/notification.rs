@@ -16,7 +16,7 @@ pub struct Notification {
     pub tenant: String,
     /// The state of the delivery.
     pub state: DeliveryState,
-    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
+    /// The channel: `sms`, `email`, `push`, `chat`, `webhook` or `inapp`.
     pub channel: String,
     /// The pool that it goes through.
     pub pool: String,

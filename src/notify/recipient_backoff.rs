@@ -57,7 +57,7 @@ pub fn rest(channel: Channel, failures: u32, requested: Option<Duration>) -> Dur
         )),
         (None, Channel::Webhook) => of(&WEBHOOK_S),
         (None, Channel::Email) => of(&EMAIL_S),
-        (None, Channel::Sms | Channel::Push | Channel::Chat) => {
+        (None, Channel::Sms | Channel::Push | Channel::Chat | Channel::InApp) => {
             backoff::bound(nth, OTHERS.0, OTHERS.1)
         }
     };

@@ -1,5 +1,6 @@
 //! The driver of each provider.
 
+use super::invalid_account::refused;
 use super::{Account, Driver, DriverClients, Field, InvalidAccount, Provider};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
@@ -16,6 +17,7 @@ pub fn fields(provider: Provider) -> &'static [Field] {
         Provider::Telegram => telegram::FIELDS,
         Provider::Slack => slack::FIELDS,
         Provider::Webhook => webhook::FIELDS,
+        Provider::Inbox => &[],
     }
 }
 
@@ -38,5 +40,6 @@ pub fn build(
         Provider::Telegram => telegram::build(account, tools),
         Provider::Slack => slack::build(account, tools),
         Provider::Webhook => webhook::build(account, tools),
+        Provider::Inbox => Err(refused("provider", "the inbox has a pool of its own")),
     }
 }

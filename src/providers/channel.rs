@@ -16,16 +16,19 @@ pub enum Channel {
     Chat,
     /// An HTTP request; the recipient is a URL.
     Webhook,
+    /// A message in the inbox that Flyball keeps; the recipient is the id of a recipient.
+    InApp,
 }
 
 impl Channel {
     /// All channels and their names.
-    pub const WORDS: [(&str, Self); 5] = [
+    pub const WORDS: [(&str, Self); 6] = [
         ("sms", Self::Sms),
         ("email", Self::Email),
         ("push", Self::Push),
         ("chat", Self::Chat),
         ("webhook", Self::Webhook),
+        ("inapp", Self::InApp),
     ];
 
     /// Returns the name used in arguments, records and metrics.

@@ -31,7 +31,7 @@ impl Recipient {
                 format!("{scheme}{}/***", mask_host(host))
             }
             Channel::Sms => mask_text(identity, 10, 5),
-            Channel::Push | Channel::Chat => mask_text(identity, 12, 3),
+            Channel::Push | Channel::Chat | Channel::InApp => mask_text(identity, 12, 3),
         }
     }
 }

@@ -53,7 +53,7 @@ pub use metrics::PoolMetrics;
 pub use provider::Provider;
 pub use recipient::Recipient;
 pub use sent::{Scope, Sent};
-pub use settings::{Limited, Pool, Pools};
+pub use settings::{INBOX_POOL, Limited, Pool, Pools};
 
 #[cfg(test)]
 mod examples;

@@ -39,10 +39,12 @@ pub enum Provider {
     Slack,
     /// A webhook of the recipient's own, signed according to Standard Webhooks.
     Webhook,
+    /// The inbox that Flyball keeps. Its pool is built in, so the settings cannot name it.
+    Inbox,
 }
 
 impl Provider {
-    /// All providers.
+    /// All providers that the settings can name.
     pub const ALL: [Self; 10] = [
         Self::Twilio,
         Self::Sendgrid,
@@ -69,6 +71,7 @@ impl Provider {
             Self::Apns | Self::Fcm => Channel::Push,
             Self::Telegram | Self::Slack => Channel::Chat,
             Self::Webhook => Channel::Webhook,
+            Self::Inbox => Channel::InApp,
         }
     }
 

@@ -22,6 +22,12 @@ const TOKEN_BYTES: usize = 4096;
 /// The maximum length of a chat's id or name, in bytes.
 const CHAT_BYTES: usize = 128;
 
+/// The maximum length of the id of a recipient with an inbox, in bytes.
+const SUBSCRIBER_BYTES: usize = 128;
+
+/// The form of the id of a recipient with an inbox, for messages.
+const SUBSCRIBER_FORM: &str = "must be the id of a recipient: 1 to 128 bytes without blanks around, other than check, . or ..";
+
 /// The minimum length of a token of hexadecimal digits that is taken for one of Apple's, which are
 /// case-insensitive.
 const HEX_TOKEN: usize = 64;
@@ -89,6 +95,7 @@ impl Recipient {
                     web_url(given).ok_or("must be a URL that begins with http:// or https://")?;
                 (None, url.as_str().to_owned(), url_identity(&url))
             }
+            Channel::InApp => plain(subscriber(text).ok_or(SUBSCRIBER_FORM)?),
         };
         Ok(Self {
             channel,
@@ -158,6 +165,14 @@ fn number(text: &str) -> Option<(&'static str, String)> {
         false => ("", number),
     };
     words::is_e164(&number).then_some((prefix, number))
+}
+
+/// Returns the id of a recipient with an inbox, if it can be part of a path.
+fn subscriber(text: &str) -> Option<String> {
+    let is_sound = text.len() <= SUBSCRIBER_BYTES
+        && text.trim_matches(BLANKS) == text
+        && !["check", ".", ".."].contains(&text);
+    is_sound.then(|| text.to_owned())
 }
 
 /// Normalises a chat: a number to its decimal form, a name that begins with `@` or `#` to lower

@@ -1,8 +1,9 @@
 //! The pools of the settings, validated and with their credentials.
 
-use crate::throttle::RateLimit;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use crate::throttle::RateLimit;
 
 use super::{Account, Channel, Provider};
 
@@ -43,6 +44,13 @@ pub struct Pool {
     pub timeout: Duration,
 }
 
+/// The name of the built-in pool of the inbox.
+pub const INBOX_POOL: &str = "inapp";
+
+/// The time for which a message waits for its place in the inbox, unless it sets its own: it is
+/// worth reading late.
+const INBOX_VALID_FOR: Duration = Duration::from_secs(30 * 86_400);
+
 /// An account and its rate limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limited {
@@ -56,6 +64,33 @@ pub struct Limited {
 pub struct Pools(pub BTreeMap<String, Pool>);
 
 impl Pool {
+    /// Returns the built-in pool of the inbox: one account without a limit.
+    pub fn inbox() -> Self {
+        let account = Account {
+            name: Provider::Inbox.as_str().to_owned(),
+            ..Account::default()
+        };
+        Self {
+            name: INBOX_POOL.to_owned(),
+            provider: Provider::Inbox,
+            accounts: vec![Limited {
+                account,
+                rps: RateLimit::Unlimited,
+            }],
+            shedding: true,
+            headroom: 1.0,
+            breaker_failures: 5,
+            breaker_window: Duration::from_secs(30),
+            breaker_cooldown: Duration::from_secs(5),
+            alert_url: None,
+            alert_secret: None,
+            retry_ambiguous: true,
+            valid_for: INBOX_VALID_FOR,
+            requeue_on_recovery: true,
+            timeout: Duration::from_secs(10),
+        }
+    }
+
     /// Returns the channel of the pool's provider.
     pub fn channel(&self) -> Channel {
         self.provider.channel()
@@ -71,6 +106,12 @@ impl Pool {
 }
 
 impl Pools {
+    /// Adds the built-in pool of the inbox.
+    pub fn with_inbox(mut self) -> Self {
+        self.0.insert(INBOX_POOL.to_owned(), Pool::inbox());
+        self
+    }
+
     /// Finds a pool by name.
     pub fn get(&self, name: &str) -> Option<&Pool> {
         self.0.get(name)

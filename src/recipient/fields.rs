@@ -7,7 +7,7 @@ use crate::input::{Issue, Reader};
 use crate::providers::Channel;
 
 /// The fields of a message that only the gates look at. A message with any of these, or with a
-/// category, goes through all gates; the SQL function `flyball.needs_plan` has the same list.
+/// category, goes through all gates, and so does every message for the inbox; the SQL function `flyball.needs_plan` has the same list.
 pub const GATE_FIELDS: [&str; 6] = [
     "recipient",
     "template_id",
@@ -35,7 +35,8 @@ const AT_MOST: &str = "at_most";
 /// Returns true if a message goes through all gates.
 pub fn is_gated(args: &Value) -> bool {
     let has = |name: &str| args.get(name).is_some_and(|value| !value.is_null());
-    has("category") || GATE_FIELDS.into_iter().any(has)
+    let is_inapp = args.get("channel").and_then(Value::as_str) == Some(Channel::InApp.as_str());
+    is_inapp || has("category") || GATE_FIELDS.into_iter().any(has)
 }
 
 /// The fields of one message.
@@ -111,16 +112,23 @@ impl GatedArgs {
                 Some(((*name).to_owned(), value.clone()))
             });
             let content = Value::Object(seen.collect());
+            let mut to = fields.any_text("to");
+            let mut gates = GateFields::read(&mut fields);
+            if channel == Channel::InApp {
+                // In the inbox the recipient is its own address.
+                gates.recipient = gates.recipient.or_else(|| to.clone());
+                to.clone_from(&gates.recipient);
+            }
             Some(Self {
                 channel,
-                to: fields.any_text("to"),
+                to,
                 category: fields
                     .any_text("category")
                     .unwrap_or_else(|| USUAL_CATEGORY.to_owned()),
                 valid_for_s: fields.get("valid_for_s").and_then(Value::as_f64),
                 data: data.unwrap_or_else(|| Value::Object(Map::new())),
                 content,
-                fields: GateFields::read(&mut fields),
+                fields: gates,
             })
         });
         match read {
@@ -150,6 +158,18 @@ mod tests {
             (read.category.as_str(), read.data),
             ("marketing", json!({"n": 1}))
         );
+    }
+
+    #[test]
+    fn a_message_for_the_inbox_has_its_recipient_in_either_field() {
+        for name in ["recipient", "to"] {
+            let args = json!({"channel": "inapp", name: "ada", "body": "x"});
+            assert!(is_gated(&args));
+            let read = GatedArgs::parse(&args).unwrap();
+            let fields = (read.to.as_deref(), read.fields.recipient.as_deref());
+            assert_eq!(fields, (Some("ada"), Some("ada")), "{name}");
+        }
+        assert!(!is_gated(&json!({"channel": "sms", "to": "+15550100"})));
     }
 
     #[test]

@@ -101,6 +101,10 @@ fn read(mut fields: Reader<'_>) -> Profile {
         let Some(channel) = channel(&mut fields, &at, &name) else {
             continue;
         };
+        if channel == Channel::InApp {
+            fields.wrong_at(&at, "must be left out: the inbox is found by the id");
+            continue;
+        }
         let text = value.as_str().filter(|text| text.len() <= ADDRESS_BYTES);
         match text.map(|text| Recipient::parse(channel, text)) {
             Some(Ok(address)) => _ = profile.addresses.insert(channel, address),

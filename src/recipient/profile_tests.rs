@@ -73,7 +73,7 @@ fn everything_wrong_is_reported_at_once_and_no_address_is_shown() {
             "/zone is not a known field; allowed: addresses, time_zone, device_time_zone, quiet_hours, preferences",
             "/time_zone must be the IANA name of a time zone, such as Europe/Berlin, not \"Europe/Berlim\"",
             "/addresses/email must be exactly one mail address, such as ann@example.com or Ann <ann@example.com>; a name with commas, colons or brackets stands in double quotes",
-            "/addresses/mail is not a known channel; did you mean \"email\"? allowed: sms, email, push, chat, webhook",
+            "/addresses/mail is not a known channel; did you mean \"email\"? allowed: sms, email, push, chat, webhook, inapp",
             "/addresses/sms must be a text of at most 2048 bytes",
             "/quiet_hours/chat/start must be a time of day as HH:MM, from 00:00 to 23:59, not \"24:00\"",
             "/quiet_hours/chat/end must be a time of day as HH:MM, from 00:00 to 23:59, not \"8:00\"",
@@ -83,7 +83,7 @@ fn everything_wrong_is_reported_at_once_and_no_address_is_shown() {
             "/quiet_hours/push/end must differ from start; write all_day for days that are quiet as a whole",
             "/quiet_hours/sms/weekdays must leave a day: to get nothing at all, opt out",
             "/preferences/categories/marketing must be true or false, or one of these for each channel",
-            "/preferences/categories/product/fax is not a known channel; allowed: sms, email, push, chat, webhook",
+            "/preferences/categories/product/fax is not a known channel; allowed: sms, email, push, chat, webhook, inapp",
             "/preferences/categories/product/sms must be true or false",
         ]
     );

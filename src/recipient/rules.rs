@@ -164,6 +164,8 @@ impl RecipientRules {
         let rules = self.category(category);
         match rules.caps.get(&channel) {
             Some(caps) => caps.clone(),
+            // An inbox interrupts nobody.
+            None if channel == Channel::InApp => CapRules::default(),
             None if rules.has_fallback => self.fallback_caps.clone(),
             None => CapRules::default(),
         }

@@ -14,6 +14,7 @@ mod fakes;
 mod features;
 mod gateway;
 mod governor;
+mod inbox;
 mod jobs;
 mod library;
 mod notify;

@@ -26,6 +26,8 @@ mod tests {
     use crate::gateway::close::CloseReason;
     use crate::gateway::postgres::{ChannelPosition, StoredMessage};
     use crate::gateway::server_frame::{self as frames, FrameError, Warning};
+    use crate::inbox::InboxCounts;
+    use crate::inbox::message::InboxPage;
 
     fn document() -> Value {
         serde_json::from_str(DOCUMENT).unwrap()
@@ -61,6 +63,18 @@ mod tests {
                 let inner = document.pointer(pointer).unwrap()["$ref"].as_str().unwrap();
                 assert!(document.pointer(inner.trim_start_matches('#')).is_some());
             }
+        }
+    }
+
+    fn inbox_page() -> InboxPage {
+        let message = json!({
+            "id": "17", "notification_id": 3, "category": "product", "template_id": null, "actor": "bob", "subject": null, "body": "x",
+            "data": {}, "state": "seen", "created_at": "2026-11-25T10:00:00Z", "seen_at": "2026-11-25T10:00:01Z", "read_at": null,
+            "archived_at": null,
+        });
+        InboxPage {
+            messages: vec![serde_json::from_value(message).unwrap()],
+            next: Some("17".to_owned()),
         }
     }
 
@@ -102,6 +116,9 @@ mod tests {
             frames::lag(&channel),
             frames::reconnect(5),
             frames::ping(),
+            frames::inbox(&inbox_page(), InboxCounts::default(), Some("r")),
+            frames::inbox(&InboxPage::default(), InboxCounts::default(), None),
+            frames::inbox_counts(InboxCounts::default(), None),
         ];
         all.extend(FrameError::ALL.map(|code| frames::error(code, "no", Some("r"))));
         let mut seen = BTreeSet::new();
@@ -132,6 +149,22 @@ mod tests {
             json!({"type": "pong", "ref": "r".repeat(65)}),
             json!({"type": "refresh", "token": "t"}),
             json!({"type": "refresh", "token": ""}),
+            json!({"type": "inbox_list"}),
+            json!({"type": "inbox_list", "cursor": "9", "limit": 100, "state": "unread", "category": "a", "ref": "r"}),
+            json!({"type": "inbox_list", "cursor": null, "state": null, "category": null}),
+            json!({"type": "inbox_list", "cursor": "09"}),
+            json!({"type": "inbox_list", "limit": 0}),
+            json!({"type": "inbox_list", "limit": null}),
+            json!({"type": "inbox_list", "state": "new"}),
+            json!({"type": "inbox_list", "category": ""}),
+            json!({"type": "inbox_mark", "ids": ["1", "2"], "as": "read"}),
+            json!({"type": "inbox_mark", "all_up_to": "17", "as": "unarchived", "ref": "r"}),
+            json!({"type": "inbox_mark", "as": "read"}),
+            json!({"type": "inbox_mark", "ids": ["1"], "all_up_to": "17", "as": "read"}),
+            json!({"type": "inbox_mark", "ids": null, "all_up_to": "17", "as": "read"}),
+            json!({"type": "inbox_mark", "ids": [1], "as": "read"}),
+            json!({"type": "inbox_mark", "ids": [], "as": "read"}),
+            json!({"type": "inbox_mark", "ids": ["1"], "as": "unseen"}),
         ] {
             let schema = payload(&format!("client_{}", frame["type"].as_str().unwrap()));
             let fits = jsonschema::validate(&schema, &frame).is_ok();

@@ -2,9 +2,11 @@
 
 pub mod asyncapi;
 pub mod connect;
+pub mod credential;
 pub mod events;
 pub mod handshakes;
 pub mod identity;
+pub mod inbox;
 mod opened;
 pub mod publish;
 pub mod session;

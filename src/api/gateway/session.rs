@@ -14,11 +14,11 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::credential::{first_credential, identity_of_token};
 use super::identity::GatewayIdentity;
 use super::opened;
 use super::state::GatewayState;
 use crate::api::clock;
-use crate::api::http::token_scope::TokenScope;
 use crate::gateway::channel_name::{ChannelName, ChannelNameError};
 use crate::gateway::client_frame::{ClientFrame, ClientRequest, Since};
 use crate::gateway::close::CloseReason;
@@ -43,17 +43,18 @@ pub enum Opening {
 }
 
 /// The end of a connection.
-enum Ended {
+pub(super) enum Ended {
     /// The client has gone, or closes.
     Gone,
     /// The gateway closes it.
     Close(CloseReason),
 }
 
-struct Session {
+/// A connection that is open.
+pub(super) struct Session {
     socket: WebSocket,
-    state: Arc<GatewayState>,
-    identity: GatewayIdentity,
+    pub(super) state: Arc<GatewayState>,
+    pub(super) identity: GatewayIdentity,
     peer: Arc<Peer>,
     ping_at: Instant,
     /// The time by which a sign of life must come; `None` while none is asked for.
@@ -121,30 +122,6 @@ pub async fn run(
             opened::close(socket, reason).await;
         }
     }
-}
-
-/// Reads the first frame, which must have a token.
-async fn first_credential(state: &GatewayState, socket: &mut WebSocket) -> Option<GatewayIdentity> {
-    loop {
-        match socket.recv().await?.ok()? {
-            Message::Text(text) => {
-                let frame = ClientFrame::parse(&text).ok()?;
-                let ClientRequest::Refresh { token } = frame.request else {
-                    return None;
-                };
-                return identity_of_token(state, &token).await;
-            }
-            Message::Ping(_) | Message::Pong(_) => {}
-            Message::Binary(_) | Message::Close(_) => return None,
-        }
-    }
-}
-
-async fn identity_of_token(state: &GatewayState, token: &str) -> Option<GatewayIdentity> {
-    let caller = state.auth.bearer(token, clock::now()).await.ok()?;
-    let tenant = caller.tenant.clone().unwrap_or_default();
-    let may = caller.leave.has(TokenScope::ChannelsSubscribe);
-    may.then(|| GatewayIdentity::of_caller(&caller, &tenant))
 }
 
 impl Session {
@@ -391,6 +368,8 @@ impl Session {
         match frame.request {
             ClientRequest::Pong => Ok(()),
             ClientRequest::Refresh { token } => self.refresh(&token, reference).await,
+            ClientRequest::InboxList(asked) => self.list_inbox(&asked, reference).await,
+            ClientRequest::InboxMark(asked) => self.mark_inbox(&asked, reference).await,
             ClientRequest::Subscribe { channel, since } => {
                 match self.named(&channel, reference).await? {
                     Some(channel) => self.subscribe(channel, since, reference).await,
@@ -565,7 +544,7 @@ impl Session {
         self.send(answer).await
     }
 
-    async fn refuse(
+    pub(super) async fn refuse(
         &mut self,
         code: FrameError,
         words: &str,
@@ -583,7 +562,7 @@ impl Session {
             .map_err(ended_by)
     }
 
-    async fn send(&mut self, frame: Bytes) -> Result<(), Ended> {
+    pub(super) async fn send(&mut self, frame: Bytes) -> Result<(), Ended> {
         self.feed(frame).await?;
         self.socket.flush().await.map_err(ended_by)
     }

@@ -8,6 +8,7 @@ use super::handshakes::Handshakes;
 use crate::api::http::auth::Authenticator;
 use crate::api::http::gate::Gate;
 use crate::gateway::service::Gateway;
+use crate::inbox::Inbox;
 
 /// The connections that have not sent a credential yet, of one process.
 const PENDING_MAX: usize = 256;
@@ -15,6 +16,7 @@ const PENDING_MAX: usize = 256;
 /// The state of the gateway's routes.
 pub struct GatewayState {
     pub gateway: Gateway,
+    pub inbox: Inbox,
     pub auth: Arc<Authenticator>,
     pub gate: Arc<Gate>,
     pub handshakes: Handshakes,
@@ -38,6 +40,7 @@ impl GatewayState {
             handshakes: Handshakes::new(gateway.limits.handshakes_per_s),
             pending: Arc::new(Semaphore::new(PENDING_MAX)),
             places: Arc::new(Semaphore::new(gateway.limits.node_connections)),
+            inbox: Inbox::new(gateway.db.clone()),
             gateway,
             auth,
             gate,

@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 87] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 90] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -139,6 +139,24 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 87] = [
     (
         "DELETE",
         "/api/v1/recipients/{recipient}",
+        Scope(NotifySend),
+        Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/recipients/{recipient}/inbox",
+        Scope(NotifyRead),
+        Tenant,
+    ),
+    (
+        "GET",
+        "/api/v1/recipients/{recipient}/inbox/counts",
+        Scope(NotifyRead),
+        Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/recipients/{recipient}/inbox/mark",
         Scope(NotifySend),
         Tenant,
     ),

@@ -12,7 +12,7 @@ use crate::providers::Channel;
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct MessageFields {
-    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
+    /// The channel: `sms`, `email`, `push`, `chat`, `webhook` or `inapp`.
     #[schema(value_type = String)]
     channel: Channel,
     /// The sender, if it is not the account's own.

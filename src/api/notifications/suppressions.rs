@@ -149,7 +149,7 @@ pub async fn add(
             .unwrap_or_default();
         for name in missing {
             let allowed = if name == "channel" {
-                "one of sms, email, push, chat, webhook"
+                "one of sms, email, push, chat, webhook, inapp"
             } else {
                 "a number, address, token, chat or URL"
             };

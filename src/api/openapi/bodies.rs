@@ -25,6 +25,7 @@ use crate::api::throttles::acquire::{
 use crate::api::throttles::check::{API_BYTES_MAX, METHOD_BYTES_MAX, PATH_BYTES_MAX};
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
 use crate::gateway::channel_name::CHANNEL_BYTES;
+use crate::inbox::request::{IDS_MAX, MARKS, words};
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::jobs::check::OF_SCHEDULES;
 use crate::notify::args::{
@@ -96,6 +97,18 @@ pub(super) fn bodies() -> Vec<Body> {
             &[],
         ),
         body("NewChannelMessage", vec![("data", json!({}))], &["data"]),
+        Body {
+            more: json!({ "oneOf": [{ "required": ["ids"] }, { "required": ["all_up_to"] }] }),
+            ..body(
+                "NewMark",
+                vec![
+                    ("ids", mark_ids()),
+                    ("all_up_to", mark_bound()),
+                    ("as", one_of(&words(MARKS))),
+                ],
+                &["as"],
+            )
+        },
         body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
         body(
             "Reschedule",
@@ -194,7 +207,7 @@ fn profile() -> Vec<(&'static str, Value)> {
     let address = text(1..=ADDRESS_BYTES);
     let zone = || or_null(text(1..=NAME_BYTES));
     let own = vec![
-        ("addresses", of_each_channel(&address)),
+        ("addresses", addresses(&address)),
         ("device_time_zone", zone()),
     ];
     [own, defaults()].concat()
@@ -233,12 +246,34 @@ fn defaults() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// The inbox of a recipient is found by its id, so it has no address there.
+fn addresses(schema: &Value) -> Value {
+    let mut addresses = of_each_channel(schema);
+    if let Some(each) = addresses["properties"].as_object_mut() {
+        each.remove(Channel::InApp.as_str());
+    }
+    addresses
+}
+
 fn of_each_channel(schema: &Value) -> Value {
     let each: serde_json::Map<String, Value> = Channel::WORDS
         .iter()
         .map(|(word, _)| ((*word).to_owned(), schema.clone()))
         .collect();
     json!({ "type": ["object", "null"], "properties": each, "additionalProperties": false })
+}
+
+fn mark_ids() -> Value {
+    json!({
+        "type": "array", "minItems": 1, "maxItems": IDS_MAX,
+        "items": { "type": "string", "pattern": "^[1-9][0-9]{0,17}$" },
+    })
+}
+
+/// The id of a message or a time.
+fn mark_bound() -> Value {
+    let id = json!({ "type": "string", "pattern": "^[1-9][0-9]{0,17}$" });
+    json!({ "type": "string", "oneOf": [id, time()] })
 }
 
 fn recipients() -> Value {
@@ -505,7 +540,7 @@ fn contents() -> Value {
             { "required": ["body"], "properties": { "channel": { "const": "webhook" }, "body": { "not": { "type": ["string", "null"] } } } },
         ] },
         "dependentSchemas": {
-            "data": has_template,
+            "data": { "anyOf": [has_template, { "required": ["channel"], "properties": { "channel": { "const": "inapp" } } }] },
             "body": { "if": { "not": { "properties": { "channel": { "const": "webhook" } } } },
                 "then": { "properties": { "body": { "type": ["string", "null"] } } } },
         },

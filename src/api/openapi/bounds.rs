@@ -24,6 +24,7 @@ use crate::api::notifications::suppressions::{CURSOR_BYTES_MAX, RECIPIENT_BYTES_
 use crate::api::tenants;
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::gateway::channel_name::CHANNEL_BYTES;
+use crate::inbox::request as inbox;
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::notify::DeliveryState;
 use crate::notify::args::CATEGORY_BYTES;
@@ -219,7 +220,10 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
             | "set_recipient"
             | "delete_recipient"
             | "show_recipient_defaults"
-            | "set_recipient_defaults",
+            | "set_recipient_defaults"
+            | "list_inbox"
+            | "count_inbox"
+            | "mark_inbox",
             _,
             "tenant",
         ) => {
@@ -255,6 +259,14 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("list_tenants" | "list_modules" | "list_channel_usage", _, "limit") => {
             with_default(whole(1..=tenants::LIMIT_MAX), json!(50))
         }
+        ("list_inbox", _, "limit") => {
+            with_default(whole(1..=inbox::PAGE_MAX), json!(inbox::PAGE_USUAL))
+        }
+        ("list_inbox", _, "cursor") => {
+            json!({ "type": "string", "maxLength": inbox::ID_BYTES, "pattern": "^([1-9][0-9]{0,17})?$" })
+        }
+        ("list_inbox", _, "state") => one_of(&inbox::words(inbox::FILTERS)),
+        ("list_inbox", _, "category") => text(0..=inbox::CATEGORY_BYTES),
         ("list_batches", _, "limit") => with_default(whole(1..=batch_list::LIMIT_MAX), json!(20)),
         (_, _, "limit") => with_default(
             limit(),
@@ -336,8 +348,8 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
     }
     Some(match (schema, field) {
         ("Problem", "status") => json!({ "minimum": ERRORS.start(), "maximum": ERRORS.end() }),
-        ("KnobProblem" | "KnobsEdit", _) => return None,
-        (_, "id" | "job_id" | "last_job_id" | "digest_id" | "duplicate_of") => {
+        ("KnobProblem" | "KnobsEdit", _) | ("InboxMessage", "id") => return None,
+        (_, "id" | "job_id" | "notification_id" | "last_job_id" | "digest_id" | "duplicate_of") => {
             json!({ "minimum": 1, "maximum": i64::MAX })
         }
         ("AcceptedNotification" | "AcceptedBatchOfMessages", "priority") => {
@@ -380,7 +392,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "higher_s" | "stopped_s" | "parked_jobs" | "recipients" | "recipient" | "sent"
             | "cancelled" | "too_late" | "place" | "limit" | "used" | "waiting" | "pending"
             | "pending_max" | "created" | "changed" | "caps" | "reservations" | "claims"
-            | "digests" | "items" | "messages" | "arguments",
+            | "digests" | "items" | "messages" | "arguments" | "inbox" | "unseen" | "unread",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
         ("ChannelTenant", _) => from(0),

@@ -102,6 +102,7 @@ fn body(operation: &str) -> Option<Value> {
             }
             profile
         }
+        "mark_inbox" => json!({ "all_up_to": "17", "as": "seen" }),
         "set_recipient_defaults" => {
             json!({ "time_zone": "Europe/Berlin", "quiet_hours": { "sms": { "start": "22:00", "end": "08:00" } } })
         }
@@ -246,12 +247,19 @@ fn answer(operation: &str) -> Option<Value> {
         ),
         "delete_recipient" => json!({
             "profile": true, "caps": 4, "reservations": 0, "claims": 2, "digests": 1, "items": 3, "messages": 17,
-            "cancelled": 1, "arguments": 18,
+            "cancelled": 1, "arguments": 18, "inbox": 5,
         }),
         "show_recipient_defaults" | "set_recipient_defaults" => json!({
             "time_zone": "Europe/Berlin", "quiet_hours": { "sms": { "start": "22:00", "end": "08:00" } },
             "preferences": {}, "updated_at": AT,
         }),
+        "list_inbox" => json!({ "messages": [{
+            "id": "17", "notification_id": ID, "category": "product", "template_id": "comment", "actor": "bob", "subject": "New comment",
+            "body": "Bob answered", "data": { "url": "/posts/7" }, "state": "unseen", "created_at": AT, "seen_at": null, "read_at": null,
+            "archived_at": null,
+        }], "counts": { "unseen": 1, "unread": 4 }, "next": "/api/v1/recipients/user-7/inbox?limit=1&cursor=17" }),
+        "count_inbox" => json!({ "unseen": 1, "unread": 4 }),
+        "mark_inbox" => json!({ "changed": 1, "unseen": 0, "unread": 4 }),
         "explain_notification" => explanation(),
         "check_recipient" => recipient(),
         "replan_recipient" => json!({ "messages": 2 }),

@@ -185,6 +185,9 @@ const OWN: &[(&str, &[Code])] = &[
     ("delete_recipient", &[NotAllowed, QueueUnavailable]),
     ("show_recipient_defaults", &[NotAllowed, QueueUnavailable]),
     ("set_recipient_defaults", &[NotAllowed, QueueUnavailable]),
+    ("list_inbox", &[NotAllowed, QueueUnavailable]),
+    ("count_inbox", &[NotAllowed, QueueUnavailable]),
+    ("mark_inbox", &[NotAllowed, QueueUnavailable]),
     (
         "explain_notification",
         &[NotificationNotFound, QueueUnavailable],

@@ -283,7 +283,7 @@ async fn view(
 
 /// Reads the tenant from a query whose other parameters were taken: that of the token, or the one
 /// that an operator names.
-fn tenant(mut query: Query, caller: &Caller) -> Result<String, Problem> {
+pub(super) fn tenant(mut query: Query, caller: &Caller) -> Result<String, Problem> {
     let named = query.text("tenant", NAME_BYTES_MAX);
     if named
         .as_deref()
@@ -307,7 +307,8 @@ fn tenant(mut query: Query, caller: &Caller) -> Result<String, Problem> {
     }
 }
 
-fn id_of(id: String) -> Result<String, Problem> {
+/// Checks the id of a recipient in a path.
+pub(super) fn id_of(id: String) -> Result<String, Problem> {
     let refused =
         |message| Problem::at(Code::InvalidPath, FieldLocation::Path, "recipient", message);
     check_id(&id).map_err(refused)?;

@@ -53,7 +53,8 @@ pub async fn read(
         | Provider::Fcm
         | Provider::Telegram
         | Provider::Slack
-        | Provider::Webhook => Err(RejectedWebhook::Unreadable(format!(
+        | Provider::Webhook
+        | Provider::Inbox => Err(RejectedWebhook::Unreadable(format!(
             "{provider} has no event webhook"
         ))),
     }

@@ -441,7 +441,7 @@ fn digest_args(
     };
     let each: Vec<Value> = items.iter().map(data).collect();
     let mut template = json!({"body": kind.texts.body});
-    if matches!(digest.channel.as_str(), "email" | "push") {
+    if matches!(digest.channel.as_str(), "email" | "push" | "inapp") {
         template["subject"] = kind.texts.subject.clone().into();
     }
     if let Some(html) = kind

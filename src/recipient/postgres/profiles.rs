@@ -34,7 +34,7 @@ const LOCK: &str = "
 select id, profile, updated_at from flyball.recipient where tenant = $1 and id = $2 for update";
 
 const ERASE: &str = "
-select e.had_profile, e.caps, e.reservations, e.claims, e.digests_closed, e.items, e.messages, e.cancelled, e.arguments
+select e.had_profile, e.caps, e.reservations, e.claims, e.digests_closed, e.items, e.messages, e.cancelled, e.arguments, e.inbox
 from flyball.erase_recipient($1, $2, $3::uuid[], $4, $5, $6) e";
 
 const DEFAULTS: &str =
@@ -114,6 +114,8 @@ pub struct ErasedRecipient {
     pub cancelled: i64,
     /// Messages whose arguments no longer have anything that a person wrote or reads.
     pub arguments: i64,
+    /// Messages in its inbox.
+    pub inbox: i64,
 }
 
 impl RecipientProfiles {
@@ -222,6 +224,7 @@ impl RecipientProfiles {
             messages: row.try_get("messages")?,
             cancelled: row.try_get("cancelled")?,
             arguments: row.try_get("arguments")?,
+            inbox: row.try_get("inbox")?,
         };
         transaction.commit().await?;
         Ok(erased)

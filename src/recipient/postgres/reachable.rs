@@ -5,6 +5,7 @@ use sqlx::Row;
 use super::statement::query;
 use crate::jobs::{Error, NewJob};
 use crate::postgres::Db;
+use crate::providers::Channel;
 
 pub(super) const ADDRESSLESS: &str = "
 select a.n, exists (select from flyball.recipient r where r.tenant = $1 and r.id = a.id) as has_profile
@@ -46,7 +47,9 @@ pub async fn addressless(
     let mut places = Vec::new();
     let (mut ids, mut channels) = (Vec::new(), Vec::new());
     for (index, job) in jobs.iter().enumerate() {
-        if text(job, "to").is_some() {
+        // In the inbox the id is the address.
+        let is_inapp = text(job, "channel").as_deref() == Some(Channel::InApp.as_str());
+        if text(job, "to").is_some() || is_inapp {
             continue;
         }
         if let (Some(id), Some(channel)) = (text(job, "recipient"), text(job, "channel")) {

@@ -364,6 +364,13 @@ async fn what_is_answered_is_what_the_document_declares() {
     );
     client.gets(404, "delete_throttle", of("hooks")).await;
 
+    // Inboxes.
+    let of_user = || ask().part("recipient", "user-9");
+    client.gets(200, "list_inbox", of_user()).await;
+    client.gets(200, "count_inbox", of_user()).await;
+    let mark = of_user().json(json!({"all_up_to": "17", "as": "read"}));
+    client.gets(200, "mark_inbox", mark).await;
+
     // Channels.
     client.gets(200, "list_channel_usage", ask()).await;
     client.gets(201, "create_ticket", ask()).await;

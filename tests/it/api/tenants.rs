@@ -244,6 +244,20 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
                 ),
             ]
         }
+        (
+            _,
+            "/api/v1/recipients/{recipient}/inbox"
+            | "/api/v1/recipients/{recipient}/inbox/counts"
+            | "/api/v1/recipients/{recipient}/inbox/mark",
+        ) => {
+            let own_path = template.replace("{recipient}", "person");
+            let of_zeta = format!("{own_path}?tenant=zeta");
+            let body = (method == "POST").then(|| json!({"all_up_to": "999999", "as": "read"}));
+            vec![
+                aim(own_path, body.clone(), Expect::Within),
+                aim(of_zeta, body, Expect::Refused(403, "not_allowed")),
+            ]
+        }
         ("PUT" | "DELETE", "/api/v1/recipients/{recipient}") => {
             let with = |id: &str| template.replace("{recipient}", id);
             let body = (method == "PUT").then(|| json!({"time_zone": "UTC"}));

@@ -202,6 +202,12 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
     // Acme has no recipient of this id.
     if tenant == "zeta" {
         run(server, r#"insert into flyball.recipient (tenant, id, profile) values ('zeta', 'person', '{"addresses": {"email": "x@zeta.example"}}')"#).await;
+        run(server, "insert into flyball.inbox_message (tenant, recipient, job_id, category, body, data) values ('zeta', 'person', 1, 'product', 'zeta-body', '{}')").await;
+        run(
+            server,
+            "insert into flyball.inbox_count values ('zeta', 'person', 1, 1)",
+        )
+        .await;
         run(server, r#"insert into flyball.recipient_defaults (tenant, profile) values ('zeta', '{"time_zone": "Africa/Zeta"}')"#).await;
     }
     // The first batch is acme's, the second zeta's.
@@ -277,6 +283,8 @@ impl TwoTenants {
             ("suppression", "true"),
             ("recipient", "x.tenant = 'zeta'"),
             ("recipient_defaults", "x.tenant = 'zeta'"),
+            ("inbox_message", "x.tenant = 'zeta'"),
+            ("inbox_count", "x.tenant = 'zeta'"),
         ] {
             let sql = format!(
                 "select coalesce(jsonb_agg(to_jsonb(x) order by to_jsonb(x)::text), '[]')::text from flyball.{table} x where {}",

@@ -173,7 +173,7 @@ async fn a_message_is_sent_from_the_command_line_and_bad_input_is_named() {
         ),
         (
             &["notify", "sms", "+15550100", "--body", "x"],
-            "channel: there is no pool for the channel sms; pools are mail",
+            "channel: there is no pool for the channel sms; pools are inapp, mail",
         ),
         (
             &with(&["--tenant", "a b"]),

@@ -258,7 +258,7 @@ async fn a_process_is_not_told_to_serve_what_it_does_not_have() {
         (
             "--pools",
             "sms",
-            "serve_pools: must be left out, because there is no [pools.<name>]",
+            "serve_pools: must be inapp, or a beginning with a * behind",
         ),
         (
             "--throttles",

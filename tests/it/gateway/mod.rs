@@ -1,7 +1,7 @@
 //! The gateway: channels, their history, limits, and readers of every speed.
 
 mod channels;
-mod client;
+pub mod client;
 mod fixture;
 mod frames;
 mod limits;

@@ -85,6 +85,8 @@ const SERVICES: &[(&str, &str)] = &[
         "input/pinned.rs",
         "Reads and renews the pins of the unit tests.",
     ),
+    ("inbox/driver.rs", "Writes into inboxes."),
+    ("inbox/keep.rs", "Deletes old messages of inboxes."),
     ("jobs/context.rs", "Runs a user's code, which is async."),
     ("jobs/handler.rs", "Runs a user's code, which is async."),
     ("notify/deliver/handler.rs", "Sends, watches and cleans up."),

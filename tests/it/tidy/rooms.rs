@@ -59,7 +59,11 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("admission", &["jobs", "throttle"]),
     (
         "gateway",
-        &["input", "jobs", "postgres", "service", "throttle"],
+        &["inbox", "input", "jobs", "postgres", "service", "throttle"],
+    ),
+    (
+        "inbox",
+        &["input", "jobs", "postgres", "providers", "service"],
     ),
     (
         "recipient",
@@ -83,6 +87,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "cron",
             "gateway",
             "governor",
+            "inbox",
             "input",
             "jobs",
             "notify",
@@ -108,6 +113,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "cron",
             "gateway",
             "governor",
+            "inbox",
             "jobs",
             "notify",
             "outbound",

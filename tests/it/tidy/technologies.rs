@@ -176,6 +176,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "governor/decision.rs",
             "governor/explain/view.rs",
             "governor/law/quota_controller.rs",
+            "inbox/message.rs",
             "jobs/",
             "notify/",
             "providers/",

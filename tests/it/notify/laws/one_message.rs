@@ -224,7 +224,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
                 (Channel::Sms, "poison") => POISON_NUMBER.to_owned(),
                 (Channel::Sms, _) => "+15550123".to_owned(),
                 (Channel::Webhook, who) => format!("https://example.com/{who}"),
-                (Channel::Push | Channel::Chat, who) => who.to_owned(),
+                (Channel::Push | Channel::Chat | Channel::InApp, who) => who.to_owned(),
             };
             let subject = if channel == Channel::Email { "s" } else { "" };
             let mut args =

@@ -348,7 +348,7 @@ async fn a_suppressed_recipient_is_reported_before_an_attempt() {
     for (call, output) in [
         (
             "suppress('fax', '1')",
-            "channel: \"fax\" is not a channel; allowed are sms, email, push, chat and webhook",
+            "channel: \"fax\" is not a channel; allowed are sms, email, push, chat, webhook and inapp",
         ),
         ("suppress(null, '1')", "channel: null is not a channel"),
         ("suppress('sms', ' - ')", "recipient: must be a number"),

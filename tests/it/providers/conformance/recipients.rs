@@ -95,6 +95,7 @@ fn usual(channel: Channel, own: &str) -> BoxedStrategy<String> {
                 format!("{}{path}{rest}", own.replacen("http", "HTTP", 1))
             })
             .boxed(),
+        Channel::InApp => "[a-zA-Z0-9:_-]{1,64}".boxed(),
     }
 }
 

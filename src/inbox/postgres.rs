@@ -1,0 +1,225 @@
+//! Inboxes in Postgres, by the functions of chapter 15.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff_sqlx::ToSqlx as _;
+use sqlx::Row;
+use sqlx::types::Json;
+
+use super::message::{InboxCounts, InboxMessage, InboxPage, MarkedMessages};
+use super::request::{MarkRequest, MarkTarget, PageRequest};
+use crate::jobs::Error;
+use crate::postgres::Db;
+use crate::service::{BatchPanicked, Batcher};
+
+const DELIVER: &str = "select d.job_id, d.kept from flyball.deliver_inbox($1, $2, $3, $4) d";
+
+const PAGE: &str = "
+select m.id, flyball.inbox_entry(m) as entry from flyball.inbox_page($1, $2, $3, $4, $5, $6) m order by m.id desc";
+
+const COUNTS: &str =
+    "select c.unseen, c.unread from flyball.inbox_count c where c.tenant = $1 and c.recipient = $2";
+
+const MARK: &str = "
+select m.changed, m.more, m.unseen, m.unread from flyball.mark_inbox_messages($1, $2, $3, $4, $5, $6, $7) m";
+
+const PRUNE: &str = "select flyball.prune_inbox($1, $2)";
+
+/// The statements of this file, for the test that prepares each.
+pub const INBOX_STATEMENTS: &[(&str, &str)] = &[
+    ("inbox: deliver", DELIVER),
+    ("inbox: page", PAGE),
+    ("inbox: counts", COUNTS),
+    ("inbox: mark", MARK),
+    ("inbox: prune", PRUNE),
+];
+
+/// The most messages that are written in one transaction.
+const DELIVERED_MAX: usize = 128;
+
+/// The shortest time between such transactions while messages keep coming.
+const DELIVER_EVERY: Duration = Duration::from_millis(2);
+
+/// The most messages that are marked in one transaction.
+const MARKED_MAX: i32 = 10_000;
+
+/// The most messages that are deleted in one transaction.
+pub const PRUNED_MAX: i32 = 5000;
+
+/// The most bytes of one page, so that a connection can send it in one frame; a page has at least
+/// one message.
+const PAGE_BYTES: usize = 256 * 1024;
+
+/// A message for an inbox.
+#[derive(Clone, PartialEq)]
+pub struct NewInboxMessage {
+    pub job_id: i64,
+    pub recipient: String,
+    pub subject: Option<String>,
+    pub body: String,
+}
+
+/// The fate of a message for an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InboxDelivery {
+    /// It is in the inbox, since now or since an earlier attempt.
+    Kept,
+    /// Too many publications of its tenant wait; nothing was written.
+    Full,
+}
+
+/// The store of inboxes. Cheap to clone; clones share their batches.
+#[derive(Clone)]
+pub struct Inbox {
+    db: Db,
+    delivers: Batcher<NewInboxMessage, Result<InboxDelivery, Error>>,
+}
+
+impl Inbox {
+    /// Creates a store on a database, whose schema must be up to date.
+    pub fn new(db: impl Into<Db>) -> Self {
+        let db = db.into();
+        let of_batches = db.clone();
+        let delivers = Batcher::paced(DELIVERED_MAX, DELIVER_EVERY, move |items: Vec<_>| {
+            let db = of_batches.clone();
+            Box::pin(async move { deliver(&db, &items).await })
+        });
+        Self { db, delivers }
+    }
+
+    /// Writes a message into an inbox and publishes it, once for its job; concurrent calls share a
+    /// transaction.
+    pub async fn deliver(&self, message: NewInboxMessage) -> Result<InboxDelivery, Error> {
+        let lost = |broken: BatchPanicked| Err(Error::Lost(broken.to_string()));
+        self.delivers.submit(message).await.unwrap_or_else(lost)
+    }
+
+    /// Returns a page of an inbox.
+    pub async fn page(
+        &self,
+        tenant: &str,
+        recipient: &str,
+        asked: &PageRequest,
+    ) -> Result<InboxPage, Error> {
+        let limit = i32::try_from(asked.limit.max(1)).unwrap_or(i32::MAX);
+        // One more tells whether there is a next page.
+        let rows = sqlx::query(PAGE)
+            .bind(tenant)
+            .bind(recipient)
+            .bind(asked.state)
+            .bind(&asked.category)
+            .bind(asked.before)
+            .bind(limit.saturating_add(1))
+            .fetch_all(&self.db)
+            .await?;
+        let mut page = InboxPage::default();
+        let mut bytes = 0;
+        for row in &rows {
+            let Json(message): Json<InboxMessage> = row.try_get("entry")?;
+            bytes += serde_json::to_vec(&message).map_or(0, |text| text.len());
+            let is_full = page.messages.len() as i64 >= asked.limit
+                || bytes > PAGE_BYTES && !page.messages.is_empty();
+            if is_full {
+                page.next = page.messages.last().map(|last| last.id.clone());
+                break;
+            }
+            page.messages.push(message);
+        }
+        Ok(page)
+    }
+
+    /// Returns the counts of an inbox.
+    pub async fn counts(&self, tenant: &str, recipient: &str) -> Result<InboxCounts, Error> {
+        let row = sqlx::query(COUNTS)
+            .bind(tenant)
+            .bind(recipient)
+            .fetch_optional(&self.db)
+            .await?;
+        row.as_ref().map_or(Ok(InboxCounts::default()), counts)
+    }
+
+    /// Marks messages of an inbox; those of other inboxes are left alone.
+    pub async fn mark(
+        &self,
+        tenant: &str,
+        recipient: &str,
+        asked: &MarkRequest,
+    ) -> Result<MarkedMessages, Error> {
+        let (ids, up_to, time) = match &asked.target {
+            MarkTarget::Ids(ids) => (Some(ids), None, None),
+            MarkTarget::UpToId(id) => (None, Some(*id), None),
+            MarkTarget::UpToTime(time) => (None, None, Some(time.to_sqlx())),
+        };
+        let mut marked = MarkedMessages::default();
+        loop {
+            let row = sqlx::query(MARK)
+                .bind(tenant)
+                .bind(recipient)
+                .bind(asked.mark)
+                .bind(ids)
+                .bind(up_to)
+                .bind(time)
+                .bind(MARKED_MAX)
+                .fetch_one(&self.db)
+                .await?;
+            marked.changed += row.try_get::<i64, _>("changed")?;
+            marked.counts = counts(&row)?;
+            if !row.try_get::<bool, _>("more")? {
+                return Ok(marked);
+            }
+        }
+    }
+
+    /// Deletes messages that are older than some days, oldest first and at most [`PRUNED_MAX`];
+    /// returns their number.
+    pub async fn prune(&self, days: u32) -> Result<i64, Error> {
+        let statement = sqlx::query_scalar(PRUNE)
+            .bind(i32::try_from(days).unwrap_or(i32::MAX))
+            .bind(PRUNED_MAX);
+        Ok(statement.fetch_one(&self.db).await?)
+    }
+}
+
+fn counts(row: &sqlx::postgres::PgRow) -> Result<InboxCounts, Error> {
+    Ok(InboxCounts {
+        unseen: row.try_get("unseen")?,
+        unread: row.try_get("unread")?,
+    })
+}
+
+async fn deliver(db: &Db, items: &[NewInboxMessage]) -> Vec<Result<InboxDelivery, Error>> {
+    let jobs: Vec<i64> = items.iter().map(|one| one.job_id).collect();
+    let kept = match delivered(db, &jobs, items).await {
+        Ok(kept) => kept,
+        Err(error) => {
+            let lost = |_: &i64| Err(Error::Lost(error.to_string()));
+            return jobs.iter().map(lost).collect();
+        }
+    };
+    let fate = |job: &i64| match kept.get(job) {
+        Some(true) => Ok(InboxDelivery::Kept),
+        Some(false) => Ok(InboxDelivery::Full),
+        None => Err(Error::Lost("the job of the message is gone".to_owned())),
+    };
+    jobs.iter().map(fate).collect()
+}
+
+async fn delivered(
+    db: &Db,
+    jobs: &[i64],
+    items: &[NewInboxMessage],
+) -> Result<HashMap<i64, bool>, Error> {
+    let recipients: Vec<&str> = items.iter().map(|one| one.recipient.as_str()).collect();
+    let subjects: Vec<Option<&str>> = items.iter().map(|one| one.subject.as_deref()).collect();
+    let bodies: Vec<&str> = items.iter().map(|one| one.body.as_str()).collect();
+    let rows = sqlx::query(DELIVER)
+        .bind(jobs)
+        .bind(recipients)
+        .bind(subjects)
+        .bind(bodies)
+        .fetch_all(db)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| Ok((row.try_get("job_id")?, row.try_get("kept")?));
+    rows.iter().map(read).collect()
+}

@@ -1,0 +1,8 @@
+//! The inbox: every door, devices at the same time, walls between recipients, and its upkeep.
+
+mod devices;
+mod doors;
+mod fixture;
+mod sending;
+mod upkeep;
+mod walls;
