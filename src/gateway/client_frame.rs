@@ -152,7 +152,7 @@ fn request(word: &str, fields: &mut Reader<'_>) -> Option<ClientRequest> {
         },
         "unsubscribe" => ClientRequest::Unsubscribe { channel: channel? },
         "ack" => {
-            let offset = fields.whole("offset", 0..=OFFSET_MAX, "an offset");
+            let offset = fields.whole("offset", 0..=OFFSET_MAX, "");
             if offset.is_none() && !fields.has("offset") {
                 fields.missing("offset", "an offset");
             }
@@ -197,7 +197,7 @@ fn since(fields: &mut Reader<'_>) -> Option<Since> {
     if parsed.is_none() {
         since.wrong("epoch", "must be the epoch of the last message");
     }
-    let offset = since.whole("offset", 0..=OFFSET_MAX, "the offset of the last message");
+    let offset = since.whole("offset", 0..=OFFSET_MAX, "");
     if offset.is_none() && !since.has("offset") {
         since.missing("offset", "the offset of the last message");
     }
