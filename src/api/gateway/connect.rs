@@ -169,6 +169,9 @@ pub(super) async fn identified(
 ) -> Result<Option<GatewayIdentity>, Problem> {
     let names_tenant = pairs.iter().any(|(name, _)| name == "tenant");
     if names_tenant && caller.is_none() {
+        if ticket.is_none() {
+            return Err(without_credential());
+        }
         let message = "is for operators who send their token in the Authorization header";
         let place = FieldLocation::Query;
         return Err(Problem::at(Code::InvalidQuery, place, "tenant", message));

@@ -273,7 +273,7 @@ fn mark_ids() -> Value {
 /// The id of a message or a time.
 fn mark_bound() -> Value {
     let id = json!({ "type": "string", "pattern": "^[1-9][0-9]{0,17}$" });
-    json!({ "type": "string", "oneOf": [id, time()] })
+    json!({ "type": "string", "maxLength": 40, "oneOf": [id, time()] })
 }
 
 fn recipients() -> Value {

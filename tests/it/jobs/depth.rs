@@ -464,7 +464,9 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
     for (name, types, arguments, rows_max, buffers_max) in cases {
         let touched = touched(&mut connection, name, types, arguments).await;
         // There are as many leases as running jobs, and a full list reads them all.
-        let is_walked = touched.plan.contains("Seq Scan") && name != "read workers";
+        // Its table has a row for each throttle and kind that nobody serves.
+        let is_small = ["read workers", "unserved"].contains(&name);
+        let is_walked = touched.plan.contains("Seq Scan") && !is_small;
         if touched.rows > rows_max || touched.buffers > buffers_max || is_walked {
             let Touched {
                 rows,

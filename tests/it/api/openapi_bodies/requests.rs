@@ -162,6 +162,10 @@ fn settle(body: &mut Value) {
             if !has(body, "template") && !has_body {
                 body.insert("body".into(), json!("a text"));
             }
+            // Only an inbox keeps data that no template takes.
+            if !has(body, "template") {
+                body.remove("data");
+            }
             body.remove("from");
         } else {
             body.insert("recipient".into(), json!(to));
