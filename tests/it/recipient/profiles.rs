@@ -427,7 +427,7 @@ async fn erasing_leaves_nothing_of_a_recipient_and_everything_of_the_others() {
     let erased = profiles.erase("acme", "ada", &signed()).await.unwrap();
     assert_eq!(
         serde_json::to_value(erased).unwrap(),
-        json!({"profile": true, "caps": 6, "reservations": 3, "claims": 3, "digests": 3, "items": 3, "messages": 1, "cancelled": 1, "arguments": 1})
+        json!({"profile": true, "caps": 6, "reservations": 3, "claims": 3, "digests": 3, "items": 3, "messages": 1, "cancelled": 1, "arguments": 1, "inbox": 0})
     );
     assert_eq!(counts(&database).await, [2, 6, 3, 3, 3, 3, 2]);
     let record = value(
