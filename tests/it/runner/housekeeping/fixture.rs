@@ -23,13 +23,13 @@ insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, thrott
     select ($day::bigint << 38) + i, flyball.lane_of('t', (i % 10)::text), 1, 10, 1, 'http', 't', (i % 10)::text, '{}', now() - interval '30 days'
     from generate_series(1, $jobs) i;
 insert into flyball.attempt (job_id, attempt, outcome, finished_at) select ($day::bigint << 38) + i, 1, 'completed', now() - interval '30 days' from generate_series(1, $jobs) i;
-insert into flyball.ready (lane_id, priority, job_id, cost) select lane_id, priority, id, 1 from flyball.job where id >> 38 = $day and id % (4 * $each) = 0;
+insert into flyball.ready (lane_id, priority, job_id, cost) select lane_id, priority, id, 1 from flyball.job where id >> 38 = $day and (id & ((1::bigint << 38) - 1)) % (4 * $each) = 0;
 insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost)
-    select id, 1, 1, lane_id, 1, 1, 1 from flyball.job where id >> 38 = $day and id % (4 * $each) = $each;
+    select id, 1, 1, lane_id, 1, 1, 1 from flyball.job where id >> 38 = $day and (id & ((1::bigint << 38) - 1)) % (4 * $each) = $each;
 insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry)
-    select id, now() + interval '1 day', lane_id, 1, 1, true from flyball.job where id >> 38 = $day and id % (4 * $each) = 2 * $each;
+    select id, now() + interval '1 day', lane_id, 1, 1, true from flyball.job where id >> 38 = $day and (id & ((1::bigint << 38) - 1)) % (4 * $each) = 2 * $each;
 insert into flyball.dead (job_id, lane_id, priority, attempt, cost)
-    select id, lane_id, 1, 1, 1 from flyball.job where id >> 38 = $day and id % (4 * $each) = 3 * $each";
+    select id, lane_id, 1, 1, 1 from flyball.job where id >> 38 = $day and (id & ((1::bigint << 38) - 1)) % (4 * $each) = 3 * $each";
 
 pub async fn queue() -> (Database, Queue) {
     let database = database().await;
