@@ -77,7 +77,7 @@ client-test: ## test the JavaScript client with a fake gateway; Node.js 20 or ne
 browser-test: ## drive the dashboard, the JavaScript client and the example inbox in headless Chromium
 	@scripts/setup.sh --browser && scripts/setup.sh --demo && cargo build --quiet && \
 		node --test scripts/browser-test/*.test.mjs && $(MAKE) --no-print-directory client-test && \
-		node scripts/browser-test/inbox.mjs && node scripts/browser-test/gateway.mjs && \
+		node scripts/browser-test/inbox.mjs && node scripts/browser-test/inbox-server.mjs && node scripts/browser-test/gateway.mjs && \
 		exec node scripts/browser-test/run.mjs $(ARGS)
 
 fresh: ## remove the demo's data, so that the next demo starts from scratch

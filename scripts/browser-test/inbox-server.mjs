@@ -90,6 +90,8 @@ async function run({ browser, origin, stack, sender, gateway }) {
   });
 
   await check('a mark on one device shows on the other, and one person cannot mark for another', async () => {
+    // What a hidden tab shows is not seen.
+    await phone.send('Page.bringToFront');
     await phone.until('that it is seen', `document.querySelector('#messages li').dataset.state === 'seen'`);
     await desk.evaluate(`document.querySelector('#messages [data-mark=read]').click()`);
     await phone.until('that it is read', `document.querySelector('#messages li').dataset.state === 'read'`);
@@ -114,6 +116,7 @@ async function run({ browser, origin, stack, sender, gateway }) {
   await check('pages follow each other to the first message', async () => {
     for (let n = 1; n <= 42; n += 1) await send(`more ${n}`);
     await phone.until('all, live', `(${subjects}).length === 45`, 30_000);
+    await desk.send('Page.bringToFront');
     await desk.open(`${origin}/?recipient=user-7`);
     await desk.until('the first page', `(${subjects}).length === 20`, 20_000);
     await desk.until('all', `(window.scrollTo(0, document.body.scrollHeight), (${subjects}).length === 45)`, 20_000);
