@@ -62,7 +62,11 @@ impl Group {
     pub fn of(method: &Method, path: &str, is_dashboard: bool) -> Option<Self> {
         const TOKENS: [&str; 3] = ["/acquire", "/peek", "/return"];
         let is_api = path.starts_with("/api/") || path == "/openapi.json";
-        if !is_api || path == "/api/v1/stream" {
+        // Connections stay open, and have limits of their own.
+        let of_channel = path.strip_prefix("/api/v1/channels/");
+        let is_connection = ["/api/v1/stream", "/api/v1/ws"].contains(&path)
+            || of_channel.is_some_and(|rest| rest.ends_with("/events"));
+        if !is_api || is_connection {
             return None;
         }
         Some(match *method {
@@ -340,6 +344,8 @@ mod tests {
             "/readyz",
             "/metrics",
             "/api/v1/stream",
+            "/api/v1/ws",
+            "/api/v1/channels/orders/events",
         ] {
             for is_dashboard in [true, false] {
                 assert_eq!(Group::of(&Method::GET, path, is_dashboard), None, "{path}");
