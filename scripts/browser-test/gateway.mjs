@@ -15,6 +15,7 @@ import { connect, createServer as createDoor } from 'node:net';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
+import { check, failures } from './checks.mjs';
 import { Chromium, findChromium } from './chromium.mjs';
 import { Stack, findFlyball } from './stack.mjs';
 
@@ -34,19 +35,7 @@ const option = (name, usual) => {
 };
 const clients = option('clients', 30);
 const kills = option('kills', 3);
-const failures = [];
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-async function check(name, work) {
-  const before = failures.length;
-  try {
-    for (const fault of (await work()) ?? []) failures.push(`${name}: ${fault}`);
-  } catch (error) {
-    failures.push(`${name}: ${error.message}`);
-  }
-  console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
-  for (const fault of failures.slice(before)) console.log(`     ${fault}`);
-}
 
 /** The page: `start(count, url)` opens clients that note what they get. */
 const PAGE = `<!doctype html><meta charset="utf-8"><title>gateway</title><link rel="icon" href="data:,"><script type="module">

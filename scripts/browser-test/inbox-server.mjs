@@ -10,6 +10,7 @@ import { once } from 'node:events';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
+import { check, failures } from './checks.mjs';
 import { Chromium, findChromium } from './chromium.mjs';
 import { Stack, findFlyball, freePort } from './stack.mjs';
 
@@ -23,18 +24,6 @@ tenant = "acme"
 secret_env = "ACME_TOKEN"
 scopes = ["channels:subscribe", "notify:send"]
 `;
-const failures = [];
-
-async function check(name, work) {
-  const before = failures.length;
-  try {
-    for (const fault of (await work()) ?? []) failures.push(`${name}: ${fault}`);
-  } catch (error) {
-    failures.push(`${name}: ${error.message}`);
-  }
-  console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
-  for (const fault of failures.slice(before)) console.log(`     ${fault}`);
-}
 
 async function main() {
   const program = findFlyball();

@@ -12,24 +12,13 @@ import { fileURLToPath } from 'node:url';
 
 import { FakeGateway } from '../../clients/javascript/test/fake-gateway.mjs';
 import { FakeInbox } from '../../clients/javascript/test/fake-inbox.mjs';
+import { check, failures } from './checks.mjs';
 import { Chromium, findChromium } from './chromium.mjs';
 import { OVERFLOW, POOR_CONTRAST, namelessControls } from './looks.mjs';
 import { freePort } from './stack.mjs';
 
 const SERVER = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../examples/inbox/server.mjs');
 const shots = process.argv.includes('--shots') ? process.argv[process.argv.indexOf('--shots') + 1] : null;
-const failures = [];
-
-async function check(name, work) {
-  const before = failures.length;
-  try {
-    for (const fault of (await work()) ?? []) failures.push(`${name}: ${fault}`);
-  } catch (error) {
-    failures.push(`${name}: ${error.message}`);
-  }
-  console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
-  for (const fault of failures.slice(before)) console.log(`     ${fault}`);
-}
 
 async function shot(page, name) {
   if (!shots) return;

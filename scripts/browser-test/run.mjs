@@ -12,6 +12,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 
+import { check, failures } from './checks.mjs';
 import { Chromium, findChromium } from './chromium.mjs';
 import { OVERFLOW, POOR_CONTRAST, namelessControls } from './looks.mjs';
 import { startMock } from './mock.mjs';
@@ -25,22 +26,9 @@ const option = (name) => {
   return i < 0 ? undefined : process.argv[i + 1];
 };
 const shots = option('shots');
-const failures = [];
 /** Log entries that a check provoked itself, such as the 422 of a refused edit. */
 const provoked = [];
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-async function check(name, work) {
-  const before = failures.length;
-  try {
-    const found = await work();
-    for (const fault of Array.isArray(found) ? found : []) failures.push(`${name}: ${fault}`);
-  } catch (error) {
-    failures.push(`${name}: ${error.message}`);
-  }
-  for (const fault of failures.slice(before)) if (['--pools', '--recipients', '--tenants'].some((only) => process.argv.includes(only))) console.log(`     ${fault}`);
-  console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
-}
 
 async function shot(page, name, full = true) {
   if (!shots) return;

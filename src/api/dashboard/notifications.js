@@ -5,6 +5,7 @@ import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
 import { drawWay } from './gateline.js';
 import { cell, showRows } from './lists.js';
+import { Pages } from './pages.js';
 import { attemptText, deliveryTone, heardText, notificationsPath } from './poolwords.js';
 
 const ROWS = 50;
@@ -23,12 +24,7 @@ export class Notifications {
     this.open = new Set();
     /** The ways of open messages through their gates. @type {Map<number, any>} */
     this.ways = new Map();
-    /** The pages after the first, which stay as they were read. @type {any[]} */
-    this.older = [];
-    /** @type {any[]} */
-    this.newest = [];
-    /** @type {string | null} */
-    this.next = null;
+    this.pages = new Pages('notifications');
     /** The count of requests, so that a late answer to an old filter is dropped. */
     this.asked = 0;
     form.addEventListener('submit', (/** @type {Event} */ event) => {
@@ -36,7 +32,7 @@ export class Notifications {
       this.restart();
     });
     for (const name of ['state', 'channel']) form.elements.namedItem(name).addEventListener('change', () => this.restart());
-    more.addEventListener('click', () => this.askOlder());
+    more.addEventListener('click', () => this.pages.askNext({ more, note }, () => this.draw()));
   }
 
   typed() {
@@ -52,8 +48,7 @@ export class Notifications {
   }
 
   restart() {
-    this.older = [];
-    this.next = null;
+    this.pages.restart();
     return this.refresh().catch(() => {}); // The note says what is wrong.
   }
 
@@ -69,9 +64,7 @@ export class Notifications {
       throw error;
     });
     if (asked !== this.asked) return;
-    this.newest = answer.notifications ?? [];
-    // Once older pages are read, the cursor belongs to them.
-    if (this.older.length === 0) this.next = answer.next ?? null;
+    this.pages.takeFirst(answer);
     setText(this.note, '');
     this.draw();
     await Promise.all([...this.open].map((id) => this.askWay(id)));
@@ -88,31 +81,14 @@ export class Notifications {
     this.draw();
   }
 
-  async askOlder() {
-    if (!this.next) return;
-    this.more.disabled = true;
-    try {
-      const answer = await get(this.next);
-      // Messages that have moved meanwhile from the first page to the next stay in view.
-      if (this.older.length === 0) this.older = [...this.newest];
-      this.older.push(...(answer.notifications ?? []));
-      this.next = answer.next ?? null;
-      this.draw();
-    } catch (error) {
-      setText(this.note, /** @type {any} */ (error).message);
-    } finally {
-      this.more.disabled = false;
-    }
-  }
-
   draw() {
     const now = Date.now() / 1000;
-    const seen = new Map([...this.older, ...this.newest].map((message) => [message.id, message]));
-    const rows = [...seen.values()].sort((a, b) => b.id - a.id);
+    const { next } = this.pages;
+    const rows = this.pages.rows((a, b) => b.id - a.id);
     showRows(this.body, this.empty, rows.length);
     const isFiltered = Object.values(this.typed()).some(Boolean);
-    setText(this.empty, isFiltered ? (this.next ? 'None of the newest messages matches; older ones may.' : 'No message matches.') : 'No messages yet.');
-    show(this.more, Boolean(this.next) && (rows.length > 0 || isFiltered));
+    setText(this.empty, isFiltered ? (next ? 'None of the newest messages matches; older ones may.' : 'No message matches.') : 'No messages yet.');
+    show(this.more, Boolean(next) && (rows.length > 0 || isFiltered));
     const items = rows.flatMap((message) => [{ message, isAttempts: false }, ...(this.open.has(message.id) ? [{ message, isAttempts: true }] : [])]);
     keyed(this.body, items, ({ message, isAttempts }) => `${message.id}${isAttempts ? '/attempts' : ''}`,
       (item) => (item.isAttempts ? this.attemptsRow() : this.messageRow(item.message)),
