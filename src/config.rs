@@ -33,9 +33,8 @@ pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use reindex::{ReindexSettings, SINK_KEYS, SOURCE_KEYS, SinkSettings, SourceSettings};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 pub use settings::{
-    ADMIN, API_TOKEN_KEYS, ApiToken, CHANNEL_HISTORY_MAX, CHANNEL_HISTORY_S, CHANNEL_KEYS,
-    ChannelSettings, DEFAULT_SCOPES, DatabasePooler, ImplicitIdempotency, KEYS, KIND_KEYS,
-    KindSettings, LogFormat, SCOPES, Settings,
+    ADMIN, API_TOKEN_KEYS, ApiToken, CHANNEL_KEYS, ChannelSettings, DEFAULT_SCOPES, DatabasePooler,
+    ImplicitIdempotency, KEYS, KIND_KEYS, KindSettings, LogFormat, SCOPES, Settings,
 };
 
 /// The reference of all settings: every key with its default, its unit, its range and its

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{CHANNEL_HISTORY_MAX, CHANNEL_HISTORY_S, Settings};
+use crate::config::Settings;
 use crate::gateway::limits::{ChannelHistory, GatewayLimits};
 
 /// The files that the process needs besides connections.
@@ -16,8 +16,8 @@ pub(super) fn limits(settings: &Settings, files: u64) -> GatewayLimits {
         .iter()
         .map(|(pattern, set)| {
             let history = ChannelHistory {
-                kept_s: set.history_s.unwrap_or(CHANNEL_HISTORY_S),
-                kept_max: set.history_max.unwrap_or(CHANNEL_HISTORY_MAX),
+                kept_s: set.history_s.unwrap_or(ChannelHistory::USUAL.kept_s),
+                kept_max: set.history_max.unwrap_or(ChannelHistory::USUAL.kept_max),
             };
             (pattern.clone(), history)
         })

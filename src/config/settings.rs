@@ -183,21 +183,15 @@ pub struct KindSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelSettings {
-    /// The time for which messages are kept, in seconds; [`CHANNEL_HISTORY_S`] if absent.
+    /// The time for which messages are kept, in seconds; 300 if absent.
     pub history_s: Option<i32>,
-    /// The number of messages that are kept; [`CHANNEL_HISTORY_MAX`] if absent. With 0 there is no
+    /// The number of messages that are kept; 1000 if absent. With 0 there is no
     /// history, and messages have no offsets.
     pub history_max: Option<i32>,
 }
 
 /// Keys of `[channels."<pattern>"]`.
 pub const CHANNEL_KEYS: [&str; 2] = ["history_s", "history_max"];
-
-/// The time for which a channel keeps messages, in seconds.
-pub const CHANNEL_HISTORY_S: i32 = 300;
-
-/// The number of messages that a channel keeps.
-pub const CHANNEL_HISTORY_MAX: i32 = 1000;
 
 /// One more token of the API, as `[api_tokens.<name>]` of the settings file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

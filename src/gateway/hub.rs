@@ -10,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::channel_name::ChannelName;
+use super::join_point::JoinPoint;
 use super::outbox::Outbox;
 use super::postgres::StoredMessage;
 use super::server_frame::{self, Warning};
@@ -47,6 +48,17 @@ pub struct TenantPeers {
     /// Warnings that were not reported yet.
     warnings: Mutex<i64>,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
+}
+
+/// A reader that is behind in a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BehindReader {
+    pub channel: ChannelName,
+    pub epoch: i64,
+    /// The offset from which the history must be read.
+    pub next: i64,
+    /// True if the client has not been told yet.
+    pub is_news: bool,
 }
 
 type ChannelKey = (Arc<str>, ChannelName);
@@ -107,6 +119,45 @@ impl PeerState {
         self.subscriptions
             .iter_mut()
             .find(|sub| sub.channel == *channel)
+    }
+
+    /// Returns the first reader that is behind, once no frame of a channel waits before what it has
+    /// missed.
+    pub fn behind(&mut self) -> Option<BehindReader> {
+        if !self.outbox.has_no_data() {
+            return None;
+        }
+        self.subscriptions.iter_mut().find_map(|sub| {
+            let next = sub.behind()?;
+            Some(BehindReader {
+                channel: sub.channel.clone(),
+                epoch: sub.epoch,
+                next,
+                is_news: !std::mem::replace(&mut sub.is_told, true),
+            })
+        })
+    }
+
+    /// Lets the subscription to a channel begin at its place.
+    pub fn join(&mut self, channel: &ChannelName, point: &JoinPoint) {
+        if let Some(sub) = self.subscription(channel) {
+            point.join(sub);
+        }
+    }
+
+    /// Notes that a reader got everything up to an offset from the history.
+    pub fn caught_up(&mut self, channel: &ChannelName, last: i64) {
+        if let Some(sub) = self.subscription(channel) {
+            sub.advance(last + 1);
+        }
+    }
+
+    /// Takes the numbers of messages without offsets that were dropped, by channel.
+    pub fn take_gaps(&mut self) -> Vec<(ChannelName, u32)> {
+        let missed = self.subscriptions.iter_mut().filter(|sub| sub.missed > 0);
+        missed
+            .map(|sub| (sub.channel.clone(), std::mem::take(&mut sub.missed)))
+            .collect()
     }
 
     /// Hands a message over; returns true if something waits for the connection now.

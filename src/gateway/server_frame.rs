@@ -1,10 +1,12 @@
 //! Frames of the gateway: one JSON object each, as text.
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::channel_name::ChannelName;
-use super::postgres::{ChannelPosition, StoredMessage};
+use super::join_point::JoinPoint;
+use super::limits::{MESSAGE_BYTES, PING_EVERY, SUBSCRIPTIONS_MAX};
+use super::postgres::StoredMessage;
 use crate::inbox::InboxCounts;
 use crate::inbox::message::InboxPage;
 
@@ -15,6 +17,19 @@ pub enum Warning {
     RateLimited { wait_s: u64 },
     /// The credential expires in so many seconds.
     TokenExpires { left_s: u64 },
+}
+
+/// The figures of the first frame that are those of the connection or the settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The name of the connection.
+    pub session: String,
+    /// The time over which clients spread that come back after a crash, in seconds.
+    pub resume_window_s: u64,
+    /// The expiry of the credential, in unix seconds.
+    pub expires_at: Option<i64>,
+    /// The limit of the tenant in the settings.
+    pub messages_per_s: u32,
 }
 
 /// The code of an error, which programs can match.
@@ -92,21 +107,20 @@ pub fn error(code: FrameError, message: &str, reference: Option<&str>) -> Bytes 
     answered(frame, reference)
 }
 
-/// Returns the answer to a subscription; `recovered` has the number of messages that follow from
-/// the history, if all of them are there.
+/// Returns the answer to a subscription; a channel without history has no place.
 pub fn subscribed(
     channel: &ChannelName,
-    position: Option<&ChannelPosition>,
-    recovered: Option<i64>,
+    point: Option<&JoinPoint>,
     reference: Option<&str>,
 ) -> Bytes {
+    let recovered = point.and_then(|point| point.recovered);
     let mut frame = json!({
         "type": "subscribed",
         "channel": channel.as_str(),
         "recovered": recovered.is_some(),
         "missed": recovered.unwrap_or(0),
     });
-    if let (Some(position), Some(fields)) = (position, frame.as_object_mut()) {
+    if let (Some(JoinPoint { position, .. }), Some(fields)) = (point, frame.as_object_mut()) {
         fields.insert("epoch".to_owned(), position.epoch.to_string().into());
         fields.insert("offset".to_owned(), position.last_offset.into());
     }
@@ -173,12 +187,19 @@ pub fn ping() -> Bytes {
 }
 
 /// Returns the first frame of a connection.
-pub fn hello(fields: Map<String, Value>) -> Bytes {
-    let mut frame = json!({"type": "hello"});
-    if let Some(all) = frame.as_object_mut() {
-        all.extend(fields);
-    }
-    text(frame)
+pub fn hello(hello: &Hello) -> Bytes {
+    text(json!({
+        "type": "hello",
+        "session": hello.session,
+        "ping_s": PING_EVERY.as_secs(),
+        "resume_window_s": hello.resume_window_s,
+        "expires_at": hello.expires_at,
+        "limits": {
+            "message_bytes": MESSAGE_BYTES,
+            "subscriptions": SUBSCRIPTIONS_MAX,
+            "messages_per_s": hello.messages_per_s,
+        },
+    }))
 }
 
 fn answered(mut frame: Value, reference: Option<&str>) -> Bytes {

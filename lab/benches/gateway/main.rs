@@ -35,7 +35,7 @@ const SECRETS: [(&str, &str); 2] = [
 struct GatewayArgs {
     /// Measure only these parts, separated by commas
     #[arg(long, value_delimiter = ',', value_enum)]
-    part: Vec<Part>,
+    part: Vec<GatewayPart>,
     /// Part idle: connections, each with five channels
     #[arg(long, default_value_t = 15_000)]
     idle: usize,
@@ -56,7 +56,7 @@ struct GatewayArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Part {
+enum GatewayPart {
     /// The memory of an idle connection
     Idle,
     /// Deliveries per second of one channel
@@ -134,14 +134,14 @@ fn main() -> anyhow::Result<()> {
     let report = cli.report;
     runtime.block_on(async {
         machine::describe(report);
-        for part in Part::value_variants()
+        for part in GatewayPart::value_variants()
             .iter()
             .filter(|part| cli.part.is_empty() || cli.part.contains(part))
         {
             match part {
-                Part::Idle => idle::measure(&cli, report).await?,
-                Part::FanOut => fan_out::measure(&cli, report).await?,
-                Part::Latency => latency::measure(&cli, report).await?,
+                GatewayPart::Idle => idle::measure(&cli, report).await?,
+                GatewayPart::FanOut => fan_out::measure(&cli, report).await?,
+                GatewayPart::Latency => latency::measure(&cli, report).await?,
             }
             machine::load(report);
         }

@@ -22,10 +22,11 @@ mod tests {
 
     use super::*;
     use crate::gateway::channel_name::ChannelName;
-    use crate::gateway::client_frame::{ClientFrame, TYPES};
+    use crate::gateway::client_frame::{ClientFrame, Since, TYPES};
     use crate::gateway::close::CloseReason;
+    use crate::gateway::join_point::JoinPoint;
     use crate::gateway::postgres::{ChannelPosition, StoredMessage};
-    use crate::gateway::server_frame::{self as frames, FrameError, Warning};
+    use crate::gateway::server_frame::{self as frames, FrameError, Hello, Warning};
     use crate::inbox::InboxCounts;
     use crate::inbox::message::InboxPage;
 
@@ -95,17 +96,23 @@ mod tests {
             id: 9,
             data: "[1]".to_owned(),
         };
-        let hello = json!({"session": "a", "ping_s": 25, "resume_window_s": 10,
-            "limits": {"message_bytes": 65536, "subscriptions": 50, "messages_per_s": 200}});
-        let Value::Object(hello) = hello else {
-            panic!("no object")
+        let hello = Hello {
+            session: "a".to_owned(),
+            resume_window_s: 10,
+            expires_at: None,
+            messages_per_s: 200,
         };
+        let since = Since {
+            epoch: 3,
+            offset: 5,
+        };
+        let point = JoinPoint::find(position, Some(since));
         let mut all: Vec<Bytes> = vec![
-            frames::hello(hello),
+            frames::hello(&hello),
             frames::message(&stored(7)),
             frames::message(&stored(0)),
-            frames::subscribed(&channel, Some(&position), Some(2), Some("r")),
-            frames::subscribed(&channel, None, None, None),
+            frames::subscribed(&channel, Some(&point), Some("r")),
+            frames::subscribed(&channel, None, None),
             frames::unsubscribed(&channel, None),
             frames::published(9, Some("r")),
             frames::refreshed(None, None),

@@ -23,9 +23,11 @@ use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::gateway::channel_name::ChannelName;
+use crate::gateway::client_frame::Since;
 use crate::gateway::connection_counts::ConnectionSeat;
-use crate::gateway::hub::Peer;
-use crate::gateway::postgres::{HistoryPage, StoredMessage};
+use crate::gateway::hub::{BehindReader, Peer};
+use crate::gateway::postgres::StoredMessage;
+use crate::gateway::reading::MissedPage;
 use crate::gateway::server_frame;
 
 /// The time without an event after which a comment is sent, so that proxies keep the connection.
@@ -95,9 +97,12 @@ pub async fn stream_channel(
 }
 
 /// Parses the id of an event: epoch and offset.
-fn since_of(id: &str) -> Option<(i64, i64)> {
+fn since_of(id: &str) -> Option<Since> {
     let (epoch, offset) = id.trim().split_once(':')?;
-    Some((epoch.parse().ok()?, offset.parse().ok()?))
+    Some(Since {
+        epoch: epoch.parse().ok()?,
+        offset: offset.parse().ok()?,
+    })
 }
 
 /// The reader of one channel; it leaves the hub when dropped.
@@ -141,22 +146,14 @@ impl ChannelReader {
     }
 
     /// Finds the place in the channel, and makes the first event.
-    async fn begin(mut self, since: Option<(i64, i64)>) -> Result<Self, Problem> {
+    async fn begin(mut self, since: Option<Since>) -> Result<Self, Problem> {
         let gateway = self.state.gateway.clone();
-        let answer = if gateway.limits.history(self.channel.as_str()).kept_max == 0 {
-            server_frame::subscribed(&self.channel, None, None, None)
-        } else {
-            let position = gateway.position(&self.tenant, self.channel.as_str());
-            let position = with_timeout(ROW_TIMEOUT, position).await?;
-            let has_all = |(epoch, offset): &(i64, i64)| position.has_all_after(*epoch, *offset);
-            let since = since.filter(has_all).map(|(_, offset)| offset);
-            let missed = since.map(|offset| position.last_offset - offset);
-            let next = since.unwrap_or(position.last_offset) + 1;
-            if let Some(sub) = self.peer.state().subscription(&self.channel) {
-                sub.join(position.epoch, next, position.last_offset);
-            }
-            server_frame::subscribed(&self.channel, Some(&position), missed, None)
-        };
+        let point = gateway.join_point(&self.tenant, &self.channel, since);
+        let point = with_timeout(ROW_TIMEOUT, point).await?;
+        if let Some(point) = &point {
+            self.peer.state().join(&self.channel, point);
+        }
+        let answer = server_frame::subscribed(&self.channel, point.as_ref(), None);
         let first = event("subscribed", None, &answer).retry(RETRY);
         self.ready.push_back(first);
         Ok(self)
@@ -173,51 +170,40 @@ impl ChannelReader {
                 self.state.gateway.metrics.delivered(1);
                 return Some(of_frame(&frame));
             }
-            let (missed, behind) = {
+            let (gaps, behind) = {
                 let mut state = self.peer.state();
-                let sub = state.subscription(&self.channel)?;
-                let missed = std::mem::take(&mut sub.missed);
-                let next = sub.behind();
-                let is_told = next.is_none() || std::mem::replace(&mut sub.is_told, true);
-                (missed, next.map(|next| (sub.epoch, next, is_told)))
+                (state.take_gaps(), state.behind())
             };
-            if missed > 0 {
-                self.state.gateway.metrics.dropped(u64::from(missed));
-                let frame = server_frame::gap(&self.channel, missed);
+            for (channel, missed) in &gaps {
+                self.state.gateway.metrics.dropped(u64::from(*missed));
+                let frame = server_frame::gap(channel, *missed);
                 self.ready.push_back(event("gap", None, &frame));
-                continue;
             }
             match behind {
-                Some(behind) => self.catch_up(behind).await?,
-                None => self.peer.wake.notified().await,
+                Some(behind) => self.catch_up(&behind).await?,
+                None if gaps.is_empty() => self.peer.wake.notified().await,
+                None => {}
             }
         }
     }
 
     /// Reads a page of the history; `None` if a part of it is no longer kept.
-    async fn catch_up(&mut self, (epoch, next, is_told): (i64, i64, bool)) -> Option<()> {
-        if !is_told {
-            self.state.gateway.metrics.lagged();
+    async fn catch_up(&mut self, behind: &BehindReader) -> Option<()> {
+        let gateway = self.state.gateway.clone();
+        if behind.is_news {
+            gateway.metrics.lagged();
             let frame = server_frame::lag(&self.channel);
             self.ready.push_back(event("lag", None, &frame));
         }
-        let page = HistoryPage {
-            tenant: self.tenant.clone(),
-            channel: self.channel.as_str().to_owned(),
-            epoch,
-            next,
+        let messages = match gateway.missed(&self.tenant, behind).await {
+            MissedPage::Messages(messages) => messages,
+            MissedPage::Away => return Some(()),
+            MissedPage::Lost => return None,
         };
-        let Ok(messages) = self.state.gateway.page(page).await else {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            return Some(());
-        };
-        messages.first().filter(|first| first.offset == next)?;
-        self.state.gateway.metrics.delivered(messages.len() as u64);
+        gateway.metrics.delivered(messages.len() as u64);
         self.ready.extend(messages.iter().map(of_message));
         let last = messages.last()?.offset;
-        if let Some(sub) = self.peer.state().subscription(&self.channel) {
-            sub.advance(last + 1);
-        }
+        self.peer.state().caught_up(&self.channel, last);
         Some(())
     }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::extract::ws::{Message, Utf8Bytes, WebSocket};
 use bytes::Bytes;
 use futures_util::SinkExt as _;
-use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -25,11 +24,11 @@ use crate::gateway::close::CloseReason;
 use crate::gateway::connection_counts::ConnectionSeat;
 use crate::gateway::hub::Peer;
 use crate::gateway::limits::{
-    CREDENTIAL_WITHIN, EXPIRY_GRACE, EXPIRY_WARNING, MESSAGE_BYTES, PING_EVERY, PONG_WITHIN,
-    SUBSCRIPTIONS_MAX,
+    CREDENTIAL_WITHIN, EXPIRY_GRACE, EXPIRY_WARNING, PING_EVERY, PONG_WITHIN, SUBSCRIPTIONS_MAX,
 };
-use crate::gateway::postgres::{HistoryPage, NewPublication, Published};
-use crate::gateway::server_frame::{self, FrameError, Warning};
+use crate::gateway::postgres::{NewPublication, Published};
+use crate::gateway::reading::MissedPage;
+use crate::gateway::server_frame::{self, FrameError, Hello, Warning};
 
 /// Frames that are written before the socket is read again.
 const WRITTEN_MAX: usize = 64;
@@ -168,22 +167,12 @@ impl Session {
 
     fn hello(&self) -> Bytes {
         let limits = &self.state.gateway.limits;
-        let session = format!("{:016x}", rand::random::<u64>());
-        let fields = json!({
-            "session": session,
-            "ping_s": PING_EVERY.as_secs(),
-            "resume_window_s": limits.drain.as_secs_f64().ceil().max(1.0) as u64,
-            "expires_at": self.identity.expires_at,
-            "limits": {
-                "message_bytes": MESSAGE_BYTES,
-                "subscriptions": SUBSCRIPTIONS_MAX,
-                "messages_per_s": limits.per_second,
-            },
-        });
-        match fields {
-            serde_json::Value::Object(fields) => server_frame::hello(fields),
-            _ => server_frame::ping(),
-        }
+        server_frame::hello(&Hello {
+            session: format!("{:016x}", rand::random::<u64>()),
+            resume_window_s: limits.drain.as_secs_f64().ceil().max(1.0) as u64,
+            expires_at: self.identity.expires_at,
+            messages_per_s: limits.per_second,
+        })
     }
 
     /// Returns the next time at which something is due.
@@ -284,13 +273,7 @@ impl Session {
 
     /// Tells of dropped messages of channels without history, once there is room again.
     async fn tell_gaps(&mut self) -> Result<(), Ended> {
-        let gaps: Vec<(ChannelName, u32)> = {
-            let mut state = self.peer.state();
-            let missed = state.subscriptions.iter_mut().filter(|sub| sub.missed > 0);
-            missed
-                .map(|sub| (sub.channel.clone(), std::mem::take(&mut sub.missed)))
-                .collect()
-        };
+        let gaps = self.peer.state().take_gaps();
         for (channel, missed) in gaps {
             self.state.gateway.metrics.dropped(u64::from(missed));
             self.send(server_frame::gap(&channel, missed)).await?;
@@ -300,56 +283,27 @@ impl Session {
 
     /// Writes a page of the history for a channel that is behind; returns false if none is.
     async fn catch_up(&mut self) -> Result<bool, Ended> {
-        let behind = {
-            let mut state = self.peer.state();
-            if !state.outbox.has_no_data() {
-                return Ok(true);
-            }
-            let mut behind = state.subscriptions.iter_mut().filter_map(|sub| {
-                let next = sub.behind()?;
-                let is_told = std::mem::replace(&mut sub.is_told, true);
-                Some((sub.channel.clone(), sub.epoch, next, is_told))
-            });
-            behind.next()
-        };
-        let Some((channel, epoch, next, is_told)) = behind else {
+        let behind = self.peer.state().behind();
+        let Some(behind) = behind else {
             return Ok(false);
         };
-        if !is_told {
-            self.state.gateway.metrics.lagged();
-            self.send(server_frame::lag(&channel)).await?;
+        let gateway = self.state.gateway.clone();
+        if behind.is_news {
+            gateway.metrics.lagged();
+            self.send(server_frame::lag(&behind.channel)).await?;
         }
-        let page = HistoryPage {
-            tenant: self.identity.tenant.to_string(),
-            channel: channel.as_str().to_owned(),
-            epoch,
-            next,
-        };
-        let messages = match self.state.gateway.page(page).await {
-            Ok(messages) => messages,
-            Err(_) => {
-                // Postgres is away; the messages are read when it is back.
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                return Ok(true);
-            }
-        };
-        // A part of what was missed would look like all of it.
-        let is_complete = messages.first().is_some_and(|first| first.offset == next);
-        let Some(last) = messages
-            .last()
-            .filter(|_| is_complete)
-            .map(|last| last.offset)
-        else {
-            return Err(Ended::Close(CloseReason::Slow));
+        let messages = match gateway.missed(&self.identity.tenant, &behind).await {
+            MissedPage::Messages(messages) => messages,
+            MissedPage::Away => return Ok(true),
+            MissedPage::Lost => return Err(Ended::Close(CloseReason::Slow)),
         };
         for message in &messages {
             self.feed(server_frame::message(message)).await?;
         }
         self.socket.flush().await.map_err(ended_by)?;
-        self.state.gateway.metrics.delivered(messages.len() as u64);
-        if let Some(sub) = self.peer.state().subscription(&channel) {
-            sub.advance(last + 1);
-        }
+        gateway.metrics.delivered(messages.len() as u64);
+        let last = messages.last().map_or(behind.next, |last| last.offset);
+        self.peer.state().caught_up(&behind.channel, last);
         Ok(true)
     }
 
@@ -466,28 +420,22 @@ impl Session {
         if is_new {
             gateway.metrics.subscribed(1);
         }
-        if gateway.limits.history(channel.as_str()).kept_max == 0 {
-            let answer = server_frame::subscribed(&channel, None, None, reference);
-            return self.send(answer).await;
-        }
-        let position = gateway
-            .position(&self.identity.tenant, channel.as_str())
-            .await;
-        let Ok(position) = position else {
+        let tenant = self.identity.tenant.clone();
+        let Ok(point) = gateway.join_point(&tenant, &channel, since).await else {
             gateway.hub.unsubscribe(&self.peer, &channel);
             gateway.metrics.subscribed(-1);
             let words = "Postgres does not answer; the channel is not subscribed, try again soon";
             return self.refuse(FrameError::Unavailable, words, reference).await;
         };
-        let has_all = |since: &Since| position.has_all_after(since.epoch, since.offset);
-        let since = since.filter(has_all).map(|since| since.offset);
-        let missed = since.map(|offset| position.last_offset - offset);
-        let answer = server_frame::subscribed(&channel, Some(&position), missed, reference);
         // The answer comes before the messages.
-        self.send(answer).await?;
-        let next = since.unwrap_or(position.last_offset) + 1;
-        if let Some(sub) = self.peer.state().subscription(&channel) {
-            sub.join(position.epoch, next, position.last_offset);
+        self.send(server_frame::subscribed(
+            &channel,
+            point.as_ref(),
+            reference,
+        ))
+        .await?;
+        if let Some(point) = point {
+            self.peer.state().join(&channel, &point);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::auth::Authenticator;
 use super::caller::AuthMethod;
 use super::gate::{Gate, address as address_of};
 use super::jwt::error::JwtError;
+use super::limits::opens_gateway;
 use super::problem::{Code, Problem};
 use super::query;
 use super::scopes;
@@ -93,7 +94,7 @@ pub async fn guard(
 }
 
 /// Refuses a client that sent no valid token.
-pub async fn refuse(
+async fn refuse(
     gate: &Gate,
     address: Option<IpAddr>,
     wants_page: bool,
@@ -126,13 +127,7 @@ pub async fn refuse(
 /// Returns true for the paths that a browser needs to show the login page, and for those that take
 /// tickets: their routes refuse a client without one.
 fn is_open(path: &str) -> bool {
-    path == "/login" || dashboard::is_part_of_login(path) || takes_tickets(path)
-}
-
-/// Returns true for the routes that a browser opens with a ticket instead of a token.
-pub fn takes_tickets(path: &str) -> bool {
-    let channel = path.strip_prefix("/api/v1/channels/");
-    path == "/api/v1/ws" || channel.is_some_and(|rest| rest.ends_with("/events"))
+    path == "/login" || dashboard::is_part_of_login(path) || opens_gateway(path)
 }
 
 fn wants_page(request: &Request) -> bool {

@@ -63,10 +63,7 @@ impl Group {
         const TOKENS: [&str; 3] = ["/acquire", "/peek", "/return"];
         let is_api = path.starts_with("/api/") || path == "/openapi.json";
         // Connections stay open, and have limits of their own.
-        let of_channel = path.strip_prefix("/api/v1/channels/");
-        let is_connection = ["/api/v1/stream", "/api/v1/ws"].contains(&path)
-            || of_channel.is_some_and(|rest| rest.ends_with("/events"));
-        if !is_api || is_connection {
+        if !is_api || path == "/api/v1/stream" || opens_gateway(path) {
             return None;
         }
         Some(match *method {
@@ -230,6 +227,13 @@ pub struct RateLimitPolicy {
     name: Name,
     key_rps: RateLimit,
     rps: RateLimit,
+}
+
+/// Returns true for the routes that open a connection of the gateway, which a browser does with a
+/// ticket in place of a token.
+pub fn opens_gateway(path: &str) -> bool {
+    let channel = path.strip_prefix("/api/v1/channels/");
+    path == "/api/v1/ws" || channel.is_some_and(|rest| rest.ends_with("/events"))
 }
 
 impl RateLimitPolicy {
