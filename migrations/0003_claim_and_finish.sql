@@ -38,7 +38,8 @@ create table flyball.worker_settings (
     primary key (worker_id, subject)
 );
 
--- Ready jobs that no live worker serves, as last counted. An empty kind stands for all kinds.
+-- Ready jobs that no live worker serves, as last counted, by what they need. Throttles that no live
+-- worker serves come from the depths.
 create table flyball.unserved (
     throttle   text        not null,
     kind       text        not null,

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
+use super::rules::is_throttle;
 use crate::input::wording::{any_of, must_be};
 use crate::input::{Issue, pointer};
-use crate::throttle::Name;
 
 /// Keys of `[jwt]`.
 pub const JWT_KEYS: [&str; 15] = [
@@ -162,8 +162,7 @@ impl JwtSettings {
             }
         }
         for throttle in self.throttles.iter().flatten() {
-            if throttle != "*" && Name::new(throttle.strip_suffix('*').unwrap_or(throttle)).is_err()
-            {
+            if !is_throttle(throttle) {
                 let allowed = "names of throttles, or their beginnings with a * behind";
                 refuse("throttles", must_be(allowed, &throttle.as_str().into()));
             }

@@ -196,7 +196,8 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
     issues
 }
 
-fn is_throttle(pattern: &str) -> bool {
+/// Returns true for the name of a throttle, or its beginning with a `*` behind.
+pub(super) fn is_throttle(pattern: &str) -> bool {
     pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
 }
 

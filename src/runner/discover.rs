@@ -300,7 +300,6 @@ impl Discovery {
             self.foreign.clear();
         }
         unknown.retain(|seen| !self.foreign.contains(&seen.lane_id));
-        // Every worker admits messages, whatever throttles it serves.
         let told = &shared.served.told;
         let not_known = unknown.len();
         let unknown = shared.admissions.lock().seen(&unknown, Instant::now());
@@ -311,13 +310,14 @@ impl Discovery {
             let ids: Vec<i64> = part.iter().map(|seen| seen.lane_id).collect();
             for named in bounded(shared, shared.queue.name_lanes(&ids)).await? {
                 let seen = seen[&named.lane_id];
-                if !is_admission(&named.throttle) && !told.has_throttle(&named.throttle) {
-                    self.foreign.insert(named.lane_id);
-                } else if is_admission(&named.throttle) {
+                if is_admission(&named.throttle) {
+                    // Every worker admits messages, whatever throttles it serves.
                     shared.admissions.lock().adopt(named, seen, Instant::now());
                     has_admissions = true;
-                } else {
+                } else if told.has_throttle(&named.throttle) {
                     scheduler.adopt(named, seen, Instant::now());
+                } else {
+                    self.foreign.insert(named.lane_id);
                 }
             }
         }

@@ -237,9 +237,6 @@ async fn serve(
     for (one, answer) in planned.iter().zip(&answers) {
         dispatcher.scheduler.answered(one, answer, now);
     }
-    let over_limit = newest
-        .map(|_| over_limit(dispatcher, &planned, &answers))
-        .unwrap_or_default();
     let all: Vec<(PlannedAcquire, AcquireResponse)> = planned.into_iter().zip(answers).collect();
     // Only where this worker may not run every job, it looks before it takes.
     let (some, every): (Vec<_>, Vec<_>) = all
@@ -247,14 +244,9 @@ async fn serve(
         .partition(|(one, _)| shared.served.is_partial(one.ask.throttle.as_str(), now));
     for (answered, is_partial) in [(every, false), (some, true)] {
         let drops = DroppedLanes {
-            lanes: over_limit
-                .iter()
-                .filter(|(_, throttle)| {
-                    let mut throttles = answered.iter().map(|(one, _)| &one.ask.throttle);
-                    throttles.any(|one| one == throttle)
-                })
-                .map(|(lane, _)| *lane)
-                .collect(),
+            lanes: newest
+                .map(|_| over_limit(dispatcher, &answered))
+                .unwrap_or_default(),
             newest: newest.unwrap_or(0),
         };
         let granted = granted(shared, dispatcher, answered, is_partial, now);
@@ -272,27 +264,21 @@ async fn serve(
 /// stopped or paused throttle, or of a store that cannot be reached, wait all the same.
 fn over_limit(
     dispatcher: &DispatcherState,
-    planned: &[PlannedAcquire],
-    answers: &[AcquireResponse],
-) -> Vec<(i64, Name)> {
+    answered: &[(PlannedAcquire, AcquireResponse)],
+) -> Vec<i64> {
     let is_over = |grant: &Grant| {
         matches!(
             grant.limit,
             Some(Limit::Key | Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. })
         )
     };
-    let all = planned
+    let all = answered
         .iter()
-        .zip(answers)
         .filter(|(one, answer)| one.drops && answer.over_limit == OverLimit::Drop);
-    let lanes = all.flat_map(|(one, answer)| {
-        let lanes = one.lanes.iter().zip(&answer.lanes);
-        lanes.map(|(lane, grant)| (*lane, grant, &one.ask.throttle))
-    });
+    let lanes = all.flat_map(|(one, answer)| one.lanes.iter().zip(&answer.lanes));
     let over =
-        lanes.filter(|(lane, grant, _)| is_over(grant) && dispatcher.scheduler.is_unclaimed(*lane));
-    over.map(|(lane, _, throttle)| (lane, throttle.clone()))
-        .collect()
+        lanes.filter(|(lane, grant)| is_over(grant) && dispatcher.scheduler.is_unclaimed(**lane));
+    over.map(|(lane, _)| *lane).collect()
 }
 
 /// Returns true if the store answered, or let jobs through although it could not be reached.

@@ -197,9 +197,7 @@ impl Queue {
         if places.is_empty() {
             return Ok(Batch::default());
         }
-        let lanes: Vec<i64> = places.iter().map(|(lane, _)| *lane).collect();
-        let priorities: Vec<i16> = places.iter().map(|(_, place)| place.priority).collect();
-        let jobs: Vec<i64> = places.iter().map(|(_, place)| place.job_id).collect();
+        let (lanes, priorities, jobs) = place_columns(places);
         let requested = sqlx::query(CLAIM_LOOKED_AT)
             .bind(lanes)
             .bind(priorities)
@@ -290,4 +288,12 @@ fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
         unreadable: columns.unreadable(),
         cancelled: false,
     }
+}
+
+/// Returns the lanes, priorities and jobs of places.
+pub(super) fn place_columns(places: &[(i64, LaneCursor)]) -> (Vec<i64>, Vec<i16>, Vec<i64>) {
+    let lanes = places.iter().map(|(lane, _)| *lane).collect();
+    let priorities = places.iter().map(|(_, place)| place.priority).collect();
+    let jobs = places.iter().map(|(_, place)| place.job_id).collect();
+    (lanes, priorities, jobs)
 }

@@ -4,6 +4,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::Queue;
+use super::claim::place_columns;
 use crate::jobs::{Error, LaneCursor};
 
 /// The most jobs of a lane that one statement drops.
@@ -102,9 +103,10 @@ impl Queue {
         worker_id: i32,
         places: &[(i64, LaneCursor)],
     ) -> Result<Vec<(String, u64)>, Error> {
-        let lanes: Vec<i64> = places.iter().map(|(lane, _)| *lane).collect();
-        let priorities: Vec<i16> = places.iter().map(|(_, place)| place.priority).collect();
-        let jobs: Vec<i64> = places.iter().map(|(_, place)| place.job_id).collect();
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (lanes, priorities, jobs) = place_columns(places);
         let rows = sqlx::query(DROP_LOOKED_AT)
             .bind(worker_id)
             .bind(lanes)
