@@ -19,8 +19,8 @@ begin
     return tenant;
 end $$;
 
--- What is wrong with the id of a recipient: no message could name it, or it is the name of a route; or
--- null.
+-- The problem of the id of a recipient that no message could name, or that is the name of a route;
+-- null for a sound one.
 create function flyball.recipient_id_problem(id text) returns text
 language sql immutable parallel safe
 return case

@@ -16,7 +16,7 @@ use crate::service::{BatchPanicked, Batcher};
 const DELIVER: &str = "select d.job_id, d.kept from flyball.deliver_inbox($1, $2, $3, $4) d";
 
 const PAGE: &str = "
-select m.id, flyball.inbox_entry(m) as entry from flyball.inbox_page($1, $2, $3, $4, $5, $6) m order by m.id desc";
+select flyball.inbox_entry(m) as entry from flyball.inbox_page($1, $2, $3, $4, $5, $6) m order by m.id desc";
 
 const COUNTS: &str =
     "select c.unseen, c.unread from flyball.inbox_count c where c.tenant = $1 and c.recipient = $2";

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::input::Reader;
 use crate::input::reader::time_of;
 use crate::input::wording::any_of;
+pub use crate::notify::args::CATEGORY_BYTES;
 
 /// The most messages of a page.
 pub const PAGE_MAX: i64 = 100;
@@ -22,17 +23,11 @@ const ID_DIGITS: usize = 18;
 /// The longest id or time, in bytes.
 pub const ID_BYTES: usize = 40;
 
-/// The longest category of a filter, in bytes.
-pub const CATEGORY_BYTES: usize = 64;
-
 /// The states by which a page can be filtered; `unread` are the unseen and the seen ones.
 pub const FILTERS: [&str; 5] = ["unseen", "seen", "read", "unread", "archived"];
 
 /// The marks.
 pub const MARKS: [&str; 5] = ["seen", "read", "unread", "archived", "unarchived"];
-
-/// The fields of a page.
-pub const PAGE_FIELDS: [&str; 4] = ["cursor", "limit", "state", "category"];
 
 /// The fields of a mark.
 pub const MARK_FIELDS: [&str; 3] = ["ids", "all_up_to", "as"];
@@ -229,8 +224,13 @@ mod tests {
     fn a_page_has_a_cursor_a_limit_a_state_and_a_category() {
         let read = |value: Value| {
             let mut issues = Vec::new();
-            let page = Reader::open(value, "", &PAGE_FIELDS, &mut issues)
-                .map(|mut fields| PageRequest::take(&mut fields));
+            let page = Reader::open(
+                value,
+                "",
+                &["cursor", "limit", "state", "category"],
+                &mut issues,
+            )
+            .map(|mut fields| PageRequest::take(&mut fields));
             let pointers: Vec<String> = issues.into_iter().map(|issue| issue.pointer).collect();
             (page.unwrap(), pointers)
         };

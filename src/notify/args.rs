@@ -55,13 +55,13 @@ pub(crate) const ON_AMBIGUOUS: [(&str, OnAmbiguous); 2] =
     [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
 
 /// Longest name of a category, in bytes.
-pub(crate) const CATEGORY_BYTES: usize = 64;
+pub const CATEGORY_BYTES: usize = 64;
 
 /// Longest `valid_for_s`, in seconds: 30 days.
 pub(crate) const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
 
 /// The most data beside literal texts that the inbox keeps, in bytes. `flyball.deliver_inbox` leaves
-/// out the data of a template if it is much longer.
+/// out the data of a template beyond 32,768 bytes.
 pub const KEPT_DATA_BYTES: usize = 16_384;
 
 /// Most fields of `extra`.

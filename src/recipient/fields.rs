@@ -7,7 +7,8 @@ use crate::input::{Issue, Reader};
 use crate::providers::Channel;
 
 /// The fields of a message that only the gates look at. A message with any of these, or with a
-/// category, goes through all gates, and so does every message for the inbox; the SQL function `flyball.needs_plan` has the same list.
+/// category, goes through all gates, and so does every message for the inbox; the SQL function
+/// `flyball.needs_plan` has the same list.
 pub const GATE_FIELDS: [&str; 6] = [
     "recipient",
     "template_id",

@@ -20,8 +20,9 @@ use crate::providers::{Channel, Recipient};
 /// The priority of critical messages.
 pub const CRITICAL: i32 = 0;
 
-/// The priority of normal messages. More urgent ones are neither collected nor spread.
-const NORMAL: i32 = 2;
+/// The priority of normal messages, which one that names none and a digest have. More urgent ones
+/// are neither collected nor spread.
+pub const NORMAL: i32 = 2;
 
 /// The times that quiet hours and caps may move a message past each other.
 const ROUNDS_MAX: usize = 64;

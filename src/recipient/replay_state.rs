@@ -12,8 +12,8 @@ use super::caps::{CapRules, CapWindow, give_back, noted_at};
 use super::dedup::{DedupClaim, DedupKey};
 use super::digest::{Arrival, BelowMinimum, DigestOverflow, DigestType, OpenDigest};
 use super::gates::{
-    Candidate, CapList, CapTimes, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, collectors,
-    plan, verify,
+    Candidate, CapList, CapTimes, GatePolicy, GateRows, MessagePlan, NORMAL, Origin, cap_lists,
+    collectors, plan, verify,
 };
 use super::logged::{GateVerdict, LoggedMessage};
 use super::replay_tally::ReplayTally;
@@ -21,9 +21,6 @@ use super::rules::RecipientRules;
 
 /// The time between two removals of state that no rule looks at any more.
 const PRUNE_EVERY: SignedDuration = SignedDuration::from_hours(1);
-
-/// The priority of digests.
-const NORMAL: i32 = 2;
 
 /// The longest time for which the day of a recipient counts: a day of 25 hours, and a zone's width.
 const DAY_S: i64 = 2 * 86_400;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::accepted::{AcceptedNotification, HeldMessage, sentence};
 use super::known_usage::KnownUsage;
-use super::planned::{plan, refuse_addressless, refuse_capped};
+use super::planned::{plan, refuse};
 use super::repeat::{digests, prefers_async};
 use crate::admission::{AcceptRequest, Acceptance, Admission, Batches, Digests, WaitingMessage};
 use crate::api::clock;
@@ -96,12 +96,7 @@ pub async fn accept(
     }
     let is_gated = is_gated(&job.args);
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
-    if is_gated {
-        refuse_addressless(&state.gates, sender.tenant, &job).await?;
-    }
-    if is_gated && !is_later {
-        refuse_capped(&state.gates, sender.tenant, &job).await?;
-    }
+    refuse(&state.gates, sender.tenant, &job, is_later).await?;
     let slot = if is_later {
         Slot::None
     } else {

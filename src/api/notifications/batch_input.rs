@@ -29,13 +29,16 @@ impl Recipients {
     /// Refuses those of the valid recipients at these indexes, with what is wrong with their
     /// address.
     pub fn refuse_addressless(mut self, found: &[Addressless]) -> Result<Self, Problem> {
+        if found.is_empty() {
+            return Ok(self);
+        }
         for one in found {
             let place = self.places[one.index];
             refuse(&mut self, place, "/to", one.problem().to_owned());
         }
         let is_kept = |at: &usize| found.iter().all(|one| one.index != *at);
         let kept: Vec<usize> = (0..self.jobs.len()).filter(is_kept).collect();
-        if !found.is_empty() && (!self.is_partial || kept.is_empty()) {
+        if !self.is_partial || kept.is_empty() {
             let mut errors = Errors::default();
             for error in self.refused.into_iter().flat_map(|(_, of_one)| of_one) {
                 errors.body(error.pointer, error.message);

@@ -13,7 +13,7 @@ use super::accept::{AdmissionState, MessageSender, accept};
 use super::accepted::{AcceptedNotification, HeldMessage};
 use super::fields::MessageFields;
 use super::input;
-use super::planned::{plan, refuse_addressless, refuse_capped};
+use super::planned::{plan, refuse};
 use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
@@ -104,12 +104,7 @@ pub async fn send(
     }
     let is_gated = is_gated(&job.args);
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
-    if is_gated {
-        refuse_addressless(&admission.gates, "", &job).await?;
-    }
-    if is_gated && !is_later {
-        refuse_capped(&admission.gates, "", &job).await?;
-    }
+    refuse(&admission.gates, "", &job, is_later).await?;
     let ticket = enqueue_one(&state, &caller, &job).await?;
     let status = if ticket.duplicate {
         StatusCode::OK

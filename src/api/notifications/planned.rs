@@ -8,6 +8,7 @@ use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::NewJob;
 use crate::recipient::digest::Arrival;
+use crate::recipient::fields::is_gated;
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{GateHold, MessagePlan};
 use crate::recipient::postgres::PlannedMessage;
@@ -127,8 +128,25 @@ impl PlannedNotification {
     }
 }
 
+/// Refuses a message that can never go, or not now, before anything is accepted.
+pub async fn refuse(
+    gates: &Gates,
+    tenant: &str,
+    job: &NewJob,
+    is_later: bool,
+) -> Result<(), Problem> {
+    if !is_gated(&job.args) {
+        return Ok(());
+    }
+    refuse_addressless(gates, tenant, job).await?;
+    match is_later {
+        true => Ok(()),
+        false => refuse_capped(gates, tenant, job).await,
+    }
+}
+
 /// Refuses a message that names no address, and a recipient without one.
-pub async fn refuse_addressless(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), Problem> {
+async fn refuse_addressless(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), Problem> {
     let found = gates.addressless(tenant, std::slice::from_ref(job));
     match with_timeout(ROW_TIMEOUT, found).await?.first() {
         Some(found) => {
@@ -141,7 +159,7 @@ pub async fn refuse_addressless(gates: &Gates, tenant: &str, job: &NewJob) -> Re
 }
 
 /// Refuses a message over a cap whose rule refuses, before anything is accepted.
-pub async fn refuse_capped(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), Problem> {
+async fn refuse_capped(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), Problem> {
     let refused = gates.refusal(tenant, job);
     match with_timeout(ROW_TIMEOUT, refused).await? {
         Some((rule, reset_at)) => Err(Problem::capped(rule, reset_at)),

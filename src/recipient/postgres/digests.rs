@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use sqlx::types::Json;
 use sqlx::{PgConnection, Row};
 
-use super::messages::{GatedMessage, NORMAL};
+use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch};
 use super::rows::{inputs, sql_time};
 use super::statement::query;
@@ -22,7 +22,7 @@ use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::{DigestMessage, DigestType, later};
 use crate::recipient::fields::{GateFields, GatedArgs};
-use crate::recipient::gates::{MessagePlan, Origin};
+use crate::recipient::gates::{MessagePlan, NORMAL, Origin};
 use crate::recipient::rules::RecipientRules;
 
 /// The time after which a digest whose type is gone is looked at again.

@@ -8,7 +8,7 @@ use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::json_or_text;
 use crate::recipient::fields::GatedArgs;
-use crate::recipient::gates::Origin;
+use crate::recipient::gates::{NORMAL, Origin};
 
 // The most urgent first. Rows that another planner has are left to it. A turn is selected by a range
 // of pairs, as in a promotion.
@@ -65,9 +65,6 @@ pub(super) struct GatedMessage {
     /// True if a provider was asked before.
     pub is_tried: bool,
 }
-
-/// The priority of a message that names none, and of digests: `normal`.
-pub(super) const NORMAL: i32 = 2;
 
 impl GatedMessage {
     /// Returns a message that has no job, as if it was accepted at `now`.

@@ -274,9 +274,7 @@ impl StoredRecipient {
         };
         given.into_iter().flatten().filter_map(read).collect()
     }
-}
 
-impl StoredRecipient {
     /// Returns the address on each channel, in full or masked.
     pub fn shown_addresses(&self, masked: bool) -> BTreeMap<String, String> {
         let read = self.addresses();

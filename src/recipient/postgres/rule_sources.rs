@@ -16,7 +16,8 @@ use crate::recipient::rules::RecipientRules;
 pub(super) const PROFILE_CHANGED: &str =
     "select updated_by, updated_at from flyball.recipient where tenant = $1 and id = $2";
 
-pub(super) const DEFAULTS_CHANGED: &str = "select updated_by, updated_at from flyball.recipient_defaults where tenant = $1 and $2::text is not null";
+pub(super) const DEFAULTS_CHANGED: &str =
+    "select updated_by, updated_at from flyball.recipient_defaults where tenant = $1";
 
 pub(super) const SUPPRESSED_SINCE: &str = "
 select coalesce(s.account, '') as updated_by, s.created_at as updated_at from flyball.suppression s
@@ -58,12 +59,12 @@ async fn signed(
 ) -> Result<RuleSource, Error> {
     let id = input.args.fields.recipient.as_deref().unwrap_or_default();
     let found = match source.of {
-        "profile" | "defaults" => {
-            let statement = match source.of {
-                "profile" => PROFILE_CHANGED,
-                _ => DEFAULTS_CHANGED,
-            };
-            let asked = query(statement).bind(&input.message.tenant).bind(id);
+        "profile" => {
+            let asked = query(PROFILE_CHANGED).bind(&input.message.tenant).bind(id);
+            asked.fetch_optional(connection).await?
+        }
+        "defaults" => {
+            let asked = query(DEFAULTS_CHANGED).bind(&input.message.tenant);
             asked.fetch_optional(connection).await?
         }
         "suppression" => {

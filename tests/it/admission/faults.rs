@@ -10,13 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use flyball::throttle::Name;
-use rustix::process::{Signal, kill_process};
 
 use super::fixture::{AdmissionFixture, Module, SOON, module};
 use crate::runner::soak;
 use crate::support::eventually;
 use crate::support::ledger::Ledger;
-use crate::support::process::postmaster;
 
 /// The limits of a tenant and of a module, and their span.
 const LIMITS: (u32, u32) = (16, 10);
@@ -233,20 +231,7 @@ async fn deal(blow: Blow, fixture: &AdmissionFixture, promised: &Promised) {
             all_the_same().await;
             fixture.proxy.delay(Duration::ZERO);
         }
-        Blow::CrashPostgres => {
-            let data = fixture.postgres_data();
-            let old = postmaster(&data);
-            kill_process(old, Signal::QUIT).unwrap();
-            eventually("another Postgres is there", SOON, || async {
-                let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
-                (text.lines().next()? != old.as_raw_nonzero().to_string()).then_some(())
-            })
-            .await;
-            eventually("Postgres is back", SOON, || async {
-                fixture.process.queue.ping().await.then_some(())
-            })
-            .await;
-        }
+        Blow::CrashPostgres => fixture.crash_postgres().await,
     }
 }
 

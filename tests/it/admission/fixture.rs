@@ -10,12 +10,13 @@ use flyball::stack::{RunningStack, SpawnOptions, spawn};
 use flyball::throttle::{RedisStore, Store};
 use flyball_fakes::{Fake, FakeOptions, FakeProvider, Received};
 use reqwest::{Method, Response, StatusCode};
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::fixture::turn;
 use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
-use crate::support::process::{Process, ProcessFixture};
+use crate::support::process::{Process, ProcessFixture, postmaster};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::Server;
 use crate::support::sms_pool::{settings, sid};
@@ -168,6 +169,22 @@ impl AdmissionFixture {
     pub fn postgres_data(&self) -> std::path::PathBuf {
         let (dir, _) = self.postgres.as_ref().expect("a Postgres of its own");
         dir.path().join("postgres/data")
+    }
+
+    /// Kills the Postgres of the test as `pg_ctl stop -m immediate` does, and waits until it is back.
+    pub async fn crash_postgres(&self) {
+        let data = self.postgres_data();
+        let old = postmaster(&data);
+        kill_process(old, Signal::QUIT).unwrap();
+        eventually("another Postgres is there", SOON, || async {
+            let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+            (text.lines().next()? != old.as_raw_nonzero().to_string()).then_some(())
+        })
+        .await;
+        eventually("Postgres is back", SOON, || async {
+            self.process.queue.ping().await.then_some(())
+        })
+        .await;
     }
 
     /// Starts a process that accepts and sends.

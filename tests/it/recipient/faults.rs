@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::admission::fixture::{AdmissionFixture, Module, SOON, accepted, module};
 use crate::runner::soak;
 use crate::support::eventually;
 use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
-use crate::support::process::postmaster;
 
 /// The rules: windows of a second and of four, and digests that close after a second.
 const RULES: &str = "
@@ -263,21 +261,7 @@ async fn audit(fixture: Arc<AdmissionFixture>, sent: Arc<Sent>) -> usize {
 async fn deal(blow: Blow, fixture: &AdmissionFixture) {
     match blow {
         Blow::EmptyRedis => fixture.process.redis("FLUSHALL").await,
-        Blow::CrashPostgres => {
-            let data = fixture.postgres_data();
-            let old = postmaster(&data);
-            // What `pg_ctl stop -m immediate` does.
-            kill_process(old, Signal::QUIT).unwrap();
-            eventually("another Postgres is there", SOON, || async {
-                let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
-                (text.lines().next()? != old.as_raw_nonzero().to_string()).then_some(())
-            })
-            .await;
-            eventually("Postgres is back", SOON, || async {
-                fixture.process.queue.ping().await.then_some(())
-            })
-            .await;
-        }
+        Blow::CrashPostgres => fixture.crash_postgres().await,
     }
 }
 

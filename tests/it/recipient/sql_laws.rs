@@ -1,4 +1,4 @@
-//! What SQL computes is what the pure functions compute: caps, keys of lists, and checks of profiles.
+//! SQL computes the same as the pure functions: caps, keys of lists, and checks of profiles.
 
 use flyball::recipient::address::RecipientKey;
 use flyball::recipient::caps::{CapRule, CapRules};
