@@ -4,6 +4,7 @@
 mod api_limits;
 mod jwt;
 mod origin;
+mod patterns;
 #[cfg(feature = "notifications")]
 pub mod pools;
 mod reindex;

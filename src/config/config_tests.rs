@@ -276,6 +276,12 @@ fn a_token_that_no_header_can_carry_is_refused() {
 }
 
 #[test]
+fn a_pattern_that_no_channel_fits_is_refused() {
+    let settings = Some("[channels.\"a b\"]\nhistory_s = 60\n");
+    assert!(refusal(settings, &[]).contains("must be the name of a channel"));
+}
+
+#[test]
 fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
     assert!(
         refusal(Some("\nconcurency = 3\n"), &[])

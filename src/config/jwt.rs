@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::rules::is_throttle;
+use super::patterns::is_throttle;
 use crate::input::wording::{any_of, must_be};
 use crate::input::{Issue, pointer};
 

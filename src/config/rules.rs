@@ -1,8 +1,9 @@
 //! Rules of settings that their types and ranges cannot express.
 
+use super::patterns::is_throttle;
 use super::settings::{ADMIN, KIND_KEYS, SCOPES, Settings};
 use super::shape;
-use crate::input::patterns::allows;
+use crate::input::patterns::{allows, is_channel_pattern};
 use crate::input::wording::{any_of, must_be};
 use crate::input::{Issue, pointer};
 use crate::throttle::Name;
@@ -197,9 +198,6 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
 }
 
 /// Returns true for the name of a throttle, or its beginning with a `*` behind.
-pub(super) fn is_throttle(pattern: &str) -> bool {
-    pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
-}
 
 fn served(settings: &Settings, issues: &mut Vec<Issue>) {
     let throttles = settings.serve_throttles.iter();
@@ -278,5 +276,12 @@ fn tables(settings: &Settings, issues: &mut Vec<Issue>) {
     }
     for (name, sink) in &settings.reindex.sinks {
         sink.check(&pointer("/reindex/sinks", name), issues);
+    }
+    let patterns = settings.channels.keys();
+    for pattern in patterns.filter(|pattern| !is_channel_pattern(pattern)) {
+        let allowed = "the name of a channel (1 to 128 letters, digits or any of . _ / { } @ = + ~ -), or the \
+                       beginning of names with a * behind";
+        let message = must_be(allowed, &pattern.as_str().into());
+        issues.push(Issue::new(pointer("/channels", pattern), message));
     }
 }

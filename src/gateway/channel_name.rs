@@ -7,8 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest name, in bytes.
-pub const CHANNEL_BYTES: usize = 128;
+use crate::input::patterns::is_channel_name;
 
 /// The name by which a connection means the inbox of its own recipient.
 pub const OWN_INBOX: &str = "$inbox";
@@ -45,9 +44,7 @@ impl ChannelName {
         if name.contains(':') || name.starts_with('$') {
             return Err(ChannelNameError::Foreign);
         }
-        let is_sound =
-            !name.is_empty() && name.len() <= CHANNEL_BYTES && name.bytes().all(is_allowed);
-        is_sound
+        is_channel_name(name)
             .then(|| Self(name.into()))
             .ok_or(ChannelNameError::Form)
     }
@@ -77,10 +74,6 @@ impl fmt::Display for ChannelName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-fn is_allowed(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"._/{}@=+~-".contains(&byte)
 }
 
 #[cfg(test)]

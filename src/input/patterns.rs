@@ -1,5 +1,8 @@
 //! Names that settings allow by patterns.
 
+/// The longest name of a channel of the gateway, in bytes.
+pub const CHANNEL_BYTES: usize = 128;
+
 /// Returns true if a pattern stands for `name`: the same text, or its beginning if the pattern ends
 /// with `*`.
 pub fn allows(patterns: &[String], name: &str) -> bool {
@@ -9,6 +12,18 @@ pub fn allows(patterns: &[String], name: &str) -> bool {
             Some(start) => name.starts_with(start),
             None => pattern == name,
         })
+}
+
+/// Returns true if `name` can be that of a channel of the gateway.
+pub fn is_channel_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._/{}@=+~-".contains(&byte);
+    !name.is_empty() && name.len() <= CHANNEL_BYTES && name.bytes().all(is_allowed)
+}
+
+/// Returns true if `pattern` can stand for channels of the gateway.
+pub fn is_channel_pattern(pattern: &str) -> bool {
+    let start = pattern.strip_suffix('*').unwrap_or(pattern);
+    pattern == "*" || (pattern.len() <= CHANNEL_BYTES && is_channel_name(start))
 }
 
 #[cfg(test)]
@@ -32,5 +47,26 @@ mod tests {
             assert!(!allows(&patterns, name), "{name}");
         }
         assert!(!allows(&[], "anything"));
+    }
+
+    #[test]
+    fn a_pattern_of_channels_is_a_name_or_a_beginning() {
+        let longest = "x".repeat(128);
+        for pattern in ["*", "news", "orders/*", "a.b_{c}@d=e+f~g-h", &longest] {
+            assert!(is_channel_pattern(pattern), "{pattern}");
+        }
+        let too_long = "x".repeat(129);
+        for pattern in [
+            "",
+            "a b",
+            "a*b",
+            "**",
+            "$inbox",
+            "acme:news",
+            "é",
+            &too_long,
+        ] {
+            assert!(!is_channel_pattern(pattern), "{pattern}");
+        }
     }
 }

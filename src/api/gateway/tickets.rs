@@ -19,9 +19,10 @@ use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::tenants::NAME_BYTES_MAX;
-use crate::gateway::channel_name::{CHANNEL_BYTES, CHANNEL_FORM, ChannelName};
+use crate::gateway::channel_name::CHANNEL_FORM;
 use crate::gateway::limits::TICKET_TTL;
 use crate::gateway::postgres::{issue_ticket, take_ticket};
+use crate::input::patterns::is_channel_pattern;
 use crate::recipient::new_recipient::ID_BYTES;
 
 /// The most channels and patterns of a ticket.
@@ -142,10 +143,7 @@ fn channels(fields: &mut ObjectReader<'_>) -> Vec<String> {
         let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
         texts.collect::<Option<Vec<String>>>()
     });
-    let is_sound = |text: &String| {
-        let start = text.strip_suffix('*').unwrap_or(text);
-        text.len() <= CHANNEL_BYTES && (text == "*" || ChannelName::parse(start, "").is_ok())
-    };
+    let is_sound = |text: &String| is_channel_pattern(text);
     match texts {
         Some(Some(texts)) if texts.len() <= CHANNELS_MAX && texts.iter().all(is_sound) => texts,
         _ => {

@@ -24,8 +24,8 @@ use crate::api::throttles::acquire::{
 };
 use crate::api::throttles::check::{API_BYTES_MAX, METHOD_BYTES_MAX, PATH_BYTES_MAX};
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
-use crate::gateway::channel_name::CHANNEL_BYTES;
 use crate::inbox::request::{IDS_MAX, MARKS, words};
+use crate::input::patterns::CHANNEL_BYTES;
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::jobs::check::OF_SCHEDULES;
 use crate::notify::args::{

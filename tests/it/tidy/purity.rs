@@ -31,6 +31,7 @@ const SERVICES: &[(&str, &str)] = &[
         "gateway/service.rs",
         "Publishes, collects and reads channels.",
     ),
+    ("gateway/reading.rs", "Reads channels for a connection."),
     ("gateway/hub.rs", "Wakes connections."),
     (
         "gateway/connection_counts.rs",

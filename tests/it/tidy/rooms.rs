@@ -63,7 +63,14 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     (
         "inbox",
-        &["input", "jobs", "postgres", "providers", "service"],
+        &[
+            "input",
+            "jobs",
+            "notify",
+            "postgres",
+            "providers",
+            "service",
+        ],
     ),
     (
         "recipient",
