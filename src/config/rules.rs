@@ -197,8 +197,6 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
     issues
 }
 
-/// Returns true for the name of a throttle, or its beginning with a `*` behind.
-
 fn served(settings: &Settings, issues: &mut Vec<Issue>) {
     let throttles = settings.serve_throttles.iter();
     for pattern in throttles.filter(|pattern| !is_throttle(pattern)) {
