@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex as Lock;
 use tokio::sync::Mutex;
@@ -29,6 +29,16 @@ const RELEASE_EVERY: Duration = Duration::from_millis(250);
 /// The rounds of releases between two reports of everything.
 const ROUNDS: u32 = (REPORT_EVERY.as_millis() / RELEASE_EVERY.as_millis()) as u32;
 
+/// The time for which a store that does not answer is asked again, because each process alone would
+/// admit as many connections as all together may have.
+const ASK_FOR: Duration = Duration::from_secs(1);
+
+/// The pause before a store is asked again.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// The time for which a store that did not answer counts as away.
+const AWAY_FOR: Duration = Duration::from_secs(2);
+
 /// The connections of this process by tenant. Cheap to clone.
 #[derive(Clone)]
 pub struct ConnectionCounts {
@@ -36,6 +46,8 @@ pub struct ConnectionCounts {
     holder: Arc<str>,
     /// The limit while the store is away, of this process alone.
     fallback_max: u32,
+    /// The time until which the store counts as away.
+    away_until: Arc<Lock<Option<Instant>>>,
     tenants: Arc<Lock<HashMap<Arc<str>, Arc<TenantCount>>>>,
 }
 
@@ -74,6 +86,7 @@ impl ConnectionCounts {
             store,
             holder: format!("gateway-{:016x}", rand::random::<u64>()).into(),
             fallback_max,
+            away_until: Arc::default(),
             tenants: Arc::default(),
         }
     }
@@ -100,11 +113,8 @@ impl ConnectionCounts {
                     lanes: vec![lane],
                     holder: Some(self.holder(held)),
                 };
-                let answer = self.store.acquire(&ask).await;
-                match answer.is_decided() {
-                    true => answer.lanes.first().is_some_and(|lane| lane.granted > 0),
-                    false => held < self.fallback_max,
-                }
+                let answer = self.ask(&ask).await;
+                answer.unwrap_or(held < self.fallback_max)
             }
         };
         if !granted {
@@ -113,6 +123,27 @@ impl ConnectionCounts {
         *open += 1;
         drop(open);
         Some(ConnectionSeat(count))
+    }
+
+    /// Returns the decision of the store; `None` while it is away.
+    async fn ask(&self, ask: &AcquireRequest) -> Option<bool> {
+        let until = Instant::now() + ASK_FOR;
+        loop {
+            let answer = self.store.acquire(ask).await;
+            if answer.is_decided() {
+                *self.away_until.lock() = None;
+                return Some(answer.lanes.first().is_some_and(|lane| lane.granted > 0));
+            }
+            let now = Instant::now();
+            if self.away_until.lock().is_some_and(|away| now < away) {
+                return None;
+            }
+            if now >= until {
+                *self.away_until.lock() = Some(now + AWAY_FOR);
+                return None;
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
     }
 
     fn count_of(&self, tenant: &str, throttle_tenant: &str) -> Arc<TenantCount> {

@@ -1,8 +1,9 @@
 //! The hub: the open connections of this process and their channels.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,11 +23,16 @@ const PARTS: usize = 64;
 /// The shortest time between two warnings about the limit to one connection.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The connections of one tenant that are woken before those of the next.
+const WOKEN_MAX: usize = 32;
+
 /// An open connection, as the hub sees it.
 pub struct Peer {
     id: u64,
     pub tenant: Arc<TenantPeers>,
     state: Mutex<PeerState>,
+    /// True while the connection stands in `TenantPeers::to_wake`.
+    is_to_wake: AtomicBool,
     /// Wakes the connection when something waits for it.
     pub wake: Notify,
 }
@@ -48,6 +54,8 @@ pub struct TenantPeers {
     /// Warnings that were not reported yet.
     warnings: Mutex<i64>,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
+    /// The connections for which something came since they were woken last.
+    to_wake: Mutex<VecDeque<Arc<Peer>>>,
 }
 
 /// A reader that is behind in a channel.
@@ -68,7 +76,11 @@ pub struct Hub {
     hasher: RandomState,
     channels: Vec<Mutex<HashMap<ChannelKey, Vec<Arc<Peer>>>>>,
     tenants: Mutex<HashMap<Arc<str>, Arc<TenantPeers>>>,
-    next_id: std::sync::atomic::AtomicU64,
+    next_id: AtomicU64,
+    /// The tenants with connections to wake; each stands here once.
+    to_wake: Mutex<VecDeque<Arc<TenantPeers>>>,
+    /// Tells of the first tenant with connections to wake.
+    has_to_wake: Notify,
 }
 
 impl Default for Hub {
@@ -77,7 +89,9 @@ impl Default for Hub {
             hasher: RandomState::new(),
             channels: (0..PARTS).map(|_| Mutex::default()).collect(),
             tenants: Mutex::default(),
-            next_id: std::sync::atomic::AtomicU64::new(1),
+            next_id: AtomicU64::new(1),
+            to_wake: Mutex::default(),
+            has_to_wake: Notify::new(),
         }
     }
 }
@@ -106,8 +120,6 @@ impl Peer {
         let is_told = is_due && state.outbox.push_control(frame.clone());
         if is_told {
             state.warned_at = Some(now);
-            drop(state);
-            self.wake.notify_one();
         }
         is_told
     }
@@ -188,9 +200,7 @@ impl PeerState {
 impl Hub {
     /// Adds a connection of a tenant.
     pub fn join(&self, tenant: &Arc<str>) -> Arc<Peer> {
-        let id = self
-            .next_id
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mut tenants = self.tenants.lock();
         let entry = tenants.entry(tenant.clone()).or_insert_with(|| {
             Arc::new(TenantPeers {
@@ -198,12 +208,14 @@ impl Hub {
                 limited_until: Mutex::default(),
                 warnings: Mutex::default(),
                 peers: Mutex::default(),
+                to_wake: Mutex::default(),
             })
         });
         let peer = Arc::new(Peer {
             id,
             tenant: entry.clone(),
             state: Mutex::default(),
+            is_to_wake: AtomicBool::new(false),
             wake: Notify::new(),
         });
         entry.peers.lock().insert(id, peer.clone());
@@ -273,10 +285,60 @@ impl Hub {
         let frame = server_frame::message(message);
         for peer in peers {
             if peer.state().deliver(message, &frame) {
-                peer.wake.notify_one();
+                self.wake_in_turn(peer);
             }
         }
         peers.len()
+    }
+
+    /// Wakes connections as messages come for them, until it is dropped.
+    ///
+    /// Tenants take turns and those that were woken run before the next turn, so that a message
+    /// for a few connections does not wait until the thousand connections of another tenant have
+    /// written theirs.
+    pub async fn wake_peers(&self) {
+        loop {
+            while self.wake_next() {
+                tokio::task::yield_now().await;
+            }
+            self.has_to_wake.notified().await;
+        }
+    }
+
+    /// Wakes some connections of the next tenant; returns false if there is none.
+    fn wake_next(&self) -> bool {
+        let Some(tenant) = self.to_wake.lock().pop_front() else {
+            return false;
+        };
+        let (woken, has_more) = {
+            let mut queue = tenant.to_wake.lock();
+            let count = queue.len().min(WOKEN_MAX);
+            let woken: Vec<Arc<Peer>> = queue.drain(..count).collect();
+            (woken, !queue.is_empty())
+        };
+        if has_more {
+            self.to_wake.lock().push_back(tenant);
+        }
+        for peer in woken {
+            peer.is_to_wake.store(false, Ordering::Release);
+            peer.wake.notify_one();
+        }
+        true
+    }
+
+    fn wake_in_turn(&self, peer: &Arc<Peer>) {
+        if peer.is_to_wake.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let is_first = {
+            let mut queue = peer.tenant.to_wake.lock();
+            queue.push_back(peer.clone());
+            queue.len() == 1
+        };
+        if is_first {
+            self.to_wake.lock().push_back(peer.tenant.clone());
+            self.has_to_wake.notify_one();
+        }
     }
 
     /// Notes that messages of a tenant wait for `wait`, and warns its connections; returns the
@@ -290,7 +352,14 @@ impl Hub {
         let wait_s = (wait.as_millis() as u64).div_ceil(1000).max(1);
         let frame = server_frame::warning(Warning::RateLimited { wait_s });
         let peers: Vec<Arc<Peer>> = entry.peers.lock().values().cloned().collect();
-        let warned = peers.iter().filter(|peer| peer.warn(&frame, now)).count();
+        let warned = peers.iter().filter(|peer| {
+            let is_told = peer.warn(&frame, now);
+            if is_told {
+                self.wake_in_turn(peer);
+            }
+            is_told
+        });
+        let warned = warned.count();
         *entry.warnings.lock() += warned as i64;
         warned
     }

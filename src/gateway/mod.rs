@@ -18,6 +18,7 @@ pub mod join_point;
 pub mod limits;
 pub mod metrics;
 pub mod outbox;
+pub mod pace;
 pub mod postgres;
 pub mod reading;
 pub mod server_frame;

@@ -9,12 +9,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::connection_counts::ConnectionCounts;
 use super::hub::Hub;
 use super::limits::GatewayLimits;
 use super::metrics::GatewayMetrics;
+use super::pace::{LimitedTenants, Pace};
 use super::postgres::{
     self, ChannelPlace, ChannelPosition, CollectOutcome, ConnectionReport, HistoryPage,
     NewPublication, Published, StoredMessage, TenantGrant, WaitingPublications,
@@ -41,8 +42,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause of a collector while another is at work.
 const BUSY: Duration = Duration::from_millis(10);
 
-/// The shortest pause of a tenant at its limit, so that its messages go in groups.
-const LIMITED_MIN: Duration = Duration::from_millis(50);
+/// The shortest pause of a collector while messages wait for limits.
+const WAIT_MIN: Duration = Duration::from_millis(1);
 
 /// The time that connections get beyond the drain.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
@@ -52,6 +53,9 @@ const ROUND_MAX: Duration = Duration::from_secs(10);
 
 /// The messages that are read at once after a ring.
 const READ_MAX: i64 = 256;
+
+/// The deliveries after which the reader lets other tasks run.
+const HANDED_MAX: usize = 2000;
 
 /// The messages of one page of the history.
 pub const PAGE_MAX: i64 = 64;
@@ -94,8 +98,7 @@ pub struct Gateway {
     publications: Arc<Notify>,
     messages: Arc<Notify>,
     read_to: Arc<AtomicI64>,
-    /// The times before which the limits of tenants admit nothing.
-    limited: Arc<Mutex<HashMap<String, Instant>>>,
+    limited: Arc<Mutex<LimitedTenants>>,
     /// The windows that hold while the store of throttles is away.
     own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
     publishes: Batcher<NewPublication, Result<Published, Error>>,
@@ -274,6 +277,10 @@ impl Gateway {
             },
         );
         let reported = self.counts.clone().run(cancel.clone());
+        let hub = self.hub.clone();
+        // A task of its own, because it takes turns with the tasks of connections.
+        let woken = tokio::spawn(async move { hub.wake_peers().await });
+        let _woken = AbortOnDropHandle::new(woken);
         tokio::join!(heard, rung, collected, read, pruned, reported, told);
     }
 
@@ -305,8 +312,8 @@ impl Gateway {
                         self.messages.notify_one();
                         continue;
                     }
-                    match grants.iter().filter_map(|grant| grant.wait_ms).min() {
-                        Some(wait_ms) => Duration::from_millis(wait_ms.clamp(1, 1000)),
+                    match grants.iter().filter_map(|grant| grant.wait).min() {
+                        Some(wait) => wait.clamp(WAIT_MIN, LOOK_EVERY),
                         None => return Ok(()),
                     }
                 }
@@ -334,27 +341,68 @@ impl Gateway {
 
     /// Decides how many messages of each tenant may go now.
     async fn admit(&self, waiting: Vec<WaitingPublications>) -> Vec<TenantGrant> {
-        let now = Instant::now();
-        self.limited.lock().retain(|_, until| *until > now);
+        let is_waiting = |tenant: &str| waiting.iter().any(|one| one.tenant == tenant);
+        self.limited.lock().retain(is_waiting);
         let mut grants = Vec::with_capacity(waiting.len());
         for one in waiting {
-            let until = self.limited.lock().get(&one.tenant).copied();
-            let (messages, wait) = match until {
-                Some(until) => (0, Some(until - now)),
-                None => self.take(&one.tenant, one.messages).await,
-            };
-            let is_news = until.is_none() && wait.is_some();
-            if let (None, Some(wait)) = (until, wait) {
-                self.limited.lock().insert(one.tenant.clone(), now + wait);
-            }
-            grants.push(TenantGrant {
-                tenant: one.tenant,
-                messages,
-                wait_ms: wait.map(|wait| (wait.as_millis() as u64).max(1)),
-                is_news,
-            });
+            grants.push(self.admit_tenant(one).await);
         }
         grants
+    }
+
+    async fn admit_tenant(&self, waiting: WaitingPublications) -> TenantGrant {
+        let WaitingPublications { tenant, messages } = waiting;
+        let now = Instant::now().into_std();
+        let pace = self.limited.lock().pace(&tenant, messages, now);
+        let want = match pace {
+            Pace::Ask(want) => want,
+            Pace::Wait(wait) => {
+                return TenantGrant {
+                    tenant,
+                    messages: 0,
+                    wait: Some(wait),
+                    told: None,
+                };
+            }
+        };
+        let (granted, wait) = self.take(&tenant, want).await;
+        if granted >= messages {
+            self.limited.lock().clear(&tenant);
+            return TenantGrant {
+                tenant,
+                messages: granted,
+                wait: None,
+                told: None,
+            };
+        }
+        let needs_rate = self.limited.lock().needs_rate(&tenant, now);
+        let per_second = match needs_rate {
+            true => Some(self.rate_of(&tenant).await),
+            false => None,
+        };
+        let left = messages - granted;
+        let mut limited = self.limited.lock();
+        let step = limited.note(&tenant, left, wait, per_second, now);
+        TenantGrant {
+            tenant,
+            messages: granted,
+            wait: Some(step.wait),
+            told: step.told,
+        }
+    }
+
+    /// Returns the messages per second that the limit of a tenant admits.
+    async fn rate_of(&self, tenant: &str) -> f64 {
+        let own = f64::from(self.limits.per_second);
+        let Some(throttle) = channels_throttle_of(self.throttle_tenant(tenant)) else {
+            return own;
+        };
+        let usage = self.store.window_usage(&throttle, "").await;
+        let limit = usage.ok().flatten().and_then(|usage| {
+            let limit = usage.throttle.first()?.limit();
+            Some(limit.tokens / limit.span_s)
+        });
+        limit.unwrap_or(own)
     }
 
     /// Takes tokens for up to `want` messages of a tenant; returns their number, and the time until
@@ -375,7 +423,7 @@ impl Gateway {
         let answer = self.store.acquire(&ask).await;
         match answer.lanes.first().filter(|_| answer.is_decided()) {
             Some(grant) if grant.granted >= want => (want, None),
-            Some(grant) => (grant.granted, Some(grant.wait.max(LIMITED_MIN))),
+            Some(grant) => (grant.granted, Some(grant.wait)),
             None => self.take_own(tenant, want),
         }
     }
@@ -405,7 +453,7 @@ impl Gateway {
         }
         windows.retain(|_, known| known.grants.last().is_some_and(|(at, _)| at + 1e6 > now_us));
         windows.insert(tenant.to_owned(), grants);
-        let wait = Duration::from_micros(window.wait_us(1.0, now_us) as u64).max(LIMITED_MIN);
+        let wait = Duration::from_micros(window.wait_us(1.0, now_us) as u64);
         (granted, (granted < want).then_some(wait))
     }
 
@@ -425,8 +473,13 @@ impl Gateway {
                 return Ok(());
             };
             read_to = last.seq;
-            for message in &messages {
-                self.hub.deliver(message);
+            let mut handed = 0;
+            for message in in_turns(&messages) {
+                handed += self.hub.deliver(message);
+                if handed > HANDED_MAX {
+                    handed = 0;
+                    tokio::task::yield_now().await;
+                }
             }
             self.read_to.store(read_to, Ordering::Relaxed);
             if (messages.len() as i64) < READ_MAX {
@@ -477,6 +530,21 @@ pub struct ChannelLimits {
     pub per_second: Option<i64>,
     /// The most open connections.
     pub connections: Option<i64>,
+}
+
+/// Orders messages so that tenants take turns; those of one tenant keep their order.
+fn in_turns(messages: &[StoredMessage]) -> Vec<&StoredMessage> {
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    let mut turns: Vec<(usize, &StoredMessage)> = messages
+        .iter()
+        .map(|message| {
+            let number = numbers.entry(&message.tenant).or_default();
+            *number += 1;
+            (*number, message)
+        })
+        .collect();
+    turns.sort_by_key(|(number, _)| *number);
+    turns.into_iter().map(|(_, message)| message).collect()
 }
 
 type BatchCall<T, R> =

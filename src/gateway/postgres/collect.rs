@@ -1,6 +1,7 @@
 //! The collector: moves what was published into the history, in one transaction under one lock.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Row};
@@ -105,10 +106,10 @@ pub struct TenantGrant {
     pub tenant: String,
     /// The messages that may go now.
     pub messages: u32,
-    /// The time until the next may go, in milliseconds, if some must wait.
-    pub wait_ms: Option<u64>,
-    /// True if the limit was reached just now, so that the gateways must be told.
-    pub is_news: bool,
+    /// The time until the next may go, if some must wait.
+    pub wait: Option<Duration>,
+    /// The time for which messages wait, if the gateways must be told.
+    pub told: Option<Duration>,
 }
 
 /// The result of one look at the publications.
@@ -150,8 +151,10 @@ pub async fn collect(
     let moved = move_granted(&mut transaction, &grants, history).await?;
     let told: Vec<String> = grants
         .iter()
-        .filter(|grant| grant.is_news)
-        .filter_map(|grant| Some(format!("{} {}", grant.wait_ms?, grant.tenant)))
+        .filter_map(|grant| {
+            let wait_ms = grant.told?.as_millis().max(1);
+            Some(format!("{wait_ms} {}", grant.tenant))
+        })
         .collect();
     if moved > 0 || !told.is_empty() {
         count(&mut transaction, &grants).await?;
@@ -169,7 +172,10 @@ pub async fn collect(
 async fn count(connection: &mut PgConnection, grants: &[TenantGrant]) -> Result<(), Error> {
     let tenants: Vec<&str> = grants.iter().map(|grant| grant.tenant.as_str()).collect();
     let messages: Vec<i64> = grants.iter().map(|grant| grant.messages.into()).collect();
-    let limited: Vec<i64> = grants.iter().map(|grant| grant.is_news.into()).collect();
+    let limited: Vec<i64> = grants
+        .iter()
+        .map(|grant| grant.told.is_some().into())
+        .collect();
     query(usage::COUNT)
         .bind(&tenants)
         .bind(&messages)
