@@ -32,6 +32,12 @@ const ASK_BOUND: Duration = Duration::from_millis(50);
 /// The time limit of an operator's call, which no job waits for.
 const OPERATOR_BOUND: Duration = Duration::from_millis(250);
 
+/// Keeps knobs (`KEYS[1]`) for good, and marks them as kept (`KEYS[2]`).
+///
+/// Knobs that are missing get no mark: in a Redis that was emptied a moment ago they would look as
+/// if somebody had deleted them, and would not be restored.
+const KEEP: &str = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('PERSIST', KEYS[1]) redis.call('SET', KEYS[2], 1) end";
+
 mod keys;
 mod knobs;
 mod status;
@@ -284,16 +290,13 @@ impl Store for RedisStore {
 
     fn persist<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let mut pipe = redis::pipe();
-            pipe.cmd("PERSIST")
+            let mut keep = redis::cmd("EVAL");
+            keep.arg(KEEP)
+                .arg(2)
                 .arg(self.layout.key(throttle, KNOBS, ""))
-                .ignore();
-            pipe.cmd("SET")
-                .arg(self.layout.key(throttle, "kept", ""))
-                .arg(1)
-                .ignore();
-            let pipe = &pipe;
-            let keep = |mut redis: Connection| async move { pipe.exec_async(&mut redis).await };
+                .arg(self.layout.key(throttle, "kept", ""));
+            let keep = &keep;
+            let keep = |mut redis: Connection| async move { keep.exec_async(&mut redis).await };
             self.servers
                 .run(self.layout.slot(throttle), self.operator_bound, keep)
                 .await
