@@ -115,6 +115,7 @@ begin
     queue_max := coalesce(queue_max, 10000);
     if exists (select from flyball.publication p where p.tenant = append_publication.tenant offset greatest(queue_max, 1) - 1 limit 1) then
         raise exception using errcode = '53400', column = 'channel',
+            constraint = 'tenant_queue', schema = append_publication.tenant, datatype = format('%s/%s/1', queue_max, queue_max),
             message = format('publish: %s messages of the tenant wait already (setting tenant_queue_max)', queue_max),
             hint = 'Nothing was published.';
     end if;

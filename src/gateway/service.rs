@@ -391,8 +391,9 @@ impl Gateway {
         }
     }
 
-    /// Returns the messages per second that the limit of a tenant admits.
-    async fn rate_of(&self, tenant: &str) -> f64 {
+    /// Returns the messages per second that the limit of a tenant admits; the setting while the
+    /// store of throttles is away.
+    pub async fn rate_of(&self, tenant: &str) -> f64 {
         let own = f64::from(self.limits.per_second);
         let Some(throttle) = channels_throttle_of(self.throttle_tenant(tenant)) else {
             return own;

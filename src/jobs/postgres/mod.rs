@@ -29,6 +29,7 @@ mod migrate;
 mod notify;
 mod pause;
 mod promote;
+mod publish;
 mod read;
 mod release;
 mod requeue;
@@ -146,6 +147,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget requests", tenants::FORGET_REQUESTS),
     ("notify", notify::NOTIFY),
     ("as tenant", notify::AS_TENANT),
+    ("publish to a channel", publish::PUBLISH),
     ("get", read::GET),
     ("attempts", read::ATTEMPTS),
     ("list", list::LIST),
