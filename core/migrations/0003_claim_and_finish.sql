@@ -1,5 +1,5 @@
 -- Chapter 3: tables of the workers, which claim and finish jobs. The statements are in
--- src/jobs/postgres.
+-- core/src/jobs/postgres.
 
 -- A new row per process start and never the host's name: a restarted worker must not inherit the
 -- leases of the dead one.
@@ -41,12 +41,11 @@ create table flyball.worker_settings (
 -- Ready jobs that no live worker serves, as last counted, by what they need. Throttles that no live
 -- worker serves come from the depths.
 create table flyball.unserved (
-    throttle   text        not null,
-    kind       text        not null,
-    needs      text[]      not null,
-    jobs       bigint      not null,
-    oldest_at  timestamptz,
-    counted_at timestamptz not null default clock_timestamp(),
+    throttle  text   not null,
+    kind      text   not null,
+    needs     text[] not null,
+    jobs      bigint not null,
+    oldest_at timestamptz,
     primary key (throttle, kind, needs)
 );
 

@@ -66,8 +66,7 @@ gone as (
 insert into flyball.unserved as u (throttle, kind, needs, jobs, oldest_at)
 select throttle, kind, needs, jobs, oldest_at from counted
 on conflict (throttle, kind, needs) do update
-set jobs = case when $2 then excluded.jobs else greatest(u.jobs, excluded.jobs) end, oldest_at = excluded.oldest_at,
-    counted_at = clock_timestamp()";
+set jobs = case when $2 then excluded.jobs else greatest(u.jobs, excluded.jobs) end, oldest_at = excluded.oldest_at";
 
 /// Throttle, kind and needs of jobs.
 type Unserved = (String, String, Vec<String>);
