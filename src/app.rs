@@ -31,6 +31,8 @@ pub use decisions::JournalReader;
 pub(crate) use knobs::{policies, read_knobs};
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
+#[cfg(feature = "cli")]
+pub(crate) use recipient_rules::changed_at;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
 pub use start::{App, Roles, built_in_kinds, serve};
