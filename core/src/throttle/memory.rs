@@ -15,14 +15,17 @@ use super::learned::{Learned, ThrottleRefusal};
 use super::rolling_window::{OpenWindow, WindowGrants, WindowUsage};
 use super::store::capacity_text;
 use super::{
-    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Knobs, Name,
-    RateLimit, Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal, tree,
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
+    Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal, tree,
 };
 
 mod acquire;
 mod change;
 mod keys;
+mod knob_texts;
 mod settle;
+
+use knob_texts::KnobTexts;
 
 /// A clock that returns unix microseconds.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -37,7 +40,7 @@ type Throttles = BTreeMap<Name, Throttle>;
 
 #[derive(Clone, Default)]
 struct Throttle {
-    raw: BTreeMap<String, String>,
+    raw: KnobTexts,
     bucket: Bucket,
     meter: UsageCounters,
     keys: BTreeMap<String, Bucket>,
@@ -100,14 +103,14 @@ impl MemoryStore {
     fn cost_factor(throttles: &Throttles, name: &Name) -> f64 {
         throttles
             .get(name)
-            .map_or(1.0, |throttle| Knobs::read(&throttle.raw).0.cost_factor)
+            .map_or(1.0, |throttle| throttle.raw.knobs().cost_factor)
     }
 
     /// Returns the highest charged cost of one job in a chain.
     fn most(throttles: &Throttles, chain: &[Name], now: i64) -> f64 {
         let of = |name| {
             throttles.get(name).map_or(MAX_COST, |level: &Throttle| {
-                Knobs::read(&level.raw).0.charged_cost(now)
+                level.raw.knobs().charged_cost(now)
             })
         };
         chain.iter().map(of).fold(MAX_COST, f64::min)
@@ -178,7 +181,7 @@ impl Store for MemoryStore {
             let Some(level) = throttles.get_mut(&name) else {
                 continue;
             };
-            let knobs = Knobs::read(&level.raw).0;
+            let knobs = level.raw.knobs();
             if knobs.concurrency.is_some() {
                 let held = level.holds.believed(&who, i64::from(holder.held), now_ms);
                 level.holds.report(&who, held, now_ms, ttl_ms);
@@ -246,7 +249,7 @@ impl Store for MemoryStore {
         let (mut throttles, now) = (self.locked(), self.now());
         let trusted = throttles
             .get(throttle)
-            .map_or(Scope::Key, |known| Knobs::read(&known.raw).0.trust_scope);
+            .map_or(Scope::Key, |known| known.raw.knobs().trust_scope);
         let scope = if refused.is_untrusted {
             refused.scope.narrower(trusted)
         } else {
@@ -317,11 +320,11 @@ impl Store for MemoryStore {
         if known.raw.get("capacity") != text.as_ref()
             || known.raw.get("capacity_reason") != why.as_ref()
         {
-            let was_stopped = Knobs::read(&known.raw).0.effective_rps(now).is_stopped();
+            let was_stopped = known.raw.knobs().effective_rps(now).is_stopped();
             put(&mut known.raw, "capacity", text);
             put(&mut known.raw, "capacity_reason", why);
             let is_stopped =
-                !known.raw.is_empty() && Knobs::read(&known.raw).0.effective_rps(now).is_stopped();
+                !known.raw.is_empty() && known.raw.knobs().effective_rps(now).is_stopped();
             if was_stopped || is_stopped {
                 known.bucket.drain(now as f64, is_stopped);
             }
@@ -351,7 +354,7 @@ impl Store for MemoryStore {
             .get(throttle)
             .filter(|known| !known.raw.is_empty())
             .map(|known| {
-                let knobs = Knobs::read(&known.raw).0;
+                let knobs = known.raw.knobs();
                 let of_key = known.key_grants.get(key).map_or(&[][..], Vec::as_slice);
                 WindowUsage {
                     at_us: now,
@@ -397,7 +400,7 @@ impl Store for MemoryStore {
                 .map(|refusal| (refusal.until, refusal.why.as_str()));
             let status = Status::read(
                 throttle.clone(),
-                known.raw.clone(),
+                known.raw.texts(),
                 &known.meter,
                 self.now(),
             );

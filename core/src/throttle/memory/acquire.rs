@@ -12,7 +12,7 @@ use crate::throttle::knobs::MAX_COST;
 use crate::throttle::learned::Learned;
 use crate::throttle::serve::ServeContext;
 use crate::throttle::{
-    AcquireRequest, AcquireResponse, Grant, Holder, Knobs, LaneRequest, Limit, Name, serve,
+    AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, Name, serve,
 };
 
 impl MemoryStore {
@@ -25,7 +25,7 @@ impl MemoryStore {
         let known = throttles
             .get(&ask.throttle)
             .filter(|throttle| !throttle.raw.is_empty());
-        let knobs = known.map(|throttle| Knobs::read(&throttle.raw).0);
+        let knobs = known.map(|throttle| throttle.raw.knobs());
         let mut answer = AcquireResponse {
             at_us: now,
             ..AcquireResponse::default()
@@ -41,7 +41,7 @@ impl MemoryStore {
             .map(|name| {
                 throttles
                     .get(name)
-                    .and_then(|level| Knobs::read(&level.raw).0.concurrency)
+                    .and_then(|level| level.raw.knobs().concurrency)
             })
             .collect();
         let key_limits = knobs.iter().map(|knobs| knobs.key_concurrency);
@@ -75,7 +75,7 @@ impl MemoryStore {
         let is_refused = chain.iter().any(|name| throttles[name].refusal.is_some());
         let has_windows = chain
             .iter()
-            .any(|name| !Knobs::read(&throttles[name].raw).0.windows.is_empty());
+            .any(|name| !throttles[name].raw.knobs().windows.is_empty());
         answer.levels_decide = knobs.key_rate().rps.is_unlimited()
             && knobs.key_windows.is_empty()
             && !has_windows
@@ -186,7 +186,7 @@ impl MemoryStore {
 
 impl Throttle {
     fn level(&self, now: i64) -> Level {
-        let knobs = Knobs::read(&self.raw).0;
+        let knobs = self.raw.knobs();
         let (rate, borrows) = (knobs.rate(now), knobs.borrow);
         Level {
             rate,

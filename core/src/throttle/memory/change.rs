@@ -19,7 +19,7 @@ impl MemoryStore {
         if !exists && !change.create {
             return Err(Error::Unknown(name.clone()));
         }
-        let earlier = Knobs::read(&stands.raw).0;
+        let earlier = stands.raw.knobs();
         let conflict = |what: String| {
             Err(Error::Conflict {
                 name: name.clone(),
@@ -56,7 +56,7 @@ impl MemoryStore {
                 rules::cut(expected)
             ));
         }
-        let mut raw = stands.raw.clone();
+        let mut raw = stands.raw.texts();
         let (mut changed, mut resumed) = (!exists, false);
         for (field, text) in &change.fields {
             if change.absent_only && stands.raw.contains_key(field) {
@@ -132,10 +132,11 @@ impl MemoryStore {
             if resumed {
                 throttle.refusal = None;
             }
-            throttle.raw = raw;
+            throttle.raw = raw.into();
         }
-        let before = exists.then(|| Status::read(name.clone(), stands.raw, &throttle.meter, now));
-        let after = Status::read(name.clone(), throttle.raw.clone(), &throttle.meter, now);
+        let before =
+            exists.then(|| Status::read(name.clone(), stands.raw.texts(), &throttle.meter, now));
+        let after = Status::read(name.clone(), throttle.raw.texts(), &throttle.meter, now);
         Ok((before, after.with_parents(&parents(throttles))))
     }
 }

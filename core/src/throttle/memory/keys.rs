@@ -2,14 +2,12 @@
 
 use super::Throttle;
 use crate::throttle::learned::{Learned, ThrottleRefusal};
-use crate::throttle::{
-    KeyOutcomes, KeyState, Knobs, RateLimit, RefusalEffect, Scope, UpstreamRefusal,
-};
+use crate::throttle::{KeyOutcomes, KeyState, RateLimit, RefusalEffect, Scope, UpstreamRefusal};
 
 impl Throttle {
     /// Pauses the key and learns from its refusal.
     pub(super) fn refuse_key(&mut self, refused: &UpstreamRefusal<'_>, now: i64) -> RefusalEffect {
-        let knobs = Knobs::read(&self.raw).0;
+        let knobs = self.raw.knobs();
         let known = self.learned_of(refused.key, now);
         let strikes = known.map_or(0.0, |known| known.strikes_before(now as f64));
         let is_known = known.is_some_and(|known| known.has_known_rate());
@@ -52,7 +50,7 @@ impl Throttle {
             .refusal
             .as_ref()
             .map_or(0.0, |refusal| refusal.strikes_before(now as f64));
-        let knobs = Knobs::read(&self.raw).0;
+        let knobs = self.raw.knobs();
         let until_ms = refused.until_ms(strikes, false, knobs.max_wide_pause_us(), now);
         if knobs.on_429.is_naive() {
             return RefusalEffect::alone(until_ms, now);
@@ -85,7 +83,7 @@ impl Throttle {
             });
         let known = self.learned_of(key, now);
         let refused = known.map_or(0.0, |known| known.refused);
-        let on_429 = Knobs::read(&self.raw).0.on_429;
+        let on_429 = self.raw.knobs().on_429;
         let (known, now) = (known.filter(|_| !on_429.is_naive()), now as f64);
         let learned = known.filter(|_| on_429.learns());
         KeyState {
@@ -115,7 +113,7 @@ impl Throttle {
     /// Learns from jobs that ended.
     pub(super) fn learn(&mut self, ended: &KeyOutcomes<'_>, now: i64) {
         let known = self.learned_of(ended.key, now);
-        let (knobs, now) = (Knobs::read(&self.raw).0, now as f64);
+        let (knobs, now) = (self.raw.knobs(), now as f64);
         let learns = knobs.on_429.learns();
         let is_one_of_many =
             ended.is_untrusted && ended.key.is_empty() && knobs.trust_scope == Scope::Key;

@@ -4,7 +4,7 @@ use super::{MemoryStore, Throttles};
 use crate::throttle::bucket::{Bucket, Rate, Start};
 use crate::throttle::chain::sane_cost;
 use crate::throttle::rolling_window::settle_all;
-use crate::throttle::{Error, Knobs, Name, Refund};
+use crate::throttle::{Error, Name, Refund};
 
 impl MemoryStore {
     pub(super) fn refund_one(throttles: &mut Throttles, throttle: &Name, refund: &Refund<'_>) {
@@ -57,7 +57,7 @@ impl MemoryStore {
         let tokens = tokens * Self::cost_factor(throttles, throttle);
         for name in chain {
             let level = throttles.entry(name.clone()).or_default();
-            let (knobs, _) = Knobs::read(&level.raw);
+            let knobs = level.raw.knobs();
             level.meter.used += settle_bucket(
                 &mut level.bucket,
                 knobs.rate(now),
