@@ -11,6 +11,7 @@ mod descriptors;
 mod gateway;
 #[cfg(feature = "governor")]
 mod govern;
+mod kinds;
 mod knob_backup;
 mod knobs;
 mod library;
@@ -27,12 +28,15 @@ mod start;
 
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;
+pub use kinds::built_in_kinds;
 #[cfg(feature = "cli")]
 pub(crate) use knobs::{policies, read_knobs};
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
+#[cfg(feature = "cli")]
+pub(crate) use recipient_rules::changed_at;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
-pub use start::{App, Roles, built_in_kinds, serve};
+pub use start::{App, Roles, serve};
 #[cfg(feature = "cli")]
 pub(crate) use start::{NO_POSTGRES, migrate, unreachable};
