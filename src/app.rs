@@ -11,6 +11,7 @@ mod descriptors;
 mod gateway;
 #[cfg(feature = "governor")]
 mod govern;
+mod kind_settings;
 mod knob_backup;
 mod knobs;
 mod library;
@@ -20,6 +21,8 @@ mod made_throttles;
 mod pools;
 #[cfg(feature = "notifications")]
 mod recipient_rules;
+#[cfg(feature = "api")]
+mod remote;
 mod seeding;
 #[cfg(feature = "governor")]
 mod servers;
@@ -27,6 +30,8 @@ mod start;
 
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;
+#[cfg(feature = "cli")]
+pub(crate) use descriptors::open_files;
 #[cfg(feature = "cli")]
 pub(crate) use knobs::{policies, read_knobs};
 pub use library::{Builder, Runner};

@@ -19,6 +19,7 @@ use super::decisions::JournalReader;
 use super::gateway;
 #[cfg(feature = "governor")]
 use super::govern;
+use super::kind_settings::{tuning, worker_config};
 #[cfg(feature = "governor")]
 use super::knobs::policies;
 use super::knobs::read_knobs;
@@ -27,19 +28,20 @@ use super::logging::start_logging;
 use super::pools;
 #[cfg(feature = "notifications")]
 use super::recipient_rules::{self, RulesFile};
+#[cfg(feature = "api")]
+use super::remote;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles};
 #[cfg(feature = "notifications")]
 use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
 use crate::api;
-use crate::config::{self, KindSettings, Settings};
+use crate::config::{self, Settings};
 use crate::cron::{self, Schedules};
 #[cfg(feature = "api")]
 use crate::gateway::service::Gateway;
-use crate::jobs::postgres::{Retention, Schema};
-use crate::jobs::serving::Serves;
-use crate::jobs::{self, Kinds, Queue, Tuning};
+use crate::jobs::postgres::Schema;
+use crate::jobs::{self, Kinds, Queue};
 #[cfg(feature = "notifications")]
 use crate::notify::NotificationHandler;
 #[cfg(feature = "http")]
@@ -208,7 +210,10 @@ impl App {
         kinds.extend(more);
         for (kind, set) in &settings.kinds {
             if !kinds.tune(kind, &tuning(set)) {
-                tracing::warn!(kind, "settings name a kind that this process does not have");
+                tracing::info!(
+                    kind,
+                    "settings name a kind that this process does not have; they hold for workers elsewhere"
+                );
             }
         }
         leased.register(&mut registry);
@@ -288,6 +293,13 @@ impl App {
             let keep = gateway.clone().run(cancel.child_token());
             tasks.push(vital.spawn("gateway", cancel.child_token(), keep));
         }
+        #[cfg(feature = "api")]
+        let remote = remote::brokers(settings, &queue, &throttles, &metrics, &kinds, &cancel);
+        #[cfg(feature = "api")]
+        if roles.api {
+            let keep = remote.clone().run();
+            tasks.push(vital.spawn("remote workers", cancel.child_token(), keep));
+        }
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
@@ -336,6 +348,7 @@ impl App {
                 api_limits: settings.api_limits().into(),
                 check_knobs: Knobs::check,
                 kinds,
+                remote,
                 account_pools,
                 pools,
                 deliveries,
@@ -481,21 +494,6 @@ pub(super) fn died(name: &str) -> anyhow::Error {
     anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; see the log above")
 }
 
-fn tuning(set: &KindSettings) -> Tuning {
-    // The settings have been validated, so every number of seconds is in range.
-    let seconds = |seconds: Option<f64>| {
-        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-    };
-    Tuning {
-        timeout: seconds(set.timeout_s),
-        max_attempts: set.max_attempts,
-        public: set.public,
-        retry_base: seconds(set.retry_base_s),
-        retry_factor: set.retry_factor,
-        retry_max: seconds(set.retry_max_s),
-    }
-}
-
 /// A listener for SIGINT and SIGTERM, active from its construction.
 struct Signals {
     interrupt: Signal,
@@ -583,25 +581,6 @@ fn guard(settings: &Settings) -> anyhow::Result<Guard> {
 fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-}
-
-fn worker_config(settings: &Settings) -> runner::Config {
-    runner::Config {
-        concurrency: settings.concurrency,
-        ttl: Duration::from_secs_f64(settings.worker_ttl_s),
-        grace: Duration::from_secs_f64(settings.grace_s),
-        retention: Retention {
-            days: settings.retention_days,
-            dead_days: settings.dead_retention_days,
-        },
-        serves: Serves {
-            throttles: settings.serve_throttles.clone(),
-            kinds: settings.serve_kinds.clone(),
-            pools: settings.serve_pools.clone(),
-        },
-        may_differ: settings.settings_may_differ,
-        ..runner::Config::default()
-    }
 }
 
 /// Names the settings as the place of a refusal because of them.
