@@ -11,6 +11,7 @@ mod descriptors;
 mod gateway;
 #[cfg(feature = "governor")]
 mod govern;
+mod kind_settings;
 mod kinds;
 mod knob_backup;
 mod knobs;
@@ -21,6 +22,8 @@ mod made_throttles;
 mod pools;
 #[cfg(feature = "notifications")]
 mod recipient_rules;
+#[cfg(feature = "api")]
+mod remote;
 mod seeding;
 #[cfg(feature = "governor")]
 mod servers;
@@ -28,6 +31,8 @@ mod start;
 
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;
+#[cfg(feature = "cli")]
+pub(crate) use descriptors::open_files;
 pub use kinds::built_in_kinds;
 #[cfg(feature = "cli")]
 pub(crate) use knobs::{policies, read_knobs};

@@ -19,6 +19,7 @@ use super::decisions::JournalReader;
 use super::gateway;
 #[cfg(feature = "governor")]
 use super::govern;
+use super::kind_settings::worker_config;
 #[cfg(feature = "notifications")]
 use super::kinds::guard;
 use super::kinds::{built_in_kinds, kinds_served, tune};
@@ -30,6 +31,8 @@ use super::logging::start_logging;
 use super::pools;
 #[cfg(feature = "notifications")]
 use super::recipient_rules::{self, RulesFile};
+#[cfg(feature = "api")]
+use super::remote;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles};
 #[cfg(feature = "notifications")]
@@ -40,8 +43,7 @@ use crate::config::{self, Settings};
 use crate::cron::{self, Schedules};
 #[cfg(feature = "api")]
 use crate::gateway::service::Gateway;
-use crate::jobs::postgres::{Retention, Schema};
-use crate::jobs::serving::Serves;
+use crate::jobs::postgres::Schema;
 use crate::jobs::{self, Kinds, Queue};
 #[cfg(feature = "notifications")]
 use crate::notify::{NotificationHandler, recipient::KIND};
@@ -280,6 +282,13 @@ impl App {
             let keep = gateway.clone().run(cancel.child_token());
             tasks.push(vital.spawn("gateway", cancel.child_token(), keep));
         }
+        #[cfg(feature = "api")]
+        let remote = remote::brokers(settings, &queue, &throttles, &metrics, &kinds, &cancel);
+        #[cfg(feature = "api")]
+        if roles.api {
+            let keep = remote.clone().run();
+            tasks.push(vital.spawn("remote workers", cancel.child_token(), keep));
+        }
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
@@ -328,6 +337,7 @@ impl App {
                 api_limits: settings.api_limits().into(),
                 check_knobs: Knobs::check,
                 kinds,
+                remote,
                 account_pools,
                 pools,
                 deliveries,
@@ -493,25 +503,6 @@ impl Signals {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
         }
-    }
-}
-
-fn worker_config(settings: &Settings) -> runner::Config {
-    runner::Config {
-        concurrency: settings.concurrency,
-        ttl: Duration::from_secs_f64(settings.worker_ttl_s),
-        grace: Duration::from_secs_f64(settings.grace_s),
-        retention: Retention {
-            days: settings.retention_days,
-            dead_days: settings.dead_retention_days,
-        },
-        serves: Serves {
-            throttles: settings.serve_throttles.clone(),
-            kinds: settings.serve_kinds.clone(),
-            pools: settings.serve_pools.clone(),
-        },
-        may_differ: settings.settings_may_differ,
-        ..runner::Config::default()
     }
 }
 

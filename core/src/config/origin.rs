@@ -17,6 +17,11 @@ pub struct SettingsOrigin {
 }
 
 impl SettingsOrigin {
+    /// Returns the path of the settings file; empty if there is none.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     /// Locates problems, in the order of the lines.
     pub(super) fn error(&self, pools: &BTreeMap<String, Table>, issues: Vec<Issue>) -> FileError {
         let problems = issues.into_iter().map(|issue| self.problem(pools, issue));

@@ -227,9 +227,10 @@ pub const API_TOKEN_KEYS: [&str; 7] = [
 ];
 
 /// The scopes of tokens.
-pub const SCOPES: [&str; 12] = [
+pub const SCOPES: [&str; 13] = [
     "jobs:enqueue",
     "jobs:read",
+    "jobs:work",
     "notify:send",
     "notify:critical",
     "notify:read",

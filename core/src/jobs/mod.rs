@@ -19,6 +19,7 @@ pub mod postgres;
 pub mod ready_lane;
 pub mod record;
 pub mod redact;
+pub mod remote;
 pub mod retry;
 pub mod serving;
 pub mod shard;

@@ -93,6 +93,8 @@ pub struct JobDetail {
     pub cancelling: bool,
     /// The progress of a long job, as last stored.
     pub progress: Option<Progress>,
+    /// The result of a completed job, as long as it is kept.
+    pub result: Option<Value>,
 }
 
 /// A finished attempt.

@@ -73,16 +73,15 @@ impl WorkerCapabilities {
                 .all(|need| self.capabilities.contains_key(need))
     }
 
+    /// Returns true if another worker has a kind or a capability that this one does not have.
+    pub fn lacks_of(&self, other: &WorkerCapabilities) -> bool {
+        let has = |one| self.capabilities.contains_key(one);
+        !other.kinds.is_subset(&self.kinds) || !other.capabilities.keys().all(has)
+    }
+
     /// Returns true if no live worker has a kind or a capability that this one does not have.
     pub fn has_all(&self, live: &[WorkerCapabilities]) -> bool {
-        let contains = |other: &WorkerCapabilities| {
-            other.kinds.is_subset(&self.kinds)
-                && other
-                    .capabilities
-                    .keys()
-                    .all(|one| self.capabilities.contains_key(one))
-        };
-        live.iter().all(contains)
+        !live.iter().any(|other| self.lacks_of(other))
     }
 
     /// Returns true if no live worker serves a job that this one does not serve.

@@ -10,6 +10,7 @@ use crate::runner::execute::execute;
 use crate::runner::lane::LaneWalk;
 use crate::runner::look;
 use crate::runner::metrics::{AttemptLabels, KindLabels};
+use crate::runner::remote::hand_over;
 use crate::runner::running::StopReason;
 use crate::runner::shared::{WorkerContext, bounded, postgres_timeout};
 use crate::throttle::{Grant, Name, Refund};
@@ -162,7 +163,19 @@ async fn claim_granted(
         for (lane, walk) in walks {
             taken.entry(lane).or_default().walk = Some(walk);
         }
-        let unserved = take_out_unserved(shared, &mut batch.jobs, &mut taken);
+        let mut unserved = take_out_unserved(shared, &mut batch.jobs, &mut taken);
+        let polls = shared
+            .broker
+            .as_ref()
+            .map(|broker| broker.polls.take(batch.jobs.len()));
+        if let Some(polls) = &polls {
+            // Nobody waits for the others any more.
+            let wanted = polls.iter().map(|(_, jobs)| jobs).sum();
+            for one in batch.jobs.split_off(wanted) {
+                taken.entry(one.lane_id).or_default().put_back += 1;
+                unserved.push(one.job.id);
+            }
+        }
         for one in &mut batch.jobs {
             // A job enqueued with more than the highest cost is charged, and refunded, at most that
             // cost.
@@ -179,7 +192,10 @@ async fn claim_granted(
         for lane in &batch.dry {
             taken.entry(*lane).or_default().is_dry = true;
         }
-        start(shared, batch.jobs, worker_id, fence);
+        match polls {
+            Some(polls) => hand_over(shared, batch.jobs, polls, (worker_id, fence)),
+            None => start(shared, batch.jobs, worker_id, fence),
+        }
         (taken, unserved)
     });
     let taken = match taken {

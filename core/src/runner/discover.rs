@@ -310,11 +310,11 @@ impl Discovery {
             let ids: Vec<i64> = part.iter().map(|seen| seen.lane_id).collect();
             for named in bounded(shared, shared.queue.name_lanes(&ids)).await? {
                 let seen = seen[&named.lane_id];
-                if is_admission(&named.throttle) {
+                if is_admission(&named.throttle) && shared.broker.is_none() {
                     // Every worker admits messages, whatever throttles it serves.
                     shared.admissions.lock().adopt(named, seen, Instant::now());
                     has_admissions = true;
-                } else if told.has_throttle(&named.throttle) {
+                } else if told.has_throttle(&named.throttle) && !is_admission(&named.throttle) {
                     scheduler.adopt(named, seen, Instant::now());
                 } else {
                     self.foreign.insert(named.lane_id);

@@ -176,8 +176,16 @@ fn permits(shared: &WorkerContext, dispatcher: &DispatcherState) -> usize {
     if shared.is_halted() {
         return 0;
     }
-    let most = shared.config.concurrency;
     let unwritten = shared.unwritten.load(Ordering::Acquire);
+    if let Some(broker) = &shared.broker {
+        // Only as many as remote workers wait for.
+        return broker
+            .polls
+            .wanted()
+            .saturating_sub(dispatcher.granted)
+            .min(shared.config.batch);
+    }
+    let most = shared.config.concurrency;
     let free = most
         .saturating_sub(shared.running.len())
         .min((UNWRITTEN * most).saturating_sub(unwritten));

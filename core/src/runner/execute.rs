@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::completions::Completion;
 use super::metrics::{AttemptLabels, KindLabels};
 use super::running::StopReason;
+use super::runs::ServedKind;
 use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
 use super::tallies::AttemptOutcome as Tallied;
@@ -70,66 +71,13 @@ pub(super) async fn execute(
         .get()
         .map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
     let stop = shared.running.end((info.id, info.fence));
-    let judged = AssertUnwindSafe(judge(&shared, &info, lane_id, outcome, stop, handler))
-        .catch_unwind()
-        .await;
-    let ending = judged.unwrap_or_else(|_| {
-        failed(
-            Policy::default(),
-            &info,
-            None,
-            "the handler panicked while returning its retry policy".to_owned(),
-        )
-    });
-    let completion = match ending {
-        Ending::Completed => Completion::Succeeded,
-        _ => Completion::Failed,
+    let ending = ending_of(&shared, &info, lane_id, outcome, stop, handler).await;
+    let attempt = Attempted {
+        handled_from,
+        ran,
+        took: begun.elapsed(),
     };
-    shared
-        .answers
-        .note(lane_id, &info, handled_from, completion);
-    if let Some((ran, is_refused)) = ran {
-        let report = info.attempt_report();
-        shared.tallies.end(
-            &info.throttle,
-            tallied(&ending, is_refused),
-            report.duration(ran),
-            report.refusals,
-        );
-    }
-    let took = begun.elapsed().as_secs_f64();
-    settle(&shared, &info, ran.is_some());
-    match &known {
-        Some(known) => {
-            known.duration.observe(took);
-            known.cost(info.attempt_report().cost.unwrap_or(info.cost));
-            if ending == Ending::Completed {
-                known.completed.inc();
-            }
-        }
-        None => shared
-            .metrics
-            .duration
-            .get_or_create(&KindLabels {
-                kind: info.kind.clone(),
-            })
-            .observe(took),
-    }
-    let outcome = outcome_label(&ending);
-    shared
-        .metrics
-        .by_throttle
-        .ended(&info.throttle, outcome, took);
-    if known.is_none() || ending != Ending::Completed {
-        shared
-            .metrics
-            .finished
-            .get_or_create(&AttemptLabels {
-                kind: info.kind.clone(),
-                outcome,
-            })
-            .inc();
-    }
+    account(&shared, &info, lane_id, &ending, known.as_deref(), attempt);
     // The receiver lives until every sender is dropped, so this can fail only while the process is
     // torn down.
     let _ = shared
@@ -143,6 +91,98 @@ pub(super) async fn execute(
             lane_id,
         })
         .await;
+}
+
+/// The duration of an attempt.
+pub(super) struct Attempted {
+    /// The time at which the handler began, if it did.
+    pub(super) handled_from: Option<Instant>,
+    /// The time for which it ran, and true if the receiver refused.
+    pub(super) ran: Option<(Duration, bool)>,
+    /// The time since the claim.
+    pub(super) took: Duration,
+}
+
+/// Returns the ending of an attempt with this outcome; a refusal is reported to the throttles.
+pub(super) async fn ending_of(
+    shared: &WorkerContext,
+    info: &JobInfo,
+    lane_id: i64,
+    outcome: Outcome,
+    stop: Option<StopReason>,
+    handler: Option<&dyn Handler>,
+) -> Ending {
+    let judged = AssertUnwindSafe(judge(shared, info, lane_id, outcome, stop, handler))
+        .catch_unwind()
+        .await;
+    judged.unwrap_or_else(|_| {
+        failed(
+            Policy::default(),
+            info,
+            None,
+            "the handler panicked while returning its retry policy".to_owned(),
+        )
+    })
+}
+
+/// Accounts for an attempt that ended: its answer, its cost and its metrics.
+pub(super) fn account(
+    shared: &WorkerContext,
+    info: &JobInfo,
+    lane_id: i64,
+    ending: &Ending,
+    known: Option<&ServedKind>,
+    attempt: Attempted,
+) {
+    let completion = match ending {
+        Ending::Completed => Completion::Succeeded,
+        _ => Completion::Failed,
+    };
+    shared
+        .answers
+        .note(lane_id, info, attempt.handled_from, completion);
+    if let Some((ran, is_refused)) = attempt.ran {
+        let report = info.attempt_report();
+        shared.tallies.end(
+            &info.throttle,
+            tallied(ending, is_refused),
+            report.duration(ran),
+            report.refusals,
+        );
+    }
+    let took = attempt.took.as_secs_f64();
+    settle(shared, info, attempt.ran.is_some());
+    match known {
+        Some(known) => {
+            known.duration.observe(took);
+            known.cost(info.attempt_report().cost.unwrap_or(info.cost));
+            if *ending == Ending::Completed {
+                known.completed.inc();
+            }
+        }
+        None => shared
+            .metrics
+            .duration
+            .get_or_create(&KindLabels {
+                kind: info.kind.clone(),
+            })
+            .observe(took),
+    }
+    let outcome = outcome_label(ending);
+    shared
+        .metrics
+        .by_throttle
+        .ended(&info.throttle, outcome, took);
+    if known.is_none() || *ending != Ending::Completed {
+        shared
+            .metrics
+            .finished
+            .get_or_create(&AttemptLabels {
+                kind: info.kind.clone(),
+                outcome,
+            })
+            .inc();
+    }
 }
 
 /// Runs the handler within its timeout; sets `ran` when the handler begins.
@@ -229,7 +269,7 @@ fn cut_off(job: &JobInfo, otherwise: Outcome) -> Outcome {
 /// The rescue of a dead worker's jobs knows the attempts that the job allows but not those of its
 /// kind, so the lost attempt may have been the last. A job that came back in another way, for
 /// instance by an operator's retry, may run once more.
-async fn lost_its_last(
+pub(super) async fn lost_its_last(
     shared: &WorkerContext,
     handler: &dyn Handler,
     job: &Job,

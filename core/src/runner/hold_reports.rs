@@ -21,6 +21,11 @@ const FINAL_REPORT_RETRY_DELAYS: [Duration; 3] = [
 
 /// Records the jobs that ended, and sends the reports that are due.
 pub(super) async fn report_holds(shared: &WorkerContext, scheduler: &mut LaneScheduler) {
+    if let Some(broker) = &shared.broker {
+        for job in broker.take_adopted() {
+            scheduler.take_over(job.lane_id, job.throttle, job.key);
+        }
+    }
     for lane in shared.running.take_ended() {
         scheduler.ended(lane);
     }

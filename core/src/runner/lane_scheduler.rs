@@ -420,7 +420,7 @@ impl LaneScheduler {
 
     // --- internals ---
 
-    fn throttle_index(&mut self, name: Name) -> usize {
+    pub(super) fn throttle_index(&mut self, name: Name) -> usize {
         if let Some(place) = self.by_name.get(&name) {
             return *place;
         }

@@ -98,6 +98,12 @@ async fn look(
 /// Returns true if this worker serves the job. A job that is in no day any more is the claim's to
 /// end.
 fn is_served(shared: &WorkerContext, one: &SeenJob) -> bool {
+    // The other tenants' jobs are for other brokers, so that nobody need hear of them.
+    if let Some(broker) = &shared.broker
+        && !broker.has_tenant(&one.tenant)
+    {
+        return false;
+    }
     one.job
         .as_ref()
         .is_none_or(|(throttle, kind)| shared.serves_job(throttle, kind, one.args.as_ref()))

@@ -64,15 +64,10 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
-            let found = shared.uncertain_claims.settle(&shared.queue).await?;
-            if found > 0 {
-                tracing::warn!(
-                    jobs = found,
-                    "returned jobs of claims whose answer was lost"
-                );
-                shared.notifier.notify(&[]);
-            }
+            return_uncertain(&shared).await?;
             log_rescued(&shared, &shared.queue.rescue().await?);
+            let expired = shared.queue.rescue_expired().await?;
+            log_rescued(&shared, &expired);
             let cancelled = shared.queue.carry_out_cancels().await?;
             if cancelled > 0 {
                 tracing::info!(
@@ -87,6 +82,19 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken
         }
     })
     .await;
+}
+
+/// Gives back the jobs of claims whose answer was lost.
+pub(super) async fn return_uncertain(shared: &WorkerContext) -> Result<(), Error> {
+    let found = shared.uncertain_claims.settle(&shared.queue).await?;
+    if found > 0 {
+        tracing::warn!(
+            jobs = found,
+            "returned jobs of claims whose answer was lost"
+        );
+        shared.notifier.notify(&[]);
+    }
+    Ok(())
 }
 
 pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: CancellationToken) {
@@ -109,7 +117,7 @@ pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: Cancellat
 /// Gives back jobs that are leased to this worker and unknown to it. Uncertain claims are looked
 /// for only for a while, and one that waited longer behind a lock in Postgres was carried out after
 /// that.
-async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {
+pub(super) async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     // The leases are read first: jobs with leases that old began to run here long ago, or never
     // will.
@@ -141,7 +149,7 @@ fn log_rescued(shared: &WorkerContext, rescued: &Rescued) {
         workers = rescued.workers,
         ready = rescued.ready.len(),
         dead = rescued.dead.len(),
-        "returned the jobs of dead workers"
+        "returned the jobs of dead workers and expired leases"
     );
     shared.metrics.workers_lost.inc_by(rescued.workers as u64);
     shared

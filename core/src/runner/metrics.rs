@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::remote::RemoteMetrics;
 use super::throttle_metrics::ThrottleMetrics;
 use crate::jobs::serving::UnservedJobs;
 
@@ -74,6 +75,8 @@ pub struct WorkerMetrics {
     pub running: Gauge,
     /// Jobs that this process may run at once.
     pub permits: Gauge,
+    /// Jobs of remote workers.
+    pub remote: RemoteMetrics,
 }
 
 impl WorkerMetrics {
@@ -98,6 +101,7 @@ impl WorkerMetrics {
             workers_lost: Counter::default(),
             running: Gauge::default(),
             permits: Gauge::default(),
+            remote: RemoteMetrics::register(registry),
         };
         registry.register(
             "flyball_jobs_finished",

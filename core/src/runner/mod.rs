@@ -1,7 +1,7 @@
 //! Runs jobs: permits, then tokens, then claim. Only jobs that can run at once are claimed.
 //!
 //! The runner knows lanes, throttles and handlers, but no kind by name: the composition root
-//! registers handlers.
+//! registers handlers. `remote/` hands jobs to workers in other programs instead of running them.
 
 mod claim;
 mod completions;
@@ -19,6 +19,7 @@ mod maintenance;
 mod metrics;
 mod notifier;
 mod release;
+mod remote;
 mod report_completions;
 mod running;
 mod runs;
@@ -33,5 +34,6 @@ mod worker;
 
 pub use depth::keep_depth;
 pub use metrics::WorkerMetrics;
+pub use remote::Brokers;
 pub use shared::Config;
 pub use worker::Worker;

@@ -81,6 +81,17 @@ impl RunningJobs {
         entry.and_then(|entry| entry.stop)
     }
 
+    /// Removes a run whose job goes on elsewhere: its lane still holds it.
+    pub(super) fn handed_over(&self, run: RunId) {
+        self.lock().by_run.remove(&run);
+    }
+
+    /// Records the end of a job that was handed over.
+    pub(super) fn ended_elsewhere(&self, lane_id: i64) {
+        self.lock().ended.push(lane_id);
+        self.ended.notify_one();
+    }
+
     /// Records that the ends of runs were written.
     pub(super) fn written(&self, runs: impl Iterator<Item = RunId>) {
         let mut entries = self.lock();

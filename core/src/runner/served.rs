@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::jobs::WorkerCapabilities;
-use crate::jobs::serving::Serves;
+use crate::jobs::serving::{Serves, is_served};
 
 /// Time after the last job that this worker does not serve, after which it takes jobs of the
 /// throttle again without looking at them first.
@@ -21,8 +20,9 @@ const NOTE_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Served {
     /// The jobs that the worker was told to serve.
     pub(super) told: Serves,
-    /// True if no live worker has a kind or a capability that this one does not have.
-    has_all: AtomicBool,
+    /// The throttles, as patterns, of each live worker that has a kind or a capability that this one
+    /// does not have.
+    others: Mutex<Arc<Vec<Vec<String>>>>,
     /// Throttles with jobs that this worker does not serve, each with the time until which it looks
     /// first.
     mixed: Mutex<HashMap<String, Instant>>,
@@ -36,7 +36,7 @@ impl Served {
     pub(super) fn new(told: Serves) -> Self {
         Self {
             told,
-            has_all: AtomicBool::new(true),
+            others: Mutex::default(),
             mixed: Mutex::default(),
             live: Mutex::default(),
             unserved: Mutex::default(),
@@ -46,8 +46,11 @@ impl Served {
     /// Returns true if the lanes of the throttle may hold jobs that this worker does not serve, so
     /// that it must look before it takes.
     pub(super) fn is_partial(&self, throttle: &str, now: Instant) -> bool {
-        let has_all = self.has_all.load(Ordering::Relaxed);
-        if !self.told.kinds.is_empty() || !self.told.pools.is_empty() || !has_all {
+        if !self.told.kinds.is_empty() || !self.told.pools.is_empty() {
+            return true;
+        }
+        let others = self.others.lock().clone();
+        if others.iter().any(|told| is_served(told, throttle)) {
             return true;
         }
         let mixed = self.mixed.lock();
@@ -65,8 +68,9 @@ impl Served {
         let own = live.iter().find(|worker| worker.id == own_id);
         let is_whole = own.is_none_or(|own| own.is_whole(&live));
         let rank = own.map_or((0, 1), |own| own.rank(&live));
-        let has_all = own.is_none_or(|own| own.has_all(&live));
-        self.has_all.store(has_all, Ordering::Relaxed);
+        let lacks = |other: &&WorkerCapabilities| own.is_some_and(|own| own.lacks_of(other));
+        let others = live.iter().filter(lacks);
+        *self.others.lock() = Arc::new(others.map(|other| other.throttles.clone()).collect());
         self.mixed.lock().retain(|_, until| *until > now);
         *self.live.lock() = Arc::new(live);
         (!is_whole).then_some(rank)
@@ -145,6 +149,20 @@ mod tests {
             ..Serves::default()
         });
         assert!(told.is_partial("sms", now));
+    }
+
+    #[test]
+    fn a_worker_looks_only_in_throttles_where_another_serves_more() {
+        let (served, now) = (Served::new(Serves::default()), Instant::now());
+        let other = WorkerCapabilities {
+            throttles: vec!["report:*".to_owned()],
+            ..worker(2, &["mail"])
+        };
+        let live = vec![worker(1, &["http"]), other];
+
+        assert_eq!(served.compare(1, live, now), Some((0, 1)));
+
+        assert!(served.is_partial("report:daily", now) && !served.is_partial("hooks", now));
     }
 
     #[test]

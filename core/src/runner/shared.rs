@@ -15,15 +15,16 @@ use super::WorkerMetrics;
 use super::completions::Completions;
 use super::lane_scheduler::LaneScheduler;
 use super::notifier::Notifier;
+use super::remote::BrokerState;
 use super::running::RunningJobs;
 use super::runs::Runs;
 use super::served::{Served, shards_of};
 use super::settle::Difference;
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
-use crate::jobs::postgres::{NewWorker, Retention};
+use crate::jobs::postgres::{NewWorker, PgCheckpoints, Retention};
 use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
-use crate::jobs::{Checkpoints, Error, Finish, Queue};
+use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue};
 use crate::throttle;
 
 /// Time for which a worker keeps its part of the shards without renewing it.
@@ -123,18 +124,73 @@ pub(super) struct WorkerContext {
     pub(super) ends: mpsc::Sender<FinishedRun>,
     pub(super) differences: mpsc::Sender<Difference>,
     pub(super) tasks: TaskTracker,
+    /// The state of a broker, which hands its jobs to remote workers; `None` for a worker that runs
+    /// them.
+    pub(super) broker: Option<BrokerState>,
 }
 
 impl WorkerContext {
+    /// Creates the state of a worker that is not registered yet.
+    pub(super) fn new(
+        config: Config,
+        queue: Queue,
+        throttles: Arc<dyn throttle::Store>,
+        kinds: Kinds,
+        metrics: WorkerMetrics,
+        (ends, differences): (mpsc::Sender<FinishedRun>, mpsc::Sender<Difference>),
+    ) -> Self {
+        Self {
+            checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
+            queue,
+            throttles,
+            capabilities: kinds.capabilities(),
+            settings: kinds.settings(),
+            served: Served::new(config.serves.clone()),
+            runs: Runs::new(kinds, &metrics),
+            metrics,
+            running: RunningJobs::default(),
+            uncertain_claims: UncertainClaims::default(),
+            worker_id: AtomicI32::new(0),
+            holder: format!("{:016x}", rand::random::<u64>()),
+            shards: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
+            fenced: AtomicBool::new(false),
+            able_at: Mutex::new(Instant::now()),
+            unwritten: Arc::default(),
+            notifier: Arc::default(),
+            answers: Completions::default(),
+            admissions: Mutex::new(LaneScheduler::new(String::new(), config.ttl)),
+            admission_work: Notify::new(),
+            tallies: Tallies::default(),
+            ends,
+            differences,
+            tasks: TaskTracker::new(),
+            broker: None,
+            config,
+        }
+    }
+
     /// Registers the worker under a fresh identity.
     pub(super) async fn register(&self) -> Result<(), Error> {
+        let host = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        let pid = std::process::id() as i32;
+        if let Some(broker) = &self.broker {
+            let (name, ttl) = (&self.config.name, self.config.ttl);
+            let id = self
+                .queue
+                .register_broker(name, (&host, pid), ttl, &broker.offer)
+                .await?;
+            self.worker_id.store(id, Ordering::Release);
+            self.tallies.begin_again();
+            return Ok(());
+        }
         let worker = NewWorker {
             name: self.config.name.clone(),
-            host: rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
-            pid: std::process::id() as i32,
+            host,
+            pid,
             ttl: self.config.ttl,
             kinds: self.runs.names().to_vec(),
         };

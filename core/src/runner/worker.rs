@@ -1,30 +1,21 @@
 //! A worker: the loops that run jobs in this process, from start to orderly stop.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::completions::Completions;
 use super::dispatch::Stopping;
-use super::lane_scheduler::LaneScheduler;
 use super::notifier::Notifier;
 use super::report_completions;
-use super::running::{RunningJobs, StopReason};
-use super::runs::Runs;
-use super::served::Served;
+use super::running::StopReason;
 use super::shared::{Backlog, Config, WorkerContext};
-use super::tallies::Tallies;
-use super::uncertain_claims::UncertainClaims;
 use super::{
     WorkerMetrics, depth, dispatch, finisher, heartbeat, maintenance, release, settle, unserved,
 };
-use crate::jobs::postgres::PgCheckpoints;
 use crate::jobs::{Error, Kinds, Queue};
 use crate::service::TaskSupervisor;
 use crate::throttle;
@@ -59,35 +50,14 @@ impl Worker {
         let (ends, receiver) = mpsc::channel(ENDS_IN_HAND);
         let (differences, to_settle) = mpsc::channel(settle::IN_HAND);
         metrics.permits.set(config.concurrency as i64);
-        let ttl = config.ttl;
-        let shared = Arc::new(WorkerContext {
-            checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
-            queue: queue.clone(),
-            throttles: throttles.clone(),
-            capabilities: kinds.capabilities(),
-            settings: kinds.settings(),
-            served: Served::new(config.serves.clone()),
+        let shared = Arc::new(WorkerContext::new(
             config,
-            runs: Runs::new(kinds, &metrics),
-            metrics: metrics.clone(),
-            running: RunningJobs::default(),
-            uncertain_claims: UncertainClaims::default(),
-            worker_id: AtomicI32::new(0),
-            holder: format!("{:016x}", rand::random::<u64>()),
-            shards: AtomicU64::new(0),
-            paused: AtomicBool::new(false),
-            fenced: AtomicBool::new(false),
-            able_at: Mutex::new(Instant::now()),
-            unwritten: Arc::default(),
-            notifier: Arc::default(),
-            answers: Completions::default(),
-            admissions: Mutex::new(LaneScheduler::new(String::new(), ttl)),
-            admission_work: Notify::new(),
-            tallies: Tallies::default(),
-            ends,
-            differences,
-            tasks: TaskTracker::new(),
-        });
+            queue.clone(),
+            throttles.clone(),
+            kinds,
+            metrics.clone(),
+            (ends, differences),
+        ));
         shared.register().await?;
         shared.refuse_to_differ().await?;
         shared.hold_shards().await?;

@@ -29,3 +29,4 @@ mod throttles;
 mod tokens;
 mod tokens_fixture;
 mod tokens_for_programs;
+mod work;

@@ -158,6 +158,22 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("POST", "/api/v1/jobs/{id}/reschedule") => {
             each_job(Some(json!({"run_at": "2026-12-31T00:00:00Z"})))
         }
+        ("POST", "/api/v1/claim") => changes(&[json!({
+            "worker": "w", "kinds": ["notification"], "throttles": ["tenant:zeta/out", "notify:zeta"], "wait_s": 0,
+        })]),
+        (
+            "POST",
+            "/api/v1/jobs/{id}/heartbeat"
+            | "/api/v1/jobs/{id}/complete"
+            | "/api/v1/jobs/{id}/throttled"
+            | "/api/v1/jobs/{id}/release",
+        ) => each_job(Some(json!({"lease": "0000000000000000"}))),
+        ("POST", "/api/v1/jobs/{id}/fail") => {
+            each_job(Some(json!({"lease": "0000000000000000", "error": "x"})))
+        }
+        ("POST", "/api/v1/jobs/{id}/snooze") => {
+            each_job(Some(json!({"lease": "0000000000000000", "for_s": 1})))
+        }
         ("GET", "/api/v1/pause") => operators(template, None),
         ("POST", "/api/v1/pause" | "/api/v1/resume") => operators(template, own),
         ("GET", "/api/v1/throttles") => within(&[template]),

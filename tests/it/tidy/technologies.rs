@@ -101,6 +101,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "providers/metrics.rs",
             "recipient/metrics.rs",
             "runner/metrics.rs",
+            "runner/remote/metrics.rs",
             "runner/throttle_metrics.rs",
             "runner/runs.rs",
             "throttle/leased.rs",

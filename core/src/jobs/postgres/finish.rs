@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Queue;
 use crate::jobs::retry::MAX_DELAY;
 use crate::jobs::{Ending, Error, Finish};
@@ -14,7 +16,10 @@ use crate::jobs::{Ending, Error, Finish};
 // job held one, free its unique key. A key that a producer has locked is about to pass to another
 // job and is left alone, so that no finish waits for a producer. A request to cancel that came too
 // late is deleted later.
-pub(super) const COMPLETE: &str = "
+macro_rules! complete {
+    ($more:literal) => {
+        concat!(
+            "
 with removed as (
     delete from flyball.lease
     where ctid = any(array(
@@ -35,8 +40,24 @@ released_keys as (
         where u.expires_at is null and u.job_id = any(array(select job_id from removed where holds_unique))
         for update skip locked
     ))
-)
-select job_id from removed";
+)",
+            $more,
+            "
+select job_id from removed"
+        )
+    };
+}
+pub(super) const COMPLETE: &str = complete!("");
+
+// The result replaces that of an earlier run of the same job.
+pub(super) const COMPLETE_WITH_RESULT: &str = complete!(
+    ",
+kept as (
+    insert into flyball.result (job_id, result, kept_until)
+    select job_id, $3, clock_timestamp() + make_interval(secs => $4) from removed
+    on conflict (job_id) do update set result = excluded.result, kept_until = excluded.kept_until
+)"
+);
 
 // An ambiguous ending without a delay is the job's last.
 //
@@ -108,6 +129,24 @@ released_keys as (
 select job_id from ended";
 
 impl Queue {
+    /// Completes an attempt and keeps its result for a time; returns false if its fence did not
+    /// hold.
+    pub async fn complete_with_result(
+        &self,
+        (job_id, fence): (i64, i64),
+        result: &Value,
+        kept: Duration,
+    ) -> Result<bool, Error> {
+        let completed: Option<i64> = sqlx::query_scalar(COMPLETE_WITH_RESULT)
+            .bind(&[job_id][..])
+            .bind(&[fence][..])
+            .bind(result)
+            .bind(kept.as_secs_f64())
+            .fetch_optional(&self.pool)
+            .await?;
+        Ok(completed.is_some())
+    }
+
     /// Ends the attempts, fastest if all of them completed; returns the jobs whose fence still
     /// held.
     ///

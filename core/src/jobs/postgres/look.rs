@@ -22,12 +22,12 @@ with walked as materialized (
     ) r
 ),
 named as materialized (
-    select j.id, j.throttle, j.kind, case when j.kind = any($5) then j.args end as args
+    select j.id, j.throttle, j.kind, j.tenant, case when j.kind = any($5) then j.args end as args
     from flyball.job j
     where j.id = any(array(select job_id from walked))
         and j.id >= (select min(job_id) from walked) and j.id <= (select max(job_id) from walked)
 )
-select w.lane_id, w.priority, w.job_id, n.throttle, n.kind, n.args
+select w.lane_id, w.priority, w.job_id, n.throttle, n.kind, n.args, n.tenant
 from walked w
 left join named n on n.id = w.job_id
 order by w.lane_id, w.priority, w.job_id";
@@ -41,6 +41,8 @@ pub struct SeenJob {
     pub place: LaneCursor,
     /// The throttle and the kind; `None` if the job is not in `flyball.job` any more.
     pub job: Option<(String, String)>,
+    /// The tenant of the job; empty for none.
+    pub tenant: String,
     /// The arguments, if they were asked for.
     pub args: Option<Value>,
 }
@@ -78,6 +80,7 @@ impl Queue {
                         job_id: row.try_get(2)?,
                     },
                     job: throttle.zip(row.try_get(4)?),
+                    tenant: row.try_get::<Option<String>, _>(6)?.unwrap_or_default(),
                     args,
                 })
             })

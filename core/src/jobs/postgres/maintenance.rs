@@ -82,6 +82,10 @@ pub(super) const FORGET_UNIQUE: &str = "
 delete from flyball.unique_holder
 where digest = any(array(select digest from flyball.unique_holder where expires_at < now() order by expires_at limit $1))";
 
+pub(super) const FORGET_RESULTS: &str = "
+delete from flyball.result
+where job_id = any(array(select job_id from flyball.result where kept_until < now() order by kept_until limit $1))";
+
 pub(super) const FORGET_FAILURES: &str = "
 delete from flyball.failure
 where id = any(array(
@@ -173,6 +177,7 @@ impl Queue {
         let mut done = MaintenanceReport::default();
         let small = [
             FORGET_UNIQUE,
+            FORGET_RESULTS,
             FORGET_FAILURES,
             FORGET_AUDIT,
             FORGET_WORKERS,

@@ -32,6 +32,7 @@ mod promote;
 mod publish;
 mod read;
 mod release;
+mod remote;
 mod requeue;
 mod rescue;
 mod shards;
@@ -56,6 +57,7 @@ pub use migrate::{MIGRATOR, Schema};
 pub use notify::{NewMessage, SentMessage};
 pub use promote::{Promoted, PromotionCursor};
 pub use release::Released;
+pub use remote::{CountedJob, HandOver, HandedRow, HeldLease, RemoteRow};
 pub use rescue::Rescued;
 pub use unserved::UnservedSweeper;
 pub use workers::{NewWorker, Pulse};
@@ -108,6 +110,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("enqueue one", enqueue::ENQUEUE_ONE),
     ("enqueue as", enqueue::ENQUEUE_AS),
     ("complete", finish::COMPLETE),
+    ("complete with result", finish::COMPLETE_WITH_RESULT),
     ("finish", finish::FINISH),
     ("read reports", feedback::READ_REPORTS),
     ("delete old reports", feedback::DELETE_OLD_REPORTS),
@@ -164,6 +167,15 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("dead workers", rescue::DEAD_WORKERS),
     ("orphaned", rescue::ORPHANED),
     ("rescue", rescue::RESCUE),
+    ("rescue expired", rescue::RESCUE_EXPIRED),
+    ("register broker", remote::REGISTER_BROKER),
+    ("register remote worker", remote::REGISTER_REMOTE),
+    ("hand over", remote::HAND_OVER),
+    ("held lease", remote::HELD),
+    ("beat of lease", remote::BEAT),
+    ("counted jobs", remote::COUNTED),
+    ("adopt leases", remote::ADOPT),
+    ("forget results", maintenance::FORGET_RESULTS),
     ("hold shards", shards::HOLD_SHARDS),
     ("release shards", shards::RELEASE),
     ("let shards go", shards::LET_GO),

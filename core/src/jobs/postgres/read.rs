@@ -21,7 +21,7 @@ select j.id, j.kind, j.throttle, j.key, j.tenant, j.priority, j.max_attempts, j.
          else 'completed' end as state,
     j.args, j.unique_key is not null as is_unique, j.timeout_s::float8 as timeout_s, j.traceparent, w.name as worker, w.heartbeat_at,
     extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s, l.claimed_at as started_at,
-    l.job_id is not null and x.job_id is not null as cancelling, c.done, c.total, c.note, c.updated_at
+    l.job_id is not null and x.job_id is not null as cancelling, c.done, c.total, c.note, c.updated_at, o.result
 from flyball.job j
 left join flyball.lease l on l.job_id = j.id
 left join flyball.ready r on r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id
@@ -30,6 +30,7 @@ left join flyball.dead d on d.job_id = j.id
 left join flyball.worker w on w.id = l.worker_id
 left join flyball.cancel x on x.job_id = j.id
 left join flyball.checkpoint c on c.job_id = j.id
+left join flyball.result o on o.job_id = j.id and o.kept_until > now()
 left join lateral (
     select t.attempt, t.outcome, t.error from flyball.attempt t where t.job_id = j.id order by t.finished_at desc limit 1
 ) a on true
@@ -137,6 +138,7 @@ fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<JobDetail, sqlx::Error>
         traceparent: row.try_get("traceparent")?,
         cancelling: row.try_get("cancelling")?,
         progress: progress(row)?,
+        result: row.try_get("result")?,
     })
 }
 

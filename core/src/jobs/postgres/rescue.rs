@@ -1,6 +1,7 @@
 //! Rescue: the jobs of a dead worker go back to their lanes, so that limits still hold.
 
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use super::Queue;
 use crate::jobs::Error;
@@ -30,20 +31,11 @@ pub struct Rescued {
 // A lease whose job cannot be found (it was deleted by hand, or a backup was restored in part) is
 // deleted, frees its unique key and is reported among the recent failures and to the caller. The
 // history has no place for it, because its day may be gone.
-pub(super) const RESCUE: &str = "
-with dead_workers as (
-    update flyball.worker
-    set stopped_at = coalesce(stopped_at, clock_timestamp()), rescued = true
-    where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
-    returning id
-),
-lost as (
-    delete from flyball.lease l
-    where l.worker_id in (select id from dead_workers)
-        or (l.worker_id = any($1::int[]) and not exists (select 1 from flyball.worker w where w.id = l.worker_id and w.stopped_at is null))
-    returning l.*
-),
-checked as (
+macro_rules! rescue {
+    ($lost:literal) => {
+        concat!(
+            $lost,
+            "checked as (
     select l.*, j.max_attempts, coalesce(c.updated_at > l.claimed_at, false) as progressed,
         exists (select 1 from flyball.cancel x where x.job_id = l.job_id) as cancelled
     from lost l
@@ -103,7 +95,38 @@ select (select count(*) from dead_workers) as workers, (
     coalesce((select array_agg(job_id) from sorted where not over and not cancelled), '{}') as ready,
     coalesce((select array_agg(job_id) from sorted where over), '{}') as dead,
     coalesce((select array_agg(distinct lane_id) from sorted where not over and not cancelled), '{}') as lanes,
-    coalesce((select array_agg(job_id) from missing), '{}') as missing";
+    coalesce((select array_agg(job_id) from missing), '{}') as missing"
+        )
+    };
+}
+pub(super) const RESCUE: &str = rescue!(
+    "
+with dead_workers as (
+    update flyball.worker
+    set stopped_at = coalesce(stopped_at, clock_timestamp()), rescued = true
+    where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
+    returning id
+),
+lost as (
+    delete from flyball.lease l
+    where l.worker_id in (select id from dead_workers)
+        or (l.worker_id = any($1::int[]) and not exists (select 1 from flyball.worker w where w.id = l.worker_id and w.stopped_at is null))
+    returning l.*
+),
+"
+);
+
+// The leases of remote workers end by themselves, one by one.
+pub(super) const RESCUE_EXPIRED: &str = rescue!(
+    "
+with dead_workers as (
+    select null where false
+),
+lost as (
+    delete from flyball.lease l where l.broker_id is not null and l.expires_at < clock_timestamp() returning l.*
+),
+"
+);
 
 pub(super) const DEAD_WORKERS: &str = "
 select id from flyball.worker
@@ -139,22 +162,26 @@ impl Queue {
             return Ok(Rescued::default());
         }
         let row = sqlx::query(RESCUE).bind(dead).fetch_one(&self.pool).await?;
-        let missing: Vec<i64> = row.get("missing");
-        if !missing.is_empty() {
-            tracing::error!(jobs = ?missing, "dead workers held jobs that no longer exist in flyball.job");
-        }
-        let (workers, ready, dead, lanes) = (
-            row.get("workers"),
-            row.get("ready"),
-            row.get("dead"),
-            row.get("lanes"),
-        );
-        Ok(Rescued {
-            workers,
-            ready,
-            dead,
-            lanes,
-            missing,
-        })
+        Ok(rescued(&row))
+    }
+
+    /// Gives back the jobs of remote workers whose leases have expired.
+    pub async fn rescue_expired(&self) -> Result<Rescued, Error> {
+        let row = sqlx::query(RESCUE_EXPIRED).fetch_one(&self.pool).await?;
+        Ok(rescued(&row))
+    }
+}
+
+fn rescued(row: &PgRow) -> Rescued {
+    let missing: Vec<i64> = row.get("missing");
+    if !missing.is_empty() {
+        tracing::error!(jobs = ?missing, "dead workers held jobs that no longer exist in flyball.job");
+    }
+    Rescued {
+        workers: row.get("workers"),
+        ready: row.get("ready"),
+        dead: row.get("dead"),
+        lanes: row.get("lanes"),
+        missing,
     }
 }

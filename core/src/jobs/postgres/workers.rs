@@ -76,7 +76,7 @@ pub(super) const MET_UNSERVED: &str =
 pub(super) const SERVING: &str = "
 select id, name, kinds, throttles, capabilities, heartbeat_at > clock_timestamp() - interval '5 seconds' as is_fresh
 from flyball.worker
-where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()
+where stopped_at is null and heartbeat_at + ttl >= clock_timestamp() and role <> 'remote'
 order by id
 limit 1000";
 
@@ -112,7 +112,10 @@ select exists (select 1 from heartbeat) as alive,
     ), '{}') as cancel,
     exists (select 1 from flyball.pause) as paused";
 
-pub(super) const LIVE: &str = "select count(*) from flyball.worker where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()";
+// Remote workers ask for no tokens themselves.
+pub(super) const LIVE: &str = "
+select count(*) from flyball.worker
+where stopped_at is null and heartbeat_at + ttl >= clock_timestamp() and role <> 'remote'";
 
 // A job that was asked to stop in the meantime ends as cancelled: handed back, it would run again
 // and the request would be lost.

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::{HOLD_REPORT_INTERVAL, HoldReport, LaneScheduler, Ring};
+use crate::runner::lane::Lane;
+use crate::throttle::Name;
 
 /// Interval of reports on a throttle whose running jobs are not counted, because a person may begin
 /// to count at any time.
@@ -13,6 +15,15 @@ pub(super) const UNCOUNTED_REPORT_INTERVAL: Duration = Duration::from_secs(3);
 pub(super) const REPORT_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 impl LaneScheduler {
+    /// Counts a job that another process had counted until now.
+    pub fn take_over(&mut self, id: i64, throttle: Name, key: String) {
+        let ring = self.throttle_index(throttle);
+        self.lanes
+            .entry(id)
+            .or_insert_with(|| Lane::new(ring, key, 1.0));
+        self.hold(id, 1);
+    }
+
     pub(super) fn hold(&mut self, id: i64, jobs: i64) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;

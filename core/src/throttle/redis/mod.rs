@@ -8,6 +8,7 @@ mod adoption;
 mod call;
 mod cluster;
 mod connection;
+mod info;
 mod layout;
 mod link;
 mod names;
