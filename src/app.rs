@@ -11,7 +11,7 @@ mod descriptors;
 mod gateway;
 #[cfg(feature = "governor")]
 mod govern;
-mod kind_settings;
+mod kinds;
 mod knob_backup;
 mod knobs;
 mod library;
@@ -32,12 +32,15 @@ mod start;
 pub use decisions::JournalReader;
 #[cfg(feature = "cli")]
 pub(crate) use descriptors::open_files;
+pub use kinds::built_in_kinds;
 #[cfg(feature = "cli")]
 pub(crate) use knobs::{policies, read_knobs};
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
+#[cfg(feature = "cli")]
+pub(crate) use recipient_rules::changed_at;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
-pub use start::{App, Roles, built_in_kinds, serve};
+pub use start::{App, Roles, serve};
 #[cfg(feature = "cli")]
 pub(crate) use start::{NO_POSTGRES, migrate, unreachable};

@@ -22,6 +22,7 @@ mod server;
 mod standing_still;
 mod stream;
 mod tenants;
+mod tenants_answers;
 mod tenants_fixture;
 mod tenants_own;
 mod throttles;
