@@ -11,7 +11,6 @@ mod descriptors;
 mod gateway;
 #[cfg(feature = "governor")]
 mod govern;
-mod kind_settings;
 mod kinds;
 mod knob_backup;
 mod knobs;

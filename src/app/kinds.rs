@@ -3,13 +3,13 @@
 
 #[cfg(feature = "notifications")]
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(feature = "http")]
 use anyhow::Context as _;
 
-use super::kind_settings::tuning;
-use crate::config::{self, Settings};
-use crate::jobs::{Kinds, Queue};
+use crate::config::{self, KindSettings, Settings};
+use crate::jobs::{Kinds, Queue, Tuning};
 #[cfg(feature = "notifications")]
 use crate::notify::{NotificationHandler, recipient::KIND};
 #[cfg(feature = "http")]
@@ -92,6 +92,21 @@ pub(super) fn tune(kinds: &mut Kinds, settings: &Settings) {
                 "settings name a kind that this process does not have; they hold for workers elsewhere"
             );
         }
+    }
+}
+
+pub(super) fn tuning(set: &KindSettings) -> Tuning {
+    // The settings have been validated, so every number of seconds is in range.
+    let seconds = |seconds: Option<f64>| {
+        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    };
+    Tuning {
+        timeout: seconds(set.timeout_s),
+        max_attempts: set.max_attempts,
+        public: set.public,
+        retry_base: seconds(set.retry_base_s),
+        retry_factor: set.retry_factor,
+        retry_max: seconds(set.retry_max_s),
     }
 }
 

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::kind_settings::{tuning, worker_config};
+use super::kinds::tuning;
 use crate::config::Settings;
 use crate::jobs::{Kinds, Queue};
-use crate::runner::{Brokers, WorkerMetrics};
+use crate::runner::{Brokers, Config, WorkerMetrics};
 use crate::throttle::Store;
 
 /// Builds the service, with the settings of the kinds that other programs run.
 pub(super) fn brokers(
     settings: &Settings,
-    queue: &Queue,
-    throttles: &Arc<dyn Store>,
+    config: Config,
+    (queue, throttles): (&Queue, &Arc<dyn Store>),
     metrics: &WorkerMetrics,
     own: &Kinds,
     cancel: &CancellationToken,
@@ -24,7 +24,7 @@ pub(super) fn brokers(
         .iter()
         .map(|(kind, set)| (kind.clone(), tuning(set)));
     Brokers::new(
-        worker_config(settings),
+        config,
         (queue.clone(), throttles.clone()),
         metrics.clone(),
         tunings.collect(),

@@ -19,7 +19,6 @@ use super::decisions::JournalReader;
 use super::gateway;
 #[cfg(feature = "governor")]
 use super::govern;
-use super::kind_settings::worker_config;
 #[cfg(feature = "notifications")]
 use super::kinds::guard;
 use super::kinds::{built_in_kinds, kinds_served, tune};
@@ -43,7 +42,8 @@ use crate::config::{self, Settings};
 use crate::cron::{self, Schedules};
 #[cfg(feature = "api")]
 use crate::gateway::service::Gateway;
-use crate::jobs::postgres::Schema;
+use crate::jobs::postgres::{Retention, Schema};
+use crate::jobs::serving::Serves;
 use crate::jobs::{self, Kinds, Queue};
 #[cfg(feature = "notifications")]
 use crate::notify::{NotificationHandler, recipient::KIND};
@@ -283,7 +283,14 @@ impl App {
             tasks.push(vital.spawn("gateway", cancel.child_token(), keep));
         }
         #[cfg(feature = "api")]
-        let remote = remote::brokers(settings, &queue, &throttles, &metrics, &kinds, &cancel);
+        let remote = remote::brokers(
+            settings,
+            worker_config(settings),
+            (&queue, &throttles),
+            &metrics,
+            &kinds,
+            &cancel,
+        );
         #[cfg(feature = "api")]
         if roles.api {
             let keep = remote.clone().run();
@@ -503,6 +510,25 @@ impl Signals {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
         }
+    }
+}
+
+fn worker_config(settings: &Settings) -> runner::Config {
+    runner::Config {
+        concurrency: settings.concurrency,
+        ttl: Duration::from_secs_f64(settings.worker_ttl_s),
+        grace: Duration::from_secs_f64(settings.grace_s),
+        retention: Retention {
+            days: settings.retention_days,
+            dead_days: settings.dead_retention_days,
+        },
+        serves: Serves {
+            throttles: settings.serve_throttles.clone(),
+            kinds: settings.serve_kinds.clone(),
+            pools: settings.serve_pools.clone(),
+        },
+        may_differ: settings.settings_may_differ,
+        ..runner::Config::default()
     }
 }
 

@@ -1,7 +1,6 @@
 //! Workers in other programs: what they claim, how they are fenced, and what their reports do.
 
-use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flyball::api::{AuthToken, Permissions, TokenScope, TokenSecret};
 use flyball::jobs::{Kinds, NewJob, State};
@@ -58,9 +57,10 @@ impl WorkFixture {
 
     /// Claims as a worker of this name until it has so many jobs.
     async fn claim(&self, worker: &str, jobs: usize, more: Value) -> Vec<Value> {
-        let claimed = Mutex::new(Vec::new());
-        eventually("enough jobs are claimed", SOON, async || {
-            let wanted = jobs.saturating_sub(claimed.lock().unwrap().len()).max(1);
+        let (mut claimed, until) = (Vec::new(), Instant::now() + SOON);
+        while claimed.len() < jobs {
+            assert!(Instant::now() < until, "only {claimed:?} within {SOON:?}");
+            let wanted = jobs - claimed.len();
             let mut body =
                 json!({"worker": worker, "kinds": ["render"], "limit": wanted, "wait_s": 1});
             body.as_object_mut()
@@ -68,12 +68,9 @@ impl WorkFixture {
                 .extend(more.as_object().unwrap().clone());
             let (status, answer) = self.post("/api/v1/claim", &body).await;
             assert_eq!(status, 200, "{answer}");
-            let mut claimed = claimed.lock().unwrap();
             claimed.extend(answer["jobs"].as_array().unwrap().iter().cloned());
-            (claimed.len() >= jobs).then_some(())
-        })
-        .await;
-        claimed.into_inner().unwrap()
+        }
+        claimed
     }
 
     /// Makes a call for a claimed job.
@@ -338,7 +335,7 @@ async fn tokens_and_slots_are_those_of_the_throttle_and_come_back_at_the_end() {
             .0,
         200
     );
-    eventually("the cost is settled", SOON, async || {
+    eventually("the cost is settled", SOON, || async {
         let path = "/api/v1/throttles/pages/peek";
         let (_, peeked) = world.post(path, &json!({"tokens": 1})).await;
         (peeked["retry_after_ms"].as_i64().unwrap() > 20_000).then_some(())
