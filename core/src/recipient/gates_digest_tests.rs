@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::tests::{Scene, ada, at, free, noon, push, rules, sent, sleeper};
 use super::*;
+use crate::recipient::collectors::collectors;
 
 /// The war story: 47 posts of one creator in a day, for one follower. Each is in one digest, and no
 /// 24 hours have more than three messages.
