@@ -193,7 +193,7 @@ async fn a_governed_throttle_without_readings_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_low_limit_of_open_files_is_named() {
     let shell = shell().await;
-    let mut command = shell.command(&["doctor", "--json"]);
+    let command = shell.command(&["doctor", "--json"]);
     let limited = format!("ulimit -n 200; exec {} doctor --json", PROGRAM.display());
     let mut under = std::process::Command::new("sh");
     under.args(["-c", &limited]).env_clear();
@@ -203,7 +203,6 @@ async fn a_low_limit_of_open_files_is_named() {
         }
     }
     under.current_dir(shell.folder.path());
-    drop(command.stdin(std::process::Stdio::null()));
     let printed = under.output().unwrap();
 
     assert_eq!(printed.status.code(), Some(1));
