@@ -12,6 +12,8 @@ use crate::providers::{Channel, Recipient};
 /// The length of a key, in bytes.
 pub const KEY_BYTES: usize = 16;
 
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
 /// The key of a recipient on one channel: of an address, or of a person if the tenant names one.
 ///
 /// Its debug text shows nothing, because an address can be found from a key by trying.
@@ -52,7 +54,10 @@ impl RecipientKey {
 
     /// Returns the key as hexadecimal digits.
     pub fn to_hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits
+            .map(|digit| char::from(HEX[usize::from(digit)]))
+            .collect()
     }
 
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::logged::LoggedMessage;
 use super::replay_state::GateReplay;
-use super::replay_tally::GateCounts;
+use super::replay_tally::{GateCounts, ReplayTally};
 use super::rules::RecipientRules;
 
 /// The number of tenants in a report.
@@ -62,9 +62,18 @@ impl DryRun {
 
     /// Takes the next message. One that is older than those before it counts at their time.
     pub fn message(&mut self, message: LoggedMessage) {
+        let now = message.accepted_at;
+        self.message_at(message, now);
+    }
+
+    /// Takes the next message at `now`, the newest time of the log until then.
+    pub fn message_at(&mut self, message: LoggedMessage, now: Timestamp) {
         let message = Arc::new(message);
         self.messages += 1;
-        let outcomes = [self.old.message(&message), self.new.message(&message)];
+        let outcomes = [
+            self.old.message(&message, now),
+            self.new.message(&message, now),
+        ];
         if outcomes[0] != outcomes[1] {
             let category = &message.args.category;
             *self.changed_categories.entry(category.clone()).or_default() += 1;
@@ -74,10 +83,29 @@ impl DryRun {
     }
 
     /// Lets what is due until `end` go, and returns the counts.
-    pub fn finish(mut self, end: Timestamp) -> DryRunReport {
-        self.old.advance(end);
-        self.new.advance(end);
-        let (old, mut new) = (self.old.tally, self.new.tally);
+    pub fn finish(self, end: Timestamp) -> DryRunReport {
+        Self::finish_all(vec![self], end)
+    }
+
+    /// Returns the counts of dry runs of one log, each of which had all messages of its recipients.
+    pub fn finish_all(parts: Vec<Self>, end: Timestamp) -> DryRunReport {
+        let (mut old, mut new) = (ReplayTally::default(), ReplayTally::default());
+        let mut messages = 0;
+        let mut changed_categories: HashMap<String, u64> = HashMap::new();
+        let mut changed_tenants: HashMap<Arc<str>, u64> = HashMap::new();
+        for mut part in parts {
+            part.old.advance(end);
+            part.new.advance(end);
+            old.add(part.old.tally);
+            new.add(part.new.tally);
+            messages += part.messages;
+            for (name, changed) in part.changed_categories {
+                *changed_categories.entry(name).or_default() += changed;
+            }
+            for (name, changed) in part.changed_tenants {
+                *changed_tenants.entry(name).or_default() += changed;
+            }
+        }
         // Both have the same messages, but a digest can have a category that only one knows.
         for category in old.categories.keys() {
             new.categories.entry(category.clone()).or_default();
@@ -89,12 +117,11 @@ impl DryRun {
             new,
         };
         let categories = new.categories.iter().map(|(name, counts)| {
-            let changed = self.changed_categories.get(&**name);
+            let changed = changed_categories.get(&**name);
             row(name, changed, old.categories.get(name), *counts)
         });
         let categories = categories.collect();
-        let mut tenants: Vec<DryRunRow> = self
-            .changed_tenants
+        let mut tenants: Vec<DryRunRow> = changed_tenants
             .iter()
             .map(|(name, changed)| {
                 let counts = new.tenants.get(name).copied().unwrap_or_default();
@@ -105,7 +132,7 @@ impl DryRun {
         let changed = tenants.iter().map(|tenant| tenant.changed).sum();
         tenants.truncate(TENANTS_SHOWN);
         DryRunReport {
-            messages: self.messages,
+            messages,
             changed,
             categories,
             tenants,

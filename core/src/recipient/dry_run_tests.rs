@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -190,4 +192,39 @@ fn state_that_no_rule_looks_at_any_more_is_forgotten() {
     assert!((1440..=1500).contains(&lists), "{lists}");
     assert!((60..=120).contains(&claims), "{claims}");
     assert_eq!(dry.finish(at(900_000)).categories[0].new.sent, 5000);
+}
+
+proptest! {
+    /// The threads of a replay share recipients, and nothing else.
+    #[test]
+    fn the_recipients_in_any_number_of_parts_have_one_report(
+        seeds in vec((0..9_u32, 0..7_i64, 0..6_u32, -40_000..90_000_i64), 1..120),
+        parts in 2..5_usize,
+    ) {
+        let new = "[categories.marketing]\nover_cap = \"hold\"\nvalid_for_s = 604800\ncaps.email = { per_hour = \"1 per 1h\" }
+[categories.product]\nactor_caps = { per_day = \"1 per 1d\" }\nover_actor_cap = \"digest:creator-activity\"\n";
+        let mut second = 0;
+        let log: Vec<LoggedMessage> = seeds.iter().zip(0..).map(|((who, what, kind, step), job)| {
+            // Some are older than those before them.
+            second = (second + step / 30).max(0);
+            let (category, more) = match kind {
+                0 => ("security", json!({"template_id": "code", "data": {"n": what}})),
+                1 => ("marketing", json!({"template_id": "sale", "data": {"n": what}})),
+                2 => ("product", json!({"template_id": "comment", "digest": "new-comment", "data": {"n": what}})),
+                3 => ("product", json!({"template_id": "post", "actor": "grace", "data": {"n": job}})),
+                4 => ("product", json!({"template_id": "note", "at_most": "1 per 24h", "data": {"n": job}})),
+                _ => ("transactional", json!({"body": "Hello"})),
+            };
+            mail(job, second, &format!("u{who}@example.com"), category, more)
+        }).collect();
+        let end = at(second + 3 * 86_400);
+        let mut divided: Vec<DryRun> = (0..parts).map(|_| DryRun::new(rules(""), rules(new))).collect();
+        let mut newest = Timestamp::MIN;
+        for message in &log {
+            newest = newest.max(message.accepted_at);
+            divided[message.part(parts)].message_at(message.clone(), newest);
+        }
+        let whole = run("", new, log, second + 3 * 86_400);
+        prop_assert_eq!(DryRun::finish_all(divided, end), whole);
+    }
 }

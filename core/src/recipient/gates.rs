@@ -4,13 +4,17 @@
 //! neither a token nor a slot. [`verify`] looks again in the attempt, and is the truth: it judges
 //! caps by what was sent, and not by what waits.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
 use super::address::RecipientKey;
 use super::caps::{CapRule, CapRules, CapWindow, judged_at, noted_at, time_of};
+use super::collectors::digest_type;
 use super::dedup::DedupClaim;
-use super::digest::{Arrival, Collects, DigestType, OpenDigest};
+use super::digest::{Arrival, DigestType, OpenDigest};
 use super::gate::{MessageGate, UnsentReason};
 use super::profile::Profile;
 use super::quiet::{Quiet, QuietMode, QuietRule};
@@ -92,6 +96,8 @@ pub struct GateRows<'a> {
     pub digests: &'a [(&'a str, OpenDigest)],
     /// The times of its lists, in the order of [`cap_lists`]; a list that is missing is empty.
     pub times: &'a [CapTimes<'a>],
+    /// Its lists, for callers that have them; else they are computed.
+    pub lists: Option<&'a [CapList]>,
     /// True if an earlier attempt took its slots.
     pub has_slots: bool,
     /// The number of messages that were held for the time at which its quiet hours end.
@@ -184,6 +190,7 @@ pub fn ends_before_dedup(
 ) -> Option<MessagePlan> {
     let rows = GateRows {
         claim: None,
+        lists: Some(&[]),
         ..*rows
     };
     Walk::new(message, policy, &rows, now, false).ended()
@@ -229,37 +236,6 @@ pub fn cap_lists(message: &Candidate<'_>, rules: &RecipientRules) -> Vec<CapList
     lists
 }
 
-/// Returns the type of digest that collects a message; `None` if it goes alone.
-pub fn digest_type<'a>(
-    message: &Candidate<'_>,
-    rules: &'a RecipientRules,
-) -> Option<&'a DigestType> {
-    let is_collected = message.origin == Origin::Sender && message.priority >= NORMAL;
-    let named = message.digest.and_then(|name| rules.digest(name));
-    let listed = || rules.digest_of_template(message.template?);
-    named
-        .or_else(|| listed().filter(|kind| kind.collects == Collects::All))
-        .filter(|_| is_collected)
-}
-
-/// Returns all types of digest that may collect a message: at once, or when it is over a cap.
-pub fn collectors<'a>(message: &Candidate<'_>, rules: &'a RecipientRules) -> Vec<&'a DigestType> {
-    let listed = || rules.digest_of_template(message.template?);
-    let over = cap_lists(message, rules);
-    let over = over.iter().filter_map(|list| match &list.over {
-        OverCap::Digest(Some(name)) => rules.digest(name),
-        OverCap::Digest(None) => listed(),
-        _ => None,
-    });
-    let mut types: Vec<_> = digest_type(message, rules)
-        .into_iter()
-        .chain(over)
-        .collect();
-    types.sort_by_key(|kind| kind.name.as_str());
-    types.dedup_by_key(|kind| kind.name.as_str());
-    types
-}
-
 /// Returns the quiet hours that hold for a message: those of the recipient, or else of the tenant,
 /// and those that the law asks for.
 pub fn quiet_of(message: &Candidate<'_>, policy: GatePolicy<'_>) -> Quiet {
@@ -303,8 +279,9 @@ struct Walk<'a> {
     /// True in the attempt.
     attempts: bool,
     zone: TimeZone,
-    quiet: Quiet,
-    lists: Vec<CapList>,
+    /// Most messages that end do so before anybody asks.
+    quiet: OnceCell<Quiet>,
+    lists: Cow<'a, [CapList]>,
 }
 
 /// The time that the caps of all lists give to a message.
@@ -322,14 +299,14 @@ impl<'a> Walk<'a> {
         now: Timestamp,
         attempts: bool,
     ) -> Self {
-        let lists = if attempts && rows.has_slots {
-            Vec::new()
-        } else {
-            cap_lists(message, policy.rules)
+        let lists = match rows.lists {
+            _ if attempts && rows.has_slots => Cow::default(),
+            Some(lists) => Cow::Borrowed(lists),
+            None => Cow::Owned(cap_lists(message, policy.rules)),
         };
         Self {
             zone: zone_of(message, policy).cloned().unwrap_or(TimeZone::UTC),
-            quiet: quiet_of(message, policy),
+            quiet: OnceCell::new(),
             lists,
             message,
             policy,
@@ -337,6 +314,11 @@ impl<'a> Walk<'a> {
             now,
             attempts,
         }
+    }
+
+    fn quiet(&self) -> &Quiet {
+        let quiet = || quiet_of(self.message, self.policy);
+        self.quiet.get_or_init(quiet)
     }
 
     fn plan(&self) -> MessagePlan {
@@ -434,7 +416,7 @@ impl<'a> Walk<'a> {
         let (mut at, mut holds) = (self.now, Vec::new());
         for _ in 0..ROUNDS_MAX {
             let before = at;
-            let awake = self.quiet.next_allowed(at);
+            let awake = self.quiet().next_allowed(at);
             if let Some(rule) = awake.rule {
                 let is_final = self.message.origin != Origin::Digest;
                 let reason = match awake.at {
@@ -572,7 +554,7 @@ impl<'a> Walk<'a> {
         }
         let release = &self.policy.rules.release;
         let spread = release.spread(self.rows.held_with_it, self.rows.capacity_per_s);
-        release.at(at, spread, &self.message.recipient, &self.quiet)
+        release.at(at, spread, &self.message.recipient, self.quiet())
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::address::RecipientKey;
+use super::dedup::DedupKey;
 use super::digest::Arrival;
 use super::fields::GatedArgs;
 use super::gate::UnsentReason;
@@ -26,6 +27,19 @@ pub struct LoggedMessage {
     /// The address of the message, or else of the profile.
     pub to: Option<Recipient>,
     pub key: RecipientKey,
+    /// The key of its content; `None` if it has neither a template nor a key, so that nothing tells
+    /// which messages are the same.
+    pub content: Option<DedupKey>,
+}
+
+impl LoggedMessage {
+    /// Returns its part of `parts`, which the messages of its recipient share.
+    pub fn part(&self, parts: usize) -> usize {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.key.as_bytes()[..8]);
+        let part = u64::from_be_bytes(first) % parts.max(1) as u64;
+        usize::try_from(part).unwrap_or_default()
+    }
 }
 
 /// A message as the log has it.
@@ -57,6 +71,7 @@ impl From<LogRow> for LoggedMessage {
             let span = jiff::SignedDuration::try_from_secs_f64(seconds).ok()?;
             row.accepted_at.checked_add(span).ok()
         });
+        let content = content_of(&key, &args);
         Self {
             job: row.job,
             tenant: row.tenant,
@@ -68,8 +83,17 @@ impl From<LogRow> for LoggedMessage {
             defaults: row.defaults,
             to,
             key,
+            content,
         }
     }
+}
+
+fn content_of(key: &RecipientKey, args: &GatedArgs) -> Option<DedupKey> {
+    if let Some(name) = &args.fields.dedup_key {
+        return Some(DedupKey::of_name(key, name));
+    }
+    let template = args.fields.template_id.as_ref()?;
+    Some(DedupKey::of_content(key, template, &args.data))
 }
 
 /// The outcome of a message at the gates.

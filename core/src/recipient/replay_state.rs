@@ -9,11 +9,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::address::RecipientKey;
 use super::caps::{CapRules, CapWindow, give_back, noted_at};
+use super::collectors::collectors;
 use super::dedup::{DedupClaim, DedupKey};
 use super::digest::{Arrival, BelowMinimum, DigestOverflow, DigestType, OpenDigest};
 use super::gates::{
     Candidate, CapList, CapTimes, GatePolicy, GateRows, MessagePlan, NORMAL, Origin, cap_lists,
-    collectors, plan, verify,
+    plan, verify,
 };
 use super::logged::{GateVerdict, LoggedMessage};
 use super::replay_tally::ReplayTally;
@@ -119,26 +120,28 @@ impl GateReplay {
         (self.lists.len(), self.claims.len())
     }
 
-    /// Takes a message through the gates and returns its outcome.
-    pub(super) fn message(&mut self, message: &Arc<LoggedMessage>) -> GateVerdict {
-        self.advance(message.accepted_at);
+    /// Takes a message through the gates at `now`, and returns its outcome.
+    pub(super) fn message(&mut self, message: &Arc<LoggedMessage>, now: Timestamp) -> GateVerdict {
+        self.advance(now);
         if self.now.duration_since(self.pruned_at) >= PRUNE_EVERY {
             self.prune();
             self.pruned_at = self.now;
         }
-        let plan = self.planned(message, Origin::Sender, false);
+        let (plan, lists) = self.planned(message, Origin::Sender, false);
         let verdict = GateVerdict::of(&plan);
         self.tally.count(message, verdict);
         match plan {
             MessagePlan::Send => {
-                self.takes(message, Origin::Sender);
+                self.takes(&lists);
                 self.claim(message, true);
             }
             MessagePlan::Held { .. } => {
-                self.holds(message, Origin::Sender, &plan);
+                self.holds(message, Origin::Sender, &plan, &lists);
                 self.claim(message, false);
             }
-            MessagePlan::Collected { digest, arrival } => self.collects(message, &digest, arrival),
+            MessagePlan::Collected { digest, arrival } => {
+                self.collects(message, &digest, arrival, &lists);
+            }
             MessagePlan::Refused { .. } | MessagePlan::Ended { .. } => {}
         }
         verdict
@@ -164,20 +167,20 @@ impl GateReplay {
 
     /// Makes the attempt at a held message.
     fn goes(&mut self, message: &Arc<LoggedMessage>, origin: Origin, reserved_s: i64) {
-        for list in self.lists_of(message, origin) {
+        for list in cap_lists(&candidate(message, origin), &self.rules) {
             if let Some(state) = self.lists.get_mut(&list.key) {
                 give_back(&mut state.reserved, reserved_s);
             }
         }
-        let plan = self.planned(message, origin, true);
+        let (plan, lists) = self.planned(message, origin, true);
         match plan {
             MessagePlan::Send => {
-                self.takes(message, origin);
+                self.takes(&lists);
                 if origin == Origin::Sender {
                     self.claim(message, true);
                 }
             }
-            MessagePlan::Held { .. } => self.holds(message, origin, &plan),
+            MessagePlan::Held { .. } => self.holds(message, origin, &plan, &lists),
             _ => {
                 // Items were counted as collected.
                 if origin == Origin::Sender {
@@ -206,22 +209,23 @@ impl GateReplay {
         if open.items < kind.min_items && kind.below == BelowMinimum::Individual {
             let state = self.digests.remove(id);
             for item in state.into_iter().flat_map(|state| state.few) {
-                let plan = self.planned(&item, Origin::Item, false);
+                let (plan, lists) = self.planned(&item, Origin::Item, false);
                 match plan {
-                    MessagePlan::Send => self.takes(&item, Origin::Item),
-                    MessagePlan::Held { .. } => self.holds(&item, Origin::Item, &plan),
+                    MessagePlan::Send => self.takes(&lists),
+                    MessagePlan::Held { .. } => self.holds(&item, Origin::Item, &plan, &lists),
                     _ => {}
                 }
             }
         } else {
             let digest = digest_of(kind, id, &newest);
-            match self.planned(&digest, Origin::Digest, false) {
+            let (plan, lists) = self.planned(&digest, Origin::Digest, false);
+            match plan {
                 MessagePlan::Send => {
                     let messages = match kind.overflow {
                         DigestOverflow::Count => 1,
                         DigestOverflow::Split => open.items.div_ceil(kind.max_items.max(1)),
                     };
-                    (0..messages).for_each(|_| self.takes(&digest, Origin::Digest));
+                    (0..messages).for_each(|_| self.takes(&lists));
                     let (category, tenant) = (&kind.category, &newest.tenant);
                     self.tally.digests(category, tenant, messages as u64);
                     self.digests.remove(id);
@@ -244,7 +248,13 @@ impl GateReplay {
     }
 
     /// Puts an item into its digest.
-    fn collects(&mut self, message: &Arc<LoggedMessage>, digest: &str, arrival: Arrival) {
+    fn collects(
+        &mut self,
+        message: &Arc<LoggedMessage>,
+        digest: &str,
+        arrival: Arrival,
+        lists: &[CapList],
+    ) {
         let rules = self.rules.clone();
         let Some(kind) = rules.digest(digest) else {
             return;
@@ -252,7 +262,7 @@ impl GateReplay {
         let id = id_of(kind, message);
         match arrival {
             Arrival::Leads(open) => {
-                self.takes(message, Origin::Sender);
+                self.takes(lists);
                 self.claim(message, true);
                 self.opens(id, open, message, None);
             }
@@ -295,14 +305,20 @@ impl GateReplay {
     }
 
     /// Keeps a held message until its time, with a reservation in each list.
-    fn holds(&mut self, message: &Arc<LoggedMessage>, origin: Origin, plan: &MessagePlan) {
+    fn holds(
+        &mut self,
+        message: &Arc<LoggedMessage>,
+        origin: Origin,
+        plan: &MessagePlan,
+        lists: &[CapList],
+    ) {
         let MessagePlan::Held {
             holds, reserve_s, ..
         } = plan
         else {
             return;
         };
-        for list in self.lists_of(message, origin) {
+        for list in lists {
             let state = self.lists.entry(list.key).or_default();
             state.longest_s = longest_s(&list.caps);
             state.reserved.push(*reserve_s);
@@ -312,8 +328,8 @@ impl GateReplay {
     }
 
     /// Notes a send in each list.
-    fn takes(&mut self, message: &LoggedMessage, origin: Origin) {
-        for list in self.lists_of(message, origin) {
+    fn takes(&mut self, lists: &[CapList]) {
+        for list in lists {
             let state = self.lists.entry(list.key).or_default();
             state.longest_s = longest_s(&list.caps);
             let last_s = state.sent.last().copied().unwrap_or(i64::MIN);
@@ -325,7 +341,7 @@ impl GateReplay {
     }
 
     fn claim(&mut self, message: &LoggedMessage, is_marked: bool) {
-        let Some(key) = content_of(message) else {
+        let Some(key) = message.content else {
             return;
         };
         let window = self.rules.category(&message.args.category).dedup_window;
@@ -343,7 +359,7 @@ impl GateReplay {
     }
 
     fn give_claim_back(&mut self, message: &LoggedMessage) {
-        let Some(key) = content_of(message) else {
+        let Some(key) = message.content else {
             return;
         };
         if self
@@ -355,24 +371,30 @@ impl GateReplay {
         }
     }
 
-    /// Returns the plan of a message at this time, by the state that the others left.
-    fn planned(&self, message: &LoggedMessage, origin: Origin, attempts: bool) -> MessagePlan {
+    /// Returns the plan of a message at this time, by the state that the others left, with its lists.
+    fn planned(
+        &self,
+        message: &LoggedMessage,
+        origin: Origin,
+        attempts: bool,
+    ) -> (MessagePlan, Vec<CapList>) {
         let candidate = candidate(message, origin);
         let rules = &*self.rules;
         let lists = cap_lists(&candidate, rules);
         let times: Vec<CapTimes<'_>> = lists.iter().map(|list| self.times(list)).collect();
-        let found: Vec<(&str, OpenDigest)> = collectors(&candidate, rules)
+        let found: Vec<(&str, OpenDigest)> = collectors(&candidate, &lists, rules)
             .into_iter()
             .filter_map(|kind| {
                 let state = self.digests.get(&id_of(kind, message))?;
                 Some((kind.name.as_str(), state.open))
             })
             .collect();
-        let claim = content_of(message).and_then(|key| self.claims.get(&key));
+        let claim = message.content.and_then(|key| self.claims.get(&key));
         let rows = GateRows {
             claim: claim.map(|(claim, _)| *claim),
             digests: &found,
             times: &times,
+            lists: Some(&lists),
             ..GateRows::default()
         };
         let policy = GatePolicy {
@@ -380,10 +402,11 @@ impl GateReplay {
             defaults: &message.defaults,
             rules,
         };
-        match attempts {
+        let plan = match attempts {
             true => verify(&candidate, policy, &rows, self.now),
             false => plan(&candidate, policy, &rows, self.now),
-        }
+        };
+        (plan, lists)
     }
 
     fn times(&self, list: &CapList) -> CapTimes<'_> {
@@ -393,10 +416,6 @@ impl GateReplay {
                 sent: &state.sent,
                 reserved: &state.reserved,
             })
-    }
-
-    fn lists_of(&self, message: &LoggedMessage, origin: Origin) -> Vec<CapList> {
-        cap_lists(&candidate(message, origin), &self.rules)
     }
 
     fn at(&mut self, at: Timestamp, due: Due) {
@@ -437,21 +456,6 @@ fn candidate(message: &LoggedMessage, origin: Origin) -> Candidate<'_> {
     }
 }
 
-/// Returns the key of a message's content; `None` if it has neither a template nor a key, so that
-/// nothing tells which messages are the same.
-fn content_of(message: &LoggedMessage) -> Option<DedupKey> {
-    let fields = &message.args.fields;
-    if let Some(name) = &fields.dedup_key {
-        return Some(DedupKey::of_name(&message.key, name));
-    }
-    let template = fields.template_id.as_ref()?;
-    Some(DedupKey::of_content(
-        &message.key,
-        template,
-        &message.args.data,
-    ))
-}
-
 fn id_of(kind: &DigestType, message: &LoggedMessage) -> DigestId {
     DigestId {
         kind: kind.name.as_str().into(),
@@ -471,6 +475,8 @@ fn digest_of(kind: &DigestType, id: &DigestId, newest: &LoggedMessage) -> Arc<Lo
     digest.args.fields.digest = None;
     digest.args.fields.at_most = None;
     digest.args.fields.dedup_key = None;
+    // A digest is compared with nothing.
+    digest.content = None;
     Arc::new(digest)
 }
 

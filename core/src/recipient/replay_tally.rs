@@ -28,6 +28,19 @@ pub struct GateCounts {
 }
 
 impl GateCounts {
+    fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.held += other.held;
+        self.collected += other.collected;
+        self.digests += other.digests;
+        self.capped += other.capped;
+        self.refused += other.refused;
+        self.duplicate += other.duplicate;
+        self.opted_out += other.opted_out;
+        self.quiet += other.quiet;
+        self.ended += other.ended;
+    }
+
     /// Returns the count of an outcome.
     fn of(&mut self, verdict: GateVerdict) -> &mut u64 {
         match verdict {
@@ -72,6 +85,16 @@ impl ReplayTally {
         let (category, tenant) = self.counts(category, tenant);
         category.digests += messages;
         tenant.digests += messages;
+    }
+
+    /// Adds the counts of another part of the log.
+    pub(super) fn add(&mut self, other: Self) {
+        for (name, counts) in other.categories {
+            self.categories.entry(name).or_default().add(&counts);
+        }
+        for (name, counts) in other.tenants {
+            self.tenants.entry(name).or_default().add(&counts);
+        }
     }
 
     fn counts(&mut self, category: &str, tenant: &Arc<str>) -> (&mut GateCounts, &mut GateCounts) {

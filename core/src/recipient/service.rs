@@ -29,7 +29,7 @@ const PLANNED_MAX: i64 = 500;
 const PLAN_EVERY: Duration = Duration::from_secs(1);
 
 /// Digests that are closed in one transaction.
-const CLOSED_MAX: i64 = 200;
+const CLOSED_MAX: i64 = 500;
 
 /// The time between two looks for digests that are due.
 const CLOSE_EVERY: Duration = Duration::from_secs(1);

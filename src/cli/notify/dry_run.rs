@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::cli::output::say;
 use crate::cli::{connect, output, rules_file, when};
 use crate::config::Settings;
-use crate::recipient::dry_run::{DryRun, DryRunReport, DryRunRow};
-use crate::recipient::postgres::MessageLog;
+use crate::recipient::dry_run::{DryRunReport, DryRunRow};
+use crate::recipient::replay_log::replay_log;
 use crate::recipient::replay_tally::GateCounts;
 
 #[derive(clap::Args)]
@@ -52,19 +52,13 @@ pub(super) async fn run(args: &Args, settings: &Settings) -> anyhow::Result<Exit
     };
     let queue = connect::queue(settings).await?;
     let until = when::now();
-    let mut log = MessageLog::open(queue.pool.clone(), args.since, until).await?;
-    let mut dry = DryRun::new(Arc::new(old), new);
-    while let Some(messages) = log.page().await? {
-        messages
-            .into_iter()
-            .for_each(|message| dry.message(message));
-    }
-    let report = dry.finish(until);
+    let old = Arc::new(old);
+    let (report, unreadable) = replay_log(&queue.pool, args.since, until, old, new).await?;
     if args.json {
         output::json(&Shown {
             since: args.since,
             until,
-            unreadable: log.unreadable,
+            unreadable,
             report: &report,
         })?;
         return Ok(ExitCode::SUCCESS);
@@ -75,8 +69,8 @@ pub(super) async fn run(args: &Args, settings: &Settings) -> anyhow::Result<Exit
         args.since,
         report.changed
     );
-    if log.unreadable > 0 {
-        say!("{} messages or profiles cannot be read", log.unreadable);
+    if unreadable > 0 {
+        say!("{unreadable} messages or profiles cannot be read");
     }
     print("CATEGORY", &report.categories)?;
     if !report.tenants.is_empty() {

@@ -120,7 +120,57 @@ async fn equal_messages_are_duplicates_until_the_first_ends_unsent() {
         "another content"
     );
     gates.fixture.queue.cancel(first).await.unwrap();
-    assert_eq!(gates.planned(receipt(1)).await.1, MessagePlan::Send);
+    let (third, plan) = gates.planned(receipt(1)).await;
+    assert_eq!(plan, MessagePlan::Send);
+    let MessagePlan::Ended { rule, .. } = gates.planned(receipt(1)).await.1 else {
+        panic!("the claim of the cancelled message is the third's")
+    };
+    assert_eq!(rule, format!("of {third}"));
+}
+
+#[tokio::test]
+async fn of_many_pairs_that_two_planners_meet_one_of_each_goes() {
+    let gates = GatesFixture::new("").await;
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    for n in 0..40 {
+        let message = json!({"category": "billing", "dedup_key": n.to_string()});
+        left.push(gates.send(message.clone()).await);
+        right.push(gates.send(message).await);
+    }
+    // The later messages are planned in the opposite order.
+    right.reverse();
+    let (left, right) = tokio::join!(gates.gates.plan_jobs(&left), gates.gates.plan_jobs(&right));
+    let plans: Vec<_> = left.unwrap().into_iter().chain(right.unwrap()).collect();
+    let went = plans.iter().filter(|one| one.plan == MessagePlan::Send);
+    assert_eq!((plans.len(), went.count()), (80, 40));
+    let claims = "select count(distinct job_id) from flyball.dedup";
+    assert_eq!(gates.count(claims).await, 40);
+    let ready = "select count(*) from flyball.ready r join flyball.dedup d using (job_id)";
+    assert_eq!(gates.count(ready).await, 40);
+}
+
+#[tokio::test]
+async fn many_messages_are_planned_as_each_would_be_alone() {
+    let gates = GatesFixture::new(NEWS).await;
+    for to in 0..12 {
+        for n in 0..2 {
+            let to = format!("+1555010{to:02}");
+            let message = json!({"category": "news", "to": to, "dedup_key": n.to_string()});
+            gates.send(message).await;
+        }
+    }
+    assert!(!gates.gates.plan_due().await.unwrap());
+    let pending = "select count(*) from flyball.scheduled where turn < 0";
+    assert_eq!(gates.count(pending).await, 0);
+    assert_eq!(gates.count("select count(*) from flyball.ready").await, 12);
+    assert_eq!(gates.count("select count(*) from flyball.dedup").await, 24);
+    let reserved = "select count(distinct job_id) from flyball.cap_reservation";
+    assert_eq!(gates.count(reserved).await, 24);
+    let held = "select count(*) from flyball.message_plan p join flyball.scheduled s using (job_id)
+        where p.state = 'held' and p.gate = 'caps' and p.rule = 'per_day 1 per 1d' and p.origin = 'sender'
+            and jsonb_array_length(p.holds) = 1 and p.until = p.planned_at and p.until > now() + interval '23 hours'
+            and s.run_at = p.until and p.other_job is null and p.digest_id is null and p.since <= clock_timestamp()";
+    assert_eq!(gates.count(held).await, 12);
 }
 
 #[tokio::test]

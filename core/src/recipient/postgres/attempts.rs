@@ -343,7 +343,9 @@ async fn write_waits(
             recipient: input.recipient.to_hex(),
             planned_at: planned.plan.planned_at(input.message.accepted_at),
             planned,
+            now: verdicts[&planned.job_id].now,
             digest_id: None,
+            is_new: false,
         })
         .collect();
     write_rows(connection, &rows).await

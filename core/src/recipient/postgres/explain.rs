@@ -20,6 +20,7 @@ use super::rule_sources::add_sources;
 use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
+use crate::recipient::collectors::collectors;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, OpenDigest};
 use crate::recipient::explain::{
@@ -29,7 +30,7 @@ use crate::recipient::explain::{
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
     Candidate, CapList, CapTimes, GateHold, GatePolicy, GateRows, MessagePlan, Origin, cap_lists,
-    collectors, plan, verify,
+    plan, verify,
 };
 use crate::recipient::rules::RecipientRules;
 
@@ -336,7 +337,7 @@ impl<'a> Reading<'a> {
             _ => HashMap::new(),
         };
         let kinds = match candidate.origin {
-            Origin::Sender => collectors(candidate, rules),
+            Origin::Sender => collectors(candidate, &lists, rules),
             _ => Vec::new(),
         };
         let keys: Vec<DigestKey> = kinds
@@ -374,6 +375,7 @@ impl<'a> Reading<'a> {
             claim: self.claim,
             digests: &self.digests,
             times: &self.times(),
+            lists: None,
             has_slots: self.has_slots,
             held_with_it: crowd.0,
             capacity_per_s: crowd.1,

@@ -3,8 +3,11 @@
 
 mod attempts;
 mod check;
+mod claims;
+mod copy;
 mod digests;
 mod dry_run;
+mod ends;
 mod explain;
 mod held;
 mod messages;
@@ -26,7 +29,7 @@ mod statement;
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
 pub use digests::{ClosedDigests, close_due, put_first_off};
-pub use dry_run::{MessageLog, UnreadableLog};
+pub use dry_run::{LogCursor, LogPage, LogParser, UnreadableLog};
 pub use explain::{MessageStanding, explain, standing};
 pub use held::{HeldCounts, held_counts, replan};
 pub use open_digests::{DigestFilter, open_digests, withdraw};
@@ -62,13 +65,15 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: digests", rows::DIGESTS),
     ("gates: digests seen", rows::DIGESTS_SEEN),
     ("gates: crowd", rows::CROWD),
-    ("gates: claim", plans::CLAIM),
+    ("gates: claim", claims::CLAIM),
     ("gates: send", plan_writes::SEND),
+    ("gates: take out", plan_writes::TAKE_OUT),
     ("gates: hold", plan_writes::HOLD),
     ("gates: reserve", reservations::RESERVE),
     ("gates: open digests", plan_writes::OPEN_DIGESTS),
     ("gates: items", plan_writes::ADD_ITEMS),
-    ("gates: end", plan_writes::END),
+    ("gates: end", ends::END),
+    ("gates: end without a record", ends::END_NEW),
     ("gates: record", plan_rows::RECORD_PLANS),
     ("gates: count crowd", plan_writes::COUNT_CROWD),
     ("digests: due", digests::DUE),
@@ -102,4 +107,9 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: held", held::HELD),
     ("gates: collected", held::COLLECTED),
     ("gates: replan", held::REPLAN),
+    ("dry run: first", dry_run::FIRST),
+    ("dry run: messages", dry_run::MESSAGES),
+    ("dry run: of gates", dry_run::OF_GATES),
+    ("dry run: profiles", dry_run::PROFILES),
+    ("dry run: defaults", dry_run::DEFAULTS),
 ];

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
+use super::copy::{COPIED_MIN, CopiedRows};
 use super::plans::PlannedMessage;
 use super::rows::sql_time;
 use super::statement::query;
@@ -25,6 +26,9 @@ set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate
     planned_at = coalesce(p.planned_at, excluded.planned_at), coalesces = excluded.coalesces,
     other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id)";
 
+const COPY_PLANS: &str = "copy flyball.message_plan
+    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, since) from stdin";
+
 /// A row of a plan.
 pub(super) struct PlanRow<'a> {
     pub job_id: i64,
@@ -32,13 +36,49 @@ pub(super) struct PlanRow<'a> {
     pub planned: &'a PlannedMessage,
     pub planned_at: Option<Timestamp>,
     pub digest_id: Option<i64>,
+    pub now: Timestamp,
+    /// True if nothing is recorded of this message yet, and nobody else records it now.
+    pub is_new: bool,
 }
 
-/// Writes plans over those that are recorded.
+/// Writes plans, over those that are recorded.
 pub(super) async fn write_rows(
     connection: &mut PgConnection,
     rows: &[PlanRow<'_>],
 ) -> Result<(), Error> {
+    let (new, known): (Vec<&PlanRow<'_>>, Vec<&PlanRow<'_>>) =
+        rows.iter().partition(|row| row.is_new);
+    if new.len() < COPIED_MIN {
+        return merge_rows(connection, &rows.iter().collect::<Vec<_>>()).await;
+    }
+    copy_rows(connection, &new).await?;
+    merge_rows(connection, &known).await
+}
+
+async fn copy_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Result<(), Error> {
+    let mut copied = CopiedRows::default();
+    for row in rows {
+        let part = parts_of(&row.planned.plan);
+        copied
+            .row()
+            .plain(row.job_id)
+            .plain(&row.recipient)
+            .plain(part.state)
+            .plain(part.gate)
+            .text(&part.rule)
+            .plain(part.reason)
+            .text(&part.holds.to_string())
+            .plain_or_null(part.until)
+            .plain_or_null(row.planned_at)
+            .plain(part.coalesces)
+            .plain_or_null(row.planned.duplicate_of)
+            .plain_or_null(row.digest_id)
+            .plain(row.now);
+    }
+    Ok(copied.write(connection, COPY_PLANS).await?)
+}
+
+async fn merge_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }

@@ -1,18 +1,20 @@
 //! Writes what the gates found: messages become ready, scheduled, items, or end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use jiff::SignedDuration;
 use sqlx::PgConnection;
 
 use super::attempts::{GIVE_BACK, MARK, settle_claims};
+use super::copy::{COPIED_MIN, copy};
+use super::ends::{EndedMessage, end_messages};
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{PlanBatch, digest_key, quiet_quarter, reserved_second};
 use super::reservations::{NewReservation, reserve};
 use super::rows::{ClaimKey, DigestKey, GateInput, sql_time, stored_key};
 use super::statement::query;
 use crate::jobs::Error;
-use crate::providers::Recipient;
-use crate::recipient::address::{RecipientKey, suppression_digest};
+use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gates::MessagePlan;
 use crate::recipient::rules::OverCap;
@@ -37,6 +39,30 @@ lanes as (
 )
 select count(pg_notify('flyball', page.lanes))
 from (select string_agg(lane_id::text, ',' order by urgency, lane_id) as lanes from lanes group by page) page";
+
+// As SEND, but the rows of the queue are returned as the text that a copy takes.
+pub(super) const TAKE_OUT: &str = "
+with removed as (
+    delete from flyball.scheduled where job_id = any($1) returning *
+),
+lanes as (
+    select lane_id, min(priority) as urgency, row_number() over (order by min(priority), lane_id) / 370 as page
+    from removed group by lane_id
+),
+told as materialized (
+    select count(pg_notify('flyball', page.lanes))
+    from (select string_agg(lane_id::text, ',' order by urgency, lane_id) as lanes from lanes group by page) page
+)
+select string_agg(concat_ws(e'\\t', r.lane_id, r.priority, r.job_id, r.attempt, r.cost, r.holds_unique), e'\\n'
+    order by r.lane_id, r.priority, r.job_id)
+from removed r
+cross join told
+where not exists (
+    select from flyball.ready h where h.lane_id = r.lane_id and h.priority = r.priority and h.job_id = r.job_id
+)";
+
+const COPY_READY: &str =
+    "copy flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique) from stdin";
 
 // A message of a tenant is counted by the limits of its tenant when it is released, so it waits for
 // them then, whatever it took when it was accepted.
@@ -78,44 +104,13 @@ select a.digest_id, a.job_id, j.args, $3
 from unnest($1::bigint[], $2::bigint[]) as a(digest_id, job_id)
 cross join lateral (select args from flyball.job where id = a.job_id limit 1) j";
 
-// A message that becomes an item, or ends, is no job any more; its record says what became of it.
-pub(super) const END: &str = "
-with removed as (
-    delete from flyball.scheduled where job_id = any($1) returning job_id, attempt
-),
-ended as materialized (
-    select a.*, r.attempt
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], flyball.keyed_digests($6::bytea[]), $7::text[], $8::text[],
-        $9::text[], $10::text[]) as a(job_id, state, reason, rule, masked, digest, tenant, pool, channel, category)
-    join removed r on r.job_id = a.job_id
-),
-history as (
-    insert into flyball.attempt (job_id, attempt, outcome)
-    select e.job_id, e.attempt, case when e.state = 'cancelled' then 'cancelled' else 'completed' end::flyball.outcome from ended e
-),
-released_keys as (
-    delete from flyball.unique_holder
-    where digest = any(array(
-        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any($1) for update skip locked
-    ))
-)
-insert into flyball.delivery as d
-    (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
-select e.job_id, e.channel, e.pool, e.tenant, e.state, e.digest, e.masked, e.category,
-    jsonb_build_array(jsonb_build_object('at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
-        'account', null, 'outcome', e.reason, 'status', '', 'reason', e.rule, 'ms', 0)),
-    1, e.reason, e.rule
-from ended e
-where e.state <> 'cancelled'
-order by e.job_id
-on conflict (job_id) do update
-set state = excluded.state, attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1,
-    last_outcome = excluded.last_outcome, reason = excluded.reason, updated_at = clock_timestamp()";
-
 pub(super) const COUNT_CROWD: &str = "
 insert into flyball.held_crowd as c (throttle, quarter, messages)
 select * from unnest($1::text[], $2::bigint[], $3::bigint[]) as a(throttle, quarter, messages) order by 1, 2
 on conflict (throttle, quarter) do update set messages = c.messages + excluded.messages";
+
+/// The time for which every delivery is kept at least.
+const DELIVERIES_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
 /// A digest that gets items: its key, its newest item, its state, and the number of new items.
 type GrowingDigest<'a> = (&'a DigestKey, &'a GateInput, OpenDigest, i32);
@@ -153,10 +148,7 @@ impl PlanBatch<'_> {
         self.end(connection, &ended).await?;
         self.record(connection, &digest_ids).await?;
         self.mark_collected(connection, &ended).await?;
-        if !sending.is_empty() {
-            query(SEND).bind(sending).execute(connection).await?;
-        }
-        Ok(())
+        send(connection, sending).await
     }
 
     async fn reserve(&self, connection: &mut PgConnection) -> Result<(), Error> {
@@ -324,56 +316,32 @@ impl PlanBatch<'_> {
         connection: &mut PgConnection,
         ended: &[(usize, &'static str, String)],
     ) -> Result<(), Error> {
-        if ended.is_empty() {
-            return Ok(());
-        }
-        let known = |at: usize| {
-            let to = self.inputs[at].to.as_ref()?;
-            Some(suppression_digest(to.channel(), to.identity()))
-        };
-        let masked = |at: usize| {
-            let to = self.inputs[at].to.as_ref();
-            to.map_or_else(String::new, Recipient::masked)
-        };
-        let texts = |of: &dyn Fn(&GateInput) -> &str| -> Vec<String> {
-            let inputs = ended.iter().map(|one| &self.inputs[one.0]);
-            inputs.map(|input| of(input).to_owned()).collect()
-        };
-        query(END)
-            .bind(
-                ended
-                    .iter()
-                    .map(|one| self.planned[one.0].job_id)
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                ended
-                    .iter()
-                    .map(|one| delivery_state(one.1))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(ended.iter().map(|one| one.1).collect::<Vec<_>>())
-            .bind(ended.iter().map(|one| one.2.as_str()).collect::<Vec<_>>())
-            .bind(ended.iter().map(|one| masked(one.0)).collect::<Vec<_>>())
-            .bind(ended.iter().map(|one| known(one.0)).collect::<Vec<_>>())
-            .bind(texts(&|input| &input.message.tenant))
-            .bind(texts(&|input| &input.message.throttle))
-            .bind(texts(&|input| input.args.channel.as_str()))
-            .bind(texts(&|input| &input.args.category))
-            .execute(&mut *connection)
-            .await?;
+        let each = ended.iter().map(|(at, reason, rule)| EndedMessage {
+            input: &self.inputs[*at],
+            reason: *reason,
+            rule,
+        });
+        end_messages(connection, each.collect(), self.now).await?;
         // A message that ended unsent gives its claim back.
         let unsent = self.claims_of(ended, |reason| reason != "collected");
         settle_claims(connection, GIVE_BACK, &unsent).await
     }
 
-    /// Marks the claims of items, because an equal event soon after is a duplicate of them.
+    /// Marks the claims of items, because an equal event soon after is a duplicate of them. As long
+    /// as every delivery is kept, that of the item says so by itself.
     async fn mark_collected(
         &self,
         connection: &mut PgConnection,
         ended: &[(usize, &'static str, String)],
     ) -> Result<(), Error> {
-        let collected = self.claims_of(ended, |reason| reason == "collected");
+        let mut collected = self.claims_of(ended, |reason| reason == "collected");
+        let outlives = |input: &GateInput| {
+            let window = self.rules.category(&input.args.category).dedup_window;
+            window > DELIVERIES_KEPT
+        };
+        let marked = self.inputs.iter().filter(|input| outlives(input));
+        let marked: BTreeSet<i64> = marked.map(|input| input.message.job_id).collect();
+        collected.retain(|key| marked.contains(&key.job_id));
         settle_claims(connection, MARK, &collected).await
     }
 
@@ -409,17 +377,30 @@ impl PlanBatch<'_> {
                 planned: one,
                 planned_at: one.plan.planned_at(self.now),
                 digest_id: digest_ids.get(&at).copied(),
+                now: self.now,
+                is_new: !self.inputs[at].message.is_recorded,
             })
             .collect();
         write_rows(connection, &rows).await
     }
 }
 
-/// Returns the state of the delivery of a message that ended for a reason.
-fn delivery_state(reason: &'static str) -> &'static str {
-    match reason {
-        "expired" => "failed",
-        other => other,
+/// Makes messages ready.
+async fn send(connection: &mut PgConnection, jobs: Vec<i64>) -> Result<(), Error> {
+    if jobs.len() < COPIED_MIN {
+        if !jobs.is_empty() {
+            query(SEND).bind(jobs).execute(connection).await?;
+        }
+        return Ok(());
+    }
+    let rows: Option<String> = sqlx::query_scalar(TAKE_OUT)
+        .persistent(false)
+        .bind(jobs)
+        .fetch_one(&mut *connection)
+        .await?;
+    match rows {
+        Some(rows) => Ok(copy(connection, COPY_READY, rows).await?),
+        None => Ok(()),
     }
 }
 

@@ -3,43 +3,31 @@
 //! One transaction plans a batch. It locks the messages, then dedup claims, then lists of sends, then
 //! digests, each in the order of their keys. A planner that dies leaves the messages unplanned.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use sqlx::PgConnection;
 
+use super::claims::{NewClaim, write_claims};
 use super::messages::{GatedMessage, load, take_due, take_jobs};
 use super::rows::{
-    DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, crowd, digests, inputs,
-    reserved, sent,
+    DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
+    inputs, reserved, sent, stored_claims,
 };
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
+use crate::recipient::collectors::collectors;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
-    CapList, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, collectors, ends_before_dedup,
-    is_deduped, plan,
+    CapList, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, ends_before_dedup, is_deduped,
+    plan, quiet_of,
 };
 use crate::recipient::quiet::COALESCED_MIN;
 use crate::recipient::release::BUCKET_S;
 use crate::recipient::rules::RecipientRules;
-
-pub(super) const CLAIM: &str = "
-with wanted as (
-    select * from unnest($1::text[]::uuid[], $2::bigint[], $3::bigint[], $4::bigint[])
-        as a(recipient, content, job_id, expected)
-)
-insert into flyball.dedup as d (recipient, content, job_id, at)
-select w.recipient, w.content, w.job_id, clock_timestamp() from wanted w order by w.recipient, w.content
-on conflict (recipient, content) do update
-set job_id = excluded.job_id, at = excluded.at, is_marked = false
-where d.job_id in (
-    select w.expected from wanted w where w.recipient = excluded.recipient and w.content = excluded.content
-)
-returning d.job_id";
 
 /// A message with its plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,38 +157,32 @@ impl<'a> PlanBatch<'a> {
         if wanting.is_empty() {
             return Ok(());
         }
-        let mut found = claims(connection, &wanting).await?;
-        let mut wanted: HashMap<(RecipientKey, i64), (i64, i64)> = HashMap::new();
+        let stored = stored_claims(connection, &wanting).await?;
+        let mut found = counting(&stored);
+        let mut wanted: HashMap<(RecipientKey, i64), i64> = HashMap::new();
         for input in &wanting {
             let (key, job_id) = ((input.recipient, input.content), input.message.job_id);
             let window = self.rules.category(&input.args.category).dedup_window;
-            let claim = found.get(&key);
-            if claim.is_some_and(|claim| claim.blocks(Some(job_id), self.now, window)) {
-                continue;
+            let blocks = |claim: &DedupClaim| claim.blocks(Some(job_id), self.now, window);
+            if !found.get(&key).is_some_and(blocks) {
+                // Of equal messages in one batch the first has the claim.
+                wanted.entry(key).or_insert(job_id);
             }
-            // Of equal messages in one batch the first has the claim.
-            let expected = claim.map_or(job_id, |claim| claim.job);
-            wanted.entry(key).or_insert((job_id, expected));
         }
-        let keys: Vec<_> = wanted.into_iter().collect();
-        let recipients: Vec<String> = keys.iter().map(|(key, _)| key.0.to_hex()).collect();
-        let contents: Vec<i64> = keys.iter().map(|(key, _)| key.1).collect();
-        let jobs: Vec<i64> = keys.iter().map(|(_, (job, _))| *job).collect();
-        let expected: Vec<i64> = keys.iter().map(|(_, (_, expected))| *expected).collect();
-        let claimed: Vec<i64> = sqlx::query_scalar(CLAIM)
-            .persistent(false)
-            .bind(recipients)
-            .bind(contents)
-            .bind(jobs)
-            .bind(expected)
-            .fetch_all(&mut *connection)
-            .await?;
-        let claimed: BTreeSet<i64> = claimed.into_iter().collect();
-        if claimed.len() < keys.len() {
+        let new = wanted
+            .iter()
+            .map(|((recipient, content), job_id)| NewClaim {
+                recipient: *recipient,
+                content: *content,
+                job_id: *job_id,
+                before: stored.get(&(*recipient, *content)).map(|one| one.claim.job),
+            });
+        let claimed = write_claims(connection, new.collect(), self.now).await?;
+        if claimed.len() < wanted.len() {
             // Another planner was faster: its messages are the first ones.
             found = claims(connection, &wanting).await?;
         }
-        for (key, (job, _)) in keys {
+        for (key, job) in wanted {
             if claimed.contains(&job) {
                 let claim = DedupClaim {
                     job,
@@ -269,10 +251,10 @@ impl<'a> PlanBatch<'a> {
 
     async fn read_digests(&mut self, connection: &mut PgConnection) -> Result<(), Error> {
         let mut keys: Vec<DigestKey> = Vec::new();
-        for input in &self.inputs {
+        for (input, lists) in self.inputs.iter().zip(&self.lists) {
             let candidate = input.candidate();
             if candidate.origin == Origin::Sender {
-                let types = collectors(&candidate, self.rules);
+                let types = collectors(&candidate, lists, self.rules);
                 keys.extend(
                     types
                         .iter()
@@ -294,10 +276,16 @@ impl<'a> PlanBatch<'a> {
     ) -> Result<(), Error> {
         // The size of the crowd is read once the quarters of an hour are known.
         let mut quarters: Vec<(String, i64)> = Vec::new();
-        for at in 0..self.inputs.len() {
+        for (at, input) in self.inputs.iter().enumerate() {
+            if quiet_of(&input.candidate(), self.policy(input))
+                .0
+                .is_empty()
+            {
+                continue;
+            }
             let plan = self.plan_one(at, 0, 0.0);
             if let Some(quarter) = quiet_quarter(&plan) {
-                quarters.push((self.inputs[at].message.throttle.clone(), quarter));
+                quarters.push((input.message.throttle.clone(), quarter));
             }
         }
         quarters.sort_unstable();
@@ -375,7 +363,7 @@ impl<'a> PlanBatch<'a> {
             .collect();
         let times = cap_times(&stored, &self.times);
         let candidate = input.candidate();
-        let open: Vec<(&str, OpenDigest)> = collectors(&candidate, self.rules)
+        let open: Vec<(&str, OpenDigest)> = collectors(&candidate, &self.lists[at], self.rules)
             .iter()
             .filter_map(|kind| {
                 let open = self
@@ -389,6 +377,7 @@ impl<'a> PlanBatch<'a> {
             claim: self.claims.get(&(input.recipient, input.content)).copied(),
             digests: &open,
             times: &times,
+            lists: Some(&self.lists[at]),
             has_slots: input.message.has_slots,
             held_with_it,
             capacity_per_s,

@@ -1,7 +1,10 @@
 //! The seconds for which messages wait that a cap holds.
 
+use std::collections::BTreeSet;
+
 use sqlx::PgConnection;
 
+use super::copy::{COPIED_MIN, CopiedRows};
 use super::rows::{StoredList, columns, stored};
 use super::statement::query;
 use crate::jobs::Error;
@@ -23,6 +26,9 @@ select w.recipient, w.list, w.at_s, w.job_id from wanted w
 where not exists (
     select from flyball.cap_reservation r where r.recipient = w.recipient and r.list = w.list and r.at_s = w.at_s and r.job_id = w.job_id)";
 
+const COPY_RESERVATIONS: &str =
+    "copy flyball.cap_reservation (recipient, list, at_s, job_id) from stdin";
+
 /// A reservation: a list, a unix second, and the job that waits for it.
 pub(super) type NewReservation = (StoredList, i64, i64);
 
@@ -32,13 +38,28 @@ pub(super) async fn reserve(
     rows: &[NewReservation],
     had: &[(RecipientKey, i64)],
 ) -> Result<(), Error> {
-    if rows.is_empty() && had.is_empty() {
+    let having: BTreeSet<i64> = had.iter().map(|one| one.1).collect();
+    let (changed, new): (Vec<NewReservation>, Vec<NewReservation>) = match rows.len() < COPIED_MIN {
+        true => (rows.to_vec(), Vec::new()),
+        false => rows.iter().partition(|row| having.contains(&row.2)),
+    };
+    let mut copied = CopiedRows::default();
+    for ((recipient, list), second, job_id) in &new {
+        copied
+            .row()
+            .plain(recipient.to_hex())
+            .plain(list)
+            .plain(stored(*second))
+            .plain(job_id);
+    }
+    copied.write(connection, COPY_RESERVATIONS).await?;
+    if changed.is_empty() && had.is_empty() {
         return Ok(());
     }
-    let lists: Vec<StoredList> = rows.iter().map(|row| row.0).collect();
+    let lists: Vec<StoredList> = changed.iter().map(|row| row.0).collect();
     let (recipients, ids) = columns(&lists);
-    let seconds: Vec<i32> = rows.iter().map(|row| stored(row.1)).collect();
-    let jobs: Vec<i64> = rows.iter().map(|row| row.2).collect();
+    let seconds: Vec<i32> = changed.iter().map(|row| stored(row.1)).collect();
+    let jobs: Vec<i64> = changed.iter().map(|row| row.2).collect();
     query(RESERVE)
         .bind(recipients)
         .bind(ids)

@@ -39,7 +39,15 @@ where exists (select from flyball.suppression s where s.channel = a.channel and 
 // the message, because the worker may have died between the two.
 pub(super) const CLAIMS: &str = "
 select uuid_send(d.recipient) as recipient, d.content, d.job_id, coalesce(s.updated_at, d.at) as at,
-    d.is_marked or s.updated_at is not null as is_marked
+    d.is_marked or s.updated_at is not null as is_marked,
+    d.is_marked or s.updated_at is not null or d.job_id = any($3)
+        or exists (select from flyball.scheduled h where h.job_id = d.job_id)
+        or exists (select from flyball.lease h where h.job_id = d.job_id)
+        or exists (
+            select from flyball.job j
+            join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+            where j.id = d.job_id
+        ) as counts
 from (select distinct * from unnest($1::text[]::uuid[], $2::bigint[]) as k(recipient, content)) a
 cross join lateral (
     select * from flyball.dedup h where h.recipient = a.recipient and h.content = a.content limit 1
@@ -47,15 +55,7 @@ cross join lateral (
 left join lateral (
     select h.updated_at from flyball.delivery h
     where not d.is_marked and h.job_id = d.job_id and h.state in ('sent', 'delivered', 'bounced', 'collected')
-) s on true
-where d.is_marked or s.updated_at is not null or d.job_id = any($3)
-    or exists (select from flyball.scheduled h where h.job_id = d.job_id)
-    or exists (select from flyball.lease h where h.job_id = d.job_id)
-    or exists (
-        select from flyball.job j
-        join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
-        where j.id = d.job_id
-    )";
+) s on true";
 
 pub(super) const SENT: &str = "
 select uuid_send(c.recipient) as recipient, c.list, c.sent
@@ -317,11 +317,34 @@ async fn suppressed(
         .collect())
 }
 
+/// A claim as it is stored.
+pub(super) struct StoredClaim {
+    pub claim: DedupClaim,
+    /// False for one whose job ended unsent.
+    pub counts: bool,
+}
+
+/// Returns those claims that count.
+pub(super) fn counting(
+    stored: &HashMap<(RecipientKey, i64), StoredClaim>,
+) -> HashMap<(RecipientKey, i64), DedupClaim> {
+    let counting = stored.iter().filter(|(_, one)| one.counts);
+    counting.map(|(key, one)| (*key, one.claim)).collect()
+}
+
 /// Reads the claims on the contents of messages that may still count.
 pub(super) async fn claims(
     connection: &mut PgConnection,
     inputs: &[&GateInput],
 ) -> Result<HashMap<(RecipientKey, i64), DedupClaim>, Error> {
+    Ok(counting(&stored_claims(connection, inputs).await?))
+}
+
+/// Reads all claims on the contents of messages.
+pub(super) async fn stored_claims(
+    connection: &mut PgConnection,
+    inputs: &[&GateInput],
+) -> Result<HashMap<(RecipientKey, i64), StoredClaim>, Error> {
     let recipients: Vec<String> = inputs.iter().map(|one| one.recipient.to_hex()).collect();
     let contents: Vec<i64> = inputs.iter().map(|one| one.content).collect();
     let own: Vec<i64> = inputs.iter().map(|one| one.message.job_id).collect();
@@ -338,7 +361,9 @@ pub(super) async fn claims(
             at: at.to_jiff(),
             is_marked: row.try_get("is_marked")?,
         };
-        Ok(((stored_key(row)?, row.try_get("content")?), claim))
+        let counts = row.try_get("counts")?;
+        let key = (stored_key(row)?, row.try_get("content")?);
+        Ok((key, StoredClaim { claim, counts }))
     };
     Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
 }

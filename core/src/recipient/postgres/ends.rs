@@ -1,0 +1,199 @@
+//! Ends messages that go no further: items of digests, and those that a gate ended.
+//!
+//! Such a message is no job any more; its record says what became of it.
+
+use jiff::Timestamp;
+use serde_json::json;
+use sqlx::PgConnection;
+
+use super::copy::{COPIED_MIN, CopiedRows};
+use super::rows::GateInput;
+use super::statement::query;
+use crate::jobs::Error;
+use crate::providers::Recipient;
+use crate::recipient::address::suppression_digest;
+
+pub(super) const END: &str = "
+with removed as (
+    delete from flyball.scheduled where job_id = any($1) returning job_id, attempt
+),
+ended as materialized (
+    select a.*, r.attempt
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], flyball.keyed_digests($6::bytea[]), $7::text[], $8::text[],
+        $9::text[], $10::text[]) as a(job_id, state, reason, rule, masked, digest, tenant, pool, channel, category)
+    join removed r on r.job_id = a.job_id
+),
+history as (
+    insert into flyball.attempt (job_id, attempt, outcome)
+    select e.job_id, e.attempt, case when e.state = 'cancelled' then 'cancelled' else 'completed' end::flyball.outcome from ended e
+),
+released_keys as (
+    delete from flyball.unique_holder
+    where digest = any(array(
+        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any($1) for update skip locked
+    ))
+)
+insert into flyball.delivery as d
+    (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
+select e.job_id, e.channel, e.pool, e.tenant, e.state, e.digest, e.masked, e.category,
+    jsonb_build_array(jsonb_build_object('at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
+        'account', null, 'outcome', e.reason, 'status', '', 'reason', e.rule, 'ms', 0)),
+    1, e.reason, e.rule
+from ended e
+where e.state <> 'cancelled'
+order by e.job_id
+on conflict (job_id) do update
+set state = excluded.state, attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1,
+    last_outcome = excluded.last_outcome, reason = excluded.reason, updated_at = clock_timestamp()";
+
+// As END, for messages without a record, whose rows are then copied.
+pub(super) const END_NEW: &str = "
+with removed as (
+    delete from flyball.scheduled where job_id = any($1) returning job_id, attempt
+),
+released_keys as (
+    delete from flyball.unique_holder
+    where digest = any(array(
+        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any($1) for update skip locked
+    ))
+)
+select a.n, r.attempt::int, encode(a.digest, 'hex')
+from unnest($1::bigint[], flyball.keyed_digests($2::bytea[])) with ordinality as a(job_id, digest, n)
+join removed r on r.job_id = a.job_id
+order by a.n";
+
+const COPY_ATTEMPTS: &str =
+    "copy flyball.attempt (job_id, attempt, outcome, finished_at) from stdin";
+
+const COPY_DELIVERIES: &str = "copy flyball.delivery
+    (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason,
+    created_at, updated_at) from stdin";
+
+/// A message that goes no further.
+pub(super) struct EndedMessage<'a> {
+    pub input: &'a GateInput,
+    pub reason: &'static str,
+    pub rule: &'a str,
+}
+
+impl EndedMessage<'_> {
+    fn job_id(&self) -> i64 {
+        self.input.message.job_id
+    }
+
+    /// Returns the state of its delivery.
+    fn state(&self) -> &'static str {
+        match self.reason {
+            "expired" => "failed",
+            other => other,
+        }
+    }
+
+    fn digest(&self) -> Option<Vec<u8>> {
+        let to = self.input.to.as_ref()?;
+        Some(suppression_digest(to.channel(), to.identity()))
+    }
+
+    fn masked(&self) -> String {
+        let to = self.input.to.as_ref();
+        to.map_or_else(String::new, Recipient::masked)
+    }
+}
+
+/// Ends messages at `now`.
+pub(super) async fn end_messages(
+    connection: &mut PgConnection,
+    ended: Vec<EndedMessage<'_>>,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let (known, mut new): (Vec<EndedMessage<'_>>, Vec<EndedMessage<'_>>) = ended
+        .into_iter()
+        .partition(|one| one.input.message.is_delivery);
+    if new.len() < COPIED_MIN {
+        new.extend(known);
+        return merge(connection, &new).await;
+    }
+    copy_new(connection, &new, now).await?;
+    merge(connection, &known).await
+}
+
+async fn copy_new(
+    connection: &mut PgConnection,
+    ended: &[EndedMessage<'_>],
+    now: Timestamp,
+) -> Result<(), Error> {
+    let rows: Vec<(i64, i32, Option<String>)> = sqlx::query_as(END_NEW)
+        .persistent(false)
+        .bind(ended.iter().map(EndedMessage::job_id).collect::<Vec<_>>())
+        .bind(ended.iter().map(EndedMessage::digest).collect::<Vec<_>>())
+        .fetch_all(&mut *connection)
+        .await?;
+    let at = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let (mut attempts, mut deliveries) = (CopiedRows::default(), CopiedRows::default());
+    for (n, attempt, digest) in rows {
+        let place = usize::try_from(n - 1).unwrap_or(usize::MAX);
+        let Some(one) = ended.get(place) else {
+            continue;
+        };
+        let is_cancelled = one.state() == "cancelled";
+        let outcome = if is_cancelled {
+            "cancelled"
+        } else {
+            "completed"
+        };
+        attempts
+            .row()
+            .plain(one.job_id())
+            .plain(attempt)
+            .plain(outcome)
+            .plain(now);
+        if is_cancelled {
+            continue;
+        }
+        let (message, args) = (&one.input.message, &one.input.args);
+        let tried = json!([{
+            "at": at, "account": null, "outcome": one.reason, "status": "", "reason": one.rule, "ms": 0,
+        }]);
+        deliveries
+            .row()
+            .plain(one.job_id())
+            .plain(args.channel.as_str())
+            .text(&message.throttle)
+            .text(&message.tenant)
+            .plain(one.state())
+            .plain_or_null(digest.map(|digest| format!("\\\\x{digest}")))
+            .text(&one.masked())
+            .text(&args.category)
+            .text(&tried.to_string())
+            .plain(1)
+            .plain(one.reason)
+            .text(one.rule)
+            .plain(now)
+            .plain(now);
+    }
+    attempts.write(connection, COPY_ATTEMPTS).await?;
+    Ok(deliveries.write(connection, COPY_DELIVERIES).await?)
+}
+
+async fn merge(connection: &mut PgConnection, ended: &[EndedMessage<'_>]) -> Result<(), Error> {
+    if ended.is_empty() {
+        return Ok(());
+    }
+    let texts = |of: &dyn Fn(&GateInput) -> &str| -> Vec<String> {
+        ended.iter().map(|one| of(one.input).to_owned()).collect()
+    };
+    query(END)
+        .bind(ended.iter().map(EndedMessage::job_id).collect::<Vec<_>>())
+        .bind(ended.iter().map(EndedMessage::state).collect::<Vec<_>>())
+        .bind(ended.iter().map(|one| one.reason).collect::<Vec<_>>())
+        .bind(ended.iter().map(|one| one.rule).collect::<Vec<_>>())
+        .bind(ended.iter().map(EndedMessage::masked).collect::<Vec<_>>())
+        .bind(ended.iter().map(EndedMessage::digest).collect::<Vec<_>>())
+        .bind(texts(&|input| &input.message.tenant))
+        .bind(texts(&|input| &input.message.throttle))
+        .bind(texts(&|input| input.args.channel.as_str()))
+        .bind(texts(&|input| &input.args.category))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
