@@ -425,7 +425,10 @@ async fn rest(
     if due.is_some_and(|at| at <= now) {
         return Ok(());
     }
-    let may_sleep = dispatcher.claims.is_empty()
+    // A broker rests only while a claim waits, and looks for jobs instead of listening for rings,
+    // which would take a connection.
+    let may_sleep = shared.broker.is_none()
+        && dispatcher.claims.is_empty()
         && now >= dispatcher.loud_until
         && due.is_none_or(|at| at > now + NAP);
     if may_sleep && now >= dispatcher.notified_until {

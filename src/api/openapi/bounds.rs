@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::bodies::{Body, bodies};
 use super::operation_id::id_of;
 use super::values::{flag, from, one_of, schedule, text, throttle, time, whole, with_default};
+use super::work_bodies::work_bodies;
 use crate::api::gates::digests;
 use crate::api::gateway::connect::{self, TICKET_BYTES};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
@@ -70,12 +71,13 @@ pub(super) fn apply(document: &mut Value) {
     else {
         return;
     };
-    for body in bodies() {
+    let all = || bodies().into_iter().chain(work_bodies());
+    for body in all() {
         if let Some(schema) = schemas.get_mut(body.name) {
             close(schema, body);
         }
     }
-    let bodies: Vec<&str> = bodies().iter().map(|body| body.name).collect();
+    let bodies: Vec<&str> = all().map(|body| body.name).collect();
     for (name, schema) in schemas
         .iter_mut()
         .filter(|(name, _)| !bodies.contains(&name.as_str()))

@@ -49,6 +49,18 @@ fn is_found(printed: &Said, check: &str, status: &str, words: &str) -> Value {
     report
 }
 
+/// Changes the configuration of a Redis.
+async fn configure(server: &Server, words: &[&str; 2]) {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    redis::cmd("CONFIG")
+        .arg("SET")
+        .arg(words)
+        .exec_async(&mut connection)
+        .await
+        .unwrap();
+}
+
 async fn sql(shell: &Shell, text: &'static str) {
     sqlx::raw_sql(text)
         .execute(shell.database.pool())
@@ -135,20 +147,13 @@ async fn a_redis_that_cannot_be_used_or_that_evicts_is_named() {
 
     let server = Server::start();
     let evicting = shell().await.with("REDIS_URL", &server.url());
-    for words in [
-        ["CONFIG", "SET", "maxmemory", "100mb"],
-        ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
-    ] {
-        evicting.redis(&words).await;
+    for words in [["maxmemory", "100mb"], ["maxmemory-policy", "allkeys-lru"]] {
+        configure(&server, &words).await;
     }
     fails(&evicting, "redis", "maxmemory-policy is allkeys-lru");
 
-    evicting
-        .redis(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])
-        .await;
-    evicting
-        .redis(&["CONFIG", "SET", "requirepass", "s3cret-word"])
-        .await;
+    configure(&server, &["maxmemory-policy", "noeviction"]).await;
+    configure(&server, &["requirepass", "s3cret-word"]).await;
     fails(&evicting, "redis", "NOAUTH");
 }
 
@@ -171,8 +176,7 @@ async fn settings_and_knobs_files_that_cannot_be_used_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_governed_throttle_without_readings_is_named() {
-    let governed =
-        "[governor]\n[[signal]]\nname = \"load\"\nquery = \"load_of_nothing\"\nsetpoint = 2\n";
+    let governed = "[knobs]\nrps = 5\n[governor]\n[[signal]]\nname = \"load\"\nquery = \"load_of_nothing\"\nsetpoint = 2\n";
     let away = shell().await.with("PROMETHEUS_URL", "http://127.0.0.1:1");
     away.write("knobs/search.toml", governed);
     fails(
@@ -193,7 +197,7 @@ async fn a_governed_throttle_without_readings_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_low_limit_of_open_files_is_named() {
     let shell = shell().await;
-    let mut command = shell.command(&["doctor", "--json"]);
+    let command = shell.command(&["doctor", "--json"]);
     let limited = format!("ulimit -n 200; exec {} doctor --json", PROGRAM.display());
     let mut under = std::process::Command::new("sh");
     under.args(["-c", &limited]).env_clear();
@@ -203,7 +207,6 @@ async fn a_low_limit_of_open_files_is_named() {
         }
     }
     under.current_dir(shell.folder.path());
-    drop(command.stdin(std::process::Stdio::null()));
     let printed = under.output().unwrap();
 
     assert_eq!(printed.status.code(), Some(1));
@@ -238,10 +241,10 @@ async fn jobs_that_nobody_serves_or_whose_throttle_is_missing_are_named() {
         found(&report, "throttles", "fail")[0].contains("there is no throttle pdf"),
         "{report:#}"
     );
-    let prefix = &shell.variables["FLYBALL_REDIS_PREFIX"];
     shell.ok(&["throttle", "set", "pdf", "rps=5"]);
-    let knobs = format!("{prefix}throttle:pdf:knobs");
-    shell.redis(&["HSET", &knobs, "rps", "fast"]).await;
+    shell
+        .redis(&["HSET", "throttle:pdf:knobs", "rps", "fast"])
+        .await;
     fails(&shell, "throttles", "pdf: knob rps");
 }
 

@@ -80,9 +80,6 @@ impl Brokers {
     /// Stops brokers that nobody needs any more, and all of them when the process stops. Ends early
     /// if a loop of a broker dies.
     pub async fn run(self: Arc<Self>) {
-        let listening = self.clone();
-        // A listener takes a connection, which only a process with remote workers needs.
-        let mut listener = None;
         loop {
             tokio::select! {
                 () = self.cancel.cancelled() => break,
@@ -93,25 +90,10 @@ impl Brokers {
                 () = tokio::time::sleep(TIDY_EVERY) => {}
             }
             self.show();
-            let is_needed = !self.brokers.lock().is_empty();
-            if is_needed && listener.is_none() {
-                let brokers = listening.clone();
-                listener = Some(tokio::spawn(async move {
-                    let notify = |lanes: &[i64]| {
-                        for broker in brokers.brokers.lock().values() {
-                            broker.shared.notifier.notify(lanes);
-                        }
-                    };
-                    brokers.queue.listen(notify, brokers.cancel.clone()).await;
-                }));
-            }
             self.stop_brokers(false).await;
         }
         let _starting = self.starting.lock().await;
         self.stop_brokers(true).await;
-        if let Some(listener) = listener {
-            let _ = listener.await;
-        }
     }
 
     fn show(&self) {
