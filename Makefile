@@ -35,7 +35,7 @@ lint: ## formatting and clippy, warnings are errors
 features: ## compile the library with each of its features alone; warnings are errors
 	@for feature in "" runner http reindex notifications governor api cli; do \
 		echo "features: $${feature:-none}" && \
-		cargo clippy --lib --no-default-features --features "$$feature" -- -D warnings || exit 1; \
+		cargo clippy -p flyball-core -p flyball --lib --no-default-features --features "$$feature" -- -D warnings || exit 1; \
 	done
 
 fmt: ## format the sources

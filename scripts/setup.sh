@@ -46,7 +46,7 @@ trap 'exit 143' TERM HUP
 
 # === Detection ===
 
-# The same places in the same order as src/stack/find.rs.
+# The same places in the same order as core/src/stack/find.rs.
 has_server() {
   for name in "$@"; do
     have "$name" && return 0

@@ -11,6 +11,7 @@ mod descriptors;
 mod gateway;
 #[cfg(feature = "governor")]
 mod govern;
+mod kinds;
 mod knob_backup;
 mod knobs;
 mod library;
@@ -20,6 +21,8 @@ mod made_throttles;
 mod pools;
 #[cfg(feature = "notifications")]
 mod recipient_rules;
+#[cfg(feature = "api")]
+mod remote;
 mod seeding;
 #[cfg(feature = "governor")]
 mod servers;
@@ -28,11 +31,16 @@ mod start;
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;
 #[cfg(feature = "cli")]
+pub(crate) use descriptors::open_files;
+pub use kinds::built_in_kinds;
+#[cfg(feature = "cli")]
 pub(crate) use knobs::{policies, read_knobs};
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
+#[cfg(feature = "cli")]
+pub(crate) use recipient_rules::changed_at;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
-pub use start::{App, Roles, built_in_kinds, serve};
+pub use start::{App, Roles, serve};
 #[cfg(feature = "cli")]
 pub(crate) use start::{NO_POSTGRES, migrate, unreachable};

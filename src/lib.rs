@@ -22,23 +22,15 @@
 #[cfg(feature = "runner")]
 #[warn(missing_docs)]
 pub mod app;
+
 #[cfg(feature = "runner")]
-#[warn(missing_docs)]
-pub mod config;
-#[warn(missing_docs)]
-pub mod cron;
-#[warn(missing_docs)]
-pub mod jobs;
-#[warn(missing_docs)]
-pub mod testing;
-#[warn(missing_docs)]
-pub mod throttle;
+#[doc(inline)]
+pub use flyball_core::config;
+#[doc(inline)]
+pub use flyball_core::{cron, jobs, testing, throttle};
 
 // The rooms behind it, open to the tests, the benchmarks and the binary of this package alone.
 
-#[cfg(feature = "notifications")]
-#[doc(hidden)]
-pub mod admission;
 #[cfg(feature = "api")]
 #[doc(hidden)]
 pub mod api;
@@ -48,69 +40,36 @@ pub mod calibrate;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
-#[doc(hidden)]
-pub mod control;
-#[cfg(feature = "api")]
-#[doc(hidden)]
-pub mod gateway;
 #[cfg(feature = "governor")]
 #[doc(hidden)]
 pub mod governor;
-#[cfg(feature = "notifications")]
-#[doc(hidden)]
-pub mod inbox;
-#[cfg_attr(
-    not(feature = "cli"),
-    allow(
-        dead_code,
-        reason = "the reader serves all entry points, of which fewer features have fewer"
-    )
-)]
-mod input;
-#[cfg(feature = "notifications")]
-#[doc(hidden)]
-pub mod notify;
-#[cfg(feature = "http")]
-#[doc(hidden)]
-pub mod outbound;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod plot;
-#[doc(hidden)]
-pub mod postgres;
-#[cfg(feature = "notifications")]
-#[doc(hidden)]
-pub mod providers;
-#[cfg(feature = "notifications")]
-#[doc(hidden)]
-pub mod recipient;
-#[cfg(feature = "reindex")]
-#[doc(hidden)]
-pub mod reindex;
-/// The part of the room that the settings need in any case.
-#[cfg(all(feature = "runner", not(feature = "reindex")))]
-#[doc(hidden)]
-pub mod reindex {
-    pub mod catalogue;
-    pub use catalogue::Catalogue;
-}
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod replay;
-#[cfg(feature = "runner")]
-#[doc(hidden)]
-pub mod runner;
-#[doc(hidden)]
-pub mod service;
-#[cfg(feature = "governor")]
-#[doc(hidden)]
-pub mod signals;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod simulate;
+
+#[cfg(feature = "api")]
+#[doc(hidden)]
+pub use flyball_core::gateway;
+#[cfg(feature = "http")]
+#[doc(hidden)]
+pub use flyball_core::outbound;
+#[cfg(feature = "governor")]
+#[doc(hidden)]
+pub use flyball_core::signals;
+#[cfg(feature = "notifications")]
+#[doc(hidden)]
+pub use flyball_core::{admission, inbox, notify, providers, recipient};
+#[doc(hidden)]
+pub use flyball_core::{control, input, postgres, service};
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub mod stack;
+pub use flyball_core::{plot, stack};
+#[cfg(feature = "runner")]
+#[doc(hidden)]
+pub use flyball_core::{reindex, runner};
 
 #[cfg(feature = "runner")]
 pub use app::Runner;

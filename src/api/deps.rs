@@ -23,6 +23,7 @@ use super::throttles::state::{CheckKnobs, ThrottlesState};
 use super::throttles::wait_queue::WaitQueues;
 use crate::admission::{Admission, Batches};
 use crate::gateway::service::Gateway;
+use crate::jobs::remote::RemoteWorkers;
 use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
@@ -56,6 +57,8 @@ pub struct Deps {
     pub check_knobs: CheckKnobs,
     /// The handlers of this process, for their checks of arguments.
     pub kinds: Kinds,
+    /// The service that hands jobs to workers in other programs.
+    pub remote: Arc<dyn RemoteWorkers>,
     /// The pools of accounts, for the state of the accounts.
     pub account_pools: Vec<AccountPool>,
     /// The pools of accounts that send messages.
@@ -97,6 +100,7 @@ struct ApiParts {
     auth: Arc<Authenticator>,
     gate: Arc<Gate>,
     queue: Queue,
+    remote: Arc<dyn RemoteWorkers>,
     store: Arc<dyn Store>,
     decisions: Arc<dyn Decisions>,
     account_pools: Arc<[AccountPool]>,
@@ -178,6 +182,7 @@ impl ApiState {
             gate,
             recipients: RecipientProfiles::new(deps.queue.pool.clone()),
             queue: deps.queue,
+            remote: deps.remote,
             store: deps.throttles,
             decisions: deps.decisions,
             account_pools: deps.account_pools.into(),
@@ -212,6 +217,7 @@ parts! {
     Arc<Authenticator> = auth,
     Arc<Gate> = gate,
     Queue = queue,
+    Arc<dyn RemoteWorkers> = remote,
     Arc<dyn Store> = store,
     Arc<dyn Decisions> = decisions,
     Arc<[AccountPool]> = account_pools,

@@ -38,6 +38,7 @@ pub mod stream;
 pub mod tenants;
 pub mod throttles;
 pub mod waiting;
+pub mod work;
 pub mod workers;
 
 pub use audit::entry::AuditEntry;

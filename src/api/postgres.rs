@@ -19,6 +19,10 @@ pub struct Worker {
     pub id: i64,
     /// The name of the worker.
     pub name: String,
+    /// True for a worker in another program, which claims over HTTP.
+    pub remote: bool,
+    /// The host of the worker.
+    pub host: String,
     /// The start of the process.
     pub started_at: Timestamp,
     /// The last heartbeat.
@@ -67,20 +71,22 @@ const READ_WORKERS: &str = "
         from flyball.lease
         group by worker_id
     )
-    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, w.throttles, w.capabilities, coalesce(r.jobs, 0) as running
+    select w.id::bigint as id, w.name, w.role = 'remote' as remote, w.host, w.started_at, w.heartbeat_at, w.kinds, w.throttles, w.capabilities, coalesce(r.jobs, 0) as running
     from flyball.worker w
     left join running r on r.worker_id = w.id
     where w.stopped_at is null
       and w.heartbeat_at + w.ttl >= clock_timestamp()
+      and w.role <> 'broker'
     order by w.id
     limit 1000";
 
-/// Counts the live workers.
+/// Counts the live workers. The brokers that hand jobs to remote workers are none.
 const COUNT_WORKERS: &str = "
     select count(*)
     from flyball.worker
     where stopped_at is null
-      and heartbeat_at + ttl >= clock_timestamp()";
+      and heartbeat_at + ttl >= clock_timestamp()
+      and role <> 'broker'";
 
 /// Reads the kinds that a worker has announced or that were registered manually.
 const READ_KINDS: &str = "
@@ -241,6 +247,8 @@ fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
     Ok(Worker {
         id: row.try_get("id")?,
         name: row.try_get("name")?,
+        remote: row.try_get("remote")?,
+        host: row.try_get("host")?,
         started_at: time(row, "started_at")?,
         heartbeat_at: time(row, "heartbeat_at")?,
         running: row.try_get("running")?,

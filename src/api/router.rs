@@ -19,6 +19,7 @@ use super::notifications::{batch_list, batches, events, headers, messages, suppr
 use super::openapi::document;
 use super::recipients::{inbox, profiles as recipients};
 use super::throttles::{acquire, check, knobs};
+use super::work::{claim, endings, heartbeat};
 use super::{
     audit, crons, dashboard, decisions, gates, health, lanes, metrics, pools, stream, tenants,
     throttles, workers,
@@ -36,6 +37,13 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(moves::retry))
         .routes(routes!(moves::reschedule))
         .routes(routes!(moves::discard))
+        .routes(routes!(claim::claim))
+        .routes(routes!(heartbeat::heartbeat))
+        .routes(routes!(endings::complete))
+        .routes(routes!(endings::fail))
+        .routes(routes!(endings::snooze))
+        .routes(routes!(endings::throttled))
+        .routes(routes!(endings::release))
         .routes(routes!(many::requeue))
         .routes(routes!(many::discard))
         .routes(routes!(pause::show, pause::pause))

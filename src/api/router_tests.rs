@@ -76,7 +76,7 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
             crate::gateway::limits::GatewayLimits::default(),
             crate::api::DEFAULT_TENANT,
         ),
-        queue,
+        queue: queue.clone(),
         pools: Arc::new(crate::api::notifications::events::example_pools()),
         tools: crate::providers::DriverClients {
             http: http.clone(),
@@ -92,6 +92,16 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
         prometheus: Arc::new(crate::signals::Prometheus::new("http://127.0.0.1:9").unwrap()),
         api_limits: Arc::default(),
         check_knobs,
+        remote: crate::runner::Brokers::new(
+            crate::runner::Config::default(),
+            (queue.clone(), map_store.clone()),
+            crate::runner::WorkerMetrics::register(
+                &mut prometheus_client::registry::Registry::default(),
+            ),
+            std::collections::BTreeMap::new(),
+            kinds.names(),
+            cancel.clone(),
+        ),
         kinds,
         account_pools: Vec::new(),
         decisions: Arc::new(NoDecisions),

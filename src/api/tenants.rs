@@ -32,6 +32,34 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// The most tenants of a page, and modules.
 pub const LIMIT_MAX: i64 = 200;
 
+/// The query of a list of tenants.
+pub struct TenantsQuery {
+    /// The only tenant that is wanted.
+    pub tenant: Option<String>,
+    /// The most tenants of the page.
+    pub limit: i64,
+    /// The name behind which the page begins; empty for the first page.
+    pub after: String,
+}
+
+impl TenantsQuery {
+    /// Reads the decoded pairs, and refuses them with everything that is wrong.
+    pub fn read(pairs: Vec<(String, String)>) -> Result<Self, Problem> {
+        let mut query = Query::open(pairs, &["tenant", "limit", "after"]);
+        let tenant = query.text("tenant", NAME_BYTES_MAX);
+        let limit = query.whole("limit", 1..=LIMIT_MAX).unwrap_or(50);
+        let after = query.text("after", NAME_BYTES_MAX).unwrap_or_default();
+        if !query.errors.is_empty() {
+            return Err(Problem::fields(Code::InvalidQuery, query.errors));
+        }
+        Ok(Self {
+            tenant,
+            limit,
+            after,
+        })
+    }
+}
+
 /// A page of tenants.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Tenants {
@@ -144,15 +172,13 @@ pub async fn list(
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
-    let mut query = Query::open(pairs, &["tenant", "limit", "after"]);
-    let named = query.text("tenant", NAME_BYTES_MAX);
-    let limit = query.whole("limit", 1..=LIMIT_MAX).unwrap_or(50);
-    let after = query.text("after", NAME_BYTES_MAX).unwrap_or_default();
-    if !query.errors.is_empty() {
-        return Err(Problem::fields(Code::InvalidQuery, query.errors));
-    }
+    let TenantsQuery {
+        tenant,
+        limit,
+        after,
+    } = TenantsQuery::read(pairs)?;
     let now = clock::now();
-    let found = match only(&caller, named.as_deref()) {
+    let found = match only(&caller, tenant.as_deref()) {
         Ok(only) => {
             let wanted = TenantFilter {
                 only,

@@ -15,6 +15,12 @@ pub(super) fn raise_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Returns the limit that a process of ours has after it raised it.
+#[cfg(feature = "cli")]
+pub(crate) fn open_files() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
 /// Returns the number of connections that the API may have open: the setting, but at most half of
 /// the process's limit.
 #[cfg(feature = "api")]

@@ -1,6 +1,7 @@
 //! The rules for recipients: read at the start, and again when their file changes.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,7 +168,7 @@ fn read(path: &str) -> std::io::Result<String> {
 }
 
 /// Returns the time of the last change of a file; `None` if it cannot be read.
-fn changed_at(path: &str) -> Option<Timestamp> {
+pub(crate) fn changed_at(path: impl AsRef<Path>) -> Option<Timestamp> {
     let time = std::fs::metadata(path).and_then(|file| file.modified());
     time.ok().and_then(|time| Timestamp::try_from(time).ok())
 }

@@ -19,6 +19,9 @@ use super::decisions::JournalReader;
 use super::gateway;
 #[cfg(feature = "governor")]
 use super::govern;
+#[cfg(feature = "notifications")]
+use super::kinds::guard;
+use super::kinds::{built_in_kinds, kinds_served, tune};
 #[cfg(feature = "governor")]
 use super::knobs::policies;
 use super::knobs::read_knobs;
@@ -27,26 +30,24 @@ use super::logging::start_logging;
 use super::pools;
 #[cfg(feature = "notifications")]
 use super::recipient_rules::{self, RulesFile};
+#[cfg(feature = "api")]
+use super::remote;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles};
 #[cfg(feature = "notifications")]
 use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
 use crate::api;
-use crate::config::{self, KindSettings, Settings};
+use crate::config::{self, Settings};
 use crate::cron::{self, Schedules};
 #[cfg(feature = "api")]
 use crate::gateway::service::Gateway;
 use crate::jobs::postgres::{Retention, Schema};
 use crate::jobs::serving::Serves;
-use crate::jobs::{self, Kinds, Queue, Tuning};
+use crate::jobs::{self, Kinds, Queue};
 #[cfg(feature = "notifications")]
-use crate::notify::NotificationHandler;
-#[cfg(feature = "http")]
-use crate::outbound::{self, Guard, HttpHandler, Secrets};
+use crate::notify::{NotificationHandler, recipient::KIND};
 use crate::postgres::{UnusablePostgres, reach};
-#[cfg(feature = "reindex")]
-use crate::reindex::{self, ReindexDatabase, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::TaskSupervisor;
 #[cfg(feature = "api")]
@@ -55,9 +56,6 @@ use crate::throttle::Knobs;
 use crate::throttle::Notes;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
-#[cfg(feature = "notifications")]
-/// The name of the kind that sends messages.
-const NOTIFICATION: &str = "notification";
 
 /// The error for a Postgres that cannot be used.
 pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or database_url";
@@ -199,18 +197,14 @@ impl App {
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
         #[cfg(feature = "notifications")]
         kinds.register(
-            NOTIFICATION,
+            KIND,
             NotificationHandler::new(open.pools.clone(), Some(open.means.clone()))
                 .serving(settings.serve_pools.clone()),
         );
         #[cfg(feature = "notifications")]
         kinds.register(BATCH, ExpandBatch::new(Some(Batches::new(queue.clone()))));
         kinds.extend(more);
-        for (kind, set) in &settings.kinds {
-            if !kinds.tune(kind, &tuning(set)) {
-                tracing::warn!(kind, "settings name a kind that this process does not have");
-            }
-        }
+        tune(&mut kinds, settings);
         leased.register(&mut registry);
         #[cfg(feature = "api")]
         let connections = api::Connections::new(descriptors::connections(
@@ -288,6 +282,20 @@ impl App {
             let keep = gateway.clone().run(cancel.child_token());
             tasks.push(vital.spawn("gateway", cancel.child_token(), keep));
         }
+        #[cfg(feature = "api")]
+        let remote = remote::brokers(
+            settings,
+            worker_config(settings),
+            (&queue, &throttles),
+            &metrics,
+            &kinds,
+            &cancel,
+        );
+        #[cfg(feature = "api")]
+        if roles.api {
+            let keep = remote.clone().run();
+            tasks.push(vital.spawn("remote workers", cancel.child_token(), keep));
+        }
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
@@ -336,6 +344,7 @@ impl App {
                 api_limits: settings.api_limits().into(),
                 check_knobs: Knobs::check,
                 kinds,
+                remote,
                 account_pools,
                 pools,
                 deliveries,
@@ -481,21 +490,6 @@ pub(super) fn died(name: &str) -> anyhow::Error {
     anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; see the log above")
 }
 
-fn tuning(set: &KindSettings) -> Tuning {
-    // The settings have been validated, so every number of seconds is in range.
-    let seconds = |seconds: Option<f64>| {
-        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-    };
-    Tuning {
-        timeout: seconds(set.timeout_s),
-        max_attempts: set.max_attempts,
-        public: set.public,
-        retry_base: seconds(set.retry_base_s),
-        retry_factor: set.retry_factor,
-        retry_max: seconds(set.retry_max_s),
-    }
-}
-
 /// A listener for SIGINT and SIGTERM, active from its construction.
 struct Signals {
     interrupt: Signal,
@@ -517,72 +511,6 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
         }
     }
-}
-
-/// Builds the kinds that come with Flyball. Without a queue they can check arguments, but no
-/// reindex can read the queue's own database.
-#[cfg(feature = "http")]
-pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
-    // The worker process decides which addresses may be reached, not the process that only checks
-    // arguments.
-    let guard = if queue.is_some() {
-        guard(settings)?
-    } else {
-        Guard::open()
-    };
-    // A process that only checks arguments needs no secrets, and may have no right to read them.
-    let secrets = match queue {
-        Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
-        None => Secrets::default(),
-    };
-    let mut kinds = Kinds::default();
-    kinds.register(
-        "http",
-        HttpHandler::new(outbound::HttpConfig {
-            guard: guard.clone(),
-            secrets,
-            lookup: None,
-        })?,
-    );
-    #[cfg(feature = "reindex")]
-    kinds.register(
-        "reindex",
-        ReindexHandler::new(
-            reindex::BackfillConfig {
-                guard,
-                catalogue: settings.catalogue(),
-            },
-            queue.map(|queue| ReindexDatabase::of(&queue.pool)),
-        )?,
-    );
-    #[cfg(feature = "notifications")]
-    kinds.register(
-        NOTIFICATION,
-        NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None),
-    );
-    Ok(kinds)
-}
-
-/// Builds no kinds: this build contains none.
-#[cfg(not(feature = "http"))]
-pub fn built_in_kinds(_: &Settings, _: Option<&Queue>) -> anyhow::Result<Kinds> {
-    Ok(Kinds::default())
-}
-
-/// Builds the guard on the addresses that jobs may reach besides the public internet.
-#[cfg(feature = "http")]
-fn guard(settings: &Settings) -> anyhow::Result<Guard> {
-    if settings.allow_private_urls {
-        return Ok(Guard::open());
-    }
-    Guard::allowing(&settings.allow_urls).context("setting allow_urls (FLYBALL_ALLOW_URLS)")
-}
-
-/// Returns the environment's variables that are valid UTF-8.
-#[cfg(feature = "http")]
-fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 fn worker_config(settings: &Settings) -> runner::Config {
@@ -612,21 +540,4 @@ fn refused_settings(error: jobs::Error) -> anyhow::Error {
         }
         error => error.into(),
     }
-}
-
-/// Returns the kinds that the process was told to serve. Refuses a pattern that stands for none of
-/// its kinds.
-fn kinds_served(settings: &Settings, kinds: &Kinds) -> anyhow::Result<Kinds> {
-    for pattern in &settings.serve_kinds {
-        let found = kinds.only(std::slice::from_ref(pattern));
-        if found.names().is_empty() {
-            let message = format!(
-                "must be kinds of this process ({}), or their beginnings with a * behind, not {pattern:?}",
-                kinds.names().join(", ")
-            );
-            let place = "FLYBALL_SERVE_KINDS (setting serve_kinds)";
-            return Err(config::Error::at(place, message).into());
-        }
-    }
-    Ok(kinds.only(&settings.serve_kinds))
 }

@@ -8,6 +8,7 @@ mod calibrate;
 mod connect;
 mod cron;
 mod dead;
+mod doctor;
 mod enqueue;
 pub mod exit;
 mod given_text;
@@ -82,6 +83,7 @@ enum Command {
     Pause(pause::Args),
     /// Resume everything
     Resume(pause::Args),
+    Doctor(doctor::Args),
     /// Show the overall state: pause, workers, throttles with their jobs
     Status(status::Args),
     /// Show, create, pause, resume and run schedules
@@ -138,7 +140,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Governor(command) = cli.command {
         return governor::run(command);
     }
-    let mut settings = Settings::from_env(cli.config.as_deref())?;
+    let settings = Settings::from_env(cli.config.as_deref());
+    // Settings that cannot be used are what the doctor looks for.
+    if let Command::Doctor(args) = &cli.command {
+        return doctor::run(args, settings);
+    }
+    let mut settings = settings?;
     // A command reports its errors itself; log lines are for commands that run on.
     let runs_on = matches!(cli.command, Command::Serve(_) | Command::Calibrate(_));
     if !runs_on && settings.log == Settings::defaults().log {
@@ -167,9 +174,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Why(args) => why::run(args, settings).await,
             Command::Calibrate(args) => calibrate::run(args, settings).await,
             Command::Replay(args) => replay::run(args, settings).await,
-            Command::Services(_) | Command::Simulate(_) | Command::Governor(_) => {
-                unreachable!("handled above")
-            }
+            Command::Services(_)
+            | Command::Simulate(_)
+            | Command::Governor(_)
+            | Command::Doctor(_) => unreachable!("handled above"),
         }
     });
     // A handler that does not stop must not keep the process alive.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::exit::CliError;
+use crate::app::changed_at;
 use crate::config::Settings;
 use crate::recipient::rules::RecipientRules;
 
@@ -12,9 +13,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<RecipientRules> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::NotFound(format!("{file} cannot be read: {error}")))?;
     let mut rules = RecipientRules::parse(&file, &text)?;
-    let changed = std::fs::metadata(path).and_then(|file| file.modified());
-    let changed = changed.ok().map(jiff::Timestamp::try_from);
-    rules.origin.changed_at = changed.and_then(Result::ok);
+    rules.origin.changed_at = changed_at(path);
     Ok(rules)
 }
 

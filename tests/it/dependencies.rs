@@ -202,7 +202,7 @@ fn every_dependency_has_a_licence_that_is_allowed() {
 
 #[test]
 fn every_dependency_is_used() {
-    for package in ["", "lab", "lab/fakes"] {
+    for package in ["", "core", "lab", "lab/fakes"] {
         let folder = root().join(package);
         let manifest = table(folder.join("Cargo.toml").to_str().unwrap());
         let read = |folders: &[&str]| -> String {

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 const PINNED: &str = "tests/it/features.txt";
+/// The library's own packages.
+const OWN: [&str; 2] = ["flyball", "flyball-core"];
 const PAGE: &str = "docs/reference/features.md";
 
 /// The counts are those of this platform; others have crates of their own.
@@ -28,7 +30,11 @@ fn read(file: &str) -> String {
 
 /// Returns the features of `Cargo.toml` except `default`, each with the features it enables.
 fn features() -> BTreeMap<String, BTreeSet<String>> {
-    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    features_of("Cargo.toml")
+}
+
+fn features_of(manifest: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let manifest: toml::Table = read(manifest).parse().unwrap();
     let features = manifest["features"].as_table().unwrap();
     let of = |name: &String| {
         let list = features[name].as_array().unwrap().iter();
@@ -52,9 +58,9 @@ struct Compiled {
 
 impl Compiled {
     fn with(feature: &str) -> Self {
-        let tree = |depth: &str| -> BTreeSet<String> {
+        let tree = |package: &str, depth: &str| -> BTreeSet<String> {
             let output = Command::new(env!("CARGO"))
-                .args(["tree", "--offline", "--locked", "--package", "flyball"])
+                .args(["tree", "--offline", "--locked", "--package", package])
                 .args(["--edges", "normal", "--prefix", "none", "--format", "{p}"])
                 .args(["--no-default-features", "--features", feature])
                 .args(["--depth", depth])
@@ -71,17 +77,17 @@ impl Compiled {
             let crates = text.lines().filter_map(|line| {
                 let mut words = line.split(' ');
                 let (name, version) = (words.next()?, words.next()?);
-                (name != "flyball").then(|| format!("{name} {version}"))
+                (!OWN.contains(&name)).then(|| format!("{name} {version}"))
             });
             crates.collect()
         };
-        let names = |crates: BTreeSet<String>| {
+        let names = |crates: BTreeSet<String>| -> BTreeSet<String> {
             let name = |one: String| one.split(' ').next().unwrap().to_owned();
             crates.into_iter().map(name).collect()
         };
         Self {
-            direct: names(tree("1")),
-            all: tree("1000"),
+            direct: OWN.iter().flat_map(|own| names(tree(own, "1"))).collect(),
+            all: tree("flyball", "1000"),
         }
     }
 
@@ -203,4 +209,34 @@ fn the_page_of_features_has_each_with_what_it_turns_on_and_its_number_of_crates(
     }
     documented.remove("none");
     assert_eq!(documented, features());
+}
+
+#[test]
+fn each_feature_is_passed_on_to_the_lower_package() {
+    let lower = features_of("core/Cargo.toml");
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    for (name, includes) in features() {
+        assert_eq!(lower.get(&name), Some(&includes), "core/Cargo.toml: {name}");
+        let entries = manifest["features"][name.as_str()].as_array().unwrap();
+        let passed_on = format!("flyball-core/{name}");
+        assert!(
+            entries
+                .iter()
+                .any(|entry| entry.as_str() == Some(&passed_on)),
+            "Cargo.toml: {name} lacks {passed_on}"
+        );
+    }
+}
+
+#[test]
+fn both_packages_of_the_library_have_one_version_and_one_compiler() {
+    let package = |manifest: &str| -> toml::Table { read(manifest).parse().unwrap() };
+    let (upper, lower) = (package("Cargo.toml"), package("core/Cargo.toml"));
+    for key in ["version", "rust-version", "edition", "license"] {
+        assert_eq!(upper["package"][key], lower["package"][key], "{key}");
+    }
+    assert_eq!(
+        upper["dependencies"]["flyball-core"]["version"], upper["package"]["version"],
+        "the library depends on the lower package of its own version"
+    );
 }

@@ -51,6 +51,9 @@ struct GatewayArgs {
     /// Rounds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Only read as a tenant beside the one that is measured, from the gateway at this address
+    #[arg(long, value_name = "ADDRESS")]
+    read: Option<String>,
     #[command(flatten)]
     report: Report,
 }
@@ -124,6 +127,14 @@ impl GatewayProcess {
         transaction.commit().await?;
         Ok(())
     }
+
+    /// Deletes what waits for the limits of tenants.
+    async fn forget_publications(&self) -> anyhow::Result<()> {
+        sqlx::query("delete from flyball.publication")
+            .execute(&self.world.queue.pool)
+            .await?;
+        Ok(())
+    }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -132,6 +143,9 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let report = cli.report;
+    if let Some(address) = &cli.read {
+        return runtime.block_on(latency::read(address, cli.readers));
+    }
     runtime.block_on(async {
         machine::describe(report);
         for part in GatewayPart::value_variants()

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::connect::{TICKET_BYTES, identified, without_credential};
 use super::opened::seat;
@@ -87,12 +88,19 @@ pub async fn stream_channel(
         .and_then(|id| since_of(id.to_str().ok()?));
     let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place));
     let reader = reader.begin(since).await?;
-    let drain = reader.state.gateway.drain.clone();
+    let sent_away = {
+        let gateway = reader.state.gateway.clone();
+        async move {
+            gateway.drain.cancelled().await;
+            // Clients come back at once, so the server spreads them.
+            tokio::time::sleep(gateway.limits.drain.mul_f64(rand::random::<f64>())).await;
+        }
+    };
     let events = stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
         Some((Ok(event), reader))
     });
-    let events = futures_util::StreamExt::take_until(events, drain.cancelled_owned());
+    let events = futures_util::StreamExt::take_until(events, Box::pin(sent_away));
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
@@ -113,6 +121,8 @@ struct ChannelReader {
     tenant: String,
     ready: VecDeque<sse::Event>,
     _places: (ConnectionSeat, OwnedSemaphorePermit),
+    /// Lets a stopping process wait for this reader.
+    _tracked: TaskTrackerToken,
 }
 
 impl Drop for ChannelReader {
@@ -132,6 +142,7 @@ impl ChannelReader {
         places: (ConnectionSeat, OwnedSemaphorePermit),
     ) -> Self {
         let peer = state.gateway.hub.join(tenant);
+        let tracked = state.gateway.sessions.token();
         state.gateway.metrics.opened();
         state.gateway.hub.subscribe(&peer, &channel);
         state.gateway.metrics.subscribed(1);
@@ -142,6 +153,7 @@ impl ChannelReader {
             channel,
             ready: VecDeque::new(),
             _places: places,
+            _tracked: tracked,
         }
     }
 

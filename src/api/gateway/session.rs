@@ -132,7 +132,10 @@ impl Session {
     }
 
     async fn talk(&mut self) -> Result<(), Ended> {
-        let hello = self.hello();
+        let (gateway, tenant) = (self.state.gateway.clone(), self.identity.tenant.clone());
+        // In a box, so that the task of every connection does not hold its room.
+        let per_second = Box::pin(gateway.rate_of(&tenant)).await;
+        let hello = self.hello(per_second);
         self.send(hello).await?;
         let drain = self.state.gateway.drain.clone();
         loop {
@@ -165,13 +168,13 @@ impl Session {
         }
     }
 
-    fn hello(&self) -> Bytes {
+    fn hello(&self, per_second: f64) -> Bytes {
         let limits = &self.state.gateway.limits;
         server_frame::hello(&Hello {
             session: format!("{:016x}", rand::random::<u64>()),
             resume_window_s: limits.drain.as_secs_f64().ceil().max(1.0) as u64,
             expires_at: self.identity.expires_at,
-            messages_per_s: limits.per_second,
+            messages_per_s: per_second as u32,
         })
     }
 

@@ -14,10 +14,9 @@ use crate::api::clock;
 use crate::api::gates::check::tenant_of;
 use crate::api::http::caller::Caller;
 use crate::api::http::link::{encoded, next_link};
-use crate::api::http::problem::{Code, Problem};
-use crate::api::http::query::Query;
+use crate::api::http::problem::Problem;
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
-use crate::api::tenants::{LIMIT_MAX, NAME_BYTES_MAX};
+use crate::api::tenants::TenantsQuery;
 use crate::gateway::postgres::{ChannelUsage, channel_usage};
 use crate::gateway::service::ChannelLimits;
 
@@ -72,16 +71,14 @@ pub async fn list_channel_usage(
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
-    let mut query = Query::open(pairs, &["tenant", "limit", "after"]);
-    let named = query.text("tenant", NAME_BYTES_MAX);
-    let limit = query.whole("limit", 1..=LIMIT_MAX).unwrap_or(50);
-    let after = query.text("after", NAME_BYTES_MAX).unwrap_or_default();
-    if !query.errors.is_empty() {
-        return Err(Problem::fields(Code::InvalidQuery, query.errors));
-    }
-    let only = match (&caller.tenant, &named) {
+    let TenantsQuery {
+        tenant,
+        limit,
+        after,
+    } = TenantsQuery::read(pairs)?;
+    let only = match (&caller.tenant, &tenant) {
         (None, None) => None,
-        _ => Some(tenant_of(&caller, named.as_deref())?),
+        _ => Some(tenant_of(&caller, tenant.as_deref())?),
     };
     let gateway = &state.gateway;
     let found = channel_usage(&gateway.db, only.as_deref(), &after, limit);

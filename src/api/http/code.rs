@@ -77,6 +77,8 @@ codes! {
     RequestTimeout = ("request_timeout", 408, "The body did not arrive in time"),
     /// The state of the job forbids the change.
     WrongState = ("wrong_state", 409, "The state of the job does not allow this"),
+    /// The worker does not hold the job under this lease.
+    LeaseLost = ("lease_lost", 409, "The lease is lost"),
     /// Another request with the same idempotency key is being handled.
     RequestRunning = ("request_running", 409, "The same request is being handled"),
     /// The recipient got as many messages as its caps allow, and the category refuses more.

@@ -39,7 +39,7 @@ pub enum Group {
     Write,
     /// Requests that enqueue jobs.
     Enqueue,
-    /// Requests for tokens by other programs.
+    /// Requests for tokens by other programs, and the claims and reports of workers.
     Acquire,
     /// All requests of dashboards.
     Dashboard,
@@ -61,6 +61,14 @@ impl Group {
     /// Returns the group of an admitted request; `None` for requests that pass no throttle.
     pub fn of(method: &Method, path: &str, is_dashboard: bool) -> Option<Self> {
         const TOKENS: [&str; 3] = ["/acquire", "/peek", "/return"];
+        const WORK: [&str; 6] = [
+            "/heartbeat",
+            "/complete",
+            "/fail",
+            "/snooze",
+            "/throttled",
+            "/release",
+        ];
         let is_api = path.starts_with("/api/") || path == "/openapi.json";
         // Connections stay open, and have limits of their own.
         if !is_api || path == "/api/v1/stream" || opens_gateway(path) {
@@ -80,7 +88,13 @@ impl Group {
             {
                 Self::Enqueue
             }
-            Method::POST if path == "/api/v1/check" => Self::Acquire,
+            Method::POST if ["/api/v1/check", "/api/v1/claim"].contains(&path) => Self::Acquire,
+            Method::POST
+                if path.starts_with("/api/v1/jobs/")
+                    && WORK.iter().any(|verb| path.ends_with(verb)) =>
+            {
+                Self::Acquire
+            }
             Method::POST
                 if path.starts_with("/api/v1/throttles/")
                     && TOKENS.iter().any(|verb| path.ends_with(verb)) =>
@@ -316,6 +330,11 @@ mod tests {
         );
         assert_eq!(of(Method::POST, "/api/v1/suppressions"), Some(Group::Write));
         assert_eq!(of(Method::POST, "/api/v1/jobs/cancel"), Some(Group::Write));
+        assert_eq!(of(Method::POST, "/api/v1/claim"), Some(Group::Acquire));
+        assert_eq!(
+            of(Method::POST, "/api/v1/jobs/7/heartbeat"),
+            Some(Group::Acquire)
+        );
         assert_eq!(
             of(Method::PATCH, "/api/v1/throttles/mail"),
             Some(Group::Write)

@@ -8,8 +8,8 @@ use super::caller::Caller;
 use super::limits;
 use super::problem::{Code, Problem};
 use super::token_scope::TokenScope::{
-    self, ChannelsPublish, ChannelsSubscribe, JobsEnqueue, JobsRead, MetricsRead, NotifyRead,
-    NotifySend, OpsRead, OpsWrite, ThrottlesAcquire,
+    self, ChannelsPublish, ChannelsSubscribe, JobsEnqueue, JobsRead, JobsWork, MetricsRead,
+    NotifyRead, NotifySend, OpsRead, OpsWrite, ThrottlesAcquire,
 };
 use crate::throttle::Name;
 use crate::throttle::tenant::tenant_of;
@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 90] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 97] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -58,6 +58,28 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 90] = [
     ("GET", "/api/v1/jobs", Scope(JobsRead), Tenant),
     ("GET", "/api/v1/jobs/{id}", Scope(JobsRead), Tenant),
     ("GET", "/api/v1/jobs/{id}/attempts", Scope(JobsRead), Tenant),
+    ("POST", "/api/v1/claim", Scope(JobsWork), Tenant),
+    (
+        "POST",
+        "/api/v1/jobs/{id}/heartbeat",
+        Scope(JobsWork),
+        Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/jobs/{id}/complete",
+        Scope(JobsWork),
+        Tenant,
+    ),
+    ("POST", "/api/v1/jobs/{id}/fail", Scope(JobsWork), Tenant),
+    ("POST", "/api/v1/jobs/{id}/snooze", Scope(JobsWork), Tenant),
+    (
+        "POST",
+        "/api/v1/jobs/{id}/throttled",
+        Scope(JobsWork),
+        Tenant,
+    ),
+    ("POST", "/api/v1/jobs/{id}/release", Scope(JobsWork), Tenant),
     ("GET", "/api/v1/notifications", Scope(NotifyRead), Tenant),
     (
         "GET",

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::limits;
 use crate::input::patterns::allows;
 use TokenScope::{
-    ChannelsPublish, ChannelsSubscribe, JobsEnqueue, JobsRead, MetricsRead, NotifyCritical,
-    NotifyRead, NotifySend, OpsRead, OpsWrite, ThrottlesAcquire,
+    ChannelsPublish, ChannelsSubscribe, JobsEnqueue, JobsRead, JobsWork, MetricsRead,
+    NotifyCritical, NotifyRead, NotifySend, OpsRead, OpsWrite, ThrottlesAcquire,
 };
 
 /// The tenant of a token that is bound to none: it sees and changes what all tenants have.
@@ -19,6 +19,8 @@ pub enum TokenScope {
     JobsEnqueue,
     /// Permission to read the jobs of the token's tenant, or of all, with their arguments.
     JobsRead,
+    /// Permission to claim jobs and to end them.
+    JobsWork,
     /// Permission to send messages.
     NotifySend,
     /// Permission to send messages that are critical, in addition to the one to send.
@@ -44,9 +46,10 @@ pub enum TokenScope {
 
 impl TokenScope {
     /// All scopes with their names.
-    pub const WORDS: [(&str, Self); 12] = [
+    pub const WORDS: [(&str, Self); 13] = [
         ("jobs:enqueue", JobsEnqueue),
         ("jobs:read", JobsRead),
+        ("jobs:work", JobsWork),
         ("notify:send", NotifySend),
         ("notify:critical", NotifyCritical),
         ("notify:read", NotifyRead),
@@ -80,7 +83,7 @@ impl TokenScope {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
     pub scopes: BTreeSet<TokenScope>,
-    /// The kinds that the token may enqueue; the public ones if `None`.
+    /// The kinds that the token may enqueue and work on; the public ones if `None`.
     pub kinds: Option<BTreeSet<String>>,
     /// The throttles that the token may give work to and take tokens from, by name or by a prefix
     /// followed by `*`; all of them if `None`.

@@ -331,5 +331,6 @@ fn as_sent(job: NewJob, id: i64, tenant: &str) -> JobDetail {
         traceparent: job.traceparent,
         cancelling: false,
         progress: None,
+        result: None,
     }
 }

@@ -1,11 +1,14 @@
 //! Search and display of jobs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, Query as Pairs, State};
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use serde::Serialize;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::redact::mask_args;
@@ -20,6 +23,13 @@ use crate::api::waiting::{self, WaitReason};
 use crate::jobs::serving::remedy;
 use crate::jobs::{Attempt, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary};
 use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
+
+/// The longest wait for the end of a job, in seconds: below the timeouts of most proxies.
+pub(in crate::api) const WAIT_S_MAX: i64 = 60;
+
+/// The first and the longest pause between two looks at a job whose end is waited for.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The values of `state` in a search: a state, or all states in which a job has ended.
 pub(in crate::api) const SEARCHED: [(&str, Searched); 8] = [
@@ -142,17 +152,57 @@ pub async fn list(
     ))
 }
 
-/// Shows a job: its state, its attempts and, while it waits, the reason and the end of the wait.
-#[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+/// Shows a job: its state, its attempts, its result and, while it waits, the reason and the end of
+/// the wait.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs",
+    params(
+        ("id" = i64, Path, description = "Its number."),
+        ("wait_s" = Option<u32>, Query, description = "Seconds to wait for the end of the job, up to 60; 0 if absent.")),
     responses((status = 200, body = JobView)))]
 pub async fn show(
     State(state): State<Arc<JobsState>>,
+    State(cancel): State<CancellationToken>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
-    let found = found(&state, &caller, id).await?;
-    Ok(Json(view(&state, &caller, found).await))
+    let mut query = Query::open(pairs, &["wait_s"]);
+    let wait = query.whole("wait_s", 0..=WAIT_S_MAX).unwrap_or(0);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let wait = Duration::from_secs(wait.unsigned_abs());
+    let ended = ended_within(&state, &caller, id, wait, &cancel).await?;
+    Ok(Json(view(&state, &caller, ended).await))
+}
+
+/// Returns the job as soon as it has ended, or as it is when the wait is over or the process stops.
+async fn ended_within(
+    state: &JobsState,
+    caller: &Caller,
+    id: i64,
+    wait: Duration,
+    cancel: &CancellationToken,
+) -> Result<JobDetail, Problem> {
+    let until = Instant::now() + wait;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let detail = found(state, caller, id).await?;
+        let has_ended = matches!(
+            detail.summary.state,
+            JobState::Completed | JobState::Cancelled | JobState::Dead
+        );
+        let left = until.saturating_duration_since(Instant::now());
+        if has_ended || left.is_zero() || cancel.is_cancelled() {
+            return Ok(detail);
+        }
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = tokio::time::sleep(pause.min(left)) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 /// Lists the finished attempts of a job, newest first.

@@ -6,6 +6,7 @@ use super::values::{
     above_zero, any_text, by, flag, one_of, or_null, run_at, span, text, throttle, time, whole,
     why, with_default,
 };
+use super::work_bodies::work_bodies;
 use crate::admission::RECIPIENTS_MAX;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::gateway::tickets::CHANNELS_MAX;
@@ -58,6 +59,10 @@ fn channels() -> Value {
 
 /// Returns all bodies, each as its reader reads it.
 pub(super) fn bodies() -> Vec<Body> {
+    own_bodies().into_iter().chain(work_bodies()).collect()
+}
+
+fn own_bodies() -> Vec<Body> {
     let body = |name, fields, required| Body {
         name,
         fields,

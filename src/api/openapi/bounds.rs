@@ -18,6 +18,7 @@ use crate::api::jobs::input::{
     BATCH_MAX, COST_MAX, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES, SPAN_MAX_S,
     TIMEOUT_MIN_S,
 };
+use crate::api::jobs::show::WAIT_S_MAX;
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
 use crate::api::notifications::batch_list;
 use crate::api::notifications::suppressions::{CURSOR_BYTES_MAX, RECIPIENT_BYTES_MAX};
@@ -255,6 +256,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
             json!({ "type": "string", "pattern": "^(\\*|(W/)?\"?[0-9]{1,19}\"?)$" })
         }
         (_, "header", _) => json!({ "type": "string" }),
+        ("show_job", _, "wait_s") => with_default(whole(0..=WAIT_S_MAX), json!(0)),
         ("purge_lane", _, "limit") => whole(1..=BATCH_JOBS_MAX),
         ("list_tenants" | "list_modules" | "list_channel_usage", _, "limit") => {
             with_default(whole(1..=tenants::LIMIT_MAX), json!(50))

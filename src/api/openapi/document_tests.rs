@@ -54,10 +54,12 @@ fn schema_names(folder: &Path, found: &mut BTreeMap<String, Vec<String>>) {
 #[test]
 fn no_two_types_have_one_name_in_the_document() {
     let mut found = BTreeMap::new();
-    schema_names(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
-        &mut found,
-    );
+    for folder in ["core/src", "src"] {
+        schema_names(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
+            &mut found,
+        );
+    }
 
     assert!(
         found.len() > 70,

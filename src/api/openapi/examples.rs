@@ -59,6 +59,17 @@ fn body(operation: &str) -> Option<Value> {
         "requeue_dead" | "discard_dead" => {
             json!({ "throttle": "hooks", "error_like": "timeout%", "limit": 500 })
         }
+        "claim_jobs" => json!({
+            "worker": "pdf-1", "kinds": ["render_pdf"], "throttles": ["pdf"], "limit": 2, "wait_s": 30, "lease_s": 60,
+        }),
+        "heartbeat_job" => json!({
+            "lease": LEASE, "checkpoint": { "page": 41 }, "progress": { "done": 41, "total": 200, "note": "41 of 200 pages" },
+        }),
+        "complete_job" => json!({ "lease": LEASE, "result": { "pages": 200 }, "cost": 3 }),
+        "fail_job" => json!({ "lease": LEASE, "error": "the template is missing", "retry": false }),
+        "snooze_job" => json!({ "lease": LEASE, "for_s": 600 }),
+        "throttle_job" => json!({ "lease": LEASE, "retry_after_s": 5, "error": "answered 429" }),
+        "release_job" => json!({ "lease": LEASE }),
         "retry_job" => json!({ "keep_attempts": false, "by": "alice" }),
         "reschedule_job" => {
             json!({ "run_at": "2030-01-31T09:30:00Z", "by": "alice", "why": "the receiver is down till then" })
@@ -145,6 +156,17 @@ fn answer(operation: &str) -> Option<Value> {
         "cancel_job" | "discard_job" => {
             with(detail(), json!({ "state": "cancelled", "waiting": null }))
         }
+        "claim_jobs" => json!({ "worker_id": 12, "jobs": [{
+            "id": ID, "lease": LEASE, "lease_expires_at": AT, "kind": "render_pdf", "args": { "order": 17 }, "throttle": "pdf",
+            "key": "acme", "tenant": "", "priority": 1, "attempt": 1, "max_attempts": 10, "cost": 1.0, "created_at": AT,
+            "timeout_s": null, "traceparent": null,
+            "checkpoint": { "cursor": { "page": 41 }, "done": 41, "total": 200, "note": "41 of 200 pages" },
+        }] }),
+        "heartbeat_job" => json!({ "lease_expires_at": AT, "cancelled": false }),
+        "complete_job" => json!({ "id": ID, "state": "completed" }),
+        "fail_job" => json!({ "id": ID, "state": "dead" }),
+        "snooze_job" => json!({ "id": ID, "state": "scheduled" }),
+        "throttle_job" | "release_job" => json!({ "id": ID, "state": "ready" }),
         "list_channel_usage" => json!({ "at": AT, "next": null, "tenants": [{
             "tenant": "acme", "connections": 412, "connections_max": 1000, "messages_used": 37, "messages_max": 200,
             "messages": 91_250, "waiting": 0, "limited": 3, "limited_at": AT, "warnings": 1236,
@@ -289,6 +311,9 @@ fn answer(operation: &str) -> Option<Value> {
 
 /// The number of the job in the examples.
 const ID: i64 = 450_359_962_737_050;
+
+/// The lease of the examples.
+const LEASE: &str = "4f1c03a97be25d08";
 
 /// The time of the examples.
 const AT: &str = "2026-11-20T15:04:05.2Z";

@@ -7,3 +7,4 @@ mod examples;
 mod operation_id;
 mod problems;
 mod values;
+mod work_bodies;

@@ -31,6 +31,25 @@ const OWN: &[(&str, &[Code])] = &[
     ("show_job", &[JobNotFound, QueueUnavailable]),
     ("cancel_job", &[JobNotFound, WrongState, QueueUnavailable]),
     ("list_attempts", &[JobNotFound, QueueUnavailable]),
+    ("claim_jobs", &[NotAllowed, QueueUnavailable, NotReady]),
+    (
+        "heartbeat_job",
+        &[Code::LeaseLost, QueueUnavailable, NotReady],
+    ),
+    (
+        "complete_job",
+        &[Code::LeaseLost, QueueUnavailable, NotReady],
+    ),
+    ("fail_job", &[Code::LeaseLost, QueueUnavailable, NotReady]),
+    ("snooze_job", &[Code::LeaseLost, QueueUnavailable, NotReady]),
+    (
+        "throttle_job",
+        &[Code::LeaseLost, QueueUnavailable, NotReady],
+    ),
+    (
+        "release_job",
+        &[Code::LeaseLost, QueueUnavailable, NotReady],
+    ),
     ("retry_job", &[JobNotFound, WrongState, QueueUnavailable]),
     (
         "reschedule_job",

@@ -24,6 +24,10 @@ const SPAN_S: u32 = 2;
 /// `zulu`.
 const SILENT: usize = 150;
 
+/// The difference between the numbers of two messages of a sender, so that no two senders use the
+/// same.
+const NUMBERED_APART: usize = 10;
+
 /// A fault in the middle of the messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blow {
@@ -103,8 +107,23 @@ async fn storm(blows: &[Blow], span: Duration) {
         module("alarm"),
         module("mail"),
     );
-    let senders = [(web, 60), (shop, 250), (alarm, 400), (mail, 60)]
-        .map(|(by, pace)| tokio::spawn(send(fixture.clone(), by, pace, promised.clone())));
+    // Four send for the module that is to wait, so that it does on a slow machine as well.
+    let modules = [
+        (web, 240),
+        (web, 240),
+        (web, 240),
+        (web, 240),
+        (shop, 250),
+        (alarm, 400),
+        (mail, 60),
+    ];
+    let senders: Vec<_> = modules
+        .into_iter()
+        .zip(0..)
+        .map(|((by, pace), first)| {
+            tokio::spawn(send(fixture.clone(), by, pace, first, promised.clone()))
+        })
+        .collect();
     let auditor = tokio::spawn(audit(fixture.clone(), promised.clone()));
     fixture.until_received(web, 12).await;
     eventually("all knobs are recorded", SOON, || async {
@@ -163,18 +182,24 @@ async fn storm(blows: &[Blow], span: Duration) {
     drop(processes);
 }
 
-/// Sends messages of a module until stopped.
-async fn send(fixture: Arc<AdmissionFixture>, by: Module, pace_ms: u64, promised: Arc<Promised>) {
+/// Sends messages of a module, numbered from `first` in steps, until stopped.
+async fn send(
+    fixture: Arc<AdmissionFixture>,
+    by: Module,
+    pace_ms: u64,
+    first: usize,
+    promised: Arc<Promised>,
+) {
     let priority = match by.name {
         "alarm" => "critical",
         _ => "normal",
     };
-    let mut n = 0;
+    let mut n = first;
     while !promised.stop.load(Ordering::Relaxed) {
         let sent = fixture.send(by, n, priority).await;
         assert!(promised.ids.lock().unwrap().insert(sent.id), "{sent:?}");
         assert!(priority != "critical" || !sent.waits, "{sent:?}");
-        n += 1;
+        n += NUMBERED_APART;
         promised
             .waited
             .fetch_add(usize::from(sent.waits), Ordering::Relaxed);

@@ -3,7 +3,8 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::tenants::{Expect, aim, answer};
+use super::tenants::{Expect, aim};
+use super::tenants_answers::answer;
 use super::tenants_fixture::{secret, two_tenants};
 
 #[tokio::test]

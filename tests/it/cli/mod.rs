@@ -1,5 +1,6 @@
 //! The program on the command line.
 
+mod doctor;
 mod dry_run;
 mod errors;
 mod jobs;

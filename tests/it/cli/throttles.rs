@@ -592,6 +592,6 @@ async fn the_script_is_printed_as_it_is_without_any_server() {
     let output = shell.ok(&["throttle", "script"]);
     assert_eq!(
         output.out,
-        include_str!("../../../src/throttle/throttle.lua")
+        include_str!("../../../core/src/throttle/throttle.lua")
     );
 }

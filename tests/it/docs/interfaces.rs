@@ -362,7 +362,7 @@ fn the_guide_names_every_alert() {
 
 #[test]
 fn the_page_of_the_protocol_has_every_verb() {
-    let lua = read("src/throttle/throttle.lua");
+    let lua = read("core/src/throttle/throttle.lua");
     let verbs: BTreeSet<&str> = lua
         .lines()
         .filter_map(|line| line.strip_prefix("if verb == '")?.split('\'').next())

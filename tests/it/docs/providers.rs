@@ -96,11 +96,11 @@ fn the_guide_has_every_key_of_pools_and_accounts() {
 
     assert_eq!(answer("### Keys of a pool"), POOL_KEYS);
     assert_eq!(answer("### Keys of every account"), ACCOUNT_KEYS);
-    let default = read("src/default.toml");
+    let default = read("core/src/default.toml");
     for key in POOL_KEYS.iter().chain(&ACCOUNT_KEYS) {
         assert!(
             default.contains(&format!("# {key} = ")) || *key == "accounts",
-            "src/default.toml lacks {key}"
+            "core/src/default.toml lacks {key}"
         );
     }
 }

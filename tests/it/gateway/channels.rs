@@ -1,5 +1,7 @@
 //! Publishing by every door, subscribing, and the walls between tenants.
 
+use flyball::Client;
+use flyball::jobs::Error;
 use serde_json::json;
 
 use super::client::{WsClient, open};
@@ -220,4 +222,53 @@ async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_t
     );
     assert!(answer["expires_at"].is_i64(), "{answer}");
     assert_eq!(client.subscribe("orders").await["type"], "subscribed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_rust_a_publication_goes_out_if_its_transaction_commits_and_a_full_queue_refuses_it() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    reader.subscribe("orders").await;
+    let publish = async |n: i64, commits: bool| {
+        let mut transaction = served.queue.pool.begin().await.unwrap();
+        sqlx::query("select flyball.as_tenant('acme')")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        Client
+            .publish(&mut *transaction, "orders", &json!(n))
+            .await
+            .unwrap();
+        if commits {
+            transaction.commit().await.unwrap();
+        }
+    };
+    publish(1, false).await;
+    publish(2, true).await;
+    let id = served
+        .queue
+        .publish_as("acme", "orders", &json!(3))
+        .await
+        .unwrap();
+    assert_eq!(reader.next().await["data"], 2);
+    let message = reader.next().await;
+    assert_eq!(
+        (&message["data"], &message["id"]),
+        (&json!(3), &json!(id.to_string()))
+    );
+
+    let refused = served.queue.publish_as("acme", "or ders", &json!(4)).await;
+    assert!(
+        matches!(&refused, Err(Error::Refused { field, .. }) if field == "channel"),
+        "{refused:?}"
+    );
+    // Two seconds of the limit wait.
+    served.publish_numbers("acme", "flood", 1, 600).await;
+    served.queue.set_tenant_queue_max(1).await.unwrap();
+    let full = served.queue.publish_as("acme", "flood", &json!(601)).await;
+    let full = full.unwrap_err();
+    assert!(
+        matches!(&full, Error::QueueFull { tenant, max: 1, .. } if tenant == "acme"),
+        "{full:?}"
+    );
 }

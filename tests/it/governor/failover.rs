@@ -274,12 +274,12 @@ impl Scene {
 }
 
 impl Candidate {
-    fn ways(&self, which: &[Part], way: Way) {
+    fn ways(&self, which: &[Dependency], way: Way) {
         for server in which {
             match server {
-                Part::Postgres => self.postgres.way(way),
-                Part::Redis => self.redis.way(way),
-                Part::Prometheus => self.prometheus.way(way),
+                Dependency::Postgres => self.postgres.way(way),
+                Dependency::Redis => self.redis.way(way),
+                Dependency::Prometheus => self.prometheus.way(way),
             }
         }
     }
@@ -287,13 +287,17 @@ impl Candidate {
 
 /// The servers that the governor uses.
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum Dependency {
     Postgres,
     Redis,
     Prometheus,
 }
 
-const ALL: [Part; 3] = [Part::Postgres, Part::Redis, Part::Prometheus];
+const ALL: [Dependency; 3] = [
+    Dependency::Postgres,
+    Dependency::Redis,
+    Dependency::Prometheus,
+];
 
 /// Records every field of the knob written to Redis, until Redis ends.
 fn monitor(redis: &Server, written: Arc<Mutex<Vec<Written>>>) {
@@ -355,7 +359,7 @@ async fn a_leader_that_is_killed_or_asleep_is_followed_without_a_bump_and_never_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_arrives_too_late() {
-    let cut_off = |case: &'static str, from: &'static [Part], way: Way| async move {
+    let cut_off = |case: &'static str, from: &'static [Dependency], way: Way| async move {
         let scene = Scene::new().await;
         let (first, _second, before) = scene.governed_by_the_first().await;
         let watch = scene.watch();
@@ -382,8 +386,8 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
         scene.only_the_newest_term_wrote(case).await;
     };
     tokio::join!(
-        cut_off("Postgres hangs", &[Part::Postgres], Way::Hung),
-        cut_off("Redis hangs", &[Part::Redis], Way::Hung),
+        cut_off("Postgres hangs", &[Dependency::Postgres], Way::Hung),
+        cut_off("Redis hangs", &[Dependency::Redis], Way::Hung),
         cut_off("all hang", &ALL, Way::Hung),
         cut_off("all refuse", &ALL, Way::Closed),
     );
@@ -396,7 +400,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         let scene = Scene::new().await;
         let (first, second, before) = scene.governed_by_the_first().await;
         let watch = scene.watch();
-        first.ways(&[Part::Prometheus], Way::Hung);
+        first.ways(&[Dependency::Prometheus], Way::Hung);
         // Real time: half of `stale_hold_s`, for which the rate stays.
         tokio::time::sleep(Duration::from_secs(6)).await;
         watch.abort();
@@ -411,7 +415,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
                 && slower.knobs.why.contains("no new reading of load"),
             "{slower:?}"
         );
-        first.ways(&[Part::Prometheus], Way::Open);
+        first.ways(&[Dependency::Prometheus], Way::Open);
         eventually("it reads again", LONG, || async {
             scene
                 .status()
@@ -434,7 +438,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         let only = scene.candidate("first").await;
         only.process.logged("leads the governor term=1", LONG).await;
         let before = scene.steady().await;
-        only.ways(&[Part::Postgres], Way::Hung);
+        only.ways(&[Dependency::Postgres], Way::Hung);
         let event = Instant::now();
         let lapsed = eventually("the safe rate is in force", LONG, || async {
             let status = scene.status().await;
@@ -450,7 +454,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
             lapsed.lease_expired && event.elapsed() >= KNOB_LEFT,
             "the knob was good for its lease"
         );
-        only.ways(&[Part::Postgres], Way::Open);
+        only.ways(&[Dependency::Postgres], Way::Open);
         scene.turned_by(2).await;
         let again = scene.status().await;
         assert!(

@@ -14,7 +14,7 @@ use crate::support::sms_pool::{self, sid};
 
 const ACCOUNTS: usize = 6;
 /// The quota of each account per second, before and after.
-const QUOTA: f64 = 40.0;
+const QUOTA: f64 = 20.0;
 const HALVED: f64 = QUOTA / 2.0;
 
 /// The time for which the quota is whole, the time in which the new one must be found, the time

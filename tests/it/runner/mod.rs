@@ -16,6 +16,7 @@ mod process_kill;
 mod process_stop;
 mod promote;
 mod push_back;
+mod remote;
 mod serving;
 mod stores_away;
 mod worker;

@@ -1,14 +1,18 @@
 //! An API in this process, on a port of its own.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flyball::api::{self, Deps, Live, NoDecisions};
 use flyball::gateway::limits::GatewayLimits;
 use flyball::gateway::service::Gateway;
 use flyball::jobs::Kinds;
 use flyball::notify::Deliveries;
+use flyball::runner::{Brokers, Config, WorkerMetrics};
 use flyball::throttle::Knobs;
+use prometheus_client::registry::Registry;
 use reqwest::{Method, RequestBuilder};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +44,23 @@ impl Drop for ApiServer {
     }
 }
 
+/// Starts the service for workers in other programs, which ends with the server.
+fn brokers(fixture: &Fixture, cancel: &CancellationToken) -> Arc<Brokers> {
+    let brokers = Brokers::new(
+        Config {
+            ttl: Duration::from_secs(5),
+            ..Config::default()
+        },
+        (fixture.queue.clone(), fixture.store.clone()),
+        WorkerMetrics::register(&mut Registry::default()),
+        BTreeMap::new(),
+        vec!["http".to_owned()],
+        cancel.clone(),
+    );
+    tokio::spawn(brokers.clone().run());
+    brokers
+}
+
 impl ApiServer {
     /// Serves the API on these stores, with no kinds, pools or tokens except those that `change`
     /// adds.
@@ -57,6 +78,7 @@ impl ApiServer {
             api_limits: Arc::default(),
             check_knobs: Knobs::check,
             kinds: Kinds::default(),
+            remote: brokers(&fixture, &cancel),
             pools: Arc::default(),
             account_pools: Vec::new(),
             deliveries: Deliveries::new(fixture.queue.pool.clone()),

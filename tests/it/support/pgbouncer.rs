@@ -182,7 +182,7 @@ fn owner(path: &Path) -> u32 {
         .uid()
 }
 
-pub(super) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
 }

@@ -24,9 +24,11 @@ const ROUND_TRIP_US: i64 = 20_000;
 /// The shortest time for which an account without a token is not asked.
 const REST_US: i64 = 5_000;
 
-/// When the quota is halved, when the pool sends less, and the time that is watched, in seconds.
+/// The second at which the quota is halved.
 const HALVED_AT: i64 = 10;
+/// The second from which the pool sends less.
 const LESS_FROM: i64 = 45;
+/// The seconds that are watched.
 const WATCHED: std::ops::Range<i64> = 55..175;
 
 struct Message {

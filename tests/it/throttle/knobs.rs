@@ -262,3 +262,20 @@ async fn names_are_known_in_order(world: World) {
         [name("set"), name("written-by-hand")]
     );
 }
+
+#[tokio::test]
+async fn knobs_that_redis_lost_while_they_were_recorded_do_not_look_deleted() {
+    let world = World::redis();
+    let lost = name("lost");
+    let knobs = change(&[("rps", "7")]);
+    world.store.set(&lost, &knobs).await.unwrap();
+    world.redis_command(&["DEL", &world.knobs_key("lost")]);
+    // The record was read before Redis was emptied, and is kept after it.
+    world.store.persist(&lost).await.unwrap();
+    assert!(!world.store.was_taken_away(&lost).await.unwrap());
+
+    world.store.set(&lost, &knobs).await.unwrap();
+    world.store.persist(&lost).await.unwrap();
+    world.redis_command(&["DEL", &world.knobs_key("lost")]);
+    assert!(world.store.was_taken_away(&lost).await.unwrap());
+}

@@ -1,4 +1,4 @@
-//! Modules of the crate: resolves a path in a file to the file that defines the item.
+//! Modules of the product, whose two crates are read as one tree: resolves a path in a file to the file that defines the item.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -193,6 +193,25 @@ const SERVICES: &[(&str, &str)] = &[
         "Claims, executes and finishes jobs.",
     ),
     ("runner/claim.rs", "Claims, executes and finishes jobs."),
+    (
+        "runner/remote/broker.rs",
+        "Hands jobs to workers elsewhere.",
+    ),
+    (
+        "runner/remote/brokers.rs",
+        "Hands jobs to workers elsewhere.",
+    ),
+    ("runner/remote/count.rs", "Hands jobs to workers elsewhere."),
+    (
+        "runner/remote/hand_over.rs",
+        "Hands jobs to workers elsewhere.",
+    ),
+    ("runner/remote/kind.rs", "Hands jobs to workers elsewhere."),
+    (
+        "runner/remote/leases.rs",
+        "Hands jobs to workers elsewhere.",
+    ),
+    ("runner/remote/polls.rs", "Hands jobs to workers elsewhere."),
     ("runner/release.rs", "Releases messages to their lanes."),
     ("runner/depth.rs", "Claims, executes and finishes jobs."),
     ("runner/discover.rs", "Claims, executes and finishes jobs."),

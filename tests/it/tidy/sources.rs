@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::scanner::{NamedPath, bare, paths_of, without_tests};
 
-/// A file under `src/`.
+/// The folders of the product's two packages. A room is in one of them.
+const PRODUCT: [&str; 2] = ["core/src", "src"];
+
+/// A file of the product, with its path below one of the folders.
 pub(super) struct Source {
     pub(super) path: String,
     pub(super) room: String,
@@ -14,11 +17,17 @@ pub(super) struct Source {
     pub(super) paths: Vec<NamedPath>,
 }
 
-/// Returns all files under `src/` except unit tests.
+/// Returns all files of the product except unit tests.
 pub(super) fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    collect(&root, &mut files);
+    PRODUCT
+        .iter()
+        .flat_map(|folder| sources_of(folder))
+        .collect()
+}
+
+fn sources_of(folder: &str) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let files = files_under(&[folder]);
     assert!(files.len() > 50, "the sources were found");
     files
         .into_iter()
@@ -48,17 +57,6 @@ pub(super) fn sources() -> Vec<Source> {
         .collect()
 }
 
-fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push(path);
-        }
-    }
-}
-
 /// Returns true if a pattern matches this file: the file itself, a folder prefix, or any folder of
 /// that name.
 pub(super) fn is_at(path: &str, pattern: &str) -> bool {
@@ -71,7 +69,8 @@ pub(super) fn is_at(path: &str, pattern: &str) -> bool {
 
 /// Returns all Rust sources of the product and of `lab`.
 pub(super) fn all_files() -> Vec<PathBuf> {
-    files_under(&["src", "lab/src", "lab/fakes/src"])
+    let [core, product] = PRODUCT;
+    files_under(&[core, product, "lab/src", "lab/fakes/src"])
 }
 
 /// Returns all Rust files under these folders.

@@ -41,7 +41,7 @@ impl Draw<'_> {
             }
         }
         // A recipient has the form of its channel, and an end comes after its start.
-        query.retain(|one| !one.starts_with("created_before="));
+        query.retain(|one| !one.starts_with("created_before=") && !one.starts_with("wait_s="));
         if operation.id == "check_recipient"
             || query.iter().any(|one| one.starts_with("recipient="))
         {
@@ -188,6 +188,12 @@ fn settle(body: &mut Value) {
         if let Some(value) = body.get(name).and_then(Value::as_f64) {
             body.insert(name.into(), json!(value.min(1000.0)));
         }
+    }
+    if has(body, "kinds") {
+        // A kind of workers elsewhere, and no wait for a job of it.
+        body.insert("kinds".into(), json!(["render"]));
+        body.insert("throttles".into(), json!(["flow"]));
+        body.insert("wait_s".into(), json!(0));
     }
     if has(body, "wait_ms") {
         body.insert("wait_ms".into(), json!(5));

@@ -1,0 +1,474 @@
+//! The hub: the open connections of this process and their channels.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+use super::channel_name::ChannelName;
+use super::join_point::JoinPoint;
+use super::outbox::Outbox;
+use super::postgres::StoredMessage;
+use super::server_frame::{self, Warning};
+use super::subscription::{Arrived, Subscription};
+
+/// The parts of the table of channels, each with a lock of its own.
+const PARTS: usize = 64;
+
+/// The shortest time between two warnings about the limit to one connection.
+const WARNING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The connections of one tenant that are woken before those of the next.
+const WOKEN_MAX: usize = 32;
+
+/// An open connection, as the hub sees it.
+pub struct Peer {
+    id: u64,
+    pub tenant: Arc<TenantPeers>,
+    state: Mutex<PeerState>,
+    /// True while the connection stands in `TenantPeers::to_wake`.
+    is_to_wake: AtomicBool,
+    /// Wakes the connection when something waits for it.
+    pub wake: Notify,
+}
+
+/// The frames that wait for a connection, and its subscriptions.
+#[derive(Default)]
+pub struct PeerState {
+    pub outbox: Outbox<Bytes>,
+    pub subscriptions: Vec<Subscription>,
+    warned_at: Option<Instant>,
+    /// The number of the last subscription.
+    last_number: u32,
+}
+
+/// The connections of one tenant.
+pub struct TenantPeers {
+    pub name: Arc<str>,
+    limited_until: Mutex<Option<Instant>>,
+    /// Warnings that were not reported yet.
+    warnings: Mutex<i64>,
+    peers: Mutex<HashMap<u64, Arc<Peer>>>,
+    /// The connections for which something came since they were woken last.
+    to_wake: Mutex<VecDeque<Arc<Peer>>>,
+}
+
+/// A reader that is behind in a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BehindReader {
+    pub channel: ChannelName,
+    pub epoch: i64,
+    /// The offset from which the history must be read.
+    pub next: i64,
+    /// True if the client has not been told yet.
+    pub is_news: bool,
+}
+
+type ChannelKey = (Arc<str>, ChannelName);
+
+/// The open connections of this process. Share it in an [`Arc`].
+pub struct Hub {
+    hasher: RandomState,
+    channels: Vec<Mutex<HashMap<ChannelKey, Vec<Arc<Peer>>>>>,
+    tenants: Mutex<HashMap<Arc<str>, Arc<TenantPeers>>>,
+    next_id: AtomicU64,
+    /// The tenants with connections to wake; each stands here once.
+    to_wake: Mutex<VecDeque<Arc<TenantPeers>>>,
+    /// Tells of the first tenant with connections to wake.
+    has_to_wake: Notify,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            channels: (0..PARTS).map(|_| Mutex::default()).collect(),
+            tenants: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            to_wake: Mutex::default(),
+            has_to_wake: Notify::new(),
+        }
+    }
+}
+
+impl Peer {
+    /// Locks what waits for the connection.
+    pub fn state(&self) -> MutexGuard<'_, PeerState> {
+        self.state.lock()
+    }
+
+    /// Returns the time until which messages of the tenant wait for its limit.
+    pub fn limited_until(&self) -> Option<Instant> {
+        self.tenant
+            .limited_until
+            .lock()
+            .filter(|until| *until > Instant::now())
+    }
+
+    /// Warns about the limit of the tenant, at most once a second.
+    fn warn(&self, frame: &Bytes, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_due = state
+            .warned_at
+            .is_none_or(|at| now.duration_since(at) >= WARNING_INTERVAL);
+        // A connection without room for a frame of control has worse trouble than a limit.
+        let is_told = is_due && state.outbox.push_control(frame.clone());
+        if is_told {
+            state.warned_at = Some(now);
+        }
+        is_told
+    }
+}
+
+impl PeerState {
+    /// Returns the subscription to a channel.
+    pub fn subscription(&mut self, channel: &ChannelName) -> Option<&mut Subscription> {
+        self.subscriptions
+            .iter_mut()
+            .find(|sub| sub.channel == *channel)
+    }
+
+    /// Returns the first reader that is behind, once no frame of a channel waits before what it has
+    /// missed.
+    pub fn behind(&mut self) -> Option<BehindReader> {
+        if !self.outbox.has_no_data() {
+            return None;
+        }
+        self.subscriptions.iter_mut().find_map(|sub| {
+            let next = sub.behind()?;
+            Some(BehindReader {
+                channel: sub.channel.clone(),
+                epoch: sub.epoch,
+                next,
+                is_news: !std::mem::replace(&mut sub.is_told, true),
+            })
+        })
+    }
+
+    /// Lets the subscription to a channel begin at its place.
+    pub fn join(&mut self, channel: &ChannelName, point: &JoinPoint) {
+        if let Some(sub) = self.subscription(channel) {
+            point.join(sub);
+        }
+    }
+
+    /// Notes that a reader got everything up to an offset from the history.
+    pub fn caught_up(&mut self, channel: &ChannelName, last: i64) {
+        if let Some(sub) = self.subscription(channel) {
+            sub.advance(last + 1);
+        }
+    }
+
+    /// Takes the numbers of messages without offsets that were dropped, by channel.
+    pub fn take_gaps(&mut self) -> Vec<(ChannelName, u32)> {
+        let missed = self.subscriptions.iter_mut().filter(|sub| sub.missed > 0);
+        missed
+            .map(|sub| (sub.channel.clone(), std::mem::take(&mut sub.missed)))
+            .collect()
+    }
+
+    /// Hands a message over; returns true if something waits for the connection now.
+    fn deliver(&mut self, message: &StoredMessage, frame: &Bytes) -> bool {
+        let is_its = |sub: &&mut Subscription| sub.channel == message.channel;
+        let Some(sub) = self.subscriptions.iter_mut().find(is_its) else {
+            return false;
+        };
+        if message.offset == 0 {
+            let dropped = self.outbox.push_droppable(frame.clone(), sub.number);
+            sub.missed = sub.missed.saturating_add(dropped);
+            return true;
+        }
+        match sub.arrive(message.epoch, message.offset) {
+            Arrived::Leave => false,
+            Arrived::FellBehind => true,
+            Arrived::Deliver => {
+                match self.outbox.push(frame.clone()) {
+                    true => sub.sample(message.offset, Instant::now()),
+                    false => sub.fall_behind(message.offset),
+                }
+                true
+            }
+        }
+    }
+}
+
+impl Hub {
+    /// Adds a connection of a tenant.
+    pub fn join(&self, tenant: &Arc<str>) -> Arc<Peer> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut tenants = self.tenants.lock();
+        let entry = tenants.entry(tenant.clone()).or_insert_with(|| {
+            Arc::new(TenantPeers {
+                name: tenant.clone(),
+                limited_until: Mutex::default(),
+                warnings: Mutex::default(),
+                peers: Mutex::default(),
+                to_wake: Mutex::default(),
+            })
+        });
+        let peer = Arc::new(Peer {
+            id,
+            tenant: entry.clone(),
+            state: Mutex::default(),
+            is_to_wake: AtomicBool::new(false),
+            wake: Notify::new(),
+        });
+        entry.peers.lock().insert(id, peer.clone());
+        peer
+    }
+
+    /// Removes a connection and its subscriptions.
+    pub fn leave(&self, peer: &Arc<Peer>) {
+        let subscriptions = std::mem::take(&mut peer.state().subscriptions);
+        for sub in &subscriptions {
+            self.remove(peer, &sub.channel);
+        }
+        let mut tenants = self.tenants.lock();
+        let mut peers = peer.tenant.peers.lock();
+        peers.remove(&peer.id);
+        if peers.is_empty() {
+            tenants.remove(&peer.tenant.name);
+        }
+    }
+
+    /// Adds a subscription whose place is not known yet: messages that come meanwhile are noted.
+    /// An earlier subscription of the connection to the channel ends.
+    pub fn subscribe(&self, peer: &Arc<Peer>, channel: &ChannelName) {
+        let is_new = {
+            let mut state = peer.state();
+            state.last_number += 1;
+            let fresh = Subscription::new(channel.clone(), state.last_number);
+            match state.subscription(channel) {
+                Some(sub) => {
+                    *sub = fresh;
+                    false
+                }
+                None => {
+                    state.subscriptions.push(fresh);
+                    true
+                }
+            }
+        };
+        if is_new {
+            let key = (peer.tenant.name.clone(), channel.clone());
+            let mut part = self.part(&key).lock();
+            part.entry(key).or_default().push(peer.clone());
+        }
+    }
+
+    /// Ends a subscription; returns false if there is none.
+    pub fn unsubscribe(&self, peer: &Arc<Peer>, channel: &ChannelName) -> bool {
+        let had = {
+            let mut state = peer.state();
+            let before = state.subscriptions.len();
+            state.subscriptions.retain(|sub| sub.channel != *channel);
+            before != state.subscriptions.len()
+        };
+        if had {
+            self.remove(peer, channel);
+        }
+        had
+    }
+
+    /// Hands a message to all its subscribers here; returns their number.
+    pub fn deliver(&self, message: &StoredMessage) -> usize {
+        let key = (Arc::from(message.tenant.as_str()), message.channel.clone());
+        let part = self.part(&key).lock();
+        let Some(peers) = part.get(&key) else {
+            return 0;
+        };
+        let frame = server_frame::message(message);
+        for peer in peers {
+            if peer.state().deliver(message, &frame) {
+                self.wake_in_turn(peer);
+            }
+        }
+        peers.len()
+    }
+
+    /// Wakes connections as messages come for them, until it is dropped.
+    ///
+    /// Tenants take turns and those that were woken run before the next turn, so that a message
+    /// for a few connections does not wait until the thousand connections of another tenant have
+    /// written theirs.
+    pub async fn wake_peers(&self) {
+        loop {
+            while self.wake_next() {
+                tokio::task::yield_now().await;
+            }
+            self.has_to_wake.notified().await;
+        }
+    }
+
+    /// Wakes some connections of the next tenant; returns false if there is none.
+    fn wake_next(&self) -> bool {
+        let Some(tenant) = self.to_wake.lock().pop_front() else {
+            return false;
+        };
+        let (woken, has_more) = {
+            let mut queue = tenant.to_wake.lock();
+            let count = queue.len().min(WOKEN_MAX);
+            let woken: Vec<Arc<Peer>> = queue.drain(..count).collect();
+            (woken, !queue.is_empty())
+        };
+        if has_more {
+            self.to_wake.lock().push_back(tenant);
+        }
+        for peer in woken {
+            peer.is_to_wake.store(false, Ordering::Release);
+            peer.wake.notify_one();
+        }
+        true
+    }
+
+    fn wake_in_turn(&self, peer: &Arc<Peer>) {
+        if peer.is_to_wake.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let is_first = {
+            let mut queue = peer.tenant.to_wake.lock();
+            queue.push_back(peer.clone());
+            queue.len() == 1
+        };
+        if is_first {
+            self.to_wake.lock().push_back(peer.tenant.clone());
+            self.has_to_wake.notify_one();
+        }
+    }
+
+    /// Notes that messages of a tenant wait for `wait`, and warns its connections; returns the
+    /// number of warnings.
+    pub fn limit(&self, tenant: &str, wait: Duration) -> usize {
+        let Some(entry) = self.tenants.lock().get(tenant).cloned() else {
+            return 0;
+        };
+        let now = Instant::now();
+        *entry.limited_until.lock() = Some(now + wait);
+        let wait_s = (wait.as_millis() as u64).div_ceil(1000).max(1);
+        let frame = server_frame::warning(Warning::RateLimited { wait_s });
+        let peers: Vec<Arc<Peer>> = entry.peers.lock().values().cloned().collect();
+        let warned = peers.iter().filter(|peer| {
+            let is_told = peer.warn(&frame, now);
+            if is_told {
+                self.wake_in_turn(peer);
+            }
+            is_told
+        });
+        let warned = warned.count();
+        *entry.warnings.lock() += warned as i64;
+        warned
+    }
+
+    /// Returns the connections of each tenant, and takes the warnings that were not reported yet.
+    pub fn reports(&self) -> Vec<(Arc<str>, usize, i64)> {
+        let tenants: Vec<Arc<TenantPeers>> = self.tenants.lock().values().cloned().collect();
+        tenants
+            .iter()
+            .map(|entry| {
+                let warnings = std::mem::take(&mut *entry.warnings.lock());
+                (entry.name.clone(), entry.peers.lock().len(), warnings)
+            })
+            .collect()
+    }
+
+    fn remove(&self, peer: &Arc<Peer>, channel: &ChannelName) {
+        let key = (peer.tenant.name.clone(), channel.clone());
+        let mut part = self.part(&key).lock();
+        if let Some(peers) = part.get_mut(&key) {
+            if let Some(place) = peers.iter().position(|one| Arc::ptr_eq(one, peer)) {
+                peers.swap_remove(place);
+            }
+            if peers.is_empty() {
+                part.remove(&key);
+            } else if peers.capacity() > 4 * peers.len() {
+                peers.shrink_to(2 * peers.len());
+            }
+        }
+    }
+
+    fn part(&self, key: &ChannelKey) -> &Mutex<HashMap<ChannelKey, Vec<Arc<Peer>>>> {
+        &self.channels[self.hasher.hash_one(key) as usize % PARTS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(tenant: &str, channel: &str, offset: i64) -> StoredMessage {
+        StoredMessage {
+            seq: offset,
+            tenant: tenant.to_owned(),
+            channel: ChannelName::stored(channel),
+            epoch: 1,
+            offset,
+            id: offset,
+            data: offset.to_string(),
+        }
+    }
+
+    fn subscribed(hub: &Hub, tenant: &str, channel: &str) -> Arc<Peer> {
+        let peer = hub.join(&tenant.into());
+        let name = ChannelName::stored(channel);
+        hub.subscribe(&peer, &name);
+        peer.state().subscription(&name).unwrap().join(1, 1, 0);
+        peer
+    }
+
+    fn waiting(peer: &Peer) -> usize {
+        let mut state = peer.state();
+        std::iter::from_fn(|| state.outbox.pop()).count()
+    }
+
+    #[test]
+    fn a_message_goes_to_the_subscribers_of_its_tenant_only() {
+        let hub = Hub::default();
+        let (own, foreign) = (subscribed(&hub, "a", "x"), subscribed(&hub, "b", "x"));
+        let other = subscribed(&hub, "a", "y");
+        assert_eq!(hub.deliver(&stored("a", "x", 1)), 1);
+        assert_eq!(
+            [&own, &foreign, &other].map(|peer| waiting(peer)),
+            [1, 0, 0]
+        );
+        hub.leave(&own);
+        assert_eq!(hub.deliver(&stored("a", "x", 2)), 0);
+    }
+
+    #[test]
+    fn a_reader_without_room_falls_behind_and_the_others_get_everything() {
+        let hub = Hub::default();
+        let (slow, fast) = (subscribed(&hub, "a", "x"), subscribed(&hub, "a", "x"));
+        let mut got = 0;
+        for offset in 1..=1000 {
+            hub.deliver(&stored("a", "x", offset));
+            got += waiting(&fast);
+        }
+        assert_eq!(got, 1000);
+        let behind = slow.state().subscriptions[0].behind();
+        assert_eq!((behind, waiting(&slow)), (Some(257), 256));
+    }
+
+    #[test]
+    fn a_limit_warns_each_connection_once_a_second() {
+        let hub = Hub::default();
+        let peer = subscribed(&hub, "a", "x");
+        assert_eq!(hub.limit("a", Duration::from_millis(700)), 1);
+        assert_eq!(hub.limit("a", Duration::from_millis(700)), 0);
+        assert_eq!(hub.limit("b", Duration::from_millis(700)), 0);
+        assert!(peer.limited_until().is_some() && waiting(&peer) == 1);
+    }
+
+    #[test]
+    fn nothing_is_left_of_connections_that_have_gone() {
+        let hub = Hub::default();
+        let peers: Vec<_> = (0..10).map(|_| subscribed(&hub, "a", "x")).collect();
+        assert_eq!(hub.reports(), [(Arc::from("a"), 10, 0)]);
+        peers.iter().for_each(|peer| hub.leave(peer));
+        assert!(hub.reports().is_empty() && hub.channels.iter().all(|part| part.lock().is_empty()));
+    }
+}

@@ -1,0 +1,26 @@
+//! The gateway: messages to connections that are open now.
+//!
+//! A message is published in a transaction of Postgres and waits there until its tenant's limit
+//! admits it. A collector gives it its offset in the channel's history and rings all gateways;
+//! each reads the history from where it stood and hands the message to its own subscribers. A
+//! reader that is too slow is fed from the history at its own pace, so neither a publisher nor
+//! another reader ever waits for it.
+//!
+//! This room knows channels, subscriptions, frames and limits. The protocol of the socket is in
+//! `api/gateway`.
+
+pub mod channel_name;
+pub mod client_frame;
+pub mod close;
+pub mod connection_counts;
+pub mod hub;
+pub mod join_point;
+pub mod limits;
+pub mod metrics;
+pub mod outbox;
+pub mod pace;
+pub mod postgres;
+pub mod reading;
+pub mod server_frame;
+pub mod service;
+pub mod subscription;

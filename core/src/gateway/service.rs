@@ -1,0 +1,576 @@
+//! The gateway at work: publishes, collects, reads the history as it grows, and forgets what is old.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::connection_counts::ConnectionCounts;
+use super::hub::Hub;
+use super::limits::GatewayLimits;
+use super::metrics::GatewayMetrics;
+use super::pace::{LimitedTenants, Pace};
+use super::postgres::{
+    self, ChannelPlace, ChannelPosition, CollectOutcome, ConnectionReport, HistoryPage,
+    NewPublication, Published, StoredMessage, TenantGrant, WaitingPublications,
+};
+use crate::jobs::{Error, Queue};
+use crate::postgres::Db;
+use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
+use crate::throttle::admission::{channels_throttle_of, connections_throttle_of};
+use crate::throttle::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
+use crate::throttle::{AcquireRequest, LaneRequest, Store};
+
+/// The channel on which Postgres tells of publications.
+const PUBLISHED: &str = "flyball_publish";
+
+/// The channel on which collectors tell of new messages, and of tenants at their limit.
+const RING: &str = "flyball_channel";
+
+/// The messages of a tenant that are moved in one transaction.
+const COLLECTED_MAX: u32 = 500;
+
+/// The time between two looks for publications or messages; a notification comes sooner.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The pause of a collector while another is at work.
+const BUSY: Duration = Duration::from_millis(10);
+
+/// The shortest pause of a collector while messages wait for limits.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// The time that connections get beyond the drain.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
+
+/// The longest round of a collector before it begins anew.
+const ROUND_MAX: Duration = Duration::from_secs(10);
+
+/// The messages that are read at once after a ring.
+const READ_MAX: i64 = 256;
+
+/// The deliveries after which the reader lets other tasks run.
+const HANDED_MAX: usize = 2000;
+
+/// The messages of one page of the history.
+pub const PAGE_MAX: i64 = 64;
+
+/// The most requests in one statement.
+const BATCH_MAX: usize = 128;
+
+/// The shortest time between statements while requests keep coming.
+const BATCH_EVERY: Duration = Duration::from_millis(2);
+
+/// The time between two steps of upkeep.
+const PRUNE_EVERY: Duration = Duration::from_secs(2);
+
+/// The time between two reports of open connections.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+/// Messages deleted in one step.
+const PRUNED_MAX: i32 = 5000;
+
+/// Channels looked at in one step.
+const FORGOTTEN_MAX: i32 = 1000;
+
+/// The gateway of this process. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Gateway {
+    pub db: Db,
+    pub hub: Arc<Hub>,
+    pub limits: Arc<GatewayLimits>,
+    pub metrics: GatewayMetrics,
+    pub counts: ConnectionCounts,
+    /// Cancelled when the process sends its connections away.
+    pub drain: CancellationToken,
+    /// The connections that are being served.
+    pub sessions: TaskTracker,
+    queue: Queue,
+    store: Arc<dyn Store>,
+    default_tenant: &'static str,
+    /// The begin of the times in `own_windows`.
+    began: Instant,
+    publications: Arc<Notify>,
+    messages: Arc<Notify>,
+    read_to: Arc<AtomicI64>,
+    limited: Arc<Mutex<LimitedTenants>>,
+    /// The windows that hold while the store of throttles is away.
+    own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
+    publishes: Batcher<NewPublication, Result<Published, Error>>,
+    positions: Batcher<(String, String), Result<ChannelPosition, Error>>,
+    pages: Batcher<HistoryPage, Result<Vec<StoredMessage>, Error>>,
+}
+
+impl Gateway {
+    /// Opens the gateway on this database, whose schema must be up to date. `default_tenant` names
+    /// the throttles of operators' own channels.
+    pub fn new(
+        queue: Queue,
+        store: Arc<dyn Store>,
+        limits: GatewayLimits,
+        default_tenant: &'static str,
+    ) -> Self {
+        let db: Db = (&queue.pool).into();
+        let publishes = batcher(&db, |db, items: Vec<NewPublication>| {
+            Box::pin(async move { postgres::publish(&db, &items).await })
+        });
+        let positions = batcher(&db, |db, items: Vec<(String, String)>| {
+            Box::pin(async move { postgres::positions(&db, &items).await })
+        });
+        let pages = batcher(&db, |db, items: Vec<HistoryPage>| {
+            Box::pin(async move { postgres::pages(&db, &items, PAGE_MAX).await })
+        });
+        Self {
+            db,
+            hub: Arc::default(),
+            counts: ConnectionCounts::new(store.clone(), limits.connections),
+            limits: Arc::new(limits),
+            metrics: GatewayMetrics::default(),
+            drain: CancellationToken::new(),
+            sessions: TaskTracker::new(),
+            queue,
+            store,
+            default_tenant,
+            began: Instant::now(),
+            publications: Arc::default(),
+            messages: Arc::default(),
+            read_to: Arc::new(AtomicI64::new(-1)),
+            limited: Arc::default(),
+            own_windows: Arc::default(),
+            publishes,
+            positions,
+            pages,
+        }
+    }
+
+    /// Publishes a message; concurrent calls share a statement.
+    pub async fn publish(&self, message: NewPublication) -> Result<Published, Error> {
+        let published = self.publishes.submit(message).await.unwrap_or_else(lost)?;
+        self.publications.notify_one();
+        if let Published::Accepted { .. } = published {
+            self.metrics.published(1);
+        }
+        Ok(published)
+    }
+
+    /// Returns where a channel stands.
+    pub async fn position(&self, tenant: &str, channel: &str) -> Result<ChannelPosition, Error> {
+        let channel = (tenant.to_owned(), channel.to_owned());
+        self.positions.submit(channel).await.unwrap_or_else(lost)
+    }
+
+    /// Returns up to [`PAGE_MAX`] messages of a channel from an offset on.
+    pub async fn page(&self, page: HistoryPage) -> Result<Vec<StoredMessage>, Error> {
+        self.pages.submit(page).await.unwrap_or_else(lost)
+    }
+
+    /// Returns the tenant whose throttles limit a tenant's channels: operators have a name of their
+    /// own there.
+    pub fn throttle_tenant<'a>(&self, tenant: &'a str) -> &'a str {
+        match tenant {
+            "" => self.default_tenant,
+            tenant => tenant,
+        }
+    }
+
+    /// Returns the limits of a tenant, and its use of them.
+    pub async fn channel_limits(&self, tenant: &str) -> ChannelLimits {
+        let tenant = self.throttle_tenant(tenant);
+        let mut limits = ChannelLimits {
+            used: Some(0),
+            per_second: Some(self.limits.per_second.into()),
+            connections: Some(self.limits.connections.into()),
+        };
+        if let Some(throttle) = channels_throttle_of(tenant) {
+            match self.store.window_usage(&throttle, "").await {
+                Ok(Some(usage)) => {
+                    let window = usage.throttle.first();
+                    limits.used = window.map(|window| window.used().round() as i64);
+                    limits.per_second = window.map(|window| window.limit().tokens as i64);
+                }
+                Ok(None) => {}
+                Err(_) => return ChannelLimits::default(),
+            }
+        }
+        if let Some(throttle) = connections_throttle_of(tenant)
+            && let Ok(Some(status)) = self.store.status(&throttle).await
+        {
+            limits.connections = status.knobs.concurrency.map(i64::from);
+        }
+        limits
+    }
+
+    /// Sends all connections away over the time of the settings, and waits until they have gone.
+    pub async fn send_away(&self) {
+        self.drain.cancel();
+        self.sessions.close();
+        let most = self.limits.drain + DRAIN_GRACE;
+        if tokio::time::timeout(most, self.sessions.wait())
+            .await
+            .is_err()
+        {
+            let connections = self.sessions.len();
+            tracing::warn!(connections, "connections of the gateway were cut off");
+        }
+    }
+
+    /// Collects, reads and prunes until `cancel` fires.
+    pub async fn run(self, cancel: CancellationToken) {
+        let heard = {
+            let (queue, wake) = (self.queue.clone(), self.publications.clone());
+            let cancel = cancel.clone();
+            async move {
+                let notify = move |_: &str| wake.notify_one();
+                queue.listen_to(PUBLISHED, notify, cancel).await;
+            }
+        };
+        let rung = {
+            let (gateway, cancel) = (self.clone(), cancel.clone());
+            async move {
+                let queue = gateway.queue.clone();
+                let notify = move |payload: &str| gateway.hear(payload);
+                queue.listen_to(RING, notify, cancel).await;
+            }
+        };
+        let pace = |name, wake: Option<&Arc<Notify>>, every| LoopOptions {
+            name,
+            every,
+            wake: wake.cloned(),
+        };
+        let collected = periodic(
+            pace("collect_publications", Some(&self.publications), LOOK_EVERY),
+            cancel.clone(),
+            || {
+                let gateway = self.clone();
+                async move { gateway.collect_round().await }
+            },
+        );
+        let read = periodic(
+            pace("read_channels", Some(&self.messages), LOOK_EVERY),
+            cancel.clone(),
+            || {
+                let gateway = self.clone();
+                async move { gateway.read_round().await }
+            },
+        );
+        let gone: Arc<Mutex<HashSet<Arc<str>>>> = Arc::default();
+        let told = periodic(
+            pace("report_channels", None, REPORT_EVERY),
+            cancel.clone(),
+            || {
+                let (gateway, gone) = (self.clone(), gone.clone());
+                async move { gateway.report_round(&gone).await }
+            },
+        );
+        let place: Arc<Mutex<ChannelPlace>> = Arc::default();
+        let pruned = periodic(
+            pace("prune_channels", None, PRUNE_EVERY),
+            cancel.clone(),
+            || {
+                let (gateway, place) = (self.clone(), place.clone());
+                async move { gateway.prune_round(&place).await }
+            },
+        );
+        let reported = self.counts.clone().run(cancel.clone());
+        let hub = self.hub.clone();
+        // A task of its own, because it takes turns with the tasks of connections.
+        let woken = tokio::spawn(async move { hub.wake_peers().await });
+        let _woken = AbortOnDropHandle::new(woken);
+        tokio::join!(heard, rung, collected, read, pruned, reported, told);
+    }
+
+    /// Takes a ring: an empty one tells of messages, another one of a tenant at its limit.
+    fn hear(&self, payload: &str) {
+        let limited = payload
+            .split_once(' ')
+            .and_then(|(wait_ms, tenant)| Some((wait_ms.parse().ok()?, tenant)));
+        match limited {
+            Some((wait_ms, tenant)) => self.tell_limit(tenant, Duration::from_millis(wait_ms)),
+            None => self.messages.notify_one(),
+        }
+    }
+
+    fn tell_limit(&self, tenant: &str, wait: Duration) {
+        let warned = self.hub.limit(tenant, wait);
+        self.metrics.warned(warned as u64);
+    }
+
+    /// Collects until nothing is left that may go now.
+    async fn collect_round(&self) -> Result<(), Error> {
+        let began = Instant::now();
+        loop {
+            let pause = match self.collect().await? {
+                CollectOutcome::Busy => BUSY,
+                CollectOutcome::Collected { moved, grants } => {
+                    if moved > 0 {
+                        self.metrics.collected(moved);
+                        self.messages.notify_one();
+                        continue;
+                    }
+                    match grants.iter().filter_map(|grant| grant.wait).min() {
+                        Some(wait) => wait.clamp(WAIT_MIN, LOOK_EVERY),
+                        None => return Ok(()),
+                    }
+                }
+            };
+            if began.elapsed() > ROUND_MAX {
+                self.publications.notify_one();
+                return Ok(());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.publications.notified() => {}
+            }
+        }
+    }
+
+    async fn collect(&self) -> Result<CollectOutcome, Error> {
+        let admit = |waiting: Vec<WaitingPublications>| {
+            let admitted = self.admit(waiting);
+            Box::pin(admitted) as futures_util::future::BoxFuture<'_, Vec<TenantGrant>>
+        };
+        let limits = self.limits.clone();
+        let history = move |channel: &str| limits.history(channel);
+        postgres::collect(&self.db, COLLECTED_MAX, &admit, &history).await
+    }
+
+    /// Decides how many messages of each tenant may go now.
+    async fn admit(&self, waiting: Vec<WaitingPublications>) -> Vec<TenantGrant> {
+        let is_waiting = |tenant: &str| waiting.iter().any(|one| one.tenant == tenant);
+        self.limited.lock().retain(is_waiting);
+        let mut grants = Vec::with_capacity(waiting.len());
+        for one in waiting {
+            grants.push(self.admit_tenant(one).await);
+        }
+        grants
+    }
+
+    async fn admit_tenant(&self, waiting: WaitingPublications) -> TenantGrant {
+        let WaitingPublications { tenant, messages } = waiting;
+        let now = Instant::now().into_std();
+        let pace = self.limited.lock().pace(&tenant, messages, now);
+        let want = match pace {
+            Pace::Ask(want) => want,
+            Pace::Wait(wait) => {
+                return TenantGrant {
+                    tenant,
+                    messages: 0,
+                    wait: Some(wait),
+                    told: None,
+                };
+            }
+        };
+        let (granted, wait) = self.take(&tenant, want).await;
+        if granted >= messages {
+            self.limited.lock().clear(&tenant);
+            return TenantGrant {
+                tenant,
+                messages: granted,
+                wait: None,
+                told: None,
+            };
+        }
+        let needs_rate = self.limited.lock().needs_rate(&tenant, now);
+        let per_second = match needs_rate {
+            true => Some(self.rate_of(&tenant).await),
+            false => None,
+        };
+        let left = messages - granted;
+        let mut limited = self.limited.lock();
+        let step = limited.note(&tenant, left, wait, per_second, now);
+        TenantGrant {
+            tenant,
+            messages: granted,
+            wait: Some(step.wait),
+            told: step.told,
+        }
+    }
+
+    /// Returns the messages per second that the limit of a tenant admits; the setting while the
+    /// store of throttles is away.
+    pub async fn rate_of(&self, tenant: &str) -> f64 {
+        let own = f64::from(self.limits.per_second);
+        let Some(throttle) = channels_throttle_of(self.throttle_tenant(tenant)) else {
+            return own;
+        };
+        let usage = self.store.window_usage(&throttle, "").await;
+        let limit = usage.ok().flatten().and_then(|usage| {
+            let limit = usage.throttle.first()?.limit();
+            Some(limit.tokens / limit.span_s)
+        });
+        limit.unwrap_or(own)
+    }
+
+    /// Takes tokens for up to `want` messages of a tenant; returns their number, and the time until
+    /// the next if some must wait.
+    async fn take(&self, tenant: &str, want: u32) -> (u32, Option<Duration>) {
+        let Some(throttle) = channels_throttle_of(self.throttle_tenant(tenant)) else {
+            return self.take_own(tenant, want);
+        };
+        let lane = LaneRequest {
+            want,
+            ..LaneRequest::default()
+        };
+        let ask = AcquireRequest {
+            throttle,
+            lanes: vec![lane],
+            holder: None,
+        };
+        let answer = self.store.acquire(&ask).await;
+        match answer.lanes.first().filter(|_| answer.is_decided()) {
+            Some(grant) if grant.granted >= want => (want, None),
+            Some(grant) => (grant.granted, Some(grant.wait)),
+            None => self.take_own(tenant, want),
+        }
+    }
+
+    /// Takes from a window of this process by the limit of the settings, while the store of
+    /// throttles is away: only one collector works at a time.
+    fn take_own(&self, tenant: &str, want: u32) -> (u32, Option<Duration>) {
+        let limit = WindowLimit {
+            tokens: f64::from(self.limits.per_second),
+            span_s: 1.0,
+        };
+        let now_us = self.began.elapsed().as_micros() as f64;
+        let mut windows = self.own_windows.lock();
+        let known = windows.remove(tenant).into_iter().collect::<Vec<_>>();
+        let mut grants = known.first().cloned().unwrap_or(WindowGrants {
+            span_s: limit.span_s,
+            grants: Vec::new(),
+        });
+        let open = OpenWindow::open_all(&[limit], &known, now_us);
+        let Some(window) = open.first() else {
+            return (want, None);
+        };
+        let granted = (window.units(1.0) as u32).min(want);
+        grants.grants.retain(|(at, _)| at + 1e6 > now_us);
+        if granted > 0 {
+            grants.grants.push((now_us, f64::from(granted)));
+        }
+        windows.retain(|_, known| known.grants.last().is_some_and(|(at, _)| at + 1e6 > now_us));
+        windows.insert(tenant.to_owned(), grants);
+        let wait = Duration::from_micros(window.wait_us(1.0, now_us) as u64);
+        (granted, (granted < want).then_some(wait))
+    }
+
+    /// Hands over what came into the history since the last look.
+    async fn read_round(&self) -> Result<(), Error> {
+        let mut read_to = self.read_to.load(Ordering::Relaxed);
+        if read_to < 0 {
+            read_to = postgres::last_seq(&self.db).await?;
+            self.read_to.store(read_to, Ordering::Relaxed);
+        }
+        loop {
+            let messages = postgres::after(&self.db, read_to, READ_MAX).await?;
+            let Some(last) = messages.last() else {
+                // After a failover to a copy that lacks the end, the numbers begin again before it.
+                let last = postgres::last_seq(&self.db).await?;
+                self.read_to.fetch_min(last, Ordering::Relaxed);
+                return Ok(());
+            };
+            read_to = last.seq;
+            let mut handed = 0;
+            for message in in_turns(&messages) {
+                handed += self.hub.deliver(message);
+                if handed > HANDED_MAX {
+                    handed = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+            self.read_to.store(read_to, Ordering::Relaxed);
+            if (messages.len() as i64) < READ_MAX {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reports the open connections of each tenant; a tenant whose last connection has gone is
+    /// reported once more.
+    async fn report_round(&self, known: &Mutex<HashSet<Arc<str>>>) -> Result<(), Error> {
+        let open = self.hub.reports();
+        let now: HashSet<Arc<str>> = open.iter().map(|(tenant, ..)| tenant.clone()).collect();
+        let gone: Vec<Arc<str>> = known.lock().difference(&now).cloned().collect();
+        let none = gone.into_iter().map(|tenant| (tenant, 0, 0));
+        let reports: Vec<ConnectionReport> = open
+            .into_iter()
+            .chain(none)
+            .map(|(tenant, connections, warnings)| ConnectionReport {
+                tenant: tenant.to_string(),
+                connections: connections as i32,
+                warnings,
+            })
+            .collect();
+        if !reports.is_empty() {
+            postgres::report_connections(&self.db, self.counts.process(), &reports).await?;
+        }
+        *known.lock() = now;
+        Ok(())
+    }
+
+    async fn prune_round(&self, place: &Mutex<ChannelPlace>) -> Result<(), Error> {
+        while postgres::prune(&self.db, PRUNED_MAX).await? >= i64::from(PRUNED_MAX) {}
+        let from = place.lock().clone();
+        let next = postgres::forget(&self.db, &from, FORGOTTEN_MAX).await?;
+        *place.lock() = next;
+        Ok(())
+    }
+}
+
+/// The limits of a tenant's channels and its use of them; `None` without a limit, and while the
+/// store of throttles is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelLimits {
+    /// Messages within the last second.
+    pub used: Option<i64>,
+    /// The most messages within any second.
+    pub per_second: Option<i64>,
+    /// The most open connections.
+    pub connections: Option<i64>,
+}
+
+/// Orders messages so that tenants take turns; those of one tenant keep their order.
+fn in_turns(messages: &[StoredMessage]) -> Vec<&StoredMessage> {
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    let mut turns: Vec<(usize, &StoredMessage)> = messages
+        .iter()
+        .map(|message| {
+            let number = numbers.entry(&message.tenant).or_default();
+            *number += 1;
+            (*number, message)
+        })
+        .collect();
+    turns.sort_by_key(|(number, _)| *number);
+    turns.into_iter().map(|(_, message)| message).collect()
+}
+
+type BatchCall<T, R> =
+    fn(Db, Vec<T>) -> futures_util::future::BoxFuture<'static, Result<Vec<R>, Error>>;
+
+fn batcher<T, R>(db: &Db, call: BatchCall<T, R>) -> Batcher<T, Result<R, Error>>
+where
+    T: Send + 'static,
+    R: Send + 'static,
+{
+    let db = db.clone();
+    Batcher::paced(BATCH_MAX, BATCH_EVERY, move |items: Vec<T>| {
+        let db = db.clone();
+        Box::pin(async move {
+            let asked = items.len();
+            match call(db, items).await {
+                Ok(results) => results.into_iter().map(Ok).collect(),
+                Err(error) => (0..asked)
+                    .map(|_| Err(Error::Lost(error.to_string())))
+                    .collect(),
+            }
+        })
+    })
+}
+
+fn lost<R>(broken: BatchPanicked) -> Result<R, Error> {
+    Err(Error::Lost(broken.to_string()))
+}

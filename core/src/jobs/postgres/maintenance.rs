@@ -1,0 +1,286 @@
+//! Housekeeping: partitions for the days ahead, pruning of past days, trimming of small tables.
+//!
+//! Every step is bounded, and none waits for a lock that a claim may hold.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::Queue;
+use super::feedback::DELETE_OLD_REPORTS;
+use crate::jobs::Error;
+
+/// The result of one round of housekeeping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MaintenanceReport {
+    /// Days that were emptied.
+    pub pruned_days: u64,
+    /// Rows deleted from small tables.
+    pub forgotten: u64,
+}
+
+/// The retention of finished jobs and dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Days for which finished jobs are kept.
+    pub days: u32,
+    /// Days for which dead letters are kept; 0 keeps them until they are requeued or discarded.
+    pub dead_days: u32,
+}
+
+impl Retention {
+    /// Returns a retention of `days` for finished jobs and without end for dead letters.
+    pub fn days(days: u32) -> Self {
+        Self { days, dead_days: 0 }
+    }
+}
+
+/// The most rows that one statement deletes.
+const MAX_ROWS_DELETED: i64 = 5_000;
+
+/// The most repetitions of one statement in one round.
+const STEPS_MAX: usize = 100;
+
+/// The most lanes that one round checks.
+const LANES_LOOKED_AT: i64 = 10_000;
+
+/// The most jobs that one step through a day with many live jobs reads.
+const MAX_ROWS_THINNED: i32 = 5_000;
+
+/// The time after which a round begins to prune no further day, and leaves the rest to the next
+/// round.
+const PRUNING: Duration = Duration::from_secs(10);
+
+/// The time for thinning, apart from that for pruning, so that days that cannot be pruned do not
+/// hold up those that must be thinned.
+const THINNING: Duration = Duration::from_secs(15);
+
+/// The duty cycle of thinning: it works for one part in this many of the time.
+const THIN_DUTY: u32 = 5;
+
+pub(super) const ENSURE_DAYS: &str =
+    "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
+
+// Days without an entry come first, then those that have waited longest.
+pub(super) const OLD_DAYS: &str = "
+select substr(c.relname, 5)::bigint as day, d.next is not null as crowded
+from pg_inherits i
+join pg_class c on c.oid = i.inhrelid
+left join flyball.day d on d.day = substr(c.relname, 5)::bigint
+where i.inhparent = 'flyball.job'::regclass and substr(c.relname, 5)::bigint < flyball.day_of(now()) - $1::bigint
+    and (d.day is null or d.next is not null or d.pruned_at < now() - interval '1 day')
+order by d.pruned_at nulls first, 1";
+
+// A job is as old as its last attempt: one that waited for weeks and ran today keeps its result as
+// long as any other.
+pub(super) const PRUNE_DAY: &str =
+    "select flyball.prune_day($1, now() - make_interval(days => $2))";
+
+pub(super) const THIN_DAY: &str =
+    "select next from flyball.thin_day($1, now() - make_interval(days => $2), $3)";
+
+pub(super) const FORGET_UNIQUE: &str = "
+delete from flyball.unique_holder
+where digest = any(array(select digest from flyball.unique_holder where expires_at < now() order by expires_at limit $1))";
+
+pub(super) const FORGET_RESULTS: &str = "
+delete from flyball.result
+where job_id = any(array(select job_id from flyball.result where kept_until < now() order by kept_until limit $1))";
+
+pub(super) const FORGET_FAILURES: &str = "
+delete from flyball.failure
+where id = any(array(
+    select id from flyball.failure where id < (select max(id) - 10000 from flyball.failure) order by id limit $1
+))";
+
+// Each change by a person or the governor writes a line; the newest hundred thousand are kept.
+pub(super) const FORGET_AUDIT: &str = "
+delete from flyball.audit
+where id = any(array(
+    select id from flyball.audit where id < (select max(id) - 100000 from flyball.audit) order by id limit $1
+))";
+
+// The leases, which no index serves by worker, are read once and looked up in memory.
+pub(super) const FORGET_WORKERS: &str = "
+delete from flyball.worker w
+where w.id = any(array(
+    select o.id from flyball.worker o
+    where o.stopped_at < now() - interval '1 day' and o.id not in (select l.worker_id from flyball.lease l)
+    order by o.id
+    limit $1
+))";
+
+// A job that was asked to stop and neither runs nor waits has ended by itself. One that waits again
+// must still be cancelled, however long it waits.
+pub(super) const FORGET_CANCELS: &str = "
+delete from flyball.cancel c
+where c.job_id = any(array(
+    select o.job_id from flyball.cancel o
+    where o.requested_at < now() - interval '1 minute' and not exists (select 1 from flyball.lease l where l.job_id = o.job_id)
+        and coalesce(flyball.job_state(o.job_id), 'deleted') not in ('ready', 'scheduled', 'retryable')
+    order by o.job_id
+    limit $1
+))";
+
+// A lease whose job cannot be found is run by no worker, and nothing else would ever end it.
+pub(super) const FORGET_UNREADABLE: &str = "
+delete from flyball.lease
+where job_id = any(array(
+    select o.job_id from flyball.lease o
+    where o.claimed_at < now() - interval '1 minute' and (select 1 from flyball.job j where j.id = o.job_id limit 1) is null
+    order by o.job_id
+    limit $1
+))
+returning job_id";
+
+// The job stays in the history of its day; its last attempt records its end.
+pub(super) const FORGET_DEAD: &str = "
+with old as materialized (
+    select job_id from flyball.dead where died_at < now() - make_interval(days => $2) order by died_at limit $1
+),
+deleted as (
+    delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt
+)
+insert into flyball.attempt (job_id, attempt, outcome, error)
+select job_id, attempt, 'cancelled', format('this dead letter expired after %s days', $2) from deleted";
+
+// A lane in use is written at least once a day, whatever the state of its jobs, and the walk that
+// does so must have passed since. A weight set by a person is kept. The two pages make sure that
+// all of a short directory is checked.
+pub(super) const FORGET_LANES: &str = "
+delete from flyball.lane
+where depth = 0 and weight = 1 and lane_id = any(array(
+    select d.lane_id from (
+        (select * from flyball.lane where lane_id >= $1 order by lane_id limit $2)
+        union all
+        (select * from flyball.lane where lane_id < $1 order by lane_id limit $2)
+    ) d
+    cross join flyball.sweep s
+    where s.one and d.depth = 0 and d.weight = 1 and d.first_seen < now() - make_interval(days => $3)
+        and d.depth_at < least(now() - make_interval(days => $3), s.walked_at - interval '2 days')
+        and (select r.lane_id from flyball.ready r where r.lane_id = d.lane_id limit 1) is null
+))";
+
+pub(super) const FORGET_DEPTHS: &str = "
+delete from flyball.depth
+where throttle = any(array(
+    select throttle from flyball.depth
+    where ready = 0 and scheduled = 0 and running = 0 and dead = 0 and counted_at < now() - interval '1 day'
+    order by throttle
+    limit $1
+))";
+
+impl Queue {
+    /// Creates the partitions of the coming week, empties days past their retention, and trims
+    /// small tables.
+    pub async fn maintain(&self, retention: Retention) -> Result<MaintenanceReport, Error> {
+        sqlx::query(ENSURE_DAYS).execute(&self.pool).await?;
+        let mut done = MaintenanceReport::default();
+        let small = [
+            FORGET_UNIQUE,
+            FORGET_RESULTS,
+            FORGET_FAILURES,
+            FORGET_AUDIT,
+            FORGET_WORKERS,
+            FORGET_CANCELS,
+            FORGET_DEPTHS,
+            DELETE_OLD_REPORTS,
+        ];
+        for statement in small {
+            done.forgotten += self.forget(statement, None).await?;
+        }
+        if retention.dead_days > 0 {
+            done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
+        }
+        // Each round checks another part of the directory; the ids of lanes are spread evenly.
+        let lanes = sqlx::query(FORGET_LANES)
+            .bind(rand::random::<i64>())
+            .bind(LANES_LOOKED_AT)
+            .bind(retention.days as i32);
+        done.forgotten += lanes.execute(&self.pool).await?.rows_affected();
+
+        let unreadable: Vec<i64> = sqlx::query_scalar(FORGET_UNREADABLE)
+            .bind(MAX_ROWS_DELETED)
+            .fetch_all(&self.pool)
+            .await?;
+        if !unreadable.is_empty() {
+            tracing::error!(jobs = ?unreadable, "deleted leases of jobs that no longer exist in flyball.job");
+        }
+        self.prune(retention, &mut done).await?;
+        Ok(done)
+    }
+
+    /// Empties the days past their retention; those in which too many jobs stay are thinned
+    /// instead.
+    async fn prune(&self, retention: Retention, done: &mut MaintenanceReport) -> Result<(), Error> {
+        let began = Instant::now();
+        let kept_days = retention.days as i32;
+        let old: Vec<(i64, bool)> = sqlx::query_as(OLD_DAYS)
+            .bind(i64::from(retention.days))
+            .fetch_all(&self.pool)
+            .await?;
+        let (mut crowded, mut busy) = (VecDeque::new(), None);
+        for (day, is_crowded) in old {
+            if is_crowded {
+                crowded.push_back(day);
+                continue;
+            }
+            if began.elapsed() >= PRUNING {
+                continue;
+            }
+            match sqlx::query_scalar(PRUNE_DAY)
+                .bind(day)
+                .bind(kept_days)
+                .fetch_one(&self.pool)
+                .await
+            {
+                // Another process is pruning.
+                Ok(None::<i64>) => return Ok(()),
+                Ok(Some(..0)) => crowded.push_back(day),
+                Ok(Some(_)) => done.pruned_days += 1,
+                // A transaction that reads this day and does not end must not hold up the other
+                // days.
+                Err(error) => busy = Some(error),
+            }
+        }
+        self.thin(crowded, kept_days).await?;
+        busy.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Repeats a bounded statement until it finds no more rows, up to [`STEPS_MAX`] times.
+    async fn forget(&self, statement: &'static str, days: Option<u32>) -> Result<u64, Error> {
+        let mut forgotten = 0;
+        for _ in 0..STEPS_MAX {
+            let mut step = sqlx::query(statement).bind(MAX_ROWS_DELETED);
+            if let Some(days) = days {
+                step = step.bind(days as i32);
+            }
+            let rows = step.execute(&self.pool).await?.rows_affected();
+            forgotten += rows;
+            if rows < MAX_ROWS_DELETED as u64 {
+                break;
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// Walks through days with many live jobs, a step of each in turn, and deletes the jobs that
+    /// are not live.
+    ///
+    /// Each step stores its position, so that the next round goes on from there.
+    async fn thin(&self, mut days: VecDeque<i64>, kept_days: i32) -> Result<(), Error> {
+        let began = Instant::now();
+        while began.elapsed() < THINNING
+            && let Some(day) = days.pop_front()
+        {
+            let step = Instant::now();
+            let thinned = sqlx::query_scalar(THIN_DAY)
+                .bind(day)
+                .bind(kept_days)
+                .bind(MAX_ROWS_THINNED);
+            let next: Option<i64> = thinned.fetch_one(&self.pool).await?;
+            days.extend(next.map(|_| day));
+            tokio::time::sleep(step.elapsed() * (THIN_DUTY - 1)).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! The queue store in Postgres: one statement per function, every statement a constant.
+//!
+//! Hot paths are single statements, so that a caller that is cancelled half-way cannot leave a
+//! transaction open on a pooled connection. The tables are documented in `core/migrations/`.
+
+mod cancel;
+mod checkpoint;
+mod claim;
+mod client;
+mod connect;
+mod costs;
+mod deepest;
+mod depth;
+mod depth_cache;
+mod drop;
+mod enqueue;
+mod error;
+mod failing;
+mod feedback;
+mod finish;
+mod lane;
+mod lane_arrivals;
+mod lanes;
+mod list;
+mod listen;
+mod look;
+mod maintenance;
+mod migrate;
+mod notify;
+mod pause;
+mod promote;
+mod publish;
+mod read;
+mod release;
+mod remote;
+mod requeue;
+mod rescue;
+mod shards;
+mod states;
+mod tenants;
+mod unserved;
+mod workers;
+
+pub use checkpoint::PgCheckpoints;
+pub use claim::Batch;
+pub use client::Client;
+pub use connect::Queue;
+pub use costs::KindCost;
+pub use depth::Sweeper;
+pub use depth_cache::Depths;
+pub(crate) use enqueue::refuse_nul;
+pub use feedback::{Feedbacks, WorkerReport};
+pub use lanes::{Arrivals, Slice};
+pub use look::SeenJob;
+pub use maintenance::{MaintenanceReport, Retention};
+pub use migrate::{MIGRATOR, Schema};
+pub use notify::{NewMessage, SentMessage};
+pub use promote::{Promoted, PromotionCursor};
+pub use release::Released;
+pub use remote::{CountedJob, HandOver, HandedRow, HeldLease, RemoteRow};
+pub use rescue::Rescued;
+pub use unserved::UnservedSweeper;
+pub use workers::{NewWorker, Pulse};
+
+pub use crate::jobs::{Claimed, Ending, Finish, LaneClaim, LaneCursor, Tally};
+
+/// Every statement of this folder, so that a test can prepare each on the migrated schema.
+pub const STATEMENTS: &[(&str, &str)] = &[
+    ("cancel", cancel::CANCEL),
+    ("cancel jobs", cancel::CANCEL_JOBS),
+    ("carry out cancels", cancel::CARRY_OUT),
+    ("retry", requeue::RETRY),
+    ("discard", requeue::DISCARD),
+    ("reschedule", requeue::RESCHEDULE),
+    ("requeue dead", requeue::REQUEUE_DEAD),
+    ("discard dead", requeue::DISCARD_DEAD),
+    ("pause all", pause::PAUSE_ALL),
+    ("resume all", pause::RESUME_ALL),
+    ("paused", pause::PAUSED),
+    ("set weight", lane::SET_WEIGHT),
+    ("purge lane", lane::PURGE_LANE),
+    ("checkpoint load", checkpoint::LOAD),
+    ("checkpoint store", checkpoint::STORE),
+    ("claim", claim::CLAIM),
+    ("claim looked at", claim::CLAIM_LOOKED_AT),
+    ("look", look::LOOK),
+    ("end missing", claim::END_MISSING),
+    ("clock", depth::CLOCK),
+    ("depths", depth::DEPTHS),
+    ("deepest lanes", deepest::DEEPEST),
+    ("lanes by key", deepest::BY_KEY),
+    ("first lanes by key", deepest::BY_KEY_FIRST),
+    ("one lane", deepest::ONE_KEY),
+    ("lane arrivals", lane_arrivals::LANE_ARRIVALS),
+    ("depth's age", depth::SWEEP),
+    ("walk ready", depth::WALK_READY),
+    ("walk scheduled", depth::WALK_SCHEDULED),
+    ("walk running", depth::WALK_RUNNING),
+    ("walk dead", depth::WALK_DEAD),
+    ("lanes' throttles", depth::NAMES),
+    ("page of lanes", depth::PAGE_OF_LANES),
+    ("written lanes", depth::WRITTEN_LANES),
+    ("written throttles", depth::WRITTEN_THROTTLES),
+    ("write lanes", depth::WRITE_LANES),
+    ("write throttles", depth::WRITE_THROTTLES),
+    ("write sweep", depth::WRITE_SWEEP),
+    ("drop ready", drop::DROP_READY),
+    ("drop looked at", drop::DROP_LOOKED_AT),
+    ("enqueue", enqueue::ENQUEUE),
+    ("enqueue one", enqueue::ENQUEUE_ONE),
+    ("enqueue as", enqueue::ENQUEUE_AS),
+    ("complete", finish::COMPLETE),
+    ("complete with result", finish::COMPLETE_WITH_RESULT),
+    ("finish", finish::FINISH),
+    ("read reports", feedback::READ_REPORTS),
+    ("delete old reports", feedback::DELETE_OLD_REPORTS),
+    ("sweep", lanes::SWEEP),
+    ("arrivals", lanes::ARRIVALS),
+    ("writing", lanes::WRITING),
+    ("newest", lanes::NEWEST_JOB_ID),
+    ("names", lanes::NAMES),
+    ("adopt", lanes::ADOPT),
+    ("weights", lanes::WEIGHTS),
+    ("sleep", lanes::SLEEP),
+    ("wake", lanes::WAKE),
+    ("due days", maintenance::ENSURE_DAYS),
+    ("old days", maintenance::OLD_DAYS),
+    ("prune", maintenance::PRUNE_DAY),
+    ("thin", maintenance::THIN_DAY),
+    ("forget unique keys", maintenance::FORGET_UNIQUE),
+    ("forget failures", maintenance::FORGET_FAILURES),
+    ("forget audit", maintenance::FORGET_AUDIT),
+    ("forget workers", maintenance::FORGET_WORKERS),
+    ("forget cancels", maintenance::FORGET_CANCELS),
+    ("forget unreadable leases", maintenance::FORGET_UNREADABLE),
+    ("forget dead", maintenance::FORGET_DEAD),
+    ("forget lanes", maintenance::FORGET_LANES),
+    ("forget depths", maintenance::FORGET_DEPTHS),
+    ("learn costs", costs::LEARN),
+    ("mean costs", costs::MEANS),
+    ("applied migrations", migrate::APPLIED),
+    ("versions of the schema", migrate::VERSIONS),
+    ("apply migration", migrate::APPLY),
+    ("promote", promote::PROMOTE),
+    ("promote crowd", promote::PROMOTE_CROWD),
+    ("release", release::RELEASE),
+    ("urgent", release::URGENT),
+    ("set tenants' queues", tenants::SET_QUEUE_MAX),
+    ("sweep pending", tenants::SWEEP_PENDING),
+    ("forget requests", tenants::FORGET_REQUESTS),
+    ("notify", notify::NOTIFY),
+    ("as tenant", notify::AS_TENANT),
+    ("publish to a channel", publish::PUBLISH),
+    ("get", read::GET),
+    ("attempts", read::ATTEMPTS),
+    ("list", list::LIST),
+    ("list of tenant", list::LIST_OF_TENANT),
+    ("list ready of lane", list::LIST_READY_OF_LANE),
+    ("list running", list::LIST_RUNNING),
+    ("list scheduled", list::LIST_SCHEDULED),
+    ("list dead", list::LIST_DEAD),
+    ("range of ids", list::RANGE),
+    ("failures", read::FAILURES),
+    ("failing", failing::FAILING),
+    ("last error", failing::LAST_ERROR),
+    ("was lost", read::WAS_LOST),
+    ("dead workers", rescue::DEAD_WORKERS),
+    ("orphaned", rescue::ORPHANED),
+    ("rescue", rescue::RESCUE),
+    ("rescue expired", rescue::RESCUE_EXPIRED),
+    ("register broker", remote::REGISTER_BROKER),
+    ("register remote worker", remote::REGISTER_REMOTE),
+    ("hand over", remote::HAND_OVER),
+    ("held lease", remote::HELD),
+    ("beat of lease", remote::BEAT),
+    ("counted jobs", remote::COUNTED),
+    ("adopt leases", remote::ADOPT),
+    ("forget results", maintenance::FORGET_RESULTS),
+    ("hold shards", shards::HOLD_SHARDS),
+    ("release shards", shards::RELEASE),
+    ("let shards go", shards::LET_GO),
+    ("leave shards", shards::LEAVE),
+    ("unserved", unserved::UNSERVED),
+    ("walk unserved", unserved::WALK),
+    ("write unserved", unserved::WRITE),
+    ("has met unserved", unserved::HAS_MET),
+    ("register", workers::REGISTER),
+    ("register kinds", workers::REGISTER_KINDS),
+    ("declare kinds", workers::DECLARE_KINDS),
+    ("offer", workers::OFFER),
+    ("serving", workers::SERVING),
+    ("settings of others", workers::SETTINGS_OF_OTHERS),
+    ("met unserved", workers::MET_UNSERVED),
+    ("put back", workers::PUT_BACK),
+    ("pulse", workers::PULSE),
+    ("live", workers::LIVE),
+    ("hand back", workers::HAND_BACK),
+    ("disown", workers::DISOWN),
+    ("old claims", workers::OLD_CLAIMS),
+    ("stop", workers::STOP),
+];

@@ -1,0 +1,491 @@
+//! Runs one job and reports its end.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+use super::completions::Completion;
+use super::metrics::{AttemptLabels, KindLabels};
+use super::running::StopReason;
+use super::runs::ServedKind;
+use super::settle::Difference;
+use super::shared::{FinishedRun, WorkerContext, bounded};
+use super::tallies::AttemptOutcome as Tallied;
+use crate::input;
+use crate::jobs::retry::Policy;
+use crate::jobs::{
+    Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome, Scope,
+};
+use crate::throttle::{MAX_PAUSE, Name, UpstreamRefusal};
+
+/// Wait of a refused job whose refusal gave no delay, while the throttles cannot record the
+/// refusal.
+const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
+
+/// Longest time for which a handler may go on after it was asked to stop, before it is dropped.
+/// After a lost lease the limit is at most a tenth of the worker's time to live, because the next
+/// worker may begin when that time is over.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+pub(super) async fn execute(
+    shared: Arc<WorkerContext>,
+    claimed: Claimed,
+    cancelled: CancellationToken,
+) {
+    let begun = Instant::now();
+    let Claimed {
+        lane_id,
+        job,
+        unreadable,
+        cancelled: is_unwanted,
+    } = claimed;
+    let known = shared.runs.get(&job.kind).cloned();
+    let handler = known.as_ref().map(|known| &*known.handler);
+    // The handler takes the job itself.
+    let info = Arc::new(JobInfo::from(&job));
+    let ran = OnceLock::new();
+    // A handler must not keep its permit and its lease for ever, so every panic ends here.
+    let outcome = match (unreadable, handler) {
+        (None, _) if is_unwanted => Outcome::Cancelled,
+        // No worker can read the job, so waiting for another one is useless.
+        (Some(error), _) => Outcome::Dead { error },
+        (None, Some(handler)) => {
+            let caught =
+                AssertUnwindSafe(run(&shared, handler, job, info.clone(), &ran, cancelled))
+                    .catch_unwind()
+                    .await;
+            let panicked = || Outcome::Retry {
+                after: None,
+                error: "the handler panicked".to_owned(),
+            };
+            caught.unwrap_or_else(|_| cut_off(&info, panicked()))
+        }
+        // Claims leave jobs of unknown kinds alone.
+        (None, None) => Outcome::HandedBack,
+    };
+    let handled_from = ran.get().copied();
+    let ran = ran
+        .get()
+        .map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
+    let stop = shared.running.end((info.id, info.fence));
+    let ending = ending_of(&shared, &info, lane_id, outcome, stop, handler).await;
+    let attempt = Attempted {
+        handled_from,
+        ran,
+        took: begun.elapsed(),
+    };
+    account(&shared, &info, lane_id, &ending, known.as_deref(), attempt);
+    // The receiver lives until every sender is dropped, so this can fail only while the process is
+    // torn down.
+    let _ = shared
+        .ends
+        .send(FinishedRun {
+            finish: Finish {
+                job_id: info.id,
+                fence: info.fence,
+                ending,
+            },
+            lane_id,
+        })
+        .await;
+}
+
+/// The duration of an attempt.
+pub(super) struct Attempted {
+    /// The time at which the handler began, if it did.
+    pub(super) handled_from: Option<Instant>,
+    /// The time for which it ran, and true if the receiver refused.
+    pub(super) ran: Option<(Duration, bool)>,
+    /// The time since the claim.
+    pub(super) took: Duration,
+}
+
+/// Returns the ending of an attempt with this outcome; a refusal is reported to the throttles.
+pub(super) async fn ending_of(
+    shared: &WorkerContext,
+    info: &JobInfo,
+    lane_id: i64,
+    outcome: Outcome,
+    stop: Option<StopReason>,
+    handler: Option<&dyn Handler>,
+) -> Ending {
+    let judged = AssertUnwindSafe(judge(shared, info, lane_id, outcome, stop, handler))
+        .catch_unwind()
+        .await;
+    judged.unwrap_or_else(|_| {
+        failed(
+            Policy::default(),
+            info,
+            None,
+            "the handler panicked while returning its retry policy".to_owned(),
+        )
+    })
+}
+
+/// Accounts for an attempt that ended: its answer, its cost and its metrics.
+pub(super) fn account(
+    shared: &WorkerContext,
+    info: &JobInfo,
+    lane_id: i64,
+    ending: &Ending,
+    known: Option<&ServedKind>,
+    attempt: Attempted,
+) {
+    let completion = match ending {
+        Ending::Completed => Completion::Succeeded,
+        _ => Completion::Failed,
+    };
+    shared
+        .answers
+        .note(lane_id, info, attempt.handled_from, completion);
+    if let Some((ran, is_refused)) = attempt.ran {
+        let report = info.attempt_report();
+        shared.tallies.end(
+            &info.throttle,
+            tallied(ending, is_refused),
+            report.duration(ran),
+            report.refusals,
+        );
+    }
+    let took = attempt.took.as_secs_f64();
+    settle(shared, info, attempt.ran.is_some());
+    match known {
+        Some(known) => {
+            known.duration.observe(took);
+            known.cost(info.attempt_report().cost.unwrap_or(info.cost));
+            if *ending == Ending::Completed {
+                known.completed.inc();
+            }
+        }
+        None => shared
+            .metrics
+            .duration
+            .get_or_create(&KindLabels {
+                kind: info.kind.clone(),
+            })
+            .observe(took),
+    }
+    let outcome = outcome_label(ending);
+    shared
+        .metrics
+        .by_throttle
+        .ended(&info.throttle, outcome, took);
+    if known.is_none() || *ending != Ending::Completed {
+        shared
+            .metrics
+            .finished
+            .get_or_create(&AttemptLabels {
+                kind: info.kind.clone(),
+                outcome,
+            })
+            .inc();
+    }
+}
+
+/// Runs the handler within its timeout; sets `ran` when the handler begins.
+async fn run(
+    shared: &WorkerContext,
+    handler: &dyn Handler,
+    job: Job,
+    info: Arc<JobInfo>,
+    ran: &OnceLock<Instant>,
+    cancelled: CancellationToken,
+) -> Outcome {
+    // Cancels all work that the handler started once the attempt is over, also after a timeout.
+    let _over = cancelled.clone().drop_guard();
+    if let Some(outcome) = lost_its_last(shared, handler, &job).await {
+        return outcome;
+    }
+    let prepared = match handler.prepare(&job.args) {
+        Ok(prepared) => prepared,
+        Err(issues) => {
+            return Outcome::Dead {
+                error: input::listed("args", &issues),
+            };
+        }
+    };
+    if cancelled.is_cancelled() {
+        return Outcome::HandedBack;
+    }
+    let context = Context::new(
+        info,
+        cancelled.clone(),
+        shared.throttles.clone(),
+        shared.checkpoints.clone(),
+    );
+    let limit = job.timeout.or_else(|| handler.timeout());
+    let (run, info) = ((job.id, job.fence), context.job.clone());
+    ran.get_or_init(Instant::now);
+    shared.tallies.begin(&job.throttle);
+    let work = prepared.run(job, context);
+    let timed_out = async {
+        match limit {
+            Some(limit) => tokio::time::sleep(limit).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ignored = async {
+        cancelled.cancelled().await;
+        let fenced = shared.running.why(run) == Some(StopReason::Fenced);
+        let patience = if fenced {
+            STOP_GRACE.min(shared.config.ttl / 10)
+        } else {
+            STOP_GRACE
+        };
+        tokio::time::sleep(patience).await;
+    };
+    tokio::select! {
+        // A handler that completes at once needs neither timer nor token.
+        biased;
+        ended = work => ended,
+        () = timed_out => {
+            let error = format!("timed out after {} s", limit.unwrap_or_default().as_secs_f64());
+            cut_off(&info, Outcome::Retry { after: None, error })
+        }
+        () = ignored => cut_off(&info, Outcome::HandedBack),
+    }
+}
+
+/// Returns the outcome of an attempt that did not end by itself: `otherwise`, unless its work was
+/// handed over and the job must not run twice.
+fn cut_off(job: &JobInfo, otherwise: Outcome) -> Outcome {
+    match (job.attempt_report().handed_over, otherwise) {
+        (Some(policy @ OnAmbiguous::Dead), Outcome::Retry { error, .. }) => {
+            Outcome::Ambiguous { policy, error }
+        }
+        (Some(policy @ OnAmbiguous::Dead), _) => Outcome::Ambiguous {
+            policy,
+            error: "stopped before a response arrived".to_owned(),
+        },
+        (_, otherwise) => otherwise,
+    }
+}
+
+/// Returns the outcome of a job whose last attempt was lost with its worker.
+///
+/// The rescue of a dead worker's jobs knows the attempts that the job allows but not those of its
+/// kind, so the lost attempt may have been the last. A job that came back in another way, for
+/// instance by an operator's retry, may run once more.
+pub(super) async fn lost_its_last(
+    shared: &WorkerContext,
+    handler: &dyn Handler,
+    job: &Job,
+) -> Option<Outcome> {
+    let used = job.attempt - 1;
+    if used == 0 || !handler.retry().is_last(used, job.max_attempts) {
+        return None;
+    }
+    match bounded(shared, shared.queue.was_lost(job.id)).await {
+        Ok(true) => Some(Outcome::Dead {
+            error: "the worker died during the last attempt".to_owned(),
+        }),
+        Ok(false) => None,
+        // The job must not run before this is known.
+        Err(_) => Some(Outcome::HandedBack),
+    }
+}
+
+async fn judge(
+    shared: &WorkerContext,
+    job: &JobInfo,
+    lane_id: i64,
+    outcome: Outcome,
+    stop: Option<StopReason>,
+    handler: Option<&dyn Handler>,
+) -> Ending {
+    match (outcome, stop) {
+        (Outcome::Done, _) => Ending::Completed,
+        (Outcome::Dead { error }, _) => Ending::Dead { error },
+        (
+            Outcome::Ambiguous {
+                policy: OnAmbiguous::Dead,
+                error,
+            },
+            None | Some(StopReason::Draining | StopReason::Fenced),
+        ) => Ending::Ambiguous {
+            delay: None,
+            error: doubtful(&error),
+        },
+        // A job cancelled by a person ends here, whichever of the remaining outcomes its handler
+        // returned.
+        (_, Some(StopReason::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
+        (
+            Outcome::Throttled {
+                scope,
+                delay,
+                error,
+            },
+            _,
+        ) => throttled(shared, job, lane_id, (scope, false), delay, (error, stop)).await,
+        (
+            Outcome::Overloaded {
+                scope,
+                delay,
+                error,
+            },
+            _,
+        ) => throttled(shared, job, lane_id, (scope, true), delay, (error, stop)).await,
+        // If the lease was lost, the fence refuses this ending. If it was not (Postgres came back
+        // just in time), the job must not stay leased to a worker that no longer runs it.
+        (Outcome::HandedBack, _) | (_, Some(StopReason::Draining | StopReason::Fenced)) => {
+            Ending::HandedBack
+        }
+        (Outcome::Snooze { delay }, _) => Ending::Snoozed {
+            delay,
+            why: String::new(),
+        },
+        (Outcome::Ambiguous { error, .. }, _) => {
+            let error = doubtful(&error);
+            match failed(
+                handler.map(Handler::retry).unwrap_or_default(),
+                job,
+                None,
+                error,
+            ) {
+                Ending::Failed { delay, error } => Ending::Ambiguous {
+                    delay: Some(delay),
+                    error,
+                },
+                Ending::Dead { error } => Ending::Ambiguous { delay: None, error },
+                other => other,
+            }
+        }
+        (Outcome::Retry { after, error }, _) => failed(
+            handler.map(Handler::retry).unwrap_or_default(),
+            job,
+            after,
+            error,
+        ),
+    }
+}
+
+fn failed(policy: Policy, job: &JobInfo, after: Option<Duration>, error: String) -> Ending {
+    if policy.is_last(job.attempt, job.max_attempts) {
+        return Ending::Dead { error };
+    }
+    Ending::Failed {
+        delay: after.unwrap_or_else(|| policy.delay(job.attempt, rand::random())),
+        error,
+    }
+}
+
+/// Marks an error as ambiguous, so that it differs from other failures wherever only the error is
+/// shown.
+fn doubtful(error: &str) -> String {
+    format!("ambiguous: {error}")
+}
+
+/// Reports a refusal to the throttles, even while this worker stops, because it concerns other jobs
+/// as well; returns the ending of the refused job.
+async fn throttled(
+    shared: &WorkerContext,
+    job: &JobInfo,
+    lane_id: i64,
+    whom: (Scope, bool),
+    delay: Option<Duration>,
+    (error, stop): (String, Option<StopReason>),
+) -> Ending {
+    let alone = refused(shared, job, whom, delay, &error).await;
+    // From now on the throttles need the ends of the lane's other jobs.
+    shared.answers.watch(lane_id, alone.is_none());
+    match stop {
+        None => Ending::Throttled { alone, error },
+        Some(_) => Ending::HandedBack,
+    }
+}
+
+/// Pauses all jobs that the refusal concerns, on every worker, or returns the wait of this job
+/// alone if its throttle asks for that. If the store is away, the next job merely receives the same
+/// answer.
+async fn refused(
+    shared: &WorkerContext,
+    job: &JobInfo,
+    (scope, is_overload): (Scope, bool),
+    delay: Option<Duration>,
+    why: &str,
+) -> Option<Duration> {
+    let throttle = Name::new(job.throttle.clone()).ok()?;
+    let delay = delay.map(|delay| delay.min(MAX_PAUSE));
+    let is_untrusted = job.attempt_report().is_untrusted;
+    let refused = UpstreamRefusal {
+        key: &job.key,
+        scope,
+        is_overload,
+        is_untrusted,
+        delay,
+        jitter: rand::random(),
+        why,
+    };
+    for pause in [
+        Duration::from_millis(20),
+        Duration::from_millis(200),
+        Duration::ZERO,
+    ] {
+        match shared.throttles.refused(&throttle, &refused).await {
+            Ok(paused) => return paused.alone,
+            // A store that is slow for a moment must not cost another refusal.
+            Err(_) if pause > Duration::ZERO => tokio::time::sleep(pause).await,
+            Err(error) => {
+                tracing::warn!(throttle.name = %throttle, %error, "pausing the refused key failed")
+            }
+        }
+    }
+    // No other worker knows of the refusal, so at least this job must not come back at once.
+    Some(delay.unwrap_or(DEFAULT_PAUSE))
+}
+
+/// Queues the difference between the charge and the cost of a job: all of the charge if its handler
+/// never began, otherwise the difference if the handler reported its cost.
+fn settle(shared: &WorkerContext, job: &JobInfo, has_begun: bool) {
+    let tokens = if has_begun {
+        job.attempt_report()
+            .cost
+            .map_or(0.0, |cost| cost - job.cost)
+    } else {
+        -job.cost
+    };
+    let Ok(throttle) = Name::new(job.throttle.clone()) else {
+        return;
+    };
+    if tokens == 0.0 {
+        return;
+    }
+    let difference = Difference {
+        throttle,
+        key: job.key.clone(),
+        tokens,
+    };
+    if let Err(error) = shared.differences.try_send(difference) {
+        tracing::debug!(job.id, %error, "the real cost of the job is not settled");
+    }
+}
+
+/// Returns the meaning of an ending for the receiver's health. A refusal remains one if the worker
+/// was stopping or its lease was lost.
+fn tallied(ending: &Ending, is_refused: bool) -> Tallied {
+    match ending {
+        _ if is_refused => Tallied::Refused,
+        Ending::Completed => Tallied::Completed,
+        Ending::Failed { .. } | Ending::Ambiguous { .. } | Ending::Dead { .. } => Tallied::Failed,
+        Ending::Throttled { .. }
+        | Ending::Snoozed { .. }
+        | Ending::Cancelled
+        | Ending::HandedBack => Tallied::Otherwise,
+    }
+}
+
+fn outcome_label(ending: &Ending) -> &'static str {
+    match ending {
+        Ending::Completed => "completed",
+        Ending::Failed { .. } => "failed",
+        Ending::Ambiguous { .. } => "ambiguous",
+        Ending::Throttled { .. } => "throttled",
+        Ending::Snoozed { .. } => "snoozed",
+        Ending::Dead { .. } => "dead",
+        Ending::Cancelled => "cancelled",
+        Ending::HandedBack => "handed_back",
+    }
+}

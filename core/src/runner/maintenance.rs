@@ -1,0 +1,250 @@
+//! Upkeep that some worker does for all: promotes due jobs, rescues lost ones, and maintains the
+//! tables.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::shared::{SHARD_TTL, WorkerContext};
+use crate::jobs::Error;
+use crate::jobs::postgres::{PromotionCursor, Rescued};
+use crate::jobs::serving::differences;
+use crate::service::{LoopOptions, periodic};
+
+const PROMOTE_EVERY: Duration = Duration::from_millis(200);
+/// Time after which the rest of a crowd is left to the next tick, because a long tick would be
+/// taken for one that hangs.
+const CROWDED: Duration = Duration::from_secs(10);
+const RESCUE_EVERY: Duration = Duration::from_secs(2);
+const ORPHANS_EVERY: Duration = Duration::from_secs(30);
+/// Most claims unknown to this worker that one round gives back.
+const MAX_CLAIMS_RETURNED: usize = 100;
+
+/// Interval at which live workers are compared.
+const COMPARE_EVERY: Duration = Duration::from_secs(10);
+
+const LEARN_COSTS_EVERY: Duration = Duration::from_secs(5);
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
+
+pub(super) async fn promote(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "promote",
+        every: PROMOTE_EVERY,
+        wake: None,
+    };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            let begun = Instant::now();
+            let mut promoted = shared.queue.promote().await?;
+            let mut crowd = PromotionCursor::default();
+            loop {
+                if promoted.jobs > 0 {
+                    shared.notifier.notify(&promoted.lanes);
+                }
+                if !promoted.more || begun.elapsed() > CROWDED {
+                    return Ok::<(), Error>(());
+                }
+                promoted = shared.queue.promote_crowd(&mut crowd).await?;
+            }
+        }
+    })
+    .await;
+}
+
+pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "rescue",
+        every: RESCUE_EVERY,
+        wake: None,
+    };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            return_uncertain(&shared).await?;
+            log_rescued(&shared, &shared.queue.rescue().await?);
+            let expired = shared.queue.rescue_expired().await?;
+            log_rescued(&shared, &expired);
+            let cancelled = shared.queue.carry_out_cancels().await?;
+            if cancelled > 0 {
+                tracing::info!(
+                    jobs = cancelled,
+                    "cancelled returned jobs whose cancellation was requested"
+                );
+            }
+            shared
+                .throttles
+                .set_workers(shared.queue.live_workers().await?.max(1) as u32);
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+/// Gives back the jobs of claims whose answer was lost.
+pub(super) async fn return_uncertain(shared: &WorkerContext) -> Result<(), Error> {
+    let found = shared.uncertain_claims.settle(&shared.queue).await?;
+    if found > 0 {
+        tracing::warn!(
+            jobs = found,
+            "returned jobs of claims whose answer was lost"
+        );
+        shared.notifier.notify(&[]);
+    }
+    Ok(())
+}
+
+pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "rescue_orphans",
+        every: ORPHANS_EVERY,
+        wake: None,
+    };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            log_rescued(&shared, &shared.queue.rescue_orphans().await?);
+            shared.queue.sweep_pending().await?;
+            give_back_forgotten(&shared).await
+        }
+    })
+    .await;
+}
+
+/// Gives back jobs that are leased to this worker and unknown to it. Uncertain claims are looked
+/// for only for a while, and one that waited longer behind a lock in Postgres was carried out after
+/// that.
+pub(super) async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    // The leases are read first: jobs with leases that old began to run here long ago, or never
+    // will.
+    let old = shared.queue.old_claims(worker_id).await?;
+    let known = shared.running.fences();
+    let mut given_back = 0;
+    for fence in old
+        .into_iter()
+        .filter(|fence| !known.contains(fence))
+        .take(MAX_CLAIMS_RETURNED)
+    {
+        given_back += shared.queue.disown(worker_id, fence).await?;
+    }
+    if given_back > 0 {
+        tracing::warn!(
+            jobs = given_back,
+            "returned jobs leased to this worker that it did not run"
+        );
+        shared.notifier.notify(&[]);
+    }
+    Ok(())
+}
+
+fn log_rescued(shared: &WorkerContext, rescued: &Rescued) {
+    if rescued.workers == 0 && rescued.ready.is_empty() && rescued.dead.is_empty() {
+        return;
+    }
+    tracing::warn!(
+        workers = rescued.workers,
+        ready = rescued.ready.len(),
+        dead = rescued.dead.len(),
+        "returned the jobs of dead workers and expired leases"
+    );
+    shared.metrics.workers_lost.inc_by(rescued.workers as u64);
+    shared
+        .metrics
+        .rescued
+        .inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
+    shared.notifier.notify(&rescued.lanes);
+}
+
+/// Logs the differences in what live workers run: once for each difference, and once when all are
+/// over.
+pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "differences",
+        every: COMPARE_EVERY,
+        wake: None,
+    };
+    let reported: Arc<Mutex<Vec<String>>> = Arc::default();
+    periodic(pace, cancel, || {
+        let (shared, reported) = (shared.clone(), reported.clone());
+        async move {
+            let differences = differences(&shared.queue.serving().await?);
+            shared.metrics.differences.set(differences.len() as i64);
+            let before = std::mem::replace(&mut *reported.lock(), differences.clone());
+            for difference in differences
+                .iter()
+                .filter(|difference| !before.contains(difference))
+            {
+                tracing::warn!("live workers differ: {difference}");
+            }
+            if differences.is_empty() && !before.is_empty() {
+                tracing::info!("live workers no longer differ");
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+/// Renews this worker's part of the shards.
+pub(super) async fn hold_shards(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "hold_shards",
+        every: SHARD_TTL / 4,
+        wake: None,
+    };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            shared.hold_shards().await?;
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+pub(super) async fn maintain(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "maintain",
+        every: MAINTAIN_EVERY,
+        wake: None,
+    };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            let done = shared.queue.maintain(shared.config.retention).await?;
+            if done.pruned_days > 0 {
+                tracing::info!(
+                    days = done.pruned_days,
+                    "deleted job history past its retention"
+                );
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+/// Records the costs of attempts. Costs that are not written when a worker ends, or when Postgres
+/// fails, are only missing from a mean.
+pub(super) async fn learn_costs(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "learn_costs",
+        every: LEARN_COSTS_EVERY,
+        wake: None,
+    };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            let seen = shared.runs.take_costs();
+            if !seen.is_empty() {
+                shared.queue.learn_costs(&seen).await?;
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}

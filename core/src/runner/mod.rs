@@ -1,0 +1,39 @@
+//! Runs jobs: permits, then tokens, then claim. Only jobs that can run at once are claimed.
+//!
+//! The runner knows lanes, throttles and handlers, but no kind by name: the composition root
+//! registers handlers. `remote/` hands jobs to workers in other programs instead of running them.
+
+mod claim;
+mod completions;
+mod depth;
+mod discover;
+mod dispatch;
+mod execute;
+mod finisher;
+mod heartbeat;
+mod hold_reports;
+mod lane;
+mod lane_scheduler;
+mod look;
+mod maintenance;
+mod metrics;
+mod notifier;
+mod release;
+mod remote;
+mod report_completions;
+mod running;
+mod runs;
+mod served;
+mod settle;
+mod shared;
+mod tallies;
+mod throttle_metrics;
+mod uncertain_claims;
+mod unserved;
+mod worker;
+
+pub use depth::keep_depth;
+pub use metrics::WorkerMetrics;
+pub use remote::Brokers;
+pub use shared::Config;
+pub use worker::Worker;

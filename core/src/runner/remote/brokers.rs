@@ -1,0 +1,315 @@
+//! The brokers of a process, one for each set of jobs that remote workers ask for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::broker::Broker;
+use super::broker_state::BrokerState;
+use super::kind;
+use super::leases;
+use crate::jobs::postgres::RemoteRow;
+use crate::jobs::remote::{
+    LeaseState, PresentedLease, RemoteBeat, RemoteClaim, RemoteEnd, RemoteError, RemoteJob,
+    RemoteOffer, RemoteWorkers,
+};
+use crate::jobs::{Queue, State, Tuning};
+use crate::runner::WorkerMetrics;
+use crate::runner::shared::{Config, WorkerContext, bounded};
+use crate::service::TaskSupervisor;
+use crate::throttle::Store;
+
+/// The most brokers of a process. Each costs about as much as an idle worker.
+const BROKERS_MAX: usize = 64;
+
+/// The time that a claim waits at least, so that jobs can be looked for.
+const WAIT_MIN: Duration = Duration::from_millis(500);
+
+/// The time by which a worker may exceed its own times before it counts as gone.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// The interval at which idle brokers are looked for.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest wait for jobs that are on their way when the wait of a claim is over.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The brokers of a process.
+pub struct Brokers {
+    config: Config,
+    queue: Queue,
+    throttles: Arc<dyn Store>,
+    metrics: WorkerMetrics,
+    tunings: BTreeMap<String, Tuning>,
+    own_kinds: Vec<String>,
+    brokers: Mutex<HashMap<RemoteOffer, Broker>>,
+    /// Held while a broker starts, so that no two start for one offer.
+    starting: tokio::sync::Mutex<()>,
+    vital: TaskSupervisor,
+    cancel: CancellationToken,
+}
+
+impl Brokers {
+    /// Creates the service without a broker. `own_kinds` are those that are never handed out.
+    pub fn new(
+        config: Config,
+        (queue, throttles): (Queue, Arc<dyn Store>),
+        metrics: WorkerMetrics,
+        tunings: BTreeMap<String, Tuning>,
+        own_kinds: Vec<String>,
+        cancel: CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            queue,
+            throttles,
+            metrics,
+            tunings,
+            own_kinds,
+            brokers: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
+            vital: TaskSupervisor::default(),
+            cancel,
+        })
+    }
+
+    /// Stops brokers that nobody needs any more, and all of them when the process stops. Ends early
+    /// if a loop of a broker dies.
+    pub async fn run(self: Arc<Self>) {
+        let listening = self.clone();
+        // A listener takes a connection, which only a process with remote workers needs.
+        let mut listener = None;
+        loop {
+            tokio::select! {
+                () = self.cancel.cancelled() => break,
+                name = self.vital.lost() => {
+                    tracing::error!(service = name, "a loop for remote workers died");
+                    return;
+                }
+                () = tokio::time::sleep(TIDY_EVERY) => {}
+            }
+            self.show();
+            let is_needed = !self.brokers.lock().is_empty();
+            if is_needed && listener.is_none() {
+                let brokers = listening.clone();
+                listener = Some(tokio::spawn(async move {
+                    let notify = |lanes: &[i64]| {
+                        for broker in brokers.brokers.lock().values() {
+                            broker.shared.notifier.notify(lanes);
+                        }
+                    };
+                    brokers.queue.listen(notify, brokers.cancel.clone()).await;
+                }));
+            }
+            self.stop_brokers(false).await;
+        }
+        let _starting = self.starting.lock().await;
+        self.stop_brokers(true).await;
+        if let Some(listener) = listener {
+            let _ = listener.await;
+        }
+    }
+
+    fn show(&self) {
+        let brokers = self.brokers.lock();
+        let states = || {
+            brokers
+                .values()
+                .filter_map(|broker| broker.shared.broker.as_ref())
+        };
+        let jobs: usize = states().map(BrokerState::counted).sum();
+        let waiting: usize = states().map(|state| state.polls.len()).sum();
+        self.metrics.remote.jobs.set(jobs as i64);
+        self.metrics.remote.waiting.set(waiting as i64);
+    }
+
+    /// Stops the brokers without workers and jobs, or `all`.
+    async fn stop_brokers(&self, all: bool) {
+        let now = Instant::now();
+        let is_over = |broker: &Broker| {
+            broker
+                .shared
+                .broker
+                .as_ref()
+                .is_none_or(|state| (all || state.is_idle(now)) && state.polls.close(all))
+        };
+        let over: Vec<Broker> = {
+            let mut brokers = self.brokers.lock();
+            brokers
+                .extract_if(|_, broker| is_over(&*broker))
+                .map(|(_, broker)| broker)
+                .collect()
+        };
+        join_all(over.into_iter().map(Broker::stop)).await;
+    }
+
+    /// Returns the broker of an offer, and starts it if there is none.
+    async fn broker(&self, offer: &RemoteOffer) -> Result<Arc<WorkerContext>, RemoteError> {
+        let known = || {
+            let brokers = self.brokers.lock();
+            brokers.get(offer).map(|broker| broker.shared.clone())
+        };
+        if let Some(broker) = known() {
+            return Ok(broker);
+        }
+        let _starting = self.starting.lock().await;
+        if let Some(broker) = known() {
+            return Ok(broker);
+        }
+        if self.cancel.is_cancelled() {
+            return Err(stopping());
+        }
+        if self.brokers.lock().len() >= BROKERS_MAX {
+            return Err(RemoteError::Unavailable(format!(
+                "this process serves {BROKERS_MAX} different sets of kinds and throttles already; ask for the same in all workers of one program"
+            )));
+        }
+        let kinds = kind::kinds(&offer.kinds, &self.tunings);
+        let broker = Broker::start(
+            offer.clone(),
+            kinds,
+            (self.config.clone(), self.queue.clone()),
+            self.throttles.clone(),
+            self.metrics.clone(),
+            &self.vital,
+        )
+        .await?;
+        let shared = broker.shared.clone();
+        if let Some(state) = &shared.broker {
+            state.seen(Instant::now() + SLACK);
+        }
+        self.brokers.lock().insert(offer.clone(), broker);
+        Ok(shared)
+    }
+
+    /// Returns the broker of an offer or, if this process has as many as it can, another one: an
+    /// ending is never refused for that.
+    async fn any_broker(&self, offer: &RemoteOffer) -> Result<Arc<WorkerContext>, RemoteError> {
+        match self.broker(offer).await {
+            Err(RemoteError::Unavailable(reason)) => {
+                let other = self
+                    .brokers
+                    .lock()
+                    .values()
+                    .next()
+                    .map(|broker| broker.shared.clone());
+                other.ok_or(RemoteError::Unavailable(reason))
+            }
+            broker => broker,
+        }
+    }
+
+    async fn claim_now(&self, claim: RemoteClaim) -> Result<(i32, Vec<RemoteJob>), RemoteError> {
+        let wait = claim.wait.max(WAIT_MIN);
+        let ttl = claim.lease.max(wait) + SLACK;
+        let row = RemoteRow {
+            name: &claim.worker,
+            host: &claim.host,
+            offer: &claim.offer,
+            ttl,
+        };
+        let (shared, worker_id, waiting) = loop {
+            let shared = self.broker(&claim.offer).await?;
+            let worker_id = bounded(&shared, self.queue.register_remote(row)).await?;
+            let Some(state) = &shared.broker else {
+                return Err(stopping());
+            };
+            state.seen(Instant::now() + ttl);
+            let limit = claim.limit as usize;
+            if let Some(waiting) = state.polls.push(worker_id, claim.lease, limit) {
+                break (shared.clone(), worker_id, waiting);
+            }
+            if self.cancel.is_cancelled() {
+                return Err(stopping());
+            }
+            // The broker is being stopped, and the next round starts another.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        shared.running.ended.notify_one();
+        let (number, mut jobs) = (waiting.number, waiting.jobs);
+        let in_time = tokio::select! {
+            jobs = &mut jobs => Some(jobs),
+            () = tokio::time::sleep(wait) => None,
+            () = self.cancel.cancelled() => None,
+        };
+        let answer = match (in_time, &shared.broker) {
+            (Some(jobs), _) => jobs,
+            (None, Some(state)) if state.polls.remove(number) => Ok(Vec::new()),
+            (None, _) => {
+                let late = tokio::time::timeout(HAND_OVER_TIMEOUT, jobs).await;
+                late.unwrap_or_else(|_| Ok(Vec::new()))
+            }
+        };
+        // A broker that stops answers nobody.
+        Ok((worker_id, answer.unwrap_or_default()))
+    }
+
+    async fn beat_now(
+        &self,
+        lease: PresentedLease,
+        beat: RemoteBeat,
+    ) -> Result<LeaseState, RemoteError> {
+        let Some((state, is_counted)) = self.queue.beat_lease(&lease, &beat).await? else {
+            return Err(self.lost());
+        };
+        if !is_counted && let Some(held) = self.queue.held_lease(&lease).await? {
+            // Its broker is gone; one of this process takes over the count.
+            self.broker(&held.offer).await?;
+        }
+        Ok(state)
+    }
+
+    async fn end_now(&self, lease: PresentedLease, end: RemoteEnd) -> Result<State, RemoteError> {
+        let Some(held) = self.queue.held_lease(&lease).await? else {
+            return Err(self.lost());
+        };
+        let shared = self.any_broker(&held.offer).await?;
+        let ended = leases::end(&shared, held, end, lease.tenant.is_some()).await;
+        match ended {
+            Err(RemoteError::LeaseLost) => Err(self.lost()),
+            ended => ended,
+        }
+    }
+
+    fn lost(&self) -> RemoteError {
+        self.metrics.remote.lost.inc();
+        RemoteError::LeaseLost
+    }
+}
+
+fn stopping() -> RemoteError {
+    RemoteError::Unavailable("this process is stopping; ask again".to_owned())
+}
+
+impl RemoteWorkers for Brokers {
+    fn own_kinds(&self) -> &[String] {
+        &self.own_kinds
+    }
+
+    fn claim(
+        &self,
+        claim: RemoteClaim,
+    ) -> BoxFuture<'_, Result<(i32, Vec<RemoteJob>), RemoteError>> {
+        Box::pin(self.claim_now(claim))
+    }
+
+    fn beat(
+        &self,
+        lease: PresentedLease,
+        beat: RemoteBeat,
+    ) -> BoxFuture<'_, Result<LeaseState, RemoteError>> {
+        Box::pin(self.beat_now(lease, beat))
+    }
+
+    fn end(
+        &self,
+        lease: PresentedLease,
+        end: RemoteEnd,
+    ) -> BoxFuture<'_, Result<State, RemoteError>> {
+        Box::pin(self.end_now(lease, end))
+    }
+}

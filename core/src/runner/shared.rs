@@ -1,0 +1,347 @@
+//! State shared by the loops of one worker, and the configuration of a worker.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::TaskTracker;
+
+use super::WorkerMetrics;
+use super::completions::Completions;
+use super::lane_scheduler::LaneScheduler;
+use super::notifier::Notifier;
+use super::remote::BrokerState;
+use super::running::RunningJobs;
+use super::runs::Runs;
+use super::served::{Served, shards_of};
+use super::settle::Difference;
+use super::tallies::Tallies;
+use super::uncertain_claims::UncertainClaims;
+use crate::jobs::postgres::{NewWorker, PgCheckpoints, Retention};
+use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
+use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue};
+use crate::throttle;
+
+/// Time for which a worker keeps its part of the shards without renewing it.
+pub(super) const SHARD_TTL: Duration = Duration::from_secs(10);
+
+/// Longest wait for an answer of Postgres; half of the worker's time to live, if that is less.
+const POSTGRES_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Time without the ability to serve any lane after which a worker releases its shards.
+const UNABLE_AFTER: Duration = Duration::from_secs(2);
+
+/// The remedy for settings that differ.
+const DIFFERS: &str =
+    "make them the same, or stop the other worker first; settings_may_differ = true lets both run";
+
+/// Configuration of a worker.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name for people; a number makes it unique.
+    pub name: String,
+    /// Most jobs that run at once.
+    pub concurrency: usize,
+    /// Most jobs claimed at once.
+    pub batch: usize,
+    /// Time without a heartbeat after which the worker counts as dead.
+    pub ttl: Duration,
+    /// Time for which running jobs may go on after the worker was asked to stop.
+    pub grace: Duration,
+    /// Retention of finished jobs and dead letters.
+    pub retention: Retention,
+    /// The jobs that the worker was told to serve. Kinds and pools are the handlers' to leave out.
+    pub serves: Serves,
+    /// Permission to start although settings differ from those of a live worker.
+    pub may_differ: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "worker".to_owned(),
+            concurrency: 64,
+            batch: 500,
+            ttl: Duration::from_secs(30),
+            grace: Duration::from_secs(20),
+            retention: Retention::days(7),
+            serves: Serves::default(),
+            may_differ: false,
+        }
+    }
+}
+
+/// The end of an attempt, with the lane to which its job returns if it is not over.
+pub(super) struct FinishedRun {
+    pub(super) finish: Finish,
+    pub(super) lane_id: i64,
+}
+
+/// State shared by the loops of one worker.
+pub(super) struct WorkerContext {
+    pub(super) config: Config,
+    pub(super) queue: Queue,
+    pub(super) throttles: Arc<dyn throttle::Store>,
+    pub(super) checkpoints: Arc<dyn Checkpoints>,
+    pub(super) runs: Runs,
+    /// Capabilities of this worker besides its kinds.
+    pub(super) capabilities: BTreeMap<String, String>,
+    /// Settings that all workers must share.
+    pub(super) settings: SharedSettings,
+    pub(super) served: Served,
+    pub(super) metrics: WorkerMetrics,
+    pub(super) running: RunningJobs,
+    pub(super) uncertain_claims: UncertainClaims,
+    pub(super) worker_id: AtomicI32,
+    /// Identity of this start of the worker in the throttles' counts of running jobs.
+    pub(super) holder: String,
+    /// The shards that this worker looks after, as a bit set.
+    pub(super) shards: AtomicU64,
+    /// True while a person has paused everything.
+    pub(super) paused: AtomicBool,
+    /// True while other workers may take this one for dead: it begins nothing until a heartbeat
+    /// gets through.
+    pub(super) fenced: AtomicBool,
+    /// The last time at which a lane could be served: a permit was free, and the throttles
+    /// answered.
+    pub(super) able_at: Mutex<Instant>,
+    /// Claimed jobs whose end is not written yet.
+    pub(super) unwritten: Arc<AtomicUsize>,
+    pub(super) notifier: Arc<Notifier>,
+    /// Answers of receivers that are not reported to the throttles yet.
+    pub(super) answers: Completions,
+    /// The lanes in which messages wait for admission.
+    pub(super) admissions: Mutex<LaneScheduler>,
+    /// Rings when messages may wait for admission.
+    pub(super) admission_work: Notify,
+    /// Counts of ended jobs by throttle, for the governor.
+    pub(super) tallies: Tallies,
+    pub(super) ends: mpsc::Sender<FinishedRun>,
+    pub(super) differences: mpsc::Sender<Difference>,
+    pub(super) tasks: TaskTracker,
+    /// The state of a broker, which hands its jobs to remote workers; `None` for a worker that runs
+    /// them.
+    pub(super) broker: Option<BrokerState>,
+}
+
+impl WorkerContext {
+    /// Creates the state of a worker that is not registered yet.
+    pub(super) fn new(
+        config: Config,
+        queue: Queue,
+        throttles: Arc<dyn throttle::Store>,
+        kinds: Kinds,
+        metrics: WorkerMetrics,
+        (ends, differences): (mpsc::Sender<FinishedRun>, mpsc::Sender<Difference>),
+    ) -> Self {
+        Self {
+            checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
+            queue,
+            throttles,
+            capabilities: kinds.capabilities(),
+            settings: kinds.settings(),
+            served: Served::new(config.serves.clone()),
+            runs: Runs::new(kinds, &metrics),
+            metrics,
+            running: RunningJobs::default(),
+            uncertain_claims: UncertainClaims::default(),
+            worker_id: AtomicI32::new(0),
+            holder: format!("{:016x}", rand::random::<u64>()),
+            shards: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
+            fenced: AtomicBool::new(false),
+            able_at: Mutex::new(Instant::now()),
+            unwritten: Arc::default(),
+            notifier: Arc::default(),
+            answers: Completions::default(),
+            admissions: Mutex::new(LaneScheduler::new(String::new(), config.ttl)),
+            admission_work: Notify::new(),
+            tallies: Tallies::default(),
+            ends,
+            differences,
+            tasks: TaskTracker::new(),
+            broker: None,
+            config,
+        }
+    }
+
+    /// Registers the worker under a fresh identity.
+    pub(super) async fn register(&self) -> Result<(), Error> {
+        let host = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        let pid = std::process::id() as i32;
+        if let Some(broker) = &self.broker {
+            let (name, ttl) = (&self.config.name, self.config.ttl);
+            let id = self
+                .queue
+                .register_broker(name, (&host, pid), ttl, &broker.offer)
+                .await?;
+            self.worker_id.store(id, Ordering::Release);
+            self.tallies.begin_again();
+            return Ok(());
+        }
+        let worker = NewWorker {
+            name: self.config.name.clone(),
+            host,
+            pid,
+            ttl: self.config.ttl,
+            kinds: self.runs.names().to_vec(),
+        };
+        self.queue.declare_kinds(&self.runs.public()).await?;
+        let id = self.queue.register(&worker).await?;
+        let told = &self.config.serves.throttles;
+        self.queue
+            .offer(id, &self.capabilities, &self.settings, told)
+            .await?;
+        self.worker_id.store(id, Ordering::Release);
+        self.tallies.begin_again();
+        Ok(())
+    }
+
+    /// Returns the settings of which a live worker has another value, one phrase each.
+    pub(super) async fn differing_settings(&self) -> Result<Vec<String>, Error> {
+        let worker_id = self.worker_id.load(Ordering::Acquire);
+        let subjects: Vec<String> = self.settings.keys().cloned().collect();
+        let others = self.queue.settings_of_others(worker_id, &subjects).await?;
+        Ok(differing_settings(&self.settings, &others))
+    }
+
+    /// Refuses to start, or warns, if settings differ from those of a live worker.
+    pub(super) async fn refuse_to_differ(&self) -> Result<(), Error> {
+        let differing = self.differing_settings().await?;
+        if differing.is_empty() {
+            return Ok(());
+        }
+        let differing = differing.join("; ");
+        if self.config.may_differ {
+            tracing::warn!("settings differ from those of other workers: {differing}");
+            return Ok(());
+        }
+        let worker_id = self.worker_id.load(Ordering::Acquire);
+        self.queue.retire(worker_id).await?;
+        Err(Error::Refused {
+            index: None,
+            field: "settings".to_owned(),
+            message: format!("{differing}; {DIFFERS}"),
+        })
+    }
+
+    /// Returns the capabilities that a job of a kind of this worker needs.
+    pub(super) fn needs(&self, kind: &str, args: &Value) -> Vec<String> {
+        let Some(known) = self.runs.get(kind) else {
+            return Vec::new();
+        };
+        // A panic here is expected to happen again in the run, where it is recorded.
+        let needs = AssertUnwindSafe(|| known.handler.needs(args));
+        std::panic::catch_unwind(needs).unwrap_or_default()
+    }
+
+    /// Returns true if this worker serves a job of the throttle and kind; notes it otherwise.
+    pub(super) fn serves_job(&self, throttle: &str, kind: &str, args: Option<&Value>) -> bool {
+        let needs = args.map_or_else(Vec::new, |args| self.needs(kind, args));
+        let has = |need: &String| self.capabilities.contains_key(need);
+        let serves = self.runs.get(kind).is_some() && needs.iter().all(has);
+        if !serves {
+            self.served.met(throttle, kind, &needs, Instant::now());
+        }
+        serves
+    }
+
+    /// Returns true while this worker must begin nothing, because a person has paused everything or
+    /// because others may take it for dead.
+    pub(super) fn is_halted(&self) -> bool {
+        self.paused.load(Ordering::Relaxed) || self.fenced.load(Ordering::SeqCst)
+    }
+
+    /// Records that this worker can serve lanes.
+    pub(super) fn able(&self) {
+        *self.able_at.lock() = Instant::now();
+    }
+
+    fn is_able(&self) -> bool {
+        // While everything is paused there is nothing to serve, and no other worker could do
+        // better.
+        let able_at = *self.able_at.lock();
+        self.paused.load(Ordering::Relaxed) || able_at.elapsed() < UNABLE_AFTER
+    }
+
+    /// Returns true while this worker may run jobs leased under this identity.
+    pub(super) fn is_in_force(&self, worker_id: i32) -> bool {
+        !self.fenced.load(Ordering::SeqCst) && self.worker_id.load(Ordering::Acquire) == worker_id
+    }
+
+    /// Renews this worker's part of the shards, or releases it if this worker cannot serve lanes
+    /// and another one can. A worker that serves only some of the jobs divides all lanes with those
+    /// that serve the same.
+    pub(super) async fn hold_shards(&self) -> Result<(), Error> {
+        let id = self.worker_id.load(Ordering::Acquire);
+        let now = Instant::now();
+        if self.served.take_note(now) {
+            self.queue.note_met_unserved(id).await?;
+        }
+        let live = self.queue.serving().await?;
+        let held = if let Some(rank) = self.served.compare(id, live, now) {
+            self.queue.leave_shards(id).await?;
+            shards_of(rank)
+        } else if !self.is_able() && self.queue.let_shards_go(id).await? {
+            0
+        } else {
+            self.queue.hold_shards(id, SHARD_TTL).await?
+        };
+        if self.shards.swap(held, Ordering::Relaxed) != held {
+            tracing::debug!(
+                shards = held.count_ones(),
+                "the shards of this worker changed"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The finisher's part of the shared state, without the senders that must be dropped before it
+/// ends.
+pub(super) struct Backlog {
+    pub(super) queue: Queue,
+    pub(super) metrics: WorkerMetrics,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) unwritten: Arc<AtomicUsize>,
+    pub(super) running: RunningJobs,
+}
+
+impl Backlog {
+    /// Records that ends were written, and wakes the dispatcher, which may wait for that.
+    pub(super) fn wrote(&self, ends: &[Finish]) {
+        self.running
+            .written(ends.iter().map(|end| (end.job_id, end.fence)));
+        self.unwritten.fetch_sub(ends.len(), Ordering::AcqRel);
+        self.running.ended.notify_one();
+    }
+}
+
+/// Returns the longest wait for an answer of Postgres.
+pub(super) fn postgres_timeout(shared: &WorkerContext) -> Duration {
+    POSTGRES_TIMEOUT.min(shared.config.ttl / 2)
+}
+
+/// Bounds a request to Postgres, because a connection can hang silently and its caller must not
+/// hang with it.
+pub(super) async fn bounded<T>(
+    shared: &WorkerContext,
+    requested: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let patience = postgres_timeout(shared);
+    let answer = tokio::time::timeout(patience, requested).await;
+    answer.unwrap_or_else(|_| {
+        Err(Error::Lost(format!(
+            "no answer within {} s",
+            patience.as_secs_f64()
+        )))
+    })
+}

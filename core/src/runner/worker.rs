@@ -1,0 +1,248 @@
+//! A worker: the loops that run jobs in this process, from start to orderly stop.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::dispatch::Stopping;
+use super::notifier::Notifier;
+use super::report_completions;
+use super::running::StopReason;
+use super::shared::{Backlog, Config, WorkerContext};
+use super::{
+    WorkerMetrics, depth, dispatch, finisher, heartbeat, maintenance, release, settle, unserved,
+};
+use crate::jobs::{Error, Kinds, Queue};
+use crate::service::TaskSupervisor;
+use crate::throttle;
+
+/// Most ends that may wait to be written before handlers wait for them.
+const ENDS_IN_HAND: usize = 10_000;
+
+/// Longest wait for the last reports to the throttles, besides counts that lapse by themselves.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A running worker.
+pub struct Worker {
+    shared: Arc<WorkerContext>,
+    stopping: Stopping,
+    living: CancellationToken,
+    vital: TaskSupervisor,
+    dispatcher: JoinHandle<()>,
+    loops: Vec<JoinHandle<()>>,
+    finisher: JoinHandle<()>,
+    settler: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Registers the worker and starts its loops.
+    pub async fn start(
+        config: Config,
+        queue: Queue,
+        throttles: Arc<dyn throttle::Store>,
+        kinds: Kinds,
+        metrics: WorkerMetrics,
+    ) -> Result<Self, Error> {
+        let (ends, receiver) = mpsc::channel(ENDS_IN_HAND);
+        let (differences, to_settle) = mpsc::channel(settle::IN_HAND);
+        metrics.permits.set(config.concurrency as i64);
+        let shared = Arc::new(WorkerContext::new(
+            config,
+            queue.clone(),
+            throttles.clone(),
+            kinds,
+            metrics.clone(),
+            (ends, differences),
+        ));
+        shared.register().await?;
+        shared.refuse_to_differ().await?;
+        shared.hold_shards().await?;
+        let backlog = Backlog {
+            queue,
+            metrics,
+            notifier: shared.notifier.clone(),
+            unwritten: shared.unwritten.clone(),
+            running: shared.running.clone(),
+        };
+        let stopping = Stopping::default();
+        let living = CancellationToken::new();
+        let vital = TaskSupervisor::default();
+        let requested = || stopping.requested.clone();
+        let dispatcher = vital.spawn(
+            "dispatch",
+            requested(),
+            dispatch::dispatch(shared.clone(), stopping.clone()),
+        );
+        let loops = vec![
+            vital.spawn(
+                "listen",
+                requested(),
+                listen(shared.queue.clone(), shared.notifier.clone(), requested()),
+            ),
+            vital.spawn(
+                "release",
+                requested(),
+                release::release(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "promote",
+                requested(),
+                maintenance::promote(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "rescue",
+                requested(),
+                maintenance::rescue(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "rescue_orphans",
+                requested(),
+                maintenance::rescue_orphans(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "hold_shards",
+                requested(),
+                maintenance::hold_shards(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "maintain",
+                requested(),
+                maintenance::maintain(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "differences",
+                requested(),
+                maintenance::log_differences(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "unserved",
+                requested(),
+                unserved::count_unserved(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "answers",
+                living.clone(),
+                report_completions::report_completions(shared.clone(), living.clone()),
+            ),
+            vital.spawn(
+                "learn costs",
+                requested(),
+                maintenance::learn_costs(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "depth",
+                requested(),
+                depth::keep_depth(shared.queue.clone(), requested()),
+            ),
+            vital.spawn(
+                "heartbeat",
+                living.clone(),
+                heartbeat::beat(shared.clone(), living.clone()),
+            ),
+        ];
+        let finisher = vital.spawn(
+            "finish",
+            living.clone(),
+            finisher::finish_all(backlog, receiver),
+        );
+        let settler = vital.spawn(
+            "settle",
+            living.clone(),
+            settle::settle_all(throttles, to_settle),
+        );
+        tracing::info!(
+            worker.id = shared.worker_id.load(Ordering::Relaxed),
+            "worker started"
+        );
+        Ok(Self {
+            shared,
+            stopping,
+            living,
+            vital,
+            dispatcher,
+            loops,
+            finisher,
+            settler,
+        })
+    }
+
+    /// Returns the worker's number in `flyball.worker`.
+    pub fn id(&self) -> i32 {
+        self.shared.worker_id.load(Ordering::Acquire)
+    }
+
+    /// Waits until one of the worker's loops has died of a defect, and returns its name. Such a
+    /// worker should be stopped.
+    pub async fn lost(&self) -> &'static str {
+        self.vital.lost().await
+    }
+
+    /// Stops the worker in order; returns the number of jobs given back.
+    ///
+    /// It claims nothing more, lets running jobs finish within the grace time, asks the rest to
+    /// stop, writes every end, and gives back the remaining jobs without using an attempt.
+    pub async fn stop(mut self) -> u64 {
+        self.stopping.requested.cancel();
+        let id = self.id();
+        let grace_over = tokio::time::Instant::now() + self.shared.config.grace;
+        // Claims go first: one under way must end before the running jobs are counted. A claim that
+        // waits for a Postgres that is away is aborted; if it was carried out after all, signing
+        // off gives its jobs back.
+        if tokio::time::timeout_at(grace_over, self.stopping.settled.cancelled())
+            .await
+            .is_err()
+        {
+            self.stopping.hurried.cancel();
+            self.stopping.settled.cancelled().await;
+        }
+        self.shared.tasks.close();
+        if tokio::time::timeout_at(grace_over, self.shared.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                jobs = self.shared.running.len(),
+                "the grace time is over; asking running jobs to stop"
+            );
+            self.shared.running.stop_all(StopReason::Draining);
+            let _ = tokio::time::timeout(Duration::from_secs(12), self.shared.tasks.wait()).await;
+        }
+        self.stopping.over.cancel();
+        if tokio::time::timeout(FAREWELL, &mut self.dispatcher)
+            .await
+            .is_err()
+        {
+            self.dispatcher.abort();
+        }
+        self.living.cancel();
+        for one in self.loops {
+            let _ = one.await;
+        }
+        let queue = self.shared.queue.clone();
+        // These loops end when the last sender is dropped; a handler that does not stop must not
+        // keep them waiting for ever.
+        drop(self.shared);
+        let _ = tokio::time::timeout(Duration::from_secs(5), self.finisher).await;
+        let _ = tokio::time::timeout(FAREWELL, self.settler).await;
+        let handed = match tokio::time::timeout(Duration::from_secs(5), queue.retire(id)).await {
+            Ok(Ok(handed)) => handed,
+            _ => {
+                tracing::warn!(
+                    "signing off the worker failed; its jobs are returned when its time to live \
+                     has passed"
+                );
+                0
+            }
+        };
+        tracing::info!(worker.id = id, handed_back = handed, "worker stopped");
+        handed
+    }
+}
+
+async fn listen(queue: Queue, notifier: Arc<Notifier>, cancel: CancellationToken) {
+    queue.listen(|lanes| notifier.notify(lanes), cancel).await;
+}

@@ -1,0 +1,142 @@
+//! Changes of knobs in memory.
+
+use std::collections::BTreeMap;
+
+use super::{MemoryStore, Throttles, parents, put};
+use crate::throttle::rules::number;
+use crate::throttle::{Change, Error, Knobs, Name, Status, rules};
+
+impl MemoryStore {
+    pub(super) fn write(
+        throttles: &mut Throttles,
+        name: &Name,
+        change: &Change,
+        now: i64,
+    ) -> Result<(Option<Status>, Status), Error> {
+        change.check_parent(name)?;
+        let stands = throttles.get(name).cloned().unwrap_or_default();
+        let exists = !stands.raw.is_empty();
+        if !exists && !change.create {
+            return Err(Error::Unknown(name.clone()));
+        }
+        let earlier = stands.raw.knobs();
+        let conflict = |what: String| {
+            Err(Error::Conflict {
+                name: name.clone(),
+                what,
+            })
+        };
+        if let Some(seq) = change.if_seq.filter(|seq| *seq != earlier.seq) {
+            return conflict(format!("seq is {}, not {seq}", earlier.seq));
+        }
+        if let Some(term) = change.term.filter(|term| earlier.term > *term) {
+            return conflict(format!(
+                "term {} has written since term {term}",
+                earlier.term
+            ));
+        }
+        let rps = stands.raw.get("rps").map_or("", String::as_str);
+        if let Some(expected) = change.if_rps.as_deref().filter(|expected| *expected != rps) {
+            return conflict(format!(
+                "rps is {}, not {}",
+                rules::cut(if rps.is_empty() { "missing" } else { rps }),
+                rules::cut(expected)
+            ));
+        }
+        let slots = stands.raw.get("concurrency").map_or("", String::as_str);
+        if let Some(expected) = change
+            .if_concurrency
+            .as_deref()
+            .filter(|expected| *expected != slots && change.if_rps.is_none())
+        {
+            let slots = if slots.is_empty() { "missing" } else { slots };
+            return conflict(format!(
+                "concurrency is {}, not {}",
+                rules::cut(slots),
+                rules::cut(expected)
+            ));
+        }
+        let mut raw = stands.raw.texts();
+        let (mut changed, mut resumed) = (!exists, false);
+        for (field, text) in &change.fields {
+            if change.absent_only && stands.raw.contains_key(field) {
+                continue;
+            }
+            changed = true;
+            resumed |= field == "paused";
+            put(&mut raw, field, text.clone());
+            if field == "mode" && raw.get("mode").is_some_and(|mode| mode != "auto") {
+                raw.remove("valid_until");
+            }
+        }
+        // A change of `capacity` includes its reason, so the old reason goes.
+        if change.fields.contains_key("capacity")
+            && !change.fields.contains_key("capacity_reason")
+            && !change.absent_only
+        {
+            raw.remove("capacity_reason");
+        }
+        // A change of `mode` cancels the end of the old one.
+        if change.fields.contains_key("mode")
+            && !change.fields.contains_key("manual_until_ms")
+            && !change.absent_only
+        {
+            raw.remove("manual_until_ms");
+        }
+        let bound = |raw: &BTreeMap<String, String>, field, default| {
+            raw.get(field)
+                .and_then(|text| number(field, text))
+                .unwrap_or(default)
+        };
+        let (min, max) = (bound(&raw, "min", 0.1), bound(&raw, "max", 1000.0));
+        let touched = ["min", "max"]
+            .iter()
+            .any(|field| raw.get(*field) != stands.raw.get(*field));
+        if min > max && touched {
+            return Err(Error::Invalid(vec![rules::min_above_max(min, max)]));
+        }
+        let throttle = throttles.entry(name.clone()).or_default();
+        if changed {
+            let safe = raw
+                .get("safe_rps")
+                .cloned()
+                .unwrap_or_else(|| "1".to_owned());
+            for (field, text) in [
+                ("rps", safe),
+                ("burst", "1".to_owned()),
+                ("window", "1".to_owned()),
+            ] {
+                raw.entry(field.to_owned()).or_insert(text);
+            }
+            put(&mut raw, "seq", Some((earlier.seq + 1).to_string()));
+            put(&mut raw, "at", Some(now.div_euclid(1000).to_string()));
+            put(&mut raw, "by", Some(change.by.clone()));
+            put(&mut raw, "why", Some(change.why.clone()));
+            if let Some(term) = change.term {
+                put(&mut raw, "term", Some(term.to_string()));
+            }
+            let stopped_after = Knobs::read(&raw).0.effective_rps(now).is_stopped();
+            if stopped_after || (exists && earlier.effective_rps(now).is_stopped()) {
+                throttle.bucket.drain(now as f64, stopped_after);
+            }
+            let later = Knobs::read(&raw).0;
+            let is_limited_again = exists
+                && earlier.effective_rps(now).is_unlimited()
+                && later.effective_rps(now).rate().is_some();
+            // A manual resume begins with an empty bucket and without a debt, because no debt
+            // outlives a time without a limit. The effect of a refusal ends with the pause.
+            let resumed = resumed && !later.paused;
+            if resumed || is_limited_again {
+                throttle.bucket.forgive(now as f64);
+            }
+            if resumed {
+                throttle.refusal = None;
+            }
+            throttle.raw = raw.into();
+        }
+        let before =
+            exists.then(|| Status::read(name.clone(), stands.raw.texts(), &throttle.meter, now));
+        let after = Status::read(name.clone(), throttle.raw.texts(), &throttle.meter, now);
+        Ok((before, after.with_parents(&parents(throttles))))
+    }
+}

@@ -1,0 +1,128 @@
+//! The kinds of the process: those that come with Flyball, their tuning by the settings, and the
+//! choice of those that the process serves.
+
+#[cfg(feature = "notifications")]
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "http")]
+use anyhow::Context as _;
+
+use crate::config::{self, KindSettings, Settings};
+use crate::jobs::{Kinds, Queue, Tuning};
+#[cfg(feature = "notifications")]
+use crate::notify::{NotificationHandler, recipient::KIND};
+#[cfg(feature = "http")]
+use crate::outbound::{self, Guard, HttpHandler, Secrets};
+#[cfg(feature = "reindex")]
+use crate::reindex::{self, ReindexDatabase, ReindexHandler};
+
+/// Builds the kinds that come with Flyball. Without a queue they can check arguments, but no
+/// reindex can read the queue's own database.
+#[cfg(feature = "http")]
+pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
+    // The worker process decides which addresses may be reached, not the process that only checks
+    // arguments.
+    let guard = if queue.is_some() {
+        guard(settings)?
+    } else {
+        Guard::open()
+    };
+    // A process that only checks arguments needs no secrets, and may have no right to read them.
+    let secrets = match queue {
+        Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
+        None => Secrets::default(),
+    };
+    let mut kinds = Kinds::default();
+    kinds.register(
+        "http",
+        HttpHandler::new(outbound::HttpConfig {
+            guard: guard.clone(),
+            secrets,
+            lookup: None,
+        })?,
+    );
+    #[cfg(feature = "reindex")]
+    kinds.register(
+        "reindex",
+        ReindexHandler::new(
+            reindex::BackfillConfig {
+                guard,
+                catalogue: settings.catalogue(),
+            },
+            queue.map(|queue| ReindexDatabase::of(&queue.pool)),
+        )?,
+    );
+    #[cfg(feature = "notifications")]
+    kinds.register(
+        KIND,
+        NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None),
+    );
+    Ok(kinds)
+}
+
+/// Builds no kinds: this build contains none.
+#[cfg(not(feature = "http"))]
+pub fn built_in_kinds(_: &Settings, _: Option<&Queue>) -> anyhow::Result<Kinds> {
+    Ok(Kinds::default())
+}
+
+/// Builds the guard on the addresses that jobs may reach besides the public internet.
+#[cfg(feature = "http")]
+pub(super) fn guard(settings: &Settings) -> anyhow::Result<Guard> {
+    if settings.allow_private_urls {
+        return Ok(Guard::open());
+    }
+    Guard::allowing(&settings.allow_urls).context("setting allow_urls (FLYBALL_ALLOW_URLS)")
+}
+
+/// Returns the environment's variables that are valid UTF-8.
+#[cfg(feature = "http")]
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// Tunes the kinds as the settings say.
+pub(super) fn tune(kinds: &mut Kinds, settings: &Settings) {
+    for (kind, set) in &settings.kinds {
+        if !kinds.tune(kind, &tuning(set)) {
+            tracing::info!(
+                kind,
+                "settings name a kind that this process does not have; they hold for workers elsewhere"
+            );
+        }
+    }
+}
+
+pub(super) fn tuning(set: &KindSettings) -> Tuning {
+    // The settings have been validated, so every number of seconds is in range.
+    let seconds = |seconds: Option<f64>| {
+        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    };
+    Tuning {
+        timeout: seconds(set.timeout_s),
+        max_attempts: set.max_attempts,
+        public: set.public,
+        retry_base: seconds(set.retry_base_s),
+        retry_factor: set.retry_factor,
+        retry_max: seconds(set.retry_max_s),
+    }
+}
+
+/// Returns the kinds that the process was told to serve. Refuses a pattern that stands for none of
+/// its kinds.
+pub(super) fn kinds_served(settings: &Settings, kinds: &Kinds) -> anyhow::Result<Kinds> {
+    for pattern in &settings.serve_kinds {
+        let found = kinds.only(std::slice::from_ref(pattern));
+        if found.names().is_empty() {
+            let message = format!(
+                "must be kinds of this process ({}), or their beginnings with a * behind, not {pattern:?}",
+                kinds.names().join(", ")
+            );
+            let place = "FLYBALL_SERVE_KINDS (setting serve_kinds)";
+            return Err(config::Error::at(place, message).into());
+        }
+    }
+    Ok(kinds.only(&settings.serve_kinds))
+}

@@ -1,0 +1,220 @@
+//! Checks of the database server and of the schema.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sqlx::Row;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection as _, PgConnection};
+
+use super::finding::{Finding, Findings};
+use super::judge::{self, PostgresFacts};
+use crate::config::Settings;
+use crate::jobs::Queue;
+use crate::jobs::postgres::Schema;
+use crate::postgres::Pooler;
+
+const CHECK: &str = "postgres";
+
+/// Longest wait for a connection, and for each answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+// Settings that a role may not read are left out, not guessed.
+const FACTS: &str = "
+select current_setting('server_version_num')::int as version, current_setting('server_version') as version_text,
+    pg_is_in_recovery() as is_standby, current_setting('max_connections')::bigint as max_connections,
+    current_setting('superuser_reserved_connections')::bigint as reserved,
+    (select count(*) from pg_stat_activity where backend_type = 'client backend') as used,
+    current_setting('autovacuum')::bool as autovacuum, current_setting('synchronous_commit') as synchronous_commit,
+    current_setting('fsync')::bool as fsync";
+
+const CLOCK: &str = "select extract(epoch from clock_timestamp())::float8";
+
+/// Checks the server and the schema; returns the queue if jobs can be read from it.
+pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Option<Queue> {
+    if let Err(finding) = reach(settings).await {
+        report.add(finding);
+        return None;
+    }
+    let connected = Queue::connect(settings.database(), 2, PATIENCE).await;
+    let queue = match connected {
+        Ok(queue) => queue,
+        Err(_) => {
+            report.add(Finding::fail(
+                CHECK,
+                "it answers, but gives no connection for statements",
+                "if a pooler in transaction mode is in between, set DATABASE_POOLER=transaction",
+            ));
+            return None;
+        }
+    };
+    if queue.refuse_hidden_pooler().await.is_err() {
+        report.add(Finding::fail(
+            CHECK,
+            "DATABASE_URL leads through a pooler in transaction mode, and the settings do not say so",
+            "set DATABASE_POOLER=transaction",
+        ));
+        return None;
+    }
+    if settings.database().pooler == Pooler::Transaction && settings.database_direct_url.is_empty()
+    {
+        report.add(Finding::warn(
+            CHECK,
+            "behind the pooler producers cannot wake workers, so these look for jobs all the time",
+            "set DATABASE_DIRECT_URL to the server itself",
+        ));
+    }
+    match facts(&queue).await {
+        Ok(facts) => report.extend(judge::postgres(&facts, settings.database_connections)),
+        Err(_) => report.add(Finding::fail(
+            CHECK,
+            "it does not tell its version and settings",
+            "see its log for the refused statement",
+        )),
+    }
+    if let Some(offset_s) = offset(&queue).await {
+        report.add(judge::clock("Postgres", offset_s));
+    }
+    schema(&queue, report).await.then_some(queue)
+}
+
+/// Opens one connection, or says why there is none, without the place of the server.
+async fn reach(settings: &Settings) -> Result<(), Finding> {
+    let fail = |seen: &str, todo: &str| Finding::fail(CHECK, seen, todo);
+    let Ok(options) = PgConnectOptions::from_str(&settings.database_url) else {
+        return Err(fail(
+            "DATABASE_URL is not the URL of a Postgres",
+            "write it as postgres://user:password@host:port/database",
+        ));
+    };
+    // A pooler refuses startup parameters that it does not know.
+    let options = options.extra_float_digits(None);
+    let connecting = PgConnection::connect_with(&options);
+    let error = match tokio::time::timeout(PATIENCE, connecting).await {
+        Ok(Ok(connection)) => {
+            let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
+            return Ok(());
+        }
+        Ok(Err(error)) => error,
+        Err(_) => {
+            return Err(fail(
+                "it does not answer within 5 s",
+                "check DATABASE_URL, the server and the network between",
+            ));
+        }
+    };
+    let code = error
+        .as_database_error()
+        .and_then(|answer| answer.code())
+        .unwrap_or_default()
+        .into_owned();
+    Err(match (&error, code.as_str()) {
+        (sqlx::Error::Io(_), _) => fail(
+            "nothing answers where DATABASE_URL leads",
+            "start Postgres, or correct DATABASE_URL",
+        ),
+        (sqlx::Error::Tls(_), _) => fail(
+            "no encrypted connection can be made",
+            "check sslmode and the certificates in DATABASE_URL",
+        ),
+        (_, "3D000") => fail(
+            "the database of DATABASE_URL does not exist",
+            "create it, or correct DATABASE_URL",
+        ),
+        (_, "28P01") => fail(
+            "it refuses the password of DATABASE_URL",
+            "correct the password",
+        ),
+        (_, "28000") => fail(
+            "it refuses the role of DATABASE_URL",
+            "create the role with login, or allow it in pg_hba.conf",
+        ),
+        (_, code) if code.starts_with("53") => fail(
+            "it has no connection left",
+            "raise max_connections, or lower FLYBALL_DATABASE_CONNECTIONS of the processes",
+        ),
+        (_, code) if code.starts_with("57P") => fail(
+            "it is starting or stopping",
+            "wait, and see its log if that lasts",
+        ),
+        _ => fail("it refuses the connection", "see its log for the reason"),
+    })
+}
+
+async fn facts(queue: &Queue) -> Result<PostgresFacts, sqlx::Error> {
+    let row = sqlx::query(FACTS).fetch_one(&queue.pool).await?;
+    Ok(PostgresFacts {
+        version: row.try_get("version")?,
+        version_text: row.try_get("version_text")?,
+        is_standby: row.try_get("is_standby")?,
+        max_connections: row.try_get("max_connections")?,
+        reserved: row.try_get("reserved")?,
+        used: row.try_get("used")?,
+        autovacuum: row.try_get("autovacuum")?,
+        synchronous_commit: row.try_get("synchronous_commit")?,
+        fsync: row.try_get("fsync")?,
+    })
+}
+
+/// Returns the server's time minus ours, in seconds; the answer is taken for the middle of the
+/// round trip.
+async fn offset(queue: &Queue) -> Option<f64> {
+    let before = seconds();
+    let at: f64 = sqlx::query_scalar(CLOCK)
+        .fetch_one(&queue.pool)
+        .await
+        .ok()?;
+    Some(at - (before + seconds()) / 2.0)
+}
+
+/// Returns the time of this host, in unix seconds.
+pub(super) fn seconds() -> f64 {
+    Timestamp::now().as_microsecond() as f64 / 1e6
+}
+
+/// Checks the schema; returns true if this program can work on it.
+async fn schema(queue: &Queue, report: &mut Findings) -> bool {
+    const CHECK: &str = "schema";
+    let (finding, is_usable) = match queue.schema().await {
+        Ok(Some(Schema::Current)) => (Finding::ok(CHECK, "it is that of this program"), true),
+        Ok(Some(Schema::Missing)) => (
+            Finding::fail(CHECK, "there is none yet", "run flyball migrate"),
+            false,
+        ),
+        Ok(Some(Schema::Older(missing))) => (
+            Finding::fail(
+                CHECK,
+                format!("it is older than this program, which has {missing} more migrations"),
+                "run flyball migrate",
+            ),
+            false,
+        ),
+        Ok(Some(Schema::Newer(version))) => (
+            Finding::fail(
+                CHECK,
+                format!("it is newer than this program, which does not know migration {version}"),
+                "upgrade this program",
+            ),
+            false,
+        ),
+        Ok(None) => (
+            Finding::warn(
+                CHECK,
+                "this role may not read which migrations were applied",
+                "run flyball doctor with the role of the server",
+            ),
+            true,
+        ),
+        Err(_) => (
+            Finding::fail(
+                CHECK,
+                "it cannot be read",
+                "see the log of Postgres for the refused statement",
+            ),
+            false,
+        ),
+    };
+    report.add(finding);
+    is_usable
+}

@@ -1,0 +1,149 @@
+//! Checks of Redis, and of the signals of governed throttles.
+
+use super::finding::{Finding, Findings};
+use super::judge;
+use super::postgres::seconds;
+use crate::app;
+use crate::config::Settings;
+use crate::governor::policy::SignalSource;
+use crate::signals;
+use crate::throttle::redis::reason_meaning;
+use crate::throttle::{Error, KnobsFile, RedisStore};
+
+/// Checks Redis, or each server of a cluster; returns the store if it answers.
+pub(super) async fn check_redis(settings: &Settings, report: &mut Findings) -> Option<RedisStore> {
+    const CHECK: &str = "redis";
+    let Ok(store) = RedisStore::connect(&settings.redis_url, &settings.redis_prefix) else {
+        report.add(Finding::fail(
+            CHECK,
+            "REDIS_URL is not the URL of a Redis",
+            "write it as redis://user:password@host:port, or redis+cluster:// for a cluster",
+        ));
+        return None;
+    };
+    let (before, answers) = (seconds(), store.server_info().await);
+    let middle = (before + seconds()) / 2.0;
+    let (servers, is_cluster) = (answers.len(), store.is_cluster());
+    let mut is_usable = !answers.is_empty();
+    let mut worst: Option<f64> = None;
+    let mut findings = Vec::new();
+    for answer in answers {
+        match answer {
+            Ok((info, at_s)) => {
+                findings.extend(judge::redis(&judge::info(&info), is_cluster));
+                let offset = at_s - middle;
+                worst = Some(worst.map_or(offset, |worst: f64| {
+                    if offset.abs() > worst.abs() {
+                        offset
+                    } else {
+                        worst
+                    }
+                }));
+            }
+            Err(error) => {
+                is_usable = is_cluster;
+                findings.push(lost(&error));
+            }
+        }
+    }
+    if servers == 0 {
+        findings.push(Finding::fail(
+            CHECK,
+            "no server of the cluster answers",
+            "start Redis, or correct REDIS_URL",
+        ));
+    }
+    // Servers of a cluster that are alike are one line.
+    findings.dedup();
+    report.extend(findings);
+    report.extend(worst.map(|offset_s| judge::clock("Redis", offset_s)));
+    is_usable.then_some(store)
+}
+
+fn lost(error: &Error) -> Finding {
+    let meaning = match error {
+        Error::Lost(reason) => reason_meaning(reason),
+        _ => None,
+    };
+    match meaning {
+        Some(meaning) => Finding::fail("redis", format!("it refuses: {meaning}"), "see its log"),
+        None => Finding::fail(
+            "redis",
+            "nothing answers where REDIS_URL leads",
+            "start Redis, or correct REDIS_URL",
+        ),
+    }
+}
+
+/// Checks that the signals of governed throttles that come from Prometheus have readings.
+pub(super) async fn check_signals(settings: &Settings, files: &[KnobsFile], report: &mut Findings) {
+    const CHECK: &str = "prometheus";
+    let policies = app::policies(files).unwrap_or_default();
+    let sources = match app::prometheus_sources(settings) {
+        Ok(sources) => sources,
+        Err(error) => {
+            let seen = super::super::exit::message(&error);
+            report.add(Finding::fail(CHECK, seen, "correct the server's settings"));
+            return;
+        }
+    };
+    let mut answered = 0;
+    let mut is_away = false;
+    for (throttle, policy) in &policies {
+        if let Err(error) = sources.check(policy) {
+            let seen = format!("throttle {throttle}: {error}");
+            report.add(Finding::fail(CHECK, seen, "name a server of the settings"));
+            continue;
+        }
+        for signal in &policy.signals {
+            if signal.source != SignalSource::Prometheus || is_away {
+                continue;
+            }
+            match sources.history(signal, seconds()).await {
+                Ok(_) => answered += 1,
+                Err(error) => {
+                    is_away = matches!(
+                        error,
+                        signals::Error::Unreachable { .. } | signals::Error::TimedOut { .. }
+                    );
+                    report.add(unread(throttle.as_str(), &signal.name, &error));
+                }
+            }
+        }
+    }
+    if answered > 0 {
+        let queries = if answered == 1 {
+            "query answers"
+        } else {
+            "queries answer"
+        };
+        report.add(Finding::ok(CHECK, format!("{answered} {queries}")));
+    }
+}
+
+fn unread(throttle: &str, signal: &str, error: &signals::Error) -> Finding {
+    const CHECK: &str = "prometheus";
+    let governor = "until then the governor holds the rate and lowers it to safe_rps";
+    match error {
+        signals::Error::Unreachable { .. } => Finding::fail(
+            CHECK,
+            format!("it cannot be reached, for signal {signal} of throttle {throttle}"),
+            format!("start it, or correct PROMETHEUS_URL; {governor}"),
+        ),
+        signals::Error::TimedOut { .. } => Finding::fail(
+            CHECK,
+            format!("it does not answer in time, for signal {signal} of throttle {throttle}"),
+            format!("see its load; {governor}"),
+        ),
+        signals::Error::Refused { status, .. } => Finding::fail(
+            CHECK,
+            format!("it answered with status {status}, for signal {signal} of throttle {throttle}"),
+            format!("check the URL and the credentials; {governor}"),
+        ),
+        error => Finding::fail(
+            CHECK,
+            format!("signal {signal} of throttle {throttle}: {error}"),
+            format!("correct the query; {governor}"),
+        ),
+    }
+}

@@ -1,0 +1,139 @@
+//! Checks of the workers, of jobs that nobody serves, and of throttles.
+
+use super::finding::{Finding, Findings};
+use crate::app::built_in_kinds;
+use crate::config::Settings;
+use crate::jobs::serving::{UnservedJobs, differences, differing_settings};
+use crate::jobs::{Error, Queue};
+use crate::throttle::{RedisStore, Store};
+
+/// The most findings of one kind that are listed.
+const LISTED: usize = 10;
+
+/// Checks the live workers, and the jobs that none of them serves.
+pub(super) async fn check_workers(settings: &Settings, queue: &Queue, report: &mut Findings) {
+    const CHECK: &str = "workers";
+    let mut findings = Vec::new();
+    match read_workers(settings, queue, &mut findings).await {
+        Ok(0) => findings.push(Finding::warn(
+            CHECK,
+            "none is live, so no job runs",
+            "start one: flyball serve",
+        )),
+        Ok(live) if findings.is_empty() => {
+            findings.push(Finding::ok(
+                CHECK,
+                format!("{live} live, all answer and serve the same"),
+            ));
+        }
+        Ok(_) => {}
+        Err(_) => findings.push(Finding::fail(
+            CHECK,
+            "their rows cannot be read",
+            "see the log of Postgres for the refused statement",
+        )),
+    }
+    report.extend(findings);
+}
+
+async fn read_workers(
+    settings: &Settings,
+    queue: &Queue,
+    findings: &mut Vec<Finding>,
+) -> Result<usize, Error> {
+    const CHECK: &str = "workers";
+    let workers = queue.serving().await?;
+    for worker in workers
+        .iter()
+        .filter(|worker| !worker.is_fresh)
+        .take(LISTED)
+    {
+        findings.push(Finding::warn(
+            CHECK,
+            format!("{} ({}) has sent no heartbeat for 5 s", worker.name, worker.id),
+            "see whether its host is overloaded or cut off; its jobs run elsewhere when its time to live is over",
+        ));
+    }
+    for difference in differences(&workers).into_iter().take(LISTED) {
+        let todo = "if that is not intended, give all the same settings";
+        findings.push(Finding::warn(CHECK, difference, todo));
+    }
+    if let Ok(kinds) = built_in_kinds(settings, None) {
+        let own = kinds.settings();
+        let subjects: Vec<String> = own.keys().cloned().collect();
+        let others = queue.settings_of_others(0, &subjects).await?;
+        for differing in differing_settings(&own, &others).into_iter().take(LISTED) {
+            findings.push(Finding::fail(
+                CHECK,
+                differing,
+                "make the settings the same, or stop the other worker; with these settings none starts",
+            ));
+        }
+    }
+    for unserved in queue.unserved().await?.iter().take(LISTED) {
+        findings.push(not_served(unserved));
+    }
+    Ok(workers.len())
+}
+
+fn not_served(one: &UnservedJobs) -> Finding {
+    let (jobs, throttle) = (one.jobs, &one.throttle);
+    let what = match &one.kind {
+        Some(kind) => format!("kind {kind}, throttle {throttle}"),
+        None => format!("throttle {throttle}"),
+    };
+    Finding::fail(
+        "workers",
+        format!("no live worker serves {jobs} jobs of {what}"),
+        one.remedy.clone(),
+    )
+}
+
+/// Checks that the throttles that jobs name exist and can be read.
+pub(super) async fn check_throttles(queue: &Queue, store: &RedisStore, report: &mut Findings) {
+    const CHECK: &str = "throttles";
+    let (Ok(depths), Ok(names)) = (queue.depths().await, store.names().await) else {
+        return;
+    };
+    let mut findings = Vec::new();
+    let waiting = depths
+        .throttles
+        .iter()
+        .filter(|depth| depth.ready + depth.scheduled > 0);
+    for depth in waiting {
+        if !names.iter().any(|name| name.as_str() == depth.throttle) {
+            findings.push(Finding::fail(
+                CHECK,
+                format!(
+                    "there is no throttle {}, for which {} jobs wait",
+                    depth.throttle,
+                    depth.ready + depth.scheduled
+                ),
+                format!("create it: flyball throttle set {} rps=10", depth.throttle),
+            ));
+        }
+    }
+    for name in &names {
+        let Ok(Some(status)) = store.status(name).await else {
+            continue;
+        };
+        if let Some(problem) = status.problems.first() {
+            findings.push(Finding::fail(
+                CHECK,
+                format!(
+                    "{name}: knob {} {}; it runs at safe_rps",
+                    problem.field, problem.message
+                ),
+                format!("set it: flyball throttle set {name} {}=...", problem.field),
+            ));
+        }
+    }
+    findings.truncate(LISTED);
+    if findings.is_empty() {
+        findings.push(Finding::ok(
+            CHECK,
+            format!("{} exist, and every knob is valid", names.len()),
+        ));
+    }
+    report.extend(findings);
+}

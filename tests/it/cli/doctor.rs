@@ -1,0 +1,260 @@
+//! `flyball doctor`: a sound set-up, and broken ones, each with the finding that names it.
+
+use serde_json::Value;
+
+use super::shell::{Said, Shell, shell};
+use crate::support::PROGRAM;
+use crate::support::pgbouncer::PgBouncer;
+use crate::support::redis_server::Server;
+
+/// The findings of a check with this status.
+fn found<'a>(report: &'a Value, check: &str, status: &str) -> Vec<&'a str> {
+    report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|one| one["check"] == check && one["status"] == status)
+        .filter_map(|one| one["seen"].as_str())
+        .collect()
+}
+
+/// Runs the doctor on a set-up that must fail; the check must have a finding with these words, and
+/// something to do.
+fn fails(shell: &Shell, check: &str, words: &str) -> Value {
+    let printed = shell.run(&["doctor", "--json"]);
+    assert_eq!(printed.code, 1, "{}{}", printed.out, printed.err);
+    is_found(&printed, check, "fail", words)
+}
+
+fn is_found(printed: &Said, check: &str, status: &str, words: &str) -> Value {
+    let report = printed.json();
+    let seen = found(&report, check, status);
+    assert!(
+        seen.iter().any(|seen| seen.contains(words)),
+        "{check} {status} {words:?}: {report:#}"
+    );
+    for one in report["checks"].as_array().unwrap() {
+        assert_eq!(one["todo"].is_string(), one["status"] != "ok", "{one}");
+    }
+    let secrets = [
+        "127.0.0.1",
+        "localhost",
+        "s3cret-word",
+        "postgres://",
+        "redis://",
+    ];
+    for secret in secrets {
+        assert!(!printed.out.contains(secret), "{secret}: {}", printed.out);
+    }
+    report
+}
+
+async fn sql(shell: &Shell, text: &'static str) {
+    sqlx::raw_sql(text)
+        .execute(shell.database.pool())
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sound_set_up_is_found_so_and_each_check_is_one_line() {
+    let shell = shell().await;
+    let printed = shell.ok(&["doctor"]);
+
+    let lines: Vec<&str> = printed.out.lines().collect();
+    for (line, check) in [
+        (0, "settings"),
+        (1, "limits"),
+        (2, "postgres"),
+        (3, "clocks"),
+        (4, "schema"),
+    ] {
+        assert!(
+            lines[line].starts_with("ok   ") || lines[line].starts_with("warn "),
+            "{}",
+            printed.out
+        );
+        assert!(lines[line][5..].starts_with(check), "{}", printed.out);
+    }
+    // The servers of the test run are not made to last, and no worker is live.
+    let report = is_found(
+        &shell.run(&["doctor", "--json"]),
+        "workers",
+        "warn",
+        "none is live",
+    );
+    assert_eq!(report["failed"], 0, "{report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_cannot_be_used_is_named_without_its_address_and_password() {
+    let nothing = shell().await.with(
+        "DATABASE_URL",
+        "postgres://ann:s3cret-word@127.0.0.1:1/shop",
+    );
+    fails(
+        &nothing,
+        "postgres",
+        "nothing answers where DATABASE_URL leads",
+    );
+
+    let usual = shell().await;
+    let mut url: url::Url = usual.variables["DATABASE_URL"].parse().unwrap();
+    url.set_path("/nowhere");
+    let nowhere = shell().await.with("DATABASE_URL", url.as_str());
+    fails(&nowhere, "postgres", "does not exist");
+
+    let pooler = PgBouncer::start(usual.database.url()).await;
+    let hidden = shell().await.with("DATABASE_URL", &pooler.url);
+    fails(&hidden, "postgres", "a pooler in transaction mode");
+
+    let told = hidden.with("DATABASE_POOLER", "transaction");
+    let printed = told.run(&["doctor", "--json"]);
+    is_found(&printed, "postgres", "warn", "behind the pooler");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_does_not_fit_is_named() {
+    let shell = shell().await;
+    sql(&shell, "insert into flyball.migration (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)").await;
+    fails(&shell, "schema", "does not know migration 9999");
+    sql(&shell, "delete from flyball.migration where version in (9999, (select max(version) from flyball.migration where version < 9999))").await;
+    fails(
+        &shell,
+        "schema",
+        "older than this program, which has 1 more",
+    );
+    sql(&shell, "drop schema flyball cascade").await;
+    fails(&shell, "schema", "there is none yet");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_cannot_be_used_or_that_evicts_is_named() {
+    let nothing = shell().await.with("REDIS_URL", "redis://127.0.0.1:1");
+    fails(&nothing, "redis", "nothing answers where REDIS_URL leads");
+
+    let server = Server::start();
+    let evicting = shell().await.with("REDIS_URL", &server.url());
+    for words in [
+        ["CONFIG", "SET", "maxmemory", "100mb"],
+        ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
+    ] {
+        evicting.redis(&words).await;
+    }
+    fails(&evicting, "redis", "maxmemory-policy is allkeys-lru");
+
+    evicting
+        .redis(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])
+        .await;
+    evicting
+        .redis(&["CONFIG", "SET", "requirepass", "s3cret-word"])
+        .await;
+    fails(&evicting, "redis", "NOAUTH");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_and_knobs_files_that_cannot_be_used_are_named() {
+    let wrong = shell().await.with("FLYBALL_CONCURRENCY", "many");
+    fails(&wrong, "settings", "FLYBALL_CONCURRENCY");
+
+    let shell = shell().await;
+    shell.write("knobs/hooks.toml", "[knobs]\nrps = \"fast\"\n");
+    fails(&shell, "settings", "hooks.toml");
+
+    shell.write("knobs/hooks.toml", "[knobs]\nrps = 5\n");
+    shell.write(
+        "flyball.toml",
+        "[api_tokens.billing]\nsecret_env = \"NOT_SET\"\n",
+    );
+    fails(&shell, "settings", "billing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_governed_throttle_without_readings_is_named() {
+    let governed =
+        "[governor]\n[[signal]]\nname = \"load\"\nquery = \"load_of_nothing\"\nsetpoint = 2\n";
+    let away = shell().await.with("PROMETHEUS_URL", "http://127.0.0.1:1");
+    away.write("knobs/search.toml", governed);
+    fails(
+        &away,
+        "prometheus",
+        "it cannot be reached, for signal load of throttle search",
+    );
+
+    let empty = shell().await;
+    empty.write("knobs/search.toml", governed);
+    fails(
+        &empty,
+        "prometheus",
+        "signal load of throttle search: no value",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_low_limit_of_open_files_is_named() {
+    let shell = shell().await;
+    let mut command = shell.command(&["doctor", "--json"]);
+    let limited = format!("ulimit -n 200; exec {} doctor --json", PROGRAM.display());
+    let mut under = std::process::Command::new("sh");
+    under.args(["-c", &limited]).env_clear();
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            under.env(name, value);
+        }
+    }
+    under.current_dir(shell.folder.path());
+    drop(command.stdin(std::process::Stdio::null()));
+    let printed = under.output().unwrap();
+
+    assert_eq!(printed.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    let seen = found(&report, "limits", "fail");
+    assert_eq!(seen, ["a process may open 200 files and sockets"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_nobody_serves_or_whose_throttle_is_missing_are_named() {
+    let shell = shell().await;
+    sql(
+        &shell,
+        "insert into flyball.worker (name, host, pid, ttl) values ('silent', 'box', 1, interval '1 hour');
+        update flyball.worker set heartbeat_at = now() - interval '1 minute';
+        insert into flyball.unserved (throttle, kind, needs, jobs) values ('pdf', 'render_pdf', '{}', 7);
+        insert into flyball.depth (throttle, ready, scheduled, running, dead) values ('pdf', 7, 0, 0, 0)",
+    )
+    .await;
+
+    let report = fails(
+        &shell,
+        "workers",
+        "no live worker serves 7 jobs of kind render_pdf",
+    );
+
+    assert!(
+        found(&report, "workers", "warn")[0].contains("silent"),
+        "{report:#}"
+    );
+    assert!(
+        found(&report, "throttles", "fail")[0].contains("there is no throttle pdf"),
+        "{report:#}"
+    );
+    let prefix = &shell.variables["FLYBALL_REDIS_PREFIX"];
+    shell.ok(&["throttle", "set", "pdf", "rps=5"]);
+    let knobs = format!("{prefix}throttle:pdf:knobs");
+    shell.redis(&["HSET", &knobs, "rps", "fast"]).await;
+    fails(&shell, "throttles", "pdf: knob rps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_lose_jobs_or_stand_still_later_warns_and_does_not_fail() {
+    let shell = shell().await;
+    let mut url: url::Url = shell.variables["DATABASE_URL"].parse().unwrap();
+    url.query_pairs_mut()
+        .append_pair("options", "-c synchronous_commit=off");
+    let shell = shell.with("DATABASE_URL", url.as_str());
+
+    let printed = shell.run(&["doctor", "--json"]);
+
+    assert_eq!(printed.code, 0, "{}", printed.out);
+    is_found(&printed, "postgres", "warn", "synchronous_commit is off");
+}

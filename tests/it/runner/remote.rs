@@ -1,0 +1,257 @@
+//! Workers in Python and JavaScript, as processes of their own: killed, suspended, stopped, and
+//! while the server dies.
+
+use std::path::Path;
+use std::process::Command;
+
+use flyball::jobs::{NewJob, State};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::process::SOON;
+use crate::support::pgbouncer::free_port;
+use crate::support::process::{Process, ProcessFixture};
+use crate::support::{eventually, skip};
+
+/// The program that runs the workers of a language, and its worker.
+const PYTHON: (&str, &str) = ("python3", "worker.py");
+const NODE: (&str, &str) = ("node", "worker.mjs");
+
+/// A server, and the workers that ask it for jobs.
+struct RemoteFixture {
+    fixture: ProcessFixture,
+    server: Process,
+    url: String,
+}
+
+impl RemoteFixture {
+    async fn new(knobs: &str) -> Option<Self> {
+        for (program, _) in [PYTHON, NODE] {
+            if Command::new(program).arg("--version").output().is_err() {
+                skip(&format!("{program} is not installed"));
+                return None;
+            }
+        }
+        let fixture = ProcessFixture::new(knobs).await;
+        let server = fixture.serve();
+        let url = server.url().await;
+        Some(Self {
+            fixture,
+            server,
+            url,
+        })
+    }
+
+    /// Starts a worker whose leases last so many seconds, and waits until its claim has reached the
+    /// server.
+    async fn worker(&self, (program, file): (&str, &str), name: &str, lease_s: u32) -> Process {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/workers");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "exec \"$0\" \"$1\" 1>&2", program, file])
+            .current_dir(folder)
+            .env("FLYBALL_URL", &self.url)
+            .env("WORKER_NAME", name)
+            .env("LEASE_S", lease_s.to_string())
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        let worker = Process::start(command);
+        eventually(&format!("{name} claims"), SOON, || async {
+            let sql = "select 1 from flyball.worker where name = $1 and role = 'remote' and stopped_at is null";
+            let found: Option<i32> = sqlx::query_scalar(sql)
+                .bind(name)
+                .fetch_optional(self.fixture.pool())
+                .await
+                .unwrap();
+            found
+        })
+        .await;
+        worker
+    }
+
+    async fn enqueue(&self, args: Value) -> i64 {
+        let job = NewJob::new("render", args).key("acme");
+        self.fixture.enqueue_as(1, |_| job.clone()).await[0]
+    }
+
+    async fn outcomes(&self, id: i64) -> Vec<String> {
+        let sql =
+            "select outcome::text from flyball.attempt where job_id = $1 order by finished_at";
+        sqlx::query_scalar(sql)
+            .bind(id)
+            .fetch_all(self.fixture.pool())
+            .await
+            .unwrap()
+    }
+
+    /// Waits until the job has completed; returns the worker that its result names.
+    async fn completed_by(&self, id: i64) -> String {
+        self.fixture.until_completed(&[id], SOON).await;
+        let job = self.fixture.queue.get(id).await.unwrap().unwrap();
+        assert_eq!(job.summary.state, State::Completed);
+        job.result.unwrap()["worker"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Returns the pages that a worker has rendered of a job.
+fn pages(worker: &Process, id: i64) -> Vec<u32> {
+    worker
+        .log()
+        .lines()
+        .filter_map(|line| line.strip_prefix(&format!("job {id} attempt 1 page ")))
+        .filter_map(|page| page.parse().ok())
+        .collect()
+}
+
+#[tokio::test]
+async fn the_job_of_a_killed_worker_goes_on_from_its_checkpoint_in_another_language() {
+    let Some(world) = RemoteFixture::new("rps = -1").await else {
+        return;
+    };
+    for (doomed, heir) in [(PYTHON, NODE), (NODE, PYTHON)] {
+        let mut first = world
+            .worker(doomed, &format!("doomed {}", doomed.0), 2)
+            .await;
+        let id = world.enqueue(json!({"pages": 8, "page_s": 0.2})).await;
+        first.logged("page 3", SOON).await;
+
+        first.kill();
+
+        let name = format!("heir {}", heir.0);
+        let second = world.worker(heir, &name, 30).await;
+        assert_eq!(world.completed_by(id).await, name);
+        let rendered = pages(&second, id);
+        assert!(
+            rendered[0] >= 3 && rendered.ends_with(&[6, 7]),
+            "{rendered:?}"
+        );
+        assert_eq!(world.outcomes(id).await, ["lost", "completed"]);
+        second.signal(Signal::TERM);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_was_suspended_longer_than_its_lease_is_fenced_and_the_job_is_done_once() {
+    let Some(world) = RemoteFixture::new("rps = -1").await else {
+        return;
+    };
+    for (sleeper, other) in [(PYTHON, NODE), (NODE, PYTHON)] {
+        let first = world
+            .worker(sleeper, &format!("sleeper {}", sleeper.0), 2)
+            .await;
+        // Its last page is the one in which it is suspended, so its next call is the end.
+        let id = world.enqueue(json!({"pages": 4, "page_s": 0.5})).await;
+        first.logged("page 1", SOON).await;
+
+        first.signal(Signal::STOP);
+
+        let name = format!("awake {}", other.0);
+        let second = world.worker(other, &name, 30).await;
+        assert_eq!(world.completed_by(id).await, name);
+        first.signal(Signal::CONT);
+        first.logged(&format!("job {id} is lost"), SOON).await;
+        assert_eq!(world.outcomes(id).await, ["lost", "completed"]);
+        for worker in [&first, &second] {
+            worker.signal(Signal::TERM);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_a_snooze_and_a_failure_end_as_in_our_own_kinds() {
+    let Some(world) = RemoteFixture::new("rps = -1").await else {
+        return;
+    };
+    for language in [PYTHON, NODE] {
+        let worker = world
+            .worker(language, &format!("busy {}", language.0), 30)
+            .await;
+        let refused = world.enqueue(json!({"refused_s": 1, "pages": 2})).await;
+        let snoozed = world.enqueue(json!({"snooze_s": 0.5, "pages": 2})).await;
+        let dead = world.enqueue(json!({"dead": "there is no template"})).await;
+
+        world.completed_by(refused).await;
+        world.completed_by(snoozed).await;
+
+        assert_eq!(world.outcomes(refused).await, ["throttled", "completed"]);
+        assert_eq!(world.outcomes(snoozed).await, ["snoozed", "completed"]);
+        for id in [refused, snoozed] {
+            assert_eq!(pages(&worker, id), [1], "no attempt was used");
+        }
+        eventually("the job is dead", SOON, || async {
+            let job = world.fixture.queue.get(dead).await.unwrap().unwrap();
+            (job.summary.state == State::Dead
+                && job.summary.last_error.as_deref() == Some("there is no template"))
+            .then_some(())
+        })
+        .await;
+        worker.signal(Signal::TERM);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_is_stopped_gives_its_job_back_with_its_checkpoint() {
+    let Some(world) = RemoteFixture::new("rps = -1").await else {
+        return;
+    };
+    for (first, other) in [(PYTHON, NODE), (NODE, PYTHON)] {
+        let mut first = world
+            .worker(first, &format!("stopped {}", first.0), 30)
+            .await;
+        let id = world.enqueue(json!({"pages": 6, "page_s": 0.2})).await;
+        first.logged("page 2", SOON).await;
+
+        first.signal(Signal::TERM);
+
+        assert!(first.ends(SOON).await.success());
+        let name = format!("next {}", other.0);
+        let second = world.worker(other, &name, 30).await;
+        assert_eq!(world.completed_by(id).await, name);
+        assert_eq!(
+            world.outcomes(id).await,
+            ["completed"],
+            "giving back is no attempt"
+        );
+        assert!(pages(&second, id)[0] >= 3, "{:?}", pages(&second, id));
+        second.signal(Signal::TERM);
+    }
+}
+
+#[tokio::test]
+async fn workers_go_on_while_the_server_is_killed_and_their_slots_stay_taken() {
+    let Some(mut world) = RemoteFixture::new("rps = -1\nconcurrency = 1").await else {
+        return;
+    };
+    // The process with the API; the one that gives back expired leases goes on.
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let serve = |fixture: &ProcessFixture| {
+        fixture.serve_with(&["--roles", "api", "--listen", &listen], &[])
+    };
+    let mut api = serve(&world.fixture);
+    world.url = api.url().await;
+    let first = world.worker(PYTHON, "first", 30).await;
+    let id = world.enqueue(json!({"pages": 30, "page_s": 0.3})).await;
+    first.logged("page 2", SOON).await;
+
+    api.kill();
+    api = serve(&world.fixture);
+    api.url().await;
+    let second = world.worker(NODE, "second", 30).await;
+    let other = world.enqueue(json!({"pages": 1})).await;
+
+    assert_eq!(world.completed_by(id).await, "first");
+    assert_eq!(world.outcomes(id).await, ["completed"]);
+    assert_eq!(pages(&first, id).len(), 30);
+    world.completed_by(other).await;
+    let sql = "select max(started_at) filter (where job_id = $2) >= max(finished_at) filter (where job_id = $1)
+        from flyball.attempt";
+    let in_turn: bool = sqlx::query_scalar(sql)
+        .bind(id)
+        .bind(other)
+        .fetch_one(world.fixture.pool())
+        .await
+        .unwrap();
+    assert!(in_turn, "the only slot was free too early");
+    drop((first, second));
+    assert!(world.server.ended().is_none());
+}
