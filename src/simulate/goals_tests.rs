@@ -145,8 +145,8 @@ fn a_bought_list_is_braked_as_its_day_comes_near_a_thousandth() {
     assert!((12 * hour..20 * hour).contains(&first), "{first}");
     let share = record.seconds[first].x;
     assert!(
-        (0.6..1.2).contains(&share),
-        "the complaints of these mails come two hours later: {share}"
+        (0.6..1.0).contains(&share),
+        "by what is to come, and not before: {share}"
     );
     let after = mean(&record, first + 12 * hour, 5 * 24 * hour, |s| s.achieved);
     assert!(after < 15.0, "{after} a second of 50");
@@ -163,6 +163,9 @@ fn bad_lists_are_over_the_setpoint_for_less_than_under_a_bare_pid() {
             each.sum::<f64>() / 3600.0
         };
         let (own, pid) = (over(Contender::Flyball), over(Contender::Pid));
-        assert!(own < pid, "{name}: {own} setpoint hours, {pid} under a PID");
+        assert!(
+            own < 0.95 * pid,
+            "{name}: {own} setpoint hours, {pid} under a PID"
+        );
     }
 }

@@ -12,7 +12,6 @@ pub mod limits;
 pub(in crate::governor) mod part;
 pub mod pid_controller;
 pub mod quota_controller;
-mod share_trend;
 pub mod signal;
 pub(in crate::governor) mod signals;
 pub mod week;

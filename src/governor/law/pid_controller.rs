@@ -1,7 +1,6 @@
 //! The controller of loads and latencies: observer, predictor, scheduled gain and PID.
 
 use super::part::{StatePart, all_finite};
-use super::share_trend::ShareTrend;
 use crate::control::pid::{Gains, Terms};
 use crate::control::{
     History, LagFilter, LoadModel, LoadSample, LogPid, Observer, clamp_finite, ewma,
@@ -30,6 +29,9 @@ const LATENCY_GAIN: f64 = 0.35;
 /// The factor on the gain for complaints, because a day's complaints do not react for hours and
 /// come in batches.
 const COMPLAINTS_GAIN: f64 = 0.05;
+/// The time over which the trend of a day's complaints is seen, and for which it is expected to go
+/// on, in seconds: about as long as complaints take to come.
+const TREND_S: f64 = 7200.0;
 /// The gain with which complaints above the setpoint brake: the mails that draw them went hours ago,
 /// and those of the meantime will draw more.
 const BRAKE: f64 = 2.0;
@@ -80,9 +82,9 @@ pub struct PidController {
     /// The newest sample, from which the model learns after the decision on it.
     #[serde(default)]
     pending: Option<LoadSample>,
-    /// The trend of complaints; `None` for other signals.
+    /// The mean of complaints over the time of their trend; `None` for other signals.
     #[serde(default)]
-    trend: Option<ShareTrend>,
+    share_mean: Option<f64>,
 }
 
 /// The rate that a controller asks for, with the relative error behind it.
@@ -111,7 +113,7 @@ impl PidController {
             memory: (0.0, 0.0),
             model: LoadModel::default(),
             pending: None,
-            trend: None,
+            share_mean: None,
         }
     }
 
@@ -133,15 +135,12 @@ impl PidController {
     ) -> Ask {
         self.ebar = ewma::toward(self.ebar, e, dt, PERSIST_S);
         if policy.source == SignalSource::Complaints {
-            let trend = self.trend.get_or_insert(ShareTrend::new(front.xf));
-            trend.learn(front.xf, dt);
+            let usual = self.share_mean.unwrap_or(front.xf);
+            self.share_mean = Some(ewma::toward(usual, front.xf, dt, TREND_S));
         }
         let (y, e) = self.schedule(front, policy, law, now, history, applied);
-        let over = self
-            .trend
-            .map_or(0.0, |trend| trend.over() - trend.chance());
-        if over > 0.0 {
-            let u = self.brake(over, y, applied, dt);
+        if policy.source == SignalSource::Complaints && y > 1.0 {
+            let u = self.brake(y, applied, dt);
             return Ask { u, e };
         }
         let td_s = law.derivative_s * (front.lag_s.max(law.integral_min_s) / 60.0).min(1.0);
@@ -164,17 +163,12 @@ impl PidController {
             true => u.min(applied),
             false => u,
         };
-        // What will be above the setpoint, by chance or not, is not raised.
-        let u = match self.trend {
-            Some(trend) if trend.over() > 0.0 => u.min(applied),
-            _ => u,
-        };
         Ask { u, e }
     }
 
-    /// Returns the log rate while complaints are or will be `over` the setpoint.
-    fn brake(&mut self, over: f64, y: f64, applied: f64, dt: f64) -> f64 {
-        let step = -BRAKE * over.min(BRAKE_MOST) * dt / self.ti_s;
+    /// Returns the log rate while complaints are above the setpoint, or will be.
+    fn brake(&mut self, y: f64, applied: f64, dt: f64) -> f64 {
+        let step = -BRAKE * (y - 1.0).min(BRAKE_MOST) * dt / self.ti_s;
         let u = applied + step;
         self.terms = Terms {
             i: step,
@@ -210,6 +204,10 @@ impl PidController {
         history: &History,
     ) -> f64 {
         let mut x = front.xf;
+        // A day's share follows its own trend, and not the work of the last minutes.
+        if let Some(usual) = self.share_mean {
+            return x + (x - usual).max(0.0);
+        }
         if let (true, Some(c), Some(at)) = (law.predictor, self.observer.c, front.at) {
             let (then, current) = (
                 history.lagged(at, front.lag_s),
@@ -305,9 +303,7 @@ impl PidController {
         self.observer.rescale(factor);
         self.model.rescale(factor);
         self.memory.0 *= factor;
-        if let Some(trend) = &mut self.trend {
-            trend.rescale(factor);
-        }
+        self.share_mean = self.share_mean.map(|usual| usual * factor);
         self.pid.previous = self.pid.previous.map(|y| y * factor);
         if let Some(sample) = &mut self.pending {
             sample.x *= factor;
@@ -380,10 +376,11 @@ impl StatePart for PidController {
         let pending = self
             .pending
             .map(|sample| sample.x + sample.dt_s + sample.at);
-        let maybe = [self.xp, self.pid.previous, pending].into_iter().flatten();
+        let maybe = [self.xp, self.pid.previous, pending, self.share_mean]
+            .into_iter()
+            .flatten();
         all_finite(own.into_iter().chain(terms).chain(maybe))
             && self.observer.is_sound()
             && self.model.is_sound()
-            && self.trend.is_none_or(|trend| trend.is_sound())
     }
 }
