@@ -75,6 +75,14 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             .map(|id| aim(with(id), body.clone(), Expect::Missing(with(7))))
             .collect()
     };
+    // A lease that does not hold a job is answered as one that no longer does, whoever has the job.
+    let each_lease = |body: Value| -> Vec<Aim> {
+        let with = |id: i64| template.replace("{id}", &id.to_string());
+        let refused = || Expect::Refused(409, "lease_lost");
+        let ids = zeta.ids().into_iter().chain([7]);
+        ids.map(|id| aim(with(id), Some(body.clone()), refused()))
+            .collect()
+    };
     // Of throttles: zeta's two and the shared one, beside one that nobody has.
     let each_throttle = |body: Option<Value>| -> Vec<Aim> {
         let with = |name: &str| {
@@ -167,12 +175,12 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             | "/api/v1/jobs/{id}/complete"
             | "/api/v1/jobs/{id}/throttled"
             | "/api/v1/jobs/{id}/release",
-        ) => each_job(Some(json!({"lease": "0000000000000000"}))),
+        ) => each_lease(json!({"lease": "0000000000000000"})),
         ("POST", "/api/v1/jobs/{id}/fail") => {
-            each_job(Some(json!({"lease": "0000000000000000", "error": "x"})))
+            each_lease(json!({"lease": "0000000000000000", "error": "x"}))
         }
         ("POST", "/api/v1/jobs/{id}/snooze") => {
-            each_job(Some(json!({"lease": "0000000000000000", "for_s": 1})))
+            each_lease(json!({"lease": "0000000000000000", "for_s": 1}))
         }
         ("GET", "/api/v1/pause") => operators(template, None),
         ("POST", "/api/v1/pause" | "/api/v1/resume") => operators(template, own),
