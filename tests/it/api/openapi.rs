@@ -366,6 +366,7 @@ async fn what_is_answered_is_what_the_document_declares() {
     client.gets(404, "delete_throttle", of("hooks")).await;
 
     // Workers in other programs.
+    client.0.register("render").await;
     let job = NewJob::new("render", json!({"pages": 3}));
     client.0.enqueue_many(job, 6).await;
     let mut claimed = Vec::new();
