@@ -340,6 +340,8 @@ async fn what_is_answered_is_what_the_document_declares() {
         )
         .await;
 
+    client.work().await;
+
     // Deleted throttles.
     client
         .gets(

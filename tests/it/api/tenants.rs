@@ -75,6 +75,20 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             .map(|id| aim(with(id), body.clone(), Expect::Missing(with(7))))
             .collect()
     };
+    // Under a lease that nobody holds.
+    let leased = |more: Value| -> Vec<Aim> {
+        let mut body = json!({"lease": "0000000000000000"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        zeta.ids()
+            .into_iter()
+            .map(|id| {
+                let path = template.replace("{id}", &id.to_string());
+                aim(path, Some(body.clone()), Expect::Refused(409, "lease_lost"))
+            })
+            .collect()
+    };
     // Of throttles: zeta's two and the shared one, beside one that nobody has.
     let each_throttle = |body: Option<Value>| -> Vec<Aim> {
         let with = |name: &str| {
@@ -167,13 +181,9 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             | "/api/v1/jobs/{id}/complete"
             | "/api/v1/jobs/{id}/throttled"
             | "/api/v1/jobs/{id}/release",
-        ) => each_job(Some(json!({"lease": "0000000000000000"}))),
-        ("POST", "/api/v1/jobs/{id}/fail") => {
-            each_job(Some(json!({"lease": "0000000000000000", "error": "x"})))
-        }
-        ("POST", "/api/v1/jobs/{id}/snooze") => {
-            each_job(Some(json!({"lease": "0000000000000000", "for_s": 1})))
-        }
+        ) => leased(json!({})),
+        ("POST", "/api/v1/jobs/{id}/fail") => leased(json!({"error": "x"})),
+        ("POST", "/api/v1/jobs/{id}/snooze") => leased(json!({"for_s": 1})),
         ("GET", "/api/v1/pause") => operators(template, None),
         ("POST", "/api/v1/pause" | "/api/v1/resume") => operators(template, own),
         ("GET", "/api/v1/throttles") => within(&[template]),
