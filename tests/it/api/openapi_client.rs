@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::contract::{Ask, Contract};
 
