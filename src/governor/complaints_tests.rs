@@ -1,4 +1,4 @@
-//! Complaints brake by what is to come and release slowly: a day's share does not react within minutes.
+//! Complaints brake slowly and release slowly: a day's share does not react within minutes.
 
 use super::bounds::Bounds;
 use super::policy::{Policy, SignalKind, SignalSource};
@@ -64,16 +64,6 @@ fn the_defaults_of_complaints_are_a_latency_at_a_thousandth() {
 }
 
 #[test]
-fn a_share_that_will_be_above_the_setpoint_in_two_hours_brakes_and_one_that_stays_below_does_not() {
-    let rising = |t: f64| 0.0004 + 0.0001 * (t / 3600.0 - 1.0).clamp(0.0, 6.0);
-    let knobs = knobs(6.9, rising);
-    let braked = knobs.windows(2).position(|w| w[1] < w[0]).unwrap();
-    // The mean of two hours is two hours' rise behind in the end: 0.8 and what is to come.
-    let share = rising(5.0 * braked as f64);
-    assert!((0.0008..0.0009).contains(&share), "{share}");
-}
-
-#[test]
 fn a_share_above_the_setpoint_brakes_gently_to_min_and_a_good_one_lets_it_come_back() {
     let hour = 3600.0;
     let share = |t: f64| {
@@ -87,10 +77,10 @@ fn a_share_above_the_setpoint_brakes_gently_to_min_and_a_good_one_lets_it_come_b
     let at = |hours: f64| knobs[(hours * 720.0) as usize - 1];
     assert!(at(2.0) > 60.0, "below the setpoint it grows: {}", at(2.0));
 
-    // The rate falls by at most two fifths in any five minutes, although all these complaints come at
-    // once.
+    // Gently: the rate falls by at most three quarters in any five minutes, although all these
+    // complaints come at once.
     let steepest = knobs.windows(60).map(|w| w[59] / w[0]).fold(1.0, f64::min);
-    assert!(steepest > 0.6, "{steepest}");
+    assert!(steepest > 0.25, "{steepest}");
     assert!(
         at(2.1) < at(2.0) && at(2.5) > 2.0,
         "{} {}",

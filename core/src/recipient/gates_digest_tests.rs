@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::tests::{Scene, ada, at, free, noon, push, rules, sent, sleeper};
 use super::*;
+use crate::recipient::collectors::collectors;
 
 /// The war story: 47 posts of one creator in a day, for one follower. Each is in one digest, and no
 /// 24 hours have more than three messages.
@@ -97,8 +98,9 @@ fn a_leading_item_that_may_not_go_at_once_is_collected() {
     message.priority = 2;
     let night = at("2026-06-10T23:00:00Z");
     assert!(matches!(arrival(&message, night), Arrival::Joins(open) if open.items == 1));
+    let lists = cap_lists(&message, &scene.rules);
     assert_eq!(
-        collectors(&message, &scene.rules)
+        collectors(&message, &lists, &scene.rules)
             .iter()
             .map(|kind| kind.name.as_str())
             .collect::<Vec<_>>(),

@@ -353,7 +353,11 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
     Some(match (schema, field) {
         ("Problem", "status") => json!({ "minimum": ERRORS.start(), "maximum": ERRORS.end() }),
         ("KnobProblem" | "KnobsEdit", _) | ("InboxMessage", "id") => return None,
-        (_, "id" | "job_id" | "notification_id" | "last_job_id" | "digest_id" | "duplicate_of") => {
+        (
+            _,
+            "id" | "job_id" | "worker_id" | "notification_id" | "last_job_id" | "digest_id"
+            | "duplicate_of",
+        ) => {
             json!({ "minimum": 1, "maximum": i64::MAX })
         }
         ("AcceptedNotification" | "AcceptedBatchOfMessages", "priority") => {

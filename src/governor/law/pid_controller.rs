@@ -29,15 +29,6 @@ const LATENCY_GAIN: f64 = 0.35;
 /// The factor on the gain for complaints, because a day's complaints do not react for hours and
 /// come in batches.
 const COMPLAINTS_GAIN: f64 = 0.05;
-/// The time over which the trend of a day's complaints is seen, and for which it is expected to go
-/// on, in seconds: about as long as complaints take to come.
-const TREND_S: f64 = 7200.0;
-/// The gain with which complaints above the setpoint brake: the mails that draw them went hours ago,
-/// and those of the meantime will draw more.
-const BRAKE: f64 = 2.0;
-/// The error up to which they brake harder, in setpoints: the rate falls by at most two fifths in
-/// five minutes.
-const BRAKE_MOST: f64 = 0.75;
 /// The lag up to which the gain grows, in minutes.
 pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 
@@ -82,9 +73,6 @@ pub struct PidController {
     /// The newest sample, from which the model learns after the decision on it.
     #[serde(default)]
     pending: Option<LoadSample>,
-    /// The mean of complaints over the time of their trend; `None` for other signals.
-    #[serde(default)]
-    share_mean: Option<f64>,
 }
 
 /// The rate that a controller asks for, with the relative error behind it.
@@ -113,7 +101,6 @@ impl PidController {
             memory: (0.0, 0.0),
             model: LoadModel::default(),
             pending: None,
-            share_mean: None,
         }
     }
 
@@ -134,15 +121,7 @@ impl PidController {
         e: f64,
     ) -> Ask {
         self.ebar = ewma::toward(self.ebar, e, dt, PERSIST_S);
-        if policy.source == SignalSource::Complaints {
-            let usual = self.share_mean.unwrap_or(front.xf);
-            self.share_mean = Some(ewma::toward(usual, front.xf, dt, TREND_S));
-        }
         let (y, e) = self.schedule(front, policy, law, now, history, applied);
-        if policy.source == SignalSource::Complaints && y > 1.0 {
-            let u = self.brake(y, applied, dt);
-            return Ask { u, e };
-        }
         let td_s = law.derivative_s * (front.lag_s.max(law.integral_min_s) / 60.0).min(1.0);
         let gains = Gains {
             kc: self.kc,
@@ -164,18 +143,6 @@ impl PidController {
             false => u,
         };
         Ask { u, e }
-    }
-
-    /// Returns the log rate while complaints are above the setpoint, or will be.
-    fn brake(&mut self, y: f64, applied: f64, dt: f64) -> f64 {
-        let step = -BRAKE * (y - 1.0).min(BRAKE_MOST) * dt / self.ti_s;
-        let u = applied + step;
-        self.terms = Terms {
-            i: step,
-            ..Terms::default()
-        };
-        self.pid.rebase(0.0, y, u);
-        u
     }
 
     /// Makes it ask for `u` now, and returns the relative error.
@@ -204,10 +171,6 @@ impl PidController {
         history: &History,
     ) -> f64 {
         let mut x = front.xf;
-        // A day's share follows its own trend, and not the work of the last minutes.
-        if let Some(usual) = self.share_mean {
-            return x + (x - usual).max(0.0);
-        }
         if let (true, Some(c), Some(at)) = (law.predictor, self.observer.c, front.at) {
             let (then, current) = (
                 history.lagged(at, front.lag_s),
@@ -303,7 +266,6 @@ impl PidController {
         self.observer.rescale(factor);
         self.model.rescale(factor);
         self.memory.0 *= factor;
-        self.share_mean = self.share_mean.map(|usual| usual * factor);
         self.pid.previous = self.pid.previous.map(|y| y * factor);
         if let Some(sample) = &mut self.pending {
             sample.x *= factor;
@@ -376,9 +338,7 @@ impl StatePart for PidController {
         let pending = self
             .pending
             .map(|sample| sample.x + sample.dt_s + sample.at);
-        let maybe = [self.xp, self.pid.previous, pending, self.share_mean]
-            .into_iter()
-            .flatten();
+        let maybe = [self.xp, self.pid.previous, pending].into_iter().flatten();
         all_finite(own.into_iter().chain(terms).chain(maybe))
             && self.observer.is_sound()
             && self.model.is_sound()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::support::contract::{Ask, Contract};
 
@@ -54,46 +54,6 @@ impl Client {
             .collect();
         let jobs = self.0.queue.claim(worker, 5, &lanes).await.unwrap();
         jobs.iter().map(|one| one.job.id).collect()
-    }
-
-    /// Claims jobs as a worker elsewhere does, and ends each in another way.
-    pub async fn work(&self) {
-        let made = of("pdf").query("create=true").json(json!({"rps": -1}));
-        self.gets(200, "edit_throttle", made).await;
-        for (end, more) in [
-            ("complete_job", json!({"result": {"pages": 2}, "cost": 2})),
-            ("fail_job", json!({"error": "no paper", "retry": false})),
-            ("snooze_job", json!({"for_s": 3600})),
-            ("release_job", json!({})),
-            ("throttle_job", json!({"retry_after_s": 3600})),
-        ] {
-            let body = json!({"kind": "anything", "throttle": "pdf"});
-            // The job that was released is claimed again.
-            if end != "throttle_job" {
-                self.enqueue(body).await;
-            }
-            let claim =
-                json!({"worker": "w", "kinds": ["anything"], "throttles": ["pdf"], "wait_s": 5});
-            let job = loop {
-                let claimed = self
-                    .gets(200, "claim_jobs", ask().json(claim.clone()))
-                    .await;
-                if !claimed["jobs"][0].is_null() {
-                    break claimed["jobs"][0].clone();
-                }
-            };
-            let with = |more: &Value| {
-                let mut body = json!({"lease": job["lease"]});
-                body.as_object_mut()
-                    .unwrap()
-                    .extend(more.as_object().unwrap().clone());
-                ask().part("id", job["id"].as_i64().unwrap()).json(body)
-            };
-            let progress = json!({"checkpoint": [1], "progress": {"done": 1, "total": 2}});
-            self.gets(200, "heartbeat_job", with(&progress)).await;
-            self.gets(200, end, with(&more)).await;
-            self.gets(409, end, with(&more)).await;
-        }
     }
 
     pub async fn kill(&self) {

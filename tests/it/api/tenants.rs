@@ -75,18 +75,12 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             .map(|id| aim(with(id), body.clone(), Expect::Missing(with(7))))
             .collect()
     };
-    // Under a lease that nobody holds.
-    let leased = |more: Value| -> Vec<Aim> {
-        let mut body = json!({"lease": "0000000000000000"});
-        body.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        zeta.ids()
-            .into_iter()
-            .map(|id| {
-                let path = template.replace("{id}", &id.to_string());
-                aim(path, Some(body.clone()), Expect::Refused(409, "lease_lost"))
-            })
+    // A lease that does not hold a job is answered as one that no longer does, whoever has the job.
+    let each_lease = |body: Value| -> Vec<Aim> {
+        let with = |id: i64| template.replace("{id}", &id.to_string());
+        let refused = || Expect::Refused(409, "lease_lost");
+        let ids = zeta.ids().into_iter().chain([7]);
+        ids.map(|id| aim(with(id), Some(body.clone()), refused()))
             .collect()
     };
     // Of throttles: zeta's two and the shared one, beside one that nobody has.
@@ -181,9 +175,13 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             | "/api/v1/jobs/{id}/complete"
             | "/api/v1/jobs/{id}/throttled"
             | "/api/v1/jobs/{id}/release",
-        ) => leased(json!({})),
-        ("POST", "/api/v1/jobs/{id}/fail") => leased(json!({"error": "x"})),
-        ("POST", "/api/v1/jobs/{id}/snooze") => leased(json!({"for_s": 1})),
+        ) => each_lease(json!({"lease": "0000000000000000"})),
+        ("POST", "/api/v1/jobs/{id}/fail") => {
+            each_lease(json!({"lease": "0000000000000000", "error": "x"}))
+        }
+        ("POST", "/api/v1/jobs/{id}/snooze") => {
+            each_lease(json!({"lease": "0000000000000000", "for_s": 1}))
+        }
         ("GET", "/api/v1/pause") => operators(template, None),
         ("POST", "/api/v1/pause" | "/api/v1/resume") => operators(template, own),
         ("GET", "/api/v1/throttles") => within(&[template]),

@@ -86,6 +86,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
         let is_change = *method != Method::GET;
         let ways_in = [
             TokenScope::JobsEnqueue,
+            TokenScope::JobsWork,
             TokenScope::NotifySend,
             TokenScope::ChannelsPublish,
             TokenScope::ThrottlesAcquire,

@@ -133,7 +133,8 @@ async fn of_many_pairs_that_two_planners_meet_one_of_each_goes() {
     let gates = GatesFixture::new("").await;
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for n in 0..40 {
-        let message = json!({"category": "billing", "dedup_key": n.to_string()});
+        let to = format!("+15550100{n:02}");
+        let message = json!({"category": "billing", "to": to, "dedup_key": n.to_string()});
         left.push(gates.send(message.clone()).await);
         right.push(gates.send(message).await);
     }
