@@ -35,6 +35,8 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     // When a worker dies or stops, every lease is read; there are as many as running jobs.
     ("orphaned", "lease"),
     ("rescue", "lease"),
+    // Reads the leases of workers in other programs alone, by an index that has no others.
+    ("rescue expired", "lease"),
     ("hand back", "lease"),
     ("disown", "lease"),
     ("end missing", "lease"),
