@@ -50,6 +50,8 @@ pub struct WorkerCapabilities {
     pub name: String,
     /// False if its last heartbeat is some seconds old, although its time to live has not passed.
     pub is_fresh: bool,
+    /// True for a broker, which claims for workers in other programs.
+    pub is_broker: bool,
     /// The throttles that the worker was told to serve, as patterns; empty for all.
     pub throttles: Vec<String>,
     /// The kinds that the worker runs.
@@ -129,8 +131,13 @@ enum Thing<'a> {
 
 /// Returns the differences between live workers in the jobs that they run, one sentence each.
 ///
-/// A job waits for a worker that can run it.
-pub fn differences(workers: &[WorkerCapabilities]) -> Vec<String> {
+/// A job waits for a worker that can run it. Brokers are left out, because they serve what other
+/// programs ask for.
+pub fn differences(all_workers: &[WorkerCapabilities]) -> Vec<String> {
+    let workers: Vec<&WorkerCapabilities> = all_workers
+        .iter()
+        .filter(|worker| !worker.is_broker)
+        .collect();
     let kinds = workers
         .iter()
         .flat_map(|worker| worker.kinds.iter().map(|kind| Thing::Kind(kind)));
@@ -146,7 +153,7 @@ pub fn differences(workers: &[WorkerCapabilities]) -> Vec<String> {
             Thing::Capability(capability) => (*capability).to_owned(),
         };
         let (with, without): (Vec<&WorkerCapabilities>, Vec<&WorkerCapabilities>) =
-            workers.iter().partition(|worker| worker.has(one));
+            workers.iter().copied().partition(|worker| worker.has(one));
         if !without.is_empty() {
             answer.push(format!(
                 "{} of {} workers serve {shown}; not served by {}",
@@ -173,6 +180,7 @@ pub fn differences(workers: &[WorkerCapabilities]) -> Vec<String> {
     }
     let (all, told): (Vec<&WorkerCapabilities>, Vec<&WorkerCapabilities>) = workers
         .iter()
+        .copied()
         .partition(|worker| worker.throttles.is_empty());
     if !all.is_empty() {
         for worker in told {

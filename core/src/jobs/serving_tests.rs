@@ -24,6 +24,19 @@ fn workers_that_can_run_the_same_do_not_differ() {
 }
 
 #[test]
+fn a_broker_serves_what_other_programs_ask_for_which_is_no_difference() {
+    let broker = WorkerCapabilities {
+        is_broker: true,
+        ..worker(2, &["render"], &[])
+    };
+
+    assert_eq!(
+        differences(&[worker(1, &["http"], &[]), broker]),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
 fn a_kind_or_a_channel_that_one_lacks_and_settings_that_differ_are_reported_with_who() {
     let workers = [
         worker(1, &["http", "mail"], &[("channel sms", "a1")]),

@@ -148,19 +148,21 @@ stored as (
 )
 select h.expires_at, exists (select from flyball.cancel x where x.job_id = h.job_id) as cancelled,
     exists (
-        select from flyball.worker p where p.id = h.broker_id and p.stopped_at is null and p.heartbeat_at + p.ttl >= clock_timestamp()
+        select from flyball.worker p where p.id = h.broker_id and p.stopped_at is null and p.heartbeat_at + p.ttl / 3 >= clock_timestamp()
     ) as is_counted
 from held h";
 
 pub(super) const COUNTED: &str =
     "select job_id, fence, lane_id from flyball.lease where broker_id = $1";
 
-// A broker that is gone counts nothing any more, although the workers go on. Of two brokers that adopt
+// A broker that is gone counts nothing any more, although the workers go on. Its last report to the
+// throttles is valid for its time to live, so another one takes over when a third of that has
+// passed. One that was only slow finds that it counts the jobs no longer. Of two brokers that adopt
 // at once the second finds no row left.
 pub(super) const ADOPT: &str = "
 update flyball.lease l set broker_id = $1
 where l.broker_id is not null and l.broker_id <> $1 and not exists (
-    select from flyball.worker p where p.id = l.broker_id and p.stopped_at is null and p.heartbeat_at + p.ttl >= clock_timestamp()
+    select from flyball.worker p where p.id = l.broker_id and p.stopped_at is null and p.heartbeat_at + p.ttl / 3 >= clock_timestamp()
 )";
 
 impl Queue {

@@ -74,7 +74,7 @@ pub(super) const MET_UNSERVED: &str =
 
 // A heartbeat is due each second, so one that is five seconds old is late.
 pub(super) const SERVING: &str = "
-select id, name, kinds, throttles, capabilities, heartbeat_at > clock_timestamp() - interval '5 seconds' as is_fresh
+select id, name, kinds, throttles, capabilities, heartbeat_at > clock_timestamp() - interval '5 seconds' as is_fresh, role = 'broker' as is_broker
 from flyball.worker
 where stopped_at is null and heartbeat_at + ttl >= clock_timestamp() and role <> 'remote'
 order by id
@@ -268,6 +268,7 @@ impl Queue {
                 id: row.try_get("id")?,
                 name: row.try_get("name")?,
                 is_fresh: row.try_get("is_fresh")?,
+                is_broker: row.try_get("is_broker")?,
                 throttles: row.try_get("throttles")?,
                 kinds: kinds.into_iter().collect(),
                 capabilities: capabilities.0,

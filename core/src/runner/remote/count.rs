@@ -15,7 +15,7 @@ use crate::runner::tallies::AttemptOutcome;
 use crate::service::{LoopOptions, periodic};
 use crate::throttle::Name;
 
-const COUNT_EVERY: Duration = Duration::from_secs(1);
+const COUNT_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) async fn count(shared: Arc<WorkerContext>, cancel: CancellationToken) {
     let pace = LoopOptions {
