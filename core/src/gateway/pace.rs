@@ -2,7 +2,7 @@
 //!
 //! A limit of 200 messages in any second may be used by 200 at once and then by none for a second.
 //! Such a burst to a thousand readers keeps the process busy, and the messages of others behind it.
-//! What waits for the limit goes in small steps instead, ten in a second, at the same rate.
+//! Waiting messages go in small steps instead, ten in a second, at the same rate.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

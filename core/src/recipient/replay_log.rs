@@ -72,7 +72,7 @@ impl Replays {
     }
 }
 
-/// What a page leaves to the next one.
+/// The state that a page leaves to the next one.
 struct Progress {
     parser: LogParser,
     replays: Replays,
