@@ -5,9 +5,10 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
+use super::candidate::CapList;
 use super::caps::{CapCheck, CapRule, judged_at, noted_at, time_of};
 use super::explain::{DigestView, GateForecast, HoldingGate};
-use super::gates::{CapList, CapTimes};
+use super::gates::CapTimes;
 
 /// The times that lists of caps may move a message past each other.
 const ROUNDS_MAX: usize = 64;

@@ -3,11 +3,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
+use crate::recipient::candidate::{Candidate, Origin};
 use crate::recipient::caps::CapRules;
 use crate::recipient::explain::forecast;
-use crate::recipient::gates::{
-    Candidate, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, plan,
-};
+use crate::recipient::gates::{GatePolicy, GateRows, MessagePlan, cap_lists, plan};
 use crate::recipient::profile::Profile;
 use crate::recipient::rules::RecipientRules;
 

@@ -1,7 +1,7 @@
 //! The types of digest that may collect a message.
 
+use super::candidate::{Candidate, CapList, NORMAL, Origin};
 use super::digest::{Collects, DigestType};
-use super::gates::{Candidate, CapList, NORMAL, Origin};
 use super::rules::{OverCap, RecipientRules};
 
 /// Returns the type of digest that collects a message; `None` if it goes alone.

@@ -2,6 +2,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
+use crate::providers::{Channel, Recipient};
 use crate::recipient::rules::defaults;
 
 pub(super) fn at(text: &str) -> Timestamp {

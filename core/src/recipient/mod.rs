@@ -5,6 +5,7 @@
 //! in which held messages wait, and the accounts that send them.
 
 pub mod address;
+pub mod candidate;
 pub mod canonical;
 pub mod caps;
 pub mod check;

@@ -73,7 +73,7 @@ impl Replays {
 }
 
 /// The state that a page leaves to the next one.
-struct Progress {
+struct Replayed {
     parser: LogParser,
     replays: Replays,
     newest: Timestamp,
@@ -89,37 +89,37 @@ pub async fn replay_log(
     new: Arc<RecipientRules>,
 ) -> Result<(DryRunReport, u64), UnreadableLog> {
     let mut cursor = LogCursor::open(db.clone(), since, until).await?;
-    let mut progress = Progress {
+    let mut replayed = Replayed {
         parser: LogParser::open(db).await?,
         replays: Replays::begin(&old, &new),
         newest: Timestamp::MIN,
     };
     let mut page = cursor.page().await?;
     while let Some(read) = page {
-        let (next, done) = tokio::join!(cursor.page(), replay_page(db, progress, read));
-        (page, progress) = (next?, done?);
+        let (next, done) = tokio::join!(cursor.page(), replay_page(db, replayed, read));
+        (page, replayed) = (next?, done?);
     }
-    let unreadable = progress.parser.unreadable;
-    let finish = move || progress.replays.finish(until);
+    let unreadable = replayed.parser.unreadable;
+    let finish = move || replayed.replays.finish(until);
     Ok((in_thread(finish).await, unreadable))
 }
 
 async fn replay_page(
     db: &Db,
-    mut progress: Progress,
+    mut replayed: Replayed,
     page: LogPage,
-) -> Result<Progress, UnreadableLog> {
-    let (mut progress, parsed) = in_thread(move || {
-        let parsed = progress.parser.parse(&page);
-        (progress, parsed)
+) -> Result<Replayed, UnreadableLog> {
+    let (mut replayed, parsed) = in_thread(move || {
+        let parsed = replayed.parser.parse(&page);
+        (replayed, parsed)
     })
     .await;
     let parsed = parsed?;
     let missing = parsed.missing(db).await?;
     Ok(in_thread(move || {
-        let messages = progress.parser.complete(parsed, missing);
-        progress.replays.take(&mut progress.newest, messages);
-        progress
+        let messages = replayed.parser.complete(parsed, missing);
+        replayed.replays.take(&mut replayed.newest, messages);
+        replayed
     })
     .await)
 }

@@ -8,14 +8,12 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::address::RecipientKey;
+use super::candidate::{Candidate, CapList, NORMAL, Origin};
 use super::caps::{CapRules, CapWindow, give_back, noted_at};
 use super::collectors::collectors;
 use super::dedup::{DedupClaim, DedupKey};
 use super::digest::{Arrival, BelowMinimum, DigestOverflow, DigestType, OpenDigest};
-use super::gates::{
-    Candidate, CapList, CapTimes, GatePolicy, GateRows, MessagePlan, NORMAL, Origin, cap_lists,
-    plan, verify,
-};
+use super::gates::{CapTimes, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify};
 use super::logged::{GateVerdict, LoggedMessage};
 use super::replay_tally::ReplayTally;
 use super::rules::RecipientRules;

@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::candidate::Candidate;
 use super::gate::MessageGate;
-use super::gates::{Candidate, GatePolicy, cap_lists};
+use super::gates::{GatePolicy, cap_lists};
 use super::presets::QUIET_PRESETS;
 use super::rules_origin::RulesOrigin;
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use flyball::jobs::NewJob;
 use serde_json::json;
 
 use super::openapi_client::{Client, ask, lane, of};
@@ -365,32 +364,7 @@ async fn what_is_answered_is_what_the_document_declares() {
     );
     client.gets(404, "delete_throttle", of("hooks")).await;
 
-    // Workers in other programs.
-    client.0.register("render").await;
-    let job = NewJob::new("render", json!({"pages": 3}));
-    client.0.enqueue_many(job, 6).await;
-    let mut claimed = Vec::new();
-    while claimed.len() < 6 {
-        let body = json!({"worker": "w1", "kinds": ["render"], "limit": 6, "wait_s": 5});
-        let answer = client.gets(200, "claim_jobs", ask().json(body)).await;
-        claimed.extend(answer["jobs"].as_array().unwrap().iter().cloned());
-    }
-    let calls = [
-        (
-            "heartbeat_job",
-            json!({"progress": {"done": 1, "total": 3}}),
-        ),
-        ("complete_job", json!({"result": {"url": "s3://x"}})),
-        ("fail_job", json!({"error": "no paper"})),
-        ("snooze_job", json!({"for_s": 60})),
-        ("throttle_job", json!({"retry_after_s": 60})),
-        ("release_job", json!({})),
-    ];
-    for (job, (operation, mut body)) in claimed.iter().zip(calls) {
-        body["lease"] = job["lease"].clone();
-        let call = ask().part("id", &job["id"].to_string()).json(body);
-        client.gets(200, operation, call).await;
-    }
+    client.work_in_another_program().await;
 
     // Inboxes.
     let of_user = || ask().part("recipient", "user-9");

@@ -1,11 +1,14 @@
 //! A caller of a server that is held against its document.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use flyball::jobs::NewJob;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::contract::{Ask, Contract};
+
+const SOON: Duration = Duration::from_secs(60);
 
 pub fn ask() -> Ask {
     Ask::default()
@@ -66,5 +69,36 @@ impl Client {
         };
         let ends: Vec<Finish> = self.claim().await.into_iter().map(end).collect();
         self.0.queue.finish(&ends).await.unwrap();
+    }
+
+    /// Claims jobs as a worker in another program and makes each call that it can make.
+    pub async fn work_in_another_program(&self) {
+        self.0.register("render").await;
+        self.0.turn("pages", &[("rps", "-1")]).await;
+        let job = NewJob::new("render", json!({"pages": 3})).throttle("pages");
+        self.0.enqueue_many(job, 6).await;
+        let (mut claimed, until) = (Vec::new(), Instant::now() + SOON);
+        while claimed.len() < 6 {
+            assert!(Instant::now() < until, "only {claimed:?} within {SOON:?}");
+            let body = json!({"worker": "w1", "kinds": ["render"], "limit": 6, "wait_s": 5});
+            let answer = self.gets(200, "claim_jobs", ask().json(body)).await;
+            claimed.extend(answer["jobs"].as_array().unwrap().iter().cloned());
+        }
+        let calls = [
+            (
+                "heartbeat_job",
+                json!({"progress": {"done": 1, "total": 3}}),
+            ),
+            ("complete_job", json!({"result": {"url": "s3://x"}})),
+            ("fail_job", json!({"error": "no paper"})),
+            ("snooze_job", json!({"for_s": 60})),
+            ("throttle_job", json!({"retry_after_s": 60})),
+            ("release_job", json!({})),
+        ];
+        for (job, (operation, mut body)) in claimed.iter().zip(calls) {
+            body["lease"] = job["lease"].clone();
+            let call = ask().part("id", &job["id"].to_string()).json(body);
+            self.gets(200, operation, call).await;
+        }
     }
 }

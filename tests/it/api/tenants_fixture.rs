@@ -277,7 +277,11 @@ impl TwoTenants {
             ("delivery", "x.tenant = 'zeta'"),
             ("batch", "x.tenant = 'zeta'"),
             ("unique_holder", "x.job_id in (IDS)"),
-            ("lane", "x.key like '%zeta%' or x.throttle like '%zeta%'"),
+            // Any claim records the lanes that it finds; a weight is set by somebody.
+            (
+                "lane",
+                "x.weight <> 1 and (x.key like '%zeta%' or x.throttle like '%zeta%')",
+            ),
             ("cron", "true"),
             ("pause", "true"),
             ("suppression", "true"),

@@ -241,7 +241,8 @@ async fn jobs_that_the_only_process_was_told_to_leave_are_shown_by_status_why_an
     let unserved = &workers["unserved"][0];
     assert_eq!(
         (&unserved["throttle"], &unserved["kind"], &unserved["jobs"]),
-        (&"default".into(), &serde_json::Value::Null, &1.into())
+        (&"default".into(), &serde_json::Value::Null, &1.into()),
+        "{workers}"
     );
 }
 

@@ -35,8 +35,10 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     // When a worker dies or stops, every lease is read; there are as many as running jobs.
     ("orphaned", "lease"),
     ("rescue", "lease"),
-    // Reads the leases of workers in other programs alone, by an index that has no others.
+    // Read the leases of workers in other programs alone, by an index that has no others.
     ("rescue expired", "lease"),
+    ("counted jobs", "lease"),
+    ("adopt leases", "lease"),
     ("hand back", "lease"),
     ("disown", "lease"),
     ("end missing", "lease"),

@@ -28,6 +28,10 @@ const SERVICES: &[(&str, &str)] = &[
         "Reads plans and what decides about recipients.",
     ),
     (
+        "recipient/replay_log.rs",
+        "Reads a log while other cores decide.",
+    ),
+    (
         "gateway/service.rs",
         "Publishes, collects and reads channels.",
     ),

@@ -96,7 +96,8 @@ set host = excluded.host, ttl = greatest(w.ttl, excluded.ttl), kinds = excluded.
 returning id";
 
 // The broker claimed the jobs under one fence. Each gets one of its own here, which is the worker's
-// proof, and a time at which it is lost. An attempt is no longer than the timeout of its job.
+// proof, and a time at which it is lost. An attempt is no longer than the timeout of its job. The
+// array of ids makes every plan read the leases one by one.
 pub(super) const HAND_OVER: &str = "
 with handed as (
     update flyball.lease l
@@ -104,7 +105,7 @@ with handed as (
         expires_at = clock_timestamp() + make_interval(secs => least($4, coalesce(j.timeout_s, $4)))
     from unnest($5::bigint[], $6::bigint[], $7::float8[]) as g(job_id, fence, charged)
     cross join lateral (select timeout_s, tenant from flyball.job where id = g.job_id limit 1) j
-    where l.job_id = g.job_id and l.worker_id = $1 and l.fence = $2
+    where l.job_id = any($5) and l.job_id = g.job_id and l.worker_id = $1 and l.fence = $2
         and exists (select from flyball.worker w where w.id = $3 and w.stopped_at is null)
     returning l.job_id, l.expires_at, j.tenant
 )
@@ -112,14 +113,15 @@ select h.job_id, h.expires_at, h.tenant, c.cursor, c.done, c.total, c.note
 from handed h
 left join flyball.checkpoint c on c.job_id = h.job_id";
 
+// The limit keeps the planner from the index of brokers, which would read all leases.
 pub(super) const HELD: &str = "
 select l.lane_id, l.attempt, l.priority, l.charged, l.real_cost, extract(epoch from clock_timestamp() - l.claimed_at)::float8 as age_s,
     exists (select from flyball.cancel c where c.job_id = l.job_id) as cancelled,
     j.kind, j.throttle, j.key, j.max_attempts, j.created_at, j.traceparent, w.kinds, w.throttles, w.tenant
-from flyball.lease l
+from (select * from flyball.lease where job_id = $1 limit 1) l
 cross join lateral (select * from flyball.job where id = l.job_id limit 1) j
 join flyball.worker w on w.id = l.worker_id
-where l.job_id = $1 and l.fence = $2 and l.broker_id is not null and ($3::text is null or j.tenant = $3)";
+where l.fence = $2 and l.broker_id is not null and ($3::text is null or j.tenant = $3)";
 
 // A heartbeat moves the end of the lease, but not past the timeout of the job. It also shows that
 // the worker lives. The statement answers nothing if the lease is another's.

@@ -19,10 +19,11 @@ use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::providers::Recipient;
 use crate::recipient::address::RecipientKey;
+use crate::recipient::candidate::CapList;
 use crate::recipient::caps::give_back;
 use crate::recipient::gate::{AttemptEnd, ClaimFate};
 use crate::recipient::gates::{
-    CapList, GatePolicy, GateRows, MessagePlan, cap_lists, verify as verify_one, zone_of,
+    GatePolicy, GateRows, MessagePlan, cap_lists, verify as verify_one, zone_of,
 };
 use crate::recipient::rules::RecipientRules;
 

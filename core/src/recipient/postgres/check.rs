@@ -15,10 +15,11 @@ use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
+use crate::recipient::candidate::CapList;
 use crate::recipient::check::{CheckedPreference, HeldView, PastMessage, RecipientCheck, caps};
 use crate::recipient::explain::{HoldingGate, forecast};
 use crate::recipient::fields::{GatedArgs, USUAL_CATEGORY};
-use crate::recipient::gates::{CapList, GatePolicy, plan, quiet_of, zone_of};
+use crate::recipient::gates::{GatePolicy, plan, quiet_of, zone_of};
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const CLOCK: &str = "

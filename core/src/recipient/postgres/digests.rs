@@ -20,9 +20,10 @@ use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
+use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::digest::{DigestMessage, DigestType, later};
 use crate::recipient::fields::{GateFields, GatedArgs};
-use crate::recipient::gates::{MessagePlan, NORMAL, Origin};
+use crate::recipient::gates::MessagePlan;
 use crate::recipient::rules::RecipientRules;
 
 /// The time after which a digest whose type is gone is looked at again.

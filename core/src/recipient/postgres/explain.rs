@@ -20,6 +20,7 @@ use super::rule_sources::add_sources;
 use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
+use crate::recipient::candidate::{Candidate, CapList, Origin};
 use crate::recipient::collectors::collectors;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, OpenDigest};
@@ -29,8 +30,7 @@ use crate::recipient::explain::{
 };
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
-    Candidate, CapList, CapTimes, GateHold, GatePolicy, GateRows, MessagePlan, Origin, cap_lists,
-    plan, verify,
+    CapTimes, GateHold, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify,
 };
 use crate::recipient::rules::RecipientRules;
 

@@ -7,8 +7,8 @@ use sqlx::{PgConnection, Row};
 use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::json_or_text;
+use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::fields::GatedArgs;
-use crate::recipient::gates::{NORMAL, Origin};
 
 // The most urgent first. Rows that another planner has are left to it. A turn is selected by a range
 // of pairs, as in a promotion.

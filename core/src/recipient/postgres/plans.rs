@@ -17,13 +17,13 @@ use super::rows::{
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
+use crate::recipient::candidate::{CapList, Origin};
 use crate::recipient::collectors::collectors;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
-    CapList, GatePolicy, GateRows, MessagePlan, Origin, cap_lists, ends_before_dedup, is_deduped,
-    plan, quiet_of,
+    GatePolicy, GateRows, MessagePlan, cap_lists, ends_before_dedup, is_deduped, plan, quiet_of,
 };
 use crate::recipient::quiet::COALESCED_MIN;
 use crate::recipient::release::BUCKET_S;

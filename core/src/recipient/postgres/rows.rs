@@ -13,10 +13,11 @@ use crate::jobs::Error;
 use crate::postgres::json_or_text;
 use crate::providers::Recipient;
 use crate::recipient::address::{RecipientKey, suppression_digest};
+use crate::recipient::candidate::{Candidate, CapList};
 use crate::recipient::dedup::{DedupClaim, DedupKey};
 use crate::recipient::digest::OpenDigest;
 use crate::recipient::fields::GatedArgs;
-use crate::recipient::gates::{Candidate, CapList, CapTimes};
+use crate::recipient::gates::CapTimes;
 use crate::recipient::profile::Profile;
 
 /// The second from which stored seconds count: the begin of 2020.
