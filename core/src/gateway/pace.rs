@@ -29,6 +29,13 @@ struct LimitedTenant {
     told_at: Instant,
 }
 
+impl LimitedTenant {
+    /// Returns true if the wait was told, and the rate read, a second ago or longer.
+    fn is_old(&self, now: Instant) -> bool {
+        self.told_at + TELL_EVERY <= now
+    }
+}
+
 /// The request that a tenant may make of its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
@@ -59,8 +66,7 @@ impl LimitedTenants {
 
     /// Returns true if the rate of a tenant is not known, or not read for a second.
     pub fn needs_rate(&self, tenant: &str, now: Instant) -> bool {
-        let known = self.0.get(tenant);
-        known.is_none_or(|limited| limited.told_at + TELL_EVERY <= now)
+        self.0.get(tenant).is_none_or(|limited| limited.is_old(now))
     }
 
     /// Notes that `left` messages of a tenant wait on after it asked for messages: for the next
@@ -84,7 +90,7 @@ impl LimitedTenants {
             Some(wait) => now + wait.max(WAIT_MIN),
             None => in_turn.max(now + STEP_EVERY / 2),
         };
-        let is_due = known.is_none_or(|limited| limited.told_at + TELL_EVERY <= now);
+        let is_due = known.is_none_or(|limited| limited.is_old(now));
         let until_clear = Duration::from_secs_f64(f64::from(left) / per_second.max(1.0));
         let told = is_due.then(|| until_clear.min(TELL_EVERY).max(next_at - now));
         let told_at = match known {

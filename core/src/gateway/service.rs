@@ -219,6 +219,12 @@ impl Gateway {
         }
     }
 
+    /// Returns the time after which a connection leaves a draining gateway. Clients come back at
+    /// once, so the server spreads them.
+    pub fn drain_delay(&self) -> Duration {
+        self.limits.drain.mul_f64(rand::random::<f64>())
+    }
+
     /// Collects, reads and prunes until `cancel` fires.
     pub async fn run(self, cancel: CancellationToken) {
         let heard = {
@@ -341,8 +347,10 @@ impl Gateway {
 
     /// Decides how many messages of each tenant may go now.
     async fn admit(&self, waiting: Vec<WaitingPublications>) -> Vec<TenantGrant> {
-        let is_waiting = |tenant: &str| waiting.iter().any(|one| one.tenant == tenant);
-        self.limited.lock().retain(is_waiting);
+        let tenants: HashSet<&str> = waiting.iter().map(|one| one.tenant.as_str()).collect();
+        self.limited
+            .lock()
+            .retain(|tenant| tenants.contains(tenant));
         let mut grants = Vec::with_capacity(waiting.len());
         for one in waiting {
             grants.push(self.admit_tenant(one).await);

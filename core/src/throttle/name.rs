@@ -128,6 +128,8 @@ mod tests {
         for text in [
             "",
             "a*b",
+            "*a",
+            "a**",
             "**",
             "two words*",
             &format!("{}*", "x".repeat(128)),

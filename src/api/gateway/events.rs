@@ -92,8 +92,7 @@ pub async fn stream_channel(
         let gateway = reader.state.gateway.clone();
         async move {
             gateway.drain.cancelled().await;
-            // Clients come back at once, so the server spreads them.
-            tokio::time::sleep(gateway.limits.drain.mul_f64(rand::random::<f64>())).await;
+            tokio::time::sleep(gateway.drain_delay()).await;
         }
     };
     let events = stream::unfold(reader, |mut reader| async move {

@@ -230,8 +230,7 @@ impl Session {
     }
 
     fn begin_drain(&mut self) {
-        let spread = self.state.gateway.limits.drain;
-        let after = spread.mul_f64(rand::random::<f64>());
+        let after = self.state.gateway.drain_delay();
         self.leave_at = Some(Instant::now() + after);
         let frame = server_frame::reconnect(after.as_millis() as u64);
         // The close frame says the same.

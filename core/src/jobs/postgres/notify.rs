@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff_sqlx::{Timestamp as SqlTimestamp, ToSqlx};
 use serde_json::Value;
 use sqlx::types::Json;
-use sqlx::{PgExecutor, Row};
+use sqlx::{PgExecutor, Postgres, Row, Transaction};
 
 use super::{Client, Queue};
 use crate::jobs::Error;
@@ -108,14 +108,24 @@ impl Queue {
         module: &str,
         message: &NewMessage,
     ) -> Result<SentMessage, Error> {
+        let mut transaction = self.begin_as(tenant, module).await?;
+        let sent = Client.notify(&mut *transaction, message).await?;
+        transaction.commit().await?;
+        Ok(sent)
+    }
+
+    /// Begins a transaction in the name of a module of a tenant.
+    pub(super) async fn begin_as(
+        &self,
+        tenant: &str,
+        module: &str,
+    ) -> Result<Transaction<'static, Postgres>, Error> {
         let mut transaction = self.pool.begin().await?;
         sqlx::query(AS_TENANT)
             .bind(tenant)
             .bind(module)
             .execute(&mut *transaction)
             .await?;
-        let sent = Client.notify(&mut *transaction, message).await?;
-        transaction.commit().await?;
-        Ok(sent)
+        Ok(transaction)
     }
 }

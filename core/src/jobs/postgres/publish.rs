@@ -4,7 +4,6 @@ use serde_json::Value;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
-use super::notify::AS_TENANT;
 use super::{Client, Queue};
 use crate::jobs::Error;
 
@@ -55,12 +54,7 @@ impl Queue {
         channel: &str,
         data: &Value,
     ) -> Result<i64, Error> {
-        let mut transaction = self.pool.begin().await?;
-        sqlx::query(AS_TENANT)
-            .bind(tenant)
-            .bind("")
-            .execute(&mut *transaction)
-            .await?;
+        let mut transaction = self.begin_as(tenant, "").await?;
         let id = Client.publish(&mut *transaction, channel, data).await?;
         transaction.commit().await?;
         Ok(id)

@@ -1,6 +1,6 @@
 //! The state of a broker besides that of every worker: who waits, and the jobs that were handed over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -98,10 +98,10 @@ impl BrokerState {
     pub fn compare(&self, snapshot: &[RunId], stored: &[CountedJob]) -> CountChanges {
         let mut handed = self.handed.lock();
         let known = |one: &CountedJob| (one.job_id, one.fence);
-        let there: HashMap<RunId, ()> = stored.iter().map(|one| (known(one), ())).collect();
+        let there: HashSet<RunId> = stored.iter().map(known).collect();
         let gone = snapshot
             .iter()
-            .filter(|run| !there.contains_key(run))
+            .filter(|run| !there.contains(run))
             .filter_map(|run| handed.remove(run))
             .collect();
         let unknown = stored
