@@ -116,11 +116,7 @@ impl Queue {
     }
 
     /// Begins a transaction in the name of a module of a tenant.
-    pub(super) async fn begin_as(
-        &self,
-        tenant: &str,
-        module: &str,
-    ) -> Result<Transaction, Error> {
+    pub(super) async fn begin_as(&self, tenant: &str, module: &str) -> Result<Transaction, Error> {
         let mut transaction = self.pool.begin().await?;
         sqlx::query(AS_TENANT)
             .bind(tenant)
