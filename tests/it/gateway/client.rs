@@ -116,6 +116,18 @@ impl WsClient {
         }
     }
 
+    /// Returns the next message; pings are answered, other frames are dropped.
+    pub async fn next_message(&mut self) -> Value {
+        loop {
+            let frame = self.next().await;
+            if frame["type"] == "ping" {
+                self.send(&serde_json::json!({"type": "pong"})).await;
+            } else if frame["type"] == "message" {
+                return frame;
+            }
+        }
+    }
+
     /// Returns the code with which the server closes; frames before it are dropped.
     pub async fn closed(&mut self) -> u16 {
         loop {

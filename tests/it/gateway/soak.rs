@@ -60,7 +60,11 @@ async fn soak_fifty_kills_in_traffic_lose_no_offset() {
 #[ignore = "takes minutes; make soak runs it"]
 async fn soak_a_thousand_connections_that_never_read_have_bounded_memory() {
     let gateways = Gateways::new().await;
-    let limits = [("NOTIFY_WS_RATE_PER_TENANT", "100000")];
+    let limits = [
+        ("NOTIFY_WS_RATE_PER_TENANT", "100000"),
+        // One more reads.
+        ("NOTIFY_WS_MAX_CONNECTIONS_PER_TENANT", "1001"),
+    ];
     let (process, base) = gateways.serve(&limits).await;
     let mut held = many(&base, 1000).await;
     for client in &mut held {
@@ -147,7 +151,7 @@ async fn soak_a_tenant_over_its_limit_with_a_thousand_readers_costs_another_no_m
     let flooded = crowd.into_iter().map(|mut client| async move {
         client.subscribe("flood").await;
         for n in 1..=SECONDS * FLOOD {
-            assert_eq!(client.next_of("message").await["offset"], n);
+            assert_eq!(client.next_message().await["offset"], n);
         }
     });
     let began = Instant::now();
@@ -157,7 +161,7 @@ async fn soak_a_tenant_over_its_limit_with_a_thousand_readers_costs_another_no_m
         client.subscribe("orders").await;
         let mut delays = Vec::new();
         for n in 1..=SECONDS * PER_SECOND {
-            let frame = client.next_of("message").await;
+            let frame = client.next_message().await;
             assert_eq!(frame["offset"], n);
             let sent = frame["data"].as_f64().unwrap();
             delays.push(began.elapsed().as_secs_f64() - sent);
