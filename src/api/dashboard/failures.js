@@ -2,7 +2,7 @@
 // error, and the attempts that failed recently.
 
 import { get } from './api.js';
-import { h, keyed, setText, show } from './dom.js';
+import { h, keyed, setText } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
 import { groupByError } from './errorgroups.js';
 import { changeAll } from './jobbulk.js';
@@ -97,7 +97,6 @@ export class Failures {
     }
     await this.refresh().catch(() => {}); // The page says that the server is away.
     if (said !== null) told(said);
-    show(this.place.said, true);
   }
 }
 

@@ -71,7 +71,7 @@ export class Panel {
     this.quotaReadout = h('div', { class: 'readout quota', hidden: true }, h('span', { class: 'label' }, 'learned quota'), h('span', { class: 'value' }, this.quota, this.quotaUnit), this.quotaNote);
     this.signals = h('ul', { class: 'signals' });
     const link = (/** @type {string} */ state) => h('a', { class: 'num quiet', href: jobsAddress({ state, throttle: name }), 'aria-label': `Jobs of ${name} that are ${state}` });
-    this.depth = { ready: link('ready'), scheduled: link('scheduled'), running: link('running'), dead: link('dead'), 'failed/min': h('b', { class: 'num' }) };
+    this.depth = { ready: link('ready'), scheduled: link('scheduled'), running: link('running'), dead: link('dead') };
     this.oldest = h('p', { class: 'sub oldest' });
     this.spark = h('canvas', { class: 'spark', 'aria-hidden': 'true' });
     this.edit = h('p', { class: 'audit-line' });
@@ -223,11 +223,9 @@ export class Panel {
     show(this.create, isMissing(throttle));
     show(this.pause, !isMissing(throttle));
     show(this.knobs, !isMissing(throttle));
-    setText(this.depth['failed/min'], stand.failed > 0 ? count(stand.failed) : '0');
-    this.depth['failed/min'].classList.toggle('alarming', stand.failed > 0 && stand.rank < 2);
 
     this.updateReason(throttle, now.mode, time.now);
-    this.updateNumbers(detail, last, now, time);
+    this.updateNumbers(detail, last, { ...now, failed: stand.failed }, time);
     this.updateQuota(governor, time.now);
     this.updateSignals(last, governor);
     if (detail) this.form.update(detail);
@@ -274,10 +272,10 @@ export class Panel {
   }
 
   /**
-   * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts>} current
+   * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts> & { failed: number }} current
    * @param {{ now: number, depthAge: number | null }} time
    */
-  updateNumbers(detail, last, { rps: knob, effective, achieved, share }, { now, depthAge }) {
+  updateNumbers(detail, last, { rps: knob, effective, achieved, share, failed }, { now, depthAge }) {
     const slots = turnsSlots(detail) ? finite(detail.knobs?.concurrency) : null;
     setText(this.knobUnit, slots === null ? '/s' : ' slots');
     const shown = slots !== null && effective !== 0 ? slots : effective;
@@ -300,6 +298,7 @@ export class Panel {
     const since = age ?? (counted === null ? null : now - counted);
     setText(this.oldest, [
       waited === null ? '' : `oldest ready ${duration(waited)}`,
+      failed > 0 ? `${count(failed)} failed in the last minute` : '',
       since === null ? 'not counted yet' : `counted ${ago(since)}`,
     ].filter(Boolean).join(' · '));
   }
