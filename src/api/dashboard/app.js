@@ -51,6 +51,8 @@ const HIDDEN_MS = 30_000;
 /** The most throttles that the overview shows as panels, and the most quiet ones as rows. */
 const FEATURED = 6;
 const QUIET_ROWS = 12;
+/** The time for which a throttle keeps its panel after its trouble, in seconds, so that none comes and goes. */
+const LINGERS_S = 60;
 /** The most rows of the list of throttles that are shown without a click. */
 const THROTTLE_ROWS = 100;
 /** The views, each with the element of its page. @type {Record<string, string>} */
@@ -67,6 +69,8 @@ const panels = new Map();
 const dirty = new Set(['throttles', 'decisions', 'failures', 'phase']);
 let windowS = 120;
 let showAll = false;
+/** The last time at which each throttle was in trouble, in unix seconds. @type {Map<string, number>} */
+const troubledAt = new Map();
 let unreachable = false;
 let place = placeOf(location.hash);
 let { view } = place;
@@ -231,10 +235,11 @@ function drawThrottles(now) {
  * @param {Judged[]} judged @param {Time} time
  */
 function drawOverview(judged, time) {
+  for (const { throttle, verdict } of judged) if (verdict.rank < 2) troubledAt.set(throttle.name, time.now);
   // A panel that a person works with stays although its throttle is quiet again.
   const used = judged.filter(({ throttle }) => panels.get(throttle.name)?.isInUse());
-  const chosen = featured(judged, FEATURED);
-  const shown = [...chosen, ...used.filter((one) => !chosen.includes(one))];
+  const lingering = judged.filter(({ throttle: { name } }) => panels.has(name) && time.now - (troubledAt.get(name) ?? -Infinity) < LINGERS_S);
+  const shown = [...new Set([...featured(judged, FEATURED), ...used, ...lingering])];
   const rest = judged.filter((one) => !shown.includes(one));
   placePanels($('governed'), shown.map(({ throttle }) => throttle), used.length > 0);
   show($('quiet'), rest.length > 0);

@@ -82,6 +82,7 @@ export function drawChart(ctx, at, data, from, to) {
   if (at.signals) drawSignals(ctx, at, at.signals, data, x, colours);
   if (at.breaker) drawRibbon(ctx, at, at.breaker, 'breaker', data.breaker, x, colours);
   if (at.decider) drawRibbon(ctx, at, at.decider, 'decider', data.decider, x, colours);
+  drawFailed(ctx, at, data, x, colours);
   drawEdits(ctx, at, data, x, colours);
 }
 
@@ -412,6 +413,16 @@ export function drawSparkline(ctx, width, height, points, valueOf, from, to) {
 }
 
 // === strokes ===
+
+/**
+ * Draws a tick at the foot of the rates for each attempt that failed.
+ * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Plot} data
+ * @param {X} x @param {Record<string, string>} colours
+ */
+function drawFailed(ctx, at, data, x, colours) {
+  ctx.fillStyle = colours.alarm;
+  for (const t of data.failed) ctx.fillRect(Math.max(at.left, x(t) - 0.75), at.rates.bottom - 7, 1.5, 7);
+}
 
 /** @param {CanvasRenderingContext2D} ctx @param {number} x1 @param {number} y1 @param {number} x2 @param {number} y2 */
 function line(ctx, x1, y1, x2, y2) {

@@ -142,6 +142,7 @@ export class ChartView {
     const decided = point && this.layout?.decider && this.throttle ? deciderOf(this.throttle.decisions)(point) : '';
     if (point?.breaker) rows.push({ key: 'breaker', label: 'breaker', text: breakerText(point.breaker), swatch: null });
     if (decided) rows.push({ key: 'decider', label: 'decider', text: decided, swatch: null });
+    if (this.data?.failed.length) rows.push({ key: 'failed', label: 'failed', text: number(this.data.failed.length), swatch: { colour: 'alarm', dash: [2, 3], wide: true } });
     keyed(this.legend, rows, (row) => row.key, legendRow, (element, row) => setText(element.lastElementChild, row.text));
     const time = t === null ? 'now' : clock(t);
     setText(this.when, time);
