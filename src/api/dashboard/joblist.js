@@ -119,8 +119,8 @@ export class JobList {
     const { body, empty, more, all } = this.place;
     const now = Date.now() / 1000;
     showRows(body, empty, this.jobs.length);
-    const text = filterText(this.query);
-    setText(empty, !this.isRead ? 'Waiting for the server …' : this.next ? 'None among the newest jobs; older ones may match.' : text ? `No job that is ${text}.`.replace('is of', 'is one of').replace('is with', 'is one with') : 'No jobs yet.');
+    const isFiltered = filterText(this.query) !== '';
+    setText(empty, !this.isRead ? 'Waiting for the server …' : this.next ? 'None among the newest jobs; older ones may match.' : isFiltered ? 'No job matches.' : 'No jobs yet.');
     show(more, Boolean(this.next));
     this.bulk.keep(this.jobs);
     all.checked = this.jobs.length > 0 && this.bulk.selected.size === this.jobs.length;
