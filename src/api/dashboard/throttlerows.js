@@ -1,7 +1,7 @@
 // Throttles as rows of a table: one line each, trouble first, with a link to the panel.
 
 import { drawSparkline, prepare } from './chart.js';
-import { h, keyed, setAttr, setText } from './dom.js';
+import { h, keyed, setAttr, setText, show } from './dom.js';
 import { count, duration, rate } from './format.js';
 import { cell, showRows } from './lists.js';
 import { facts } from './state.js';
@@ -64,11 +64,13 @@ export class ThrottleRows {
     setText(parts.achieved, now.achieved === null ? '' : `${rate(now.achieved)}/s`);
     const ready = readyOf(throttle);
     setText(parts.ready, ready === null ? '' : count(ready));
+    show(parts.ready, ready !== null);
     const oldest = last ? last.oldest : throttle.detail?.depth?.oldest_ready_s ?? null;
     setText(parts.oldest, oldest === null ? '' : duration(oldest));
     setText(parts.failed, verdict.failed > 0 ? `${count(verdict.failed)} a minute` : '');
     const dead = last?.dead ?? throttle.detail?.depth?.dead ?? 0;
     setText(parts.dead, dead > 0 ? `${count(dead)}${verdict.grown > 0 ? ` (+${count(verdict.grown)})` : ''}` : '');
+    show(parts.dead, dead > 0);
     row.classList.toggle('alarming', verdict.rank === 0);
     // Between two ticks a drawing would be the same.
     if (row.drawn === to || parts.spark.offsetParent === null) return;
