@@ -155,7 +155,7 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
 
   await check('the link leads to the panel of the pool\'s throttle', async () => {
     await page.evaluate(`${pool('sms')}.querySelector('.panel-head a').click()`);
-    await page.until('the panel', `!document.getElementById('main').hidden && document.getElementById('throttle-sms').getBoundingClientRect().top < innerHeight`);
+    await page.until('the panel', `!document.getElementById('throttles-page').hidden && document.getElementById('throttle-sms').getBoundingClientRect().top < innerHeight`);
     await page.evaluate(`document.getElementById('view-pools').click()`);
     await page.until('the pools again', `!document.getElementById('pools-page').hidden`);
   });
