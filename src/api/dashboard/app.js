@@ -358,6 +358,9 @@ function route() {
   }
   for (const [name, page] of Object.entries(PAGES)) show($(page), view === name);
   setAttr($('sign-in'), 'href', `/login${location.hash}`);
+  // On a phone the links are a strip that scrolls.
+  const link = $(`view-${place.nav}`);
+  link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - link.parentElement.clientWidth / 3;
   if (view === 'jobs') {
     jobsHash = location.hash || '#jobs';
     setAttr($('job-back'), 'href', jobsHash);

@@ -186,7 +186,7 @@ function facts(job) {
     ['trace', job.traceparent ?? null],
   ];
   const shown = all.filter(([, value]) => value !== null && value !== '');
-  return h('dl', { class: 'facts' }, ...shown.map(([label, value]) => h('div', null, h('dt', null, label), h('dd', null, value ?? UNKNOWN))));
+  return h('dl', { class: 'facts' }, ...shown.map(([label, value]) => h('div', { class: label === 'trace' ? 'trace' : null }, h('dt', null, label), h('dd', null, value ?? UNKNOWN))));
 }
 
 /** @param {string} title @param {any} value */
