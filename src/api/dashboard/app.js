@@ -515,6 +515,11 @@ function start() {
       schedule();
     }
   });
+  // A browser may keep a page that was left, with its stream, which takes one of its few connections.
+  addEventListener('pagehide', () => live.close());
+  addEventListener('pageshow', (event) => {
+    if (event.persisted) live.open();
+  });
   setInterval(() => {
     if (document.hidden) return;
     live.watch();
