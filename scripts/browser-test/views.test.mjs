@@ -8,7 +8,7 @@ import { groupByError, patternOf, shapeOf } from '../../src/api/dashboard/errorg
 import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
 import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
 import { apply, emptyState } from '../../src/api/dashboard/state.js';
-import { byTrouble, featured, sums, verdict } from '../../src/api/dashboard/trouble.js';
+import { byTrouble, featured, isUntouched, sums, verdict } from '../../src/api/dashboard/trouble.js';
 import { jobsAddress, placeOf, throttleAddress } from '../../src/api/dashboard/views.js';
 
 const NOW = 1_700_000_000;
@@ -121,6 +121,15 @@ test('trouble_comes_first_then_backlog_then_the_name', () => {
   const all = byTrouble([...state.throttles.values()], NOW);
   assert.deepEqual([all[0].throttle.name, all[0].verdict.text], ['ghost', 'does not exist']);
   assert.deepEqual(sums(all), { dead: 2, failing: 0, oldest: { seconds: 90, throttle: 'ghost' } });
+});
+
+test('throttles_that_flyball_made_and_no_job_used_are_an_empty_page', () => {
+  const of = (detail) => {
+    const state = emptyState();
+    apply(state, { type: 'throttle', data: { name: 'a', knobs: { by: 'flyball' }, ...detail } });
+    return isUntouched(state.throttles.get('a'));
+  };
+  assert.deepEqual([of({}), of({ depth: { ready: 0, scheduled: 0, running: 0, dead: 0 } }), of({ depth: { ready: 0, scheduled: 1, running: 0, dead: 0 } }), of({ achieved_rps: 0.2 }), of({ knobs: { by: 'ann' } }), of({ knobs: null })], [true, true, false, false, false, false]);
 });
 
 test('the_form_of_knobs_is_complete_and_reads_flags_and_parents', () => {

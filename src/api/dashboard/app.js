@@ -27,7 +27,7 @@ import { apply, emptyState, isApiLimit, limitsText, ordered, totalReady } from '
 import { Tenants } from './tenants.js';
 import { ThrottleRows } from './throttlerows.js';
 import { Totals } from './totals.js';
-import { byTrouble, featured, sums } from './trouble.js';
+import { byTrouble, featured, isUntouched, sums } from './trouble.js';
 import { Unserved } from './unserved.js';
 import { placeOf } from './views.js';
 import { auditLine, breakerText, unitOf } from './words.js';
@@ -209,7 +209,7 @@ function drawThrottles(now) {
   const to = silent ? now : /** @type {number} */ (state.lastTick);
   const time = { from: to - windowS, to, now, depthAge: state.depthAge };
 
-  show($('no-throttles'), state.known && work.length === 0);
+  show($('no-throttles'), state.known && work.every((t) => isUntouched(t)));
   show($('lists'), state.known);
   show($('waiting'), !state.known && all.length === 0 && state.phase !== 'unauthorized');
   /** @type {import('./state.js').Throttle[]} */

@@ -74,6 +74,16 @@ function failureOf({ state, paused, breaker, achieved }, failed, grown) {
   return grown > 0 ? { text: 'dead letters grow', tone: 'note' } : null;
 }
 
+/**
+ * Returns true for a throttle that Flyball made by itself and that no job has used yet.
+ * @param {Throttle} throttle
+ */
+export function isUntouched({ detail, ring }) {
+  if (detail?.knobs?.by !== 'flyball') return false;
+  const { ready = 0, scheduled = 0, running = 0, dead = 0 } = detail.depth ?? {};
+  return ready + scheduled + running + dead === 0 && !(ring.last?.achieved ?? detail.achieved_rps);
+}
+
 /** Returns the ready jobs of a throttle, or null. @param {Throttle} throttle */
 export function readyOf({ ring, detail }) {
   return ring.last?.ready ?? detail?.depth?.ready ?? null;
