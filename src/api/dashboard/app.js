@@ -360,7 +360,7 @@ function route() {
   setAttr($('sign-in'), 'href', `/login${location.hash}`);
   // On a phone the links are a strip that scrolls.
   const link = $(`view-${place.nav}`);
-  link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - link.parentElement.clientWidth / 3;
+  link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.clientWidth / 3;
   if (view === 'jobs') {
     jobsHash = location.hash || '#jobs';
     setAttr($('job-back'), 'href', jobsHash);
