@@ -127,6 +127,12 @@ export class Page {
     await this.until('the page to load', 'document.readyState === "complete"');
   }
 
+  /** Opens an address as a new document, although only its hash may differ from the present one. */
+  async fresh(url) {
+    await this.open('about:blank');
+    await this.open(url);
+  }
+
   async size(width, height, { mobile = false, scale = 1 } = {}) {
     await this.send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: scale, mobile });
     await this.send('Emulation.setTouchEmulationEnabled', { enabled: mobile });

@@ -4,7 +4,6 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { capText, checkPath, digestsPath, forecastText, gateWord, heldText, mostOf, pastText, plannedText, sourceText, stepText, whoText } from '../../src/api/dashboard/gatewords.js';
-import { viewOf } from '../../src/api/dashboard/poolwords.js';
 
 const NOW = Date.parse('2026-11-20T12:00:00Z') / 1000;
 const step = (more) => ({ gate: 'caps', finding: 'passed', rule: '', until: null, ...more });
@@ -39,7 +38,6 @@ test('caps_counts_and_digests_have_their_words', () => {
   assert.equal(whoText({ recipient: '', to: 'a***@e***.com', actor: 'bob' }), 'a***@e***.com, by bob');
   assert.equal(digestsPath('', 5), '/api/v1/digests?limit=5');
   assert.equal(checkPath({ channel: 'sms', to: '+1', category: '' }), '/api/v1/recipients/check?channel=sms&to=%2B1');
-  assert.equal(viewOf('#recipients'), 'recipients');
 });
 
 test('a_step_tells_since_when_and_who_set_its_rule', () => {

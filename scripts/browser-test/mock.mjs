@@ -13,6 +13,7 @@ import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import path from 'node:path';
 
+import { MockJobs } from './mock-jobs.mjs';
 import { MockPools } from './mock-pools.mjs';
 import { MockRecipients } from './mock-recipients.mjs';
 import { MockTenants } from './mock-tenants.mjs';
@@ -49,9 +50,10 @@ class World {
     this.audit = [];
     this.listeners = new Set();
     this.throttles = new Map();
-    this.cancelled = new Set();
     this.lanes = new Map();
-    this.dead = [];
+    this.mayChange = true;
+    /** @type {MockJobs | null} */
+    this.stored = null;
     this.crons = [];
     this.paused = null;
     this.unserved = [];
@@ -65,6 +67,7 @@ class World {
     if (!empty) this.populate();
     while (this.now < now) this.step();
     if (!empty) {
+      this.stored = new MockJobs(now, () => this.jobs());
       this.pools = new MockPools(now);
       this.tenants = new MockTenants(now);
       this.recipients = new MockRecipients(now);
@@ -101,8 +104,6 @@ class World {
       ...Array.from({ length: 130 }, (_, i) => lane(`customer-${100 + i}`, 130 - i, 40 + i, i === 3 ? { weight: 2.5 } : i === 1 ? { learned: { rps: 0.4, probing: false, refused: 31 } } : i === 2 ? { learned: { rps: 0, probing: false, refused: 4 } } : {})),
       lane('', 4, 2),
     ]);
-    this.dead = Array.from({ length: 70 }, (_, i) => ({ id: 7600000900 - i, kind: i % 4 ? 'http' : 'mail', throttle: i % 4 ? 'webhooks' : 'notify.sms', key: `customer-${i % 9}`, state: 'dead', priority: 1, attempt: 10, max_attempts: 10, cost: 1,
-      created_at: iso(this.now - 400 * i), due_at: null, last_error: i % 3 ? 'POST https://hooks.example.com/in answered 502 Bad Gateway' : 'https://old.example.org: certificate has expired' }));
     const cron = (name, expression, more) => ({ name, expression, time_zone: 'Europe/Berlin', kind: 'http', throttle: 'default', key: '', paused: false, next_at: iso(this.now + HISTORY_S + 5000), last_at: iso(this.now - 80000), last_job_id: 7600000123, problem: null, ...more });
     this.crons = [cron('nightly-report', '30 2 * * MON-FRI'), cron('sweep', '*/5 * * * *', { time_zone: 'UTC', next_at: iso(this.now + HISTORY_S + 90), key: 'house' }), cron('import', '@hourly', { paused: true, next_at: null, problem: 'there is no kind "imprt"; known kinds: http, reindex' })];
   }
@@ -271,20 +272,16 @@ class World {
     this.emit('audit', entry);
   }
 
-  job(id) {
-    const running = this.jobs().find((j) => j.id === id);
-    const base = running ?? { id, kind: 'http', throttle: 'webhooks', key: 'customer-7', state: 'ready', priority: 1, attempt: 1, max_attempts: 10, cost: 1, created_at: iso(this.now - 340), due_at: null, last_error: 'POST https://hooks.example.com/in answered 502 Bad Gateway' };
-    const done = Math.round(((this.clock + 3000) * 37) % 50000);
-    return { ...base, state: this.cancelled.has(id) ? 'cancelled' : base.state, args: {}, unique: false, worker: running ? 'worker-2' : null, started_at: running ? base.created_at : null, cancelling: false,
-      attempts: running ? [] : [{ attempt: 1, outcome: 'failed', worker: 'worker-1', started_at: iso(this.now - 300), finished_at: iso(this.now - 299.2), error: base.last_error }],
-      progress: base.kind === 'reindex' ? { done, total: 50000, percent: done / 500, note: `about ${Math.ceil((50000 - done) / 2400)} min left`, at: iso(this.now) } : null,
-      waiting: running ? null : { reason: 'The throttle webhooks gives 50 tokens a second and 311 jobs of its lane are before this one.', until: iso(this.now + 6) } };
-  }
-
   jobs() {
     if (this.empty) return [];
     const job = (id, kind, throttle, key, age) => ({ id, kind, throttle, key, state: 'running', priority: 1, attempt: 1, max_attempts: 10, cost: 1, created_at: iso(this.now - age), due_at: null, last_error: null });
     return [job(7612345678, 'reindex', 'reindex', '', 900), job(7612345699, 'reindex', 'reindex', 'tenant-9', 420), ...Array.from({ length: 9 }, (_, i) => job(7612346000 + ((this.now * 3 + i * 7) % 900), 'http', 'webhooks', `customer-${i}`, 1))];
+  }
+
+  /** Makes a throttle with the knobs of a limit of the API, if there is none. @param {string} name */
+  create(name) {
+    const [like] = this.throttles.values();
+    if (!this.throttles.has(name)) this.throttles.set(name, { ...like, name, knobs: { ...like.knobs, rps: 1 }, seq: this.seq++ });
   }
 
   emit(type, data) {
@@ -312,6 +309,8 @@ function validate(body) {
 export async function startMock({ port = 0, phase = 'steady', empty = false, token = undefined } = {}) {
   let world = new World({ phase, empty });
   let fail = null;
+  /** The delay of answers about jobs, in milliseconds. */
+  let slow = 0;
   const streams = new Set();
   const requests = [];
   const timer = setInterval(() => {
@@ -325,6 +324,9 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (fail) for (const stream of streams) stream.destroy();
     }
     if ('mayChange' in order) world.tenants.mayChange = order.mayChange;
+    if ('reader' in order) world.mayChange = !order.reader;
+    if ('failures' in order) for (const failure of order.failures) world.emit('failure', { at: iso(Date.now() / 1000), ...failure });
+    if ('slow' in order) slow = order.slow;
     if (order.unserved) world.unserved = order.unserved;
     if (order.phase || order.empty !== undefined) {
       world = new World({ phase: order.phase ?? 'steady', empty: Boolean(order.empty) });
@@ -391,27 +393,13 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         return undefined;
       }
       const limit = Number(url.searchParams.get('limit') ?? 100);
-      if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), throttles: [...world.throttles.values()].map((t) => world.show(t)) });
+      if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), may_change: world.mayChange, throttles: [...world.throttles.values()].map((t) => world.show(t)) });
       if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });
       if (p === '/api/v1/failures') return send(200, { failures: world.failures.slice(0, limit) });
       if (p === '/api/v1/audit') return send(200, { entries: world.audit.slice(0, limit) });
       if (p === '/api/v1/workers') return send(200, { workers: [], unserved: world.unserved });
-      if (p === '/api/v1/jobs' && url.searchParams.get('state') === 'dead') {
-        const match = (job) => ['throttle', 'kind', 'key'].every((name) => !url.searchParams.get(name) || job[name] === url.searchParams.get(name));
-        const rest = world.dead.filter(match).filter((job) => job.id < Number(url.searchParams.get('before') ?? Infinity));
-        const page = rest.slice(0, limit);
-        url.searchParams.set('before', String(page.at(-1)?.id ?? 0));
-        return send(200, { jobs: page, next: rest.length > limit ? `${p}${url.search}` : null });
-      }
-      if (p === '/api/v1/dead/requeue' || p === '/api/v1/dead/discard') {
-        const order = JSON.parse(text);
-        const like = (order.error_like ?? '%').replaceAll('%', '').replaceAll('\\', '');
-        const match = (job) => ['throttle', 'kind', 'key'].every((name) => !order[name] || job[name] === order[name]) && job.last_error.includes(like);
-        const found = world.dead.filter(match).slice(0, order.dry_run ? 10_000 : 20);
-        if (!order.dry_run) world.dead = world.dead.filter((job) => !found.includes(job));
-        const more = world.dead.some(match) && !order.dry_run;
-        return send(200, { jobs: found.length, requested: 0, dry_run: Boolean(order.dry_run), more, next: more ? 'on' : null });
-      }
+      if (slow && /^\/api\/v1\/(jobs|failures|audit|pause)/.test(p)) await new Promise((resolve) => setTimeout(resolve, slow));
+      if (p === '/api/v1/jobs/cancel' || p.startsWith('/api/v1/dead/')) return send(200, world.stored.many(p, JSON.parse(text)));
       if (p === '/api/v1/pause' || p === '/api/v1/resume') {
         const order = text ? JSON.parse(text) : {};
         if (request.method === 'POST') world.paused = p.endsWith('pause') ? { since: iso(world.now), by: order.by ?? 'api', why: order.why ?? '' } : null;
@@ -482,16 +470,18 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         if (request.method === 'PATCH') one.weight = order.weight;
         return send(200, { ...one, until: one.paused?.until ?? null, waiting: { jobs: one.depth, more: false } });
       }
-      if (p === '/api/v1/jobs') return send(200, { jobs: world.jobs(), next: null });
-      let match = p.match(/^\/api\/v1\/jobs\/(\d+)(\/retry)?$/);
+      if (p === '/api/v1/jobs') return send(200, world.stored ? world.stored.list(url.searchParams, p) : { jobs: [], next: null });
+      let match = p.match(/^\/api\/v1\/jobs\/(\d+)(?:\/(retry|discard))?$/);
       if (match) {
         const id = Number(match[1]);
-        if (id < 1000) return refuse(problem(404, 'job not found', [], `there is no job ${id}`));
-        if (request.method === 'DELETE') world.cancelled.add(id);
-        if (match[2]) world.cancelled.delete(id);
-        return send(200, world.job(id));
+        const verb = request.method === 'DELETE' ? 'cancel' : match[2];
+        const refused = verb ? world.stored?.change(id, verb) : null;
+        if (refused) return refuse(problem(409, 'wrong state', [], refused));
+        const job = world.stored?.show(id, world.now);
+        return job ? send(200, job) : refuse(problem(404, 'job not found', [], `there is no job ${id}`));
       }
       match = p.match(/^\/api\/v1\/throttles\/([^/]+)(\/why)?$/);
+      if (match && request.method === 'PATCH' && url.searchParams.get('create') === 'true') world.create(decodeURIComponent(match[1]));
       const t = match && world.throttles.get(decodeURIComponent(match[1]));
       if (!t) return refuse(problem(404, 'not found'));
       if (match[2]) {

@@ -89,7 +89,7 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
     for (let i = 0; i < 12; i += 1) await page.key('ArrowRight');
     if (await here() !== 'twilio-013') faults.push(`twelve to the right is ${await here()}`);
     const card = await page.until('the card', `(() => { const c = ${pool('sms')}.querySelector('.account-card'); return !c.hidden && /twilio-013/.test(c.textContent) && c.innerText; })()`);
-    for (const part of [/open, ends in \d+ s/, /401 20003: Authenticate/, /limit\s+1,000\/s/, /failures\s+5/, /breaker changed\s+\d\d:\d\d:\d\d/]) if (!part.test(card)) faults.push(`${part} is not in "${card}"`);
+    for (const part of [/open, ends in \d+ (s|min)/, /401 20003: Authenticate/, /limit\s+1,000\/s/, /failures\s+5/, /breaker changed\s+\d\d:\d\d:\d\d/]) if (!part.test(card)) faults.push(`${part} is not in "${card}"`);
     const label = await page.evaluate('document.activeElement.getAttribute("aria-label")');
     if (!/^twilio-013, open until \d\d:\d\d:\d\d$/.test(label)) faults.push(`the cell says "${label}"`);
     await page.key('End');
@@ -155,7 +155,7 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
 
   await check('the link leads to the panel of the pool\'s throttle', async () => {
     await page.evaluate(`${pool('sms')}.querySelector('.panel-head a').click()`);
-    await page.until('the panel', `!document.getElementById('main').hidden && document.getElementById('throttle-sms').getBoundingClientRect().top < innerHeight`);
+    await page.until('the panel', `!document.getElementById('throttles-page').hidden && document.getElementById('throttle-sms').getBoundingClientRect().top < innerHeight`);
     await page.evaluate(`document.getElementById('view-pools').click()`);
     await page.until('the pools again', `!document.getElementById('pools-page').hidden`);
   });

@@ -91,7 +91,6 @@ test('messages_are_asked_for_by_what_was_chosen_only', () => {
   assert.equal(pools.notificationsPath({ state: '', channel: 'sms', pool: 'a/b', account: '' }, 50), '/api/v1/notifications?channel=sms&pool=a%2Fb&limit=50');
   assert.equal(pools.attemptText({ outcome: 'permanent_request', status: '400', ms: 61 }), 'permanent request, 400, 61 ms');
   assert.deepEqual(['sent', 'delivered', 'queued', 'suppressed', 'failed', 'bounced'].map(pools.deliveryTone), ['calm', 'calm', 'note', 'note', 'alarm', 'alarm']);
-  assert.deepEqual(['', '#throttle-sms', '#pools', '#pool-sms', '#notifications', '#tenants', '#batches'].map(pools.viewOf), ['throttles', 'throttles', 'pools', 'pools', 'pools', 'tenants', 'tenants']);
 });
 
 test('bounds_of_a_throttle_that_gives_slots_are_slots', () => {

@@ -1,11 +1,12 @@
 // Drives the dashboard in headless Chromium and reports its faults.
 //
-//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME] [--pools] [--recipients] [--tenants [--batch ID]]
+//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME]
+//     [--pools] [--recipients] [--operator] [--tenants [--batch ID]]
 //
 // Without --url it starts the mock and also plays events that cannot be requested from a real
 // server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is
 // raised by one and restored, signed "browser-test".
-// --pools and --recipients check only that page, on the mock; --tenants only the page of tenants, on either. With
+// --pools, --recipients and --operator (jobs, failures and what an operator does) check only that, on the mock; --tenants only the page of tenants, on either. With
 // --url it reads, and with --batch presses each button on that batch, which ends cancelled.
 // Exit code 0: no faults; 1: faults, listed at the end; 69: no Chromium or no server.
 
@@ -16,6 +17,7 @@ import { check, failures } from './checks.mjs';
 import { Chromium, findChromium } from './chromium.mjs';
 import { OVERFLOW, POOR_CONTRAST, namelessControls } from './looks.mjs';
 import { startMock } from './mock.mjs';
+import { operatorChecks } from './operator.mjs';
 import { poolChecks } from './pools.mjs';
 import { recipientChecks } from './recipients.mjs';
 import { tenantChecks, tenantsOnServer } from './tenants.mjs';
@@ -112,6 +114,12 @@ async function checks(browser, url, mock) {
     return;
   }
 
+  if (mock && process.argv.includes('--operator')) {
+    await operatorChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+    await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
+    return;
+  }
+
   const parts = { page, url, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls };
   if (process.argv.includes('--tenants')) {
     if (option('token')) {
@@ -147,6 +155,7 @@ async function checks(browser, url, mock) {
     });
   }
   await page.open(`${url}/`);
+  if (option('throttle')) await page.open(`${url}/#throttle-${encodeURIComponent(option('throttle'))}`);
 
   await check('every answer for the page carries a strict policy', async () => {
     const policies = await page.evaluate(`Promise.all(['/', '/login', '/assets/app.js', '/assets/app.css', '/assets/icon.svg'].map(async (p) => {
@@ -161,7 +170,7 @@ async function checks(browser, url, mock) {
   await check('the stream goes live', () => page.until('the state "live"', `document.getElementById('phase').dataset.phase === 'live' && document.querySelector('section.throttle')`, 15_000).then(() => []));
   await page.until('a chart', `document.querySelector('.plane canvas')?.width > 0`);
 
-  const throttle = option('throttle') ?? await page.evaluate(`document.querySelector('#governed h2, #plain h2').textContent`);
+  const throttle = option('throttle') ?? await page.evaluate(`document.querySelector('#governed h2, .throttle-link').textContent`);
   const name = mock ? 'reindex' : throttle;
   const panel = panelOf(name);
 
@@ -214,7 +223,7 @@ async function checks(browser, url, mock) {
   await page.scheme('light');
   await check('the toggle overrules the system and is remembered', async () => {
     await page.evaluate(`document.querySelector('#theme input[value=dark]').click()`);
-    await page.open(`${url}/`);
+    await page.fresh(`${url}/`);
     const theme = await page.evaluate('document.documentElement.dataset.theme');
     await page.evaluate(`document.querySelector('#theme input[value=auto]').click()`);
     return theme === 'dark' ? [] : [`after reloading the theme is ${theme}`];
@@ -302,11 +311,15 @@ async function checks(browser, url, mock) {
       const now = (await api(throttlePath)).knobs.max;
       if (now !== value) return [`max is ${now} on the server, not ${value}`];
       await page.until('the audit line', `/by browser-test, \\d\\d:\\d\\d:\\d\\d, '${value === before ? 'and back' : 'a look at the page'}'/.test(${panel}.querySelector('.audit-line').textContent)`);
-      await page.until('the row in the list', `[...document.querySelectorAll('#audit tr')].some((r) => r.textContent.includes('browser-test') && r.textContent.includes('max'))`);
     }
     const sent = page.requests.filter((r) => r.method === 'PATCH').at(-1);
     const guard = Object.entries(sent.headers).find(([h]) => h.toLowerCase() === 'if-match')?.[1];
     await shot(page, 'edited', false);
+    const here = await page.evaluate('location.hash');
+    await page.evaluate(`location.hash = '#audit'`);
+    await page.until('the row in the audit log', `[...document.querySelectorAll('#audit tr')].some((r) => r.textContent.includes('browser-test') && /max [\\d.,k]+ → /.test(r.textContent))`);
+    await page.evaluate(`location.hash = ${JSON.stringify(here || '#overview')}`);
+    await page.until('the panel again', `${panel}`);
     return /^"\d+"$/.test(guard ?? '') ? [] : [`If-Match was ${guard}`];
   });
 
@@ -415,28 +428,10 @@ async function mockChecks(page, mock, url) {
     }
   });
 
-  await check('a job is found, with why it waits, and can be cancelled, and a dead one retried', async () => {
-    await page.evaluate(`document.getElementById('lookup-id').value = '7600001111', document.getElementById('lookup').requestSubmit(), true`);
-    await page.until('why it waits', `document.querySelector('#lookup-result .waits')?.textContent.includes('Until')`);
-    await page.evaluate(`document.getElementById('lookup').scrollIntoView({ block: 'start' })`);
-    await page.until('a progress bar', `document.querySelector('#running progress')?.value > 0`);
-    await page.evaluate(`scrollBy(0, -80)`);
-    await shot(page, 'jobs', false);
-    await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].find((b) => b.textContent === 'Cancel …').click()`);
-    await answer({ why: 'a test' }, 'Cancel the job');
-    await page.until('the state cancelled', `document.querySelector('#lookup-result .badge')?.textContent === 'cancelled'`);
-    // A finished job can be neither cancelled nor retried.
-    const buttons = await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].map((b) => b.textContent)`);
-    if (buttons.join() !== 'Refresh') return [`a cancelled job offers ${buttons.join(', ')}`];
-    provoked.push(/status of 404/);
-    await page.evaluate(`document.getElementById('lookup-id').value = '7', document.getElementById('lookup').requestSubmit(), true`);
-    await page.until('that there is none', `document.querySelector('#lookup-result .error')?.textContent.includes('no job 7')`);
-    await page.evaluate(`[...document.querySelectorAll('#failures button')].find((b) => b.textContent === 'Retry').click()`);
-    await page.until('the retried job', `[...document.querySelectorAll('#failures button')].some((b) => b.textContent === 'Ready again')`);
-  });
-
   await check('the lanes of a throttle: depth, age, pause, weight, and emptying one', async () => {
     const lanes = `${panelOf('webhooks')}.querySelector('.lanes')`;
+    await page.open(`${url}/#throttle-webhooks`);
+    await page.until('its panel', `${panelOf('webhooks')}`);
     const row = (key) => `[...${lanes}.querySelectorAll('tbody tr')].find((r) => r.firstChild.textContent === '${key}')`;
     await page.evaluate(`${lanes}.open = true`);
     await page.until('the deepest lane first', `${lanes}.querySelector('tbody tr td')?.textContent === 'customer-7' && /counted 2 s ago/.test(${lanes}.querySelector('summary').textContent)`);
@@ -476,36 +471,12 @@ async function mockChecks(page, mock, url) {
     return /allowed \(200\): .*refused \(429\): /.test(legend) ? [] : [`the legend says "${legend}"`];
   });
 
-  await check('dead letters: filtered, and all that match requeued', async () => {
-    await page.evaluate(`document.querySelector('#dead-filter [name=error]').value = 'certificate', document.querySelector('#dead-filter').requestSubmit(), true`);
-    await page.until('the filtered rows', `document.querySelectorAll('#dead tr').length === 24`);
-    await page.evaluate(`document.getElementById('dead-title').scrollIntoView(), scrollBy(0, -80)`);
-    await shot(page, 'dead', false);
-    await page.evaluate(`document.getElementById('dead-requeue').click()`);
-    await answer({}, 'Requeue all');
-    await page.until('what was done', `document.getElementById('dead-note').textContent === 'Requeued 24.'`);
-    return page.evaluate(`document.querySelectorAll('#dead tr').length`).then((rows) => (rows === 0 ? [] : [`${rows} rows are left`]));
-  });
-
-  await check('schedules: told with their next time, run, paused and deleted', async () => {
-    const row = (name) => `[...document.querySelectorAll('#crons tr')].find((r) => r.querySelector('b').textContent === '${name}')`;
-    const press = (name, text) => page.evaluate(`[...${row(name)}.querySelectorAll('button')].find((b) => b.textContent === '${text}').click()`);
-    await page.until('the next time', `/in \\d/.test(${row('nightly-report')}.textContent)`);
-    await page.evaluate(`document.getElementById('crons-title').scrollIntoView(), scrollBy(0, -80)`);
-    await shot(page, 'crons', false);
-    await press('sweep', 'Run now');
-    await page.until('the job', `/Created job/.test(document.getElementById('crons-note').textContent)`);
-    await press('sweep', 'Pause');
-    await page.until('the pause', `/paused/.test(${row('sweep')}.textContent)`);
-    await press('import', 'Delete …');
-    await answer({}, 'Delete');
-    await page.until('that it is gone', `!${row('import')}`);
-  });
-
   await check('a throttle is deleted after a question that takes name and reason, and a refusal is told beside the button', async () => {
     const faults = [];
     const of = panelOf('notify.chat');
     const button = `${of}.querySelector('.delete button')`;
+    await page.open(`${url}/#throttle-notify.chat`);
+    await page.until('its panel', `${of}`);
     await page.evaluate(`${of}.querySelector('details.drawer').open = true; ${button}.click()`);
     await page.until('the question', `document.querySelector('dialog.ask')?.open && /Delete notify.chat/.test(document.querySelector('dialog.ask').textContent)`);
     await shot(page, 'delete-question', false);
@@ -523,20 +494,15 @@ async function mockChecks(page, mock, url) {
     const sent = mock.requests.findLast((r) => r.startsWith('DELETE'));
     if (!/\/throttles\/notify\.chat\?by=browser-test&why=a\+test$/.test(sent ?? '')) faults.push(`asked was ${sent}`);
     if (!/notify.chat is deleted/.test(await page.evaluate(`document.getElementById('aloud').textContent`))) faults.push('it is not said aloud');
-    const limits = await page.evaluate(`(() => { document.querySelector('#api-limits').open = true; return [...document.querySelectorAll('#api-throttles .delete')].some((row) => !row.hidden); })()`);
+    await page.open(`${url}/#throttles`);
+    await page.evaluate(`document.querySelector('#api-limits').open = true`);
+    await page.until('the limits of the API', `document.querySelectorAll('#api-throttles .delete').length > 0`);
+    const limits = await page.evaluate(`[...document.querySelectorAll('#api-throttles .delete')].some((row) => !row.hidden)`);
     if (limits) faults.push('a limit of the API can be deleted');
     return faults;
   });
 
-  await check('everything is paused and resumed from the header', async () => {
-    await page.evaluate(`document.getElementById('pause-all').click()`);
-    await answer({ why: 'the database moves' }, 'Pause everything');
-    await page.until('the notice', `/paused by browser-test .*the database moves/.test(document.getElementById('all-paused').textContent)`);
-    await page.evaluate('scrollTo(0, 0)');
-    await shot(page, 'all-paused', false);
-    await page.evaluate(`document.getElementById('pause-all').click()`);
-    await page.until('that it goes on', `document.getElementById('all-paused').hidden && document.getElementById('pause-all').textContent === 'Pause everything'`);
-  });
+  await operatorChecks({ page, url, mock, provoked, check, shot, answer, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
   await poolChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
@@ -576,11 +542,13 @@ async function mockChecks(page, mock, url) {
     await page.open(`${url}/`);
     await page.until('the example', `!document.getElementById('no-throttles').hidden && document.querySelector('[data-origin]').textContent.includes(location.origin)`);
     const faults = [];
-    if (await page.evaluate(`document.querySelector('#api-limits').open || document.querySelectorAll('section.throttle').length > 0 || !document.getElementById('overview').hidden`)) faults.push('the limits of the API fill the empty page');
+    if (await page.evaluate(`document.querySelector('#api-limits').open || document.querySelectorAll('section.throttle').length > 0 || !document.getElementById('quiet').hidden`)) faults.push('the limits of the API fill the empty page');
     await shot(page, 'empty', false);
+    if (!(await page.evaluate(`document.getElementById('create-first').checkVisibility()`))) faults.push('the empty page offers no throttle');
+    await page.open(`${url}/#throttles`);
     await page.evaluate(`document.querySelector('#api-limits').open = true`);
     await page.until('the limits', `document.querySelectorAll('#api-throttles section.throttle').length === 6`);
-    if (!(await page.evaluate(`document.getElementById('views').hidden`))) return ['the navigation leads to pools that are not there'];
+    if (!(await page.evaluate(`document.getElementById('view-pools').hidden`))) return ['the navigation leads to pools that are not there'];
     await page.open(`${url}/#pools`);
     await page.until('how a pool is made', `!document.getElementById('no-pools').hidden && !document.getElementById('notifications-empty').hidden`);
     await page.until('no way to older messages', `document.getElementById('notifications-more').hidden`);

@@ -48,7 +48,7 @@ export class AccountGrid {
     this.name = h('b', null);
     this.state = h('span', { class: 'sub' });
     this.facts = h('dl', { class: 'account-facts' });
-    this.resume = h('button', { type: 'button' }, 'Resume …');
+    this.resume = h('button', { type: 'button', class: 'change' }, 'Resume …');
     this.messages = h('button', { type: 'button' }, 'Its messages');
     this.close = h('button', { type: 'button', class: 'close', 'aria-label': 'Close', onclick: () => { this.chosen = null; this.draw(); } }, '×');
     this.resume.addEventListener('click', () => { const account = this.shown(); if (account) on.resume(account); });

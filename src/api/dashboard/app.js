@@ -1,28 +1,36 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
 import { get } from './api.js';
+import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
 import { Cursor } from './chartview.js';
+import { createThrottle } from './create.js';
 import { Crons } from './crons.js';
-import { DeadLetters } from './dead.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
-import { ago, clock, count, rate, UNKNOWN } from './format.js';
-import { JobLookup, RunningJobs } from './jobs.js';
-import { showAudit, showDecisions, showFailures } from './lists.js';
+import { Failures } from './failures.js';
+import { ago, clock, count, finite, rate } from './format.js';
+import { JobList } from './joblist.js';
+import { JobPage } from './jobpage.js';
+import { RunningJobs } from './jobs.js';
+import { Keyboard } from './keys.js';
+import { showDecisions, showFailures } from './lists.js';
 import { Live } from './live.js';
 import { Notifications } from './notifications.js';
 import { forgetPalette } from './palette.js';
-import { Panel, panelId } from './panel.js';
+import { Panel } from './panel.js';
 import { PauseAll } from './pauseall.js';
 import { Pools } from './pools.js';
-import { viewOf } from './poolwords.js';
 import { Recipients } from './recipients.js';
 import { radioSetting } from './settings.js';
-import { apply, emptyState, facts, isApiLimit, limitsText, ordered, totalReady } from './state.js';
+import { apply, emptyState, isApiLimit, limitsText, ordered, totalReady } from './state.js';
 import { Tenants } from './tenants.js';
+import { ThrottleRows } from './throttlerows.js';
+import { Totals } from './totals.js';
+import { byTrouble, featured, isUntouched, sums } from './trouble.js';
 import { Unserved } from './unserved.js';
-import { auditLine, breakerText, standing, unitOf } from './words.js';
+import { placeOf } from './views.js';
+import { auditLine, breakerText, unitOf } from './words.js';
 
 /**
  * The shortest time between two drawings of the page, in milliseconds; ticks come once per second.
@@ -40,12 +48,17 @@ const POLL_SLOW_MS = 10_000;
  * when it is shown again.
  */
 const HIDDEN_MS = 30_000;
-/** The most throttles without a governor that are shown without a click. */
-const PLAIN_PANELS = 12;
-/** The most chips above the panels, so that they stay readable. */
-const CHIPS = 48;
-/** The views, each with the element of its page. */
-const PAGES = [['throttles', 'main'], ['pools', 'pools-page'], ['tenants', 'tenants-page'], ['recipients', 'recipients-page']];
+/** The most throttles that the overview shows as panels, and the most quiet ones as rows. */
+const FEATURED = 6;
+const QUIET_ROWS = 12;
+/** The time for which a throttle keeps its panel after its trouble, in seconds, so that none comes and goes. */
+const LINGERS_S = 60;
+/** The most rows of the list of throttles that are shown without a click. */
+const THROTTLE_ROWS = 100;
+/** The views, each with the element of its page. @type {Record<string, string>} */
+const PAGES = {
+  overview: 'main', throttles: 'throttles-page', jobs: 'jobs-page', job: 'job-page', failures: 'failures-page', schedules: 'schedules-page', pools: 'pools-page', tenants: 'tenants-page', recipients: 'recipients-page', audit: 'audit-page',
+};
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 
@@ -53,24 +66,33 @@ const state = emptyState();
 const cursor = new Cursor();
 /** @type {Map<string, Panel>} */
 const panels = new Map();
-const dirty = new Set(['throttles', 'decisions', 'failures', 'audit', 'phase']);
+const dirty = new Set(['throttles', 'decisions', 'failures', 'phase']);
 let windowS = 120;
 let showAll = false;
+/** The last time at which each throttle was in trouble, in unix seconds. @type {Map<string, number>} */
+const troubledAt = new Map();
 let unreachable = false;
-let view = viewOf(location.hash);
+let place = placeOf(location.hash);
+let { view } = place;
+/** The list of jobs that was last shown, to which a job leads back. */
+let jobsHash = '#jobs';
 /** The server's clock minus ours, in seconds, by the last tick. */
 let skew = 0;
 let drawnAt = 0;
 let frame = 0;
 let askSoon = 0;
 
-const lookup = new JobLookup({ form: $('lookup'), input: $('lookup-id'), result: $('lookup-result') });
-const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), look: (id) => lookup.open(id) });
-
-const dead = new DeadLetters({
-  form: $('dead-filter'), body: $('dead'), empty: $('dead-empty'), note: $('dead-note'), requeue: $('dead-requeue'), discard: $('dead-discard'), look: (id) => lookup.open(id),
+const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), note: $('running-note') });
+const jobList = new JobList({
+  tabs: $('jobs-tabs'), timed: $('jobs-timed'), form: $('jobs-filter'), note: $('jobs-note'), body: $('jobs-body'), empty: $('jobs-empty'), more: $('jobs-more'), bar: $('jobs-bar'), all: $('jobs-all'), lookup: $('lookup'), lookupNote: $('lookup-note'),
 });
-const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note'), look: (id) => lookup.open(id) });
+const jobPage = new JobPage({ title: $('job-title'), badge: $('job-badge'), result: $('job-result'), note: $('job-note'), buttons: $('job-buttons') });
+const failures = new Failures({ dead: $('dead'), deadEmpty: $('dead-empty'), deadNote: $('dead-note'), said: $('dead-said'), recent: $('errors'), recentEmpty: $('errors-empty'), recentNote: $('errors-note') });
+const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note') });
+const audit = new AuditLog({ form: $('audit-filter'), body: $('audit'), empty: $('audit-empty'), note: $('audit-note') });
+const totals = new Totals({ workers: $('workers'), running: $('running-total'), ready: $('ready-total'), dead: $('dead-total'), failing: $('failing-total'), oldest: $('oldest-total') });
+const quietRows = new ThrottleRows($('quiet-rows'), $('quiet-empty'));
+const throttleRows = new ThrottleRows($('throttle-rows'), $('throttle-empty'));
 const unserved = new Unserved({ notice: $('unserved'), list: $('unserved-list'), more: $('unserved-more') });
 const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') });
 
@@ -116,6 +138,7 @@ function take(message) {
   if (message.type === 'tick' && state.lastTick !== null) skew = state.lastTick - Date.now() / 1000;
   if (touched.has('unknown') || message.type === 'audit') askThrottlesSoon();
   if (isNews && !document.hidden) announce(message, before ?? null);
+  if (message.type === 'audit' && view === 'audit') ask(() => audit.refresh(), $('audit-note'));
   for (const part of touched) dirty.add(part);
   if (touched.size) schedule();
 }
@@ -142,8 +165,7 @@ function draw() {
   }
   if (view === 'recipients') recipients.draw();
   if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
-  if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, (id) => lookup.open(id), now);
-  if (dirty.has('audit')) showAudit($('audit'), $('audit-empty'), state.audit, now);
+  if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, now);
   dirty.clear();
 }
 
@@ -159,9 +181,6 @@ function drawHeader(now) {
   const phase = state.phase === 'live' && state.lastTick === null ? 'connecting' : state.phase;
   setText($('phase-text'), words[phase]);
   setAttr($('phase'), 'data-phase', phase);
-  setText($('workers'), state.workers === null ? UNKNOWN : count(state.workers));
-  setText($('running-total'), state.runningTotal === null ? UNKNOWN : count(state.runningTotal));
-  setText($('ready-total'), count(totalReady(state) ?? (state.known ? 0 : null)));
   const open = [...state.throttles.values()].some((t) => t.ring.last?.breaker === 'open');
   document.title = open ? 'Breaker open · Flyball' : 'Flyball';
 
@@ -173,6 +192,7 @@ function drawHeader(now) {
       ? 'The server does not answer. Retrying.'
       : `The server does not answer. The data is from ${clock(state.lastTick, now)}; retrying.`);
   }
+  document.body.classList.toggle('reader', !state.mayChange);
   document.body.classList.toggle('old', state.phase !== 'live' && state.lastTick !== null);
 }
 
@@ -181,67 +201,114 @@ function drawThrottles(now) {
   const all = ordered(state);
   const limits = all.filter((t) => isApiLimit(t));
   const work = all.filter((t) => !isApiLimit(t));
-  const idle = state.known && work.length === 0;
-  show($('no-throttles'), idle);
-  show($('lists'), state.known);
-  show($('waiting'), !state.known && all.length === 0 && state.phase !== 'unauthorized');
-  const governed = work.filter((t) => t.detail?.governor || t.ring.last?.breaker);
-  const plain = work.filter((t) => !governed.includes(t));
-  const shown = showAll ? plain : plain.slice(0, PLAIN_PANELS);
-  place($('governed'), governed);
-  place($('plain'), shown);
-  show($('api-limits'), limits.length > 0);
-  setText($('api-limits-text'), limitsText(limits));
-  const unfolded = $('api-limits').open ? limits : [];
-  place($('api-throttles'), unfolded);
-  for (const [name, panel] of panels) {
-    if (state.throttles.has(name) && [...governed, ...shown, ...unfolded].some((t) => t.name === name)) continue;
-    panel.remove();
-    panels.delete(name);
-  }
-  show($('plain-head'), plain.length > 0 && governed.length > 0);
-  show($('show-all'), shown.length < plain.length);
-  setText($('show-all'), `Show all ${count(plain.length)} throttles`);
-
+  const judged = byTrouble(work, now);
+  const { dead, failing, oldest } = sums(judged);
+  totals.draw({ workers: state.workers, running: state.runningTotal, ready: totalReady(state) ?? (state.known ? 0 : null), dead, failing, oldest }, state.known);
   // The right edge is the last tick. When ticks stop, time continues and the gap shows.
   const silent = state.lastTick === null || now - state.lastTick > 3;
   const to = silent ? now : /** @type {number} */ (state.lastTick);
   const time = { from: to - windowS, to, now, depthAge: state.depthAge };
-  for (const t of [...governed, ...shown, ...unfolded]) panels.get(t.name)?.update(t, time);
-  drawOverview(work);
+
+  show($('no-throttles'), state.known && work.every((t) => isUntouched(t)));
+  show($('lists'), state.known);
+  show($('waiting'), !state.known && all.length === 0 && state.phase !== 'unauthorized');
+  /** @type {import('./state.js').Throttle[]} */
+  let shown = [];
+  if (view === 'overview') shown = drawOverview(judged, time);
+  if (view === 'throttles') shown = drawThrottleList(judged, limits, time);
+  if (view === 'jobs') drawJobCounts(work);
+  for (const [name, panel] of panels) {
+    if (shown.some((t) => t.name === name)) continue;
+    panel.remove();
+    panels.delete(name);
+  }
+  for (const t of shown) panels.get(t.name)?.update(t, time);
   drawFilter(all);
 }
 
-/** @param {HTMLElement} parent @param {import('./state.js').Throttle[]} throttles */
-function place(parent, throttles) {
+/** @typedef {import('./throttlerows.js').Judged} Judged */
+/** @typedef {{ from: number, to: number, now: number, depthAge: number | null }} Time */
+
+/**
+ * Draws the overview: panels of throttles in trouble and of governed ones, and a row for each of
+ * the others. Returns the throttles that have a panel.
+ * @param {Judged[]} judged @param {Time} time
+ */
+function drawOverview(judged, time) {
+  for (const { throttle, verdict } of judged) if (verdict.rank < 2) troubledAt.set(throttle.name, time.now);
+  // A panel that a person works with stays although its throttle is quiet again.
+  const used = judged.filter(({ throttle }) => panels.get(throttle.name)?.isInUse());
+  const lingering = judged.filter(({ throttle: { name } }) => panels.has(name) && time.now - (troubledAt.get(name) ?? -Infinity) < LINGERS_S);
+  const shown = [...new Set([...featured(judged, FEATURED), ...used, ...lingering])];
+  const rest = judged.filter((one) => !shown.includes(one));
+  placePanels($('governed'), shown.map(({ throttle }) => throttle), used.length > 0);
+  show($('quiet'), rest.length > 0);
+  setText($('quiet-title'), rest.some(({ verdict }) => verdict.rank < 2) ? 'Other throttles' : 'Quiet throttles');
+  setText($('quiet-all'), rest.length > QUIET_ROWS ? `All ${count(judged.length)} throttles` : 'All throttles');
+  quietRows.draw(rest.slice(0, QUIET_ROWS), time);
+  return shown.map(({ throttle }) => throttle);
+}
+
+/**
+ * Draws the list of throttles, or the panel of the one that the address names. Returns the
+ * throttles that have a panel.
+ * @param {Judged[]} judged @param {import('./state.js').Throttle[]} limits @param {Time} time
+ */
+function drawThrottleList(judged, limits, time) {
+  const { throttle: name } = place;
+  const one = state.throttles.get(name);
+  show($('detail-back'), name !== '');
+  show($('throttle-list'), name === '');
+  show($('no-throttle'), name !== '' && !one && state.known);
+  setText($('no-throttle-text'), `There is no throttle ${name}.`);
+  placePanels($('detail'), one ? [one] : [], false);
+  show($('api-limits'), limits.length > 0 && name === '');
+  setText($('api-limits-text'), limitsText(limits));
+  const unfolded = $('api-limits').open && name === '' ? limits : [];
+  placePanels($('api-throttles'), unfolded, false);
+  if (name !== '') {
+    if (one) panels.get(name)?.unfoldOnce();
+    return one ? [one] : [];
+  }
+  const typed = $('throttles-filter').elements.namedItem('name').value.trim().toLowerCase();
+  const found = judged.filter(({ throttle }) => throttle.name.toLowerCase().includes(typed));
+  const rows = showAll ? found : found.slice(0, THROTTLE_ROWS);
+  throttleRows.draw(rows, time);
+  setText($('throttle-empty'), typed ? 'No throttle has that name.' : state.known ? 'No throttles yet.' : 'Waiting for the server …');
+  show($('show-all'), rows.length < found.length);
+  setText($('show-all'), `Show all ${count(found.length)} throttles`);
+  return unfolded;
+}
+
+/** Draws the number of jobs in each state, of the throttle of the filter or of all. @param {import('./state.js').Throttle[]} work */
+function drawJobCounts(work) {
+  const { query } = jobList;
+  const of = query.throttle ? work.filter((t) => t.name === query.throttle) : work;
+  const sum = (/** @type {'ready' | 'running' | 'dead' | 'scheduled'} */ name) => of.reduce((/** @type {number | null} */ total, t) => {
+    const own = (name === 'scheduled' ? null : t.ring.last?.[name]) ?? finite(t.detail?.depth?.[name]);
+    return own === null ? total : (total ?? 0) + own;
+  }, null);
+  // The counts know neither kinds nor keys nor times.
+  const isCounted = !query.kind && !query.key && !query.since && !query.error;
+  jobList.drawCounts(isCounted ? { ready: sum('ready'), running: sum('running'), dead: sum('dead'), timed: sum('scheduled') } : { ready: null, running: null, dead: null, timed: null });
+  jobList.suggest($('throttle-names'), work.map((t) => t.name));
+}
+
+/**
+ * Places the panels of throttles, in their order or, while one is in use, each where it is.
+ * @param {HTMLElement} parent @param {import('./state.js').Throttle[]} throttles @param {boolean} isSettled
+ */
+function placePanels(parent, throttles, isSettled) {
   for (const { name } of throttles) {
     if (!panels.has(name)) panels.set(name, new Panel(name, { cursor, changed: (detail) => take({ type: 'throttle', data: detail }), deleted: (text) => { setText($('aloud'), text); askThrottles(); } }));
   }
   const wanted = throttles.map((t) => /** @type {Panel} */ (panels.get(t.name)).element);
+  if (isSettled) {
+    for (const element of wanted) if (element.parentElement !== parent) parent.append(element);
+    return;
+  }
   wanted.forEach((element, i) => {
     if (parent.children[i] !== element) parent.insertBefore(element, parent.children[i] ?? null);
-  });
-}
-
-/**
- * Draws one chip per throttle, as an overview and a link.
- * @param {import('./state.js').Throttle[]} all
- */
-function drawOverview(all) {
-  show($('overview'), all.length > 1);
-  keyed($('overview-list'), all.filter((t) => panels.has(t.name)).slice(0, CHIPS), (t) => t.name, (t) => {
-    const tone = h('span', { class: 'dot', 'aria-hidden': 'true' });
-    const text = h('span', { class: 'num' });
-    const word = h('span', { class: 'word' });
-    const row = h('li', null, h('a', { href: `#${panelId(t.name)}` }, tone, h('b', null, t.name), text, word));
-    Object.assign(row, { tone, text, word });
-    return row;
-  }, (row, t) => {
-    const current = facts(t);
-    const stand = standing(current);
-    setAttr(row.tone, 'data-tone', stand.tone);
-    setText(row.text, `${rate(current.achieved)}/s`);
-    setText(row.word, stand.text);
   });
 }
 
@@ -270,36 +337,71 @@ function announce({ type, data }, before) {
 
 /** Draws the links to the pages that have something to show. */
 function drawViews() {
+  for (const name of ['overview', 'throttles', 'jobs', 'failures', 'schedules', 'audit']) setAttr($(`view-${name}`), 'aria-current', place.nav === name ? 'page' : null);
   const pages = [['pools', pools], ['tenants', tenants], ['recipients', recipients]].map(([name, part]) => ({ name, part, isShown: part.known() > 0 || view === name }));
-  show($('views'), pages.some((page) => page.isShown));
   for (const { name, part, isShown } of pages) {
     show($(`view-${name}`), isShown);
+    setAttr($(`view-${name}`), 'aria-current', place.nav === name ? 'page' : null);
     part.drawNav();
   }
 }
 
-/** Shows the view of the address; a throttle's panel may be among those that are not shown yet. */
+/** Shows the view of the address. */
 function route() {
-  const before = view;
-  view = viewOf(location.hash);
-  for (const [name, page] of PAGES) {
-    show($(page), view === name);
-    setAttr($(`view-${name}`), 'aria-current', view === name ? 'page' : null);
+  const before = place;
+  place = placeOf(location.hash);
+  ({ view } = place);
+  // The panels of another view are built anew there.
+  if (before.view !== view || before.throttle !== place.throttle) {
+    for (const panel of panels.values()) panel.remove();
+    panels.clear();
   }
-  const named = location.hash.slice(1);
-  if (named.startsWith('throttle-') && !document.getElementById(named)) {
-    if (decodeURIComponent(named).startsWith('throttle-api:')) $('api-limits').open = true;
-    else showAll = true;
-  }
+  for (const [name, page] of Object.entries(PAGES)) show($(page), view === name);
   setAttr($('sign-in'), 'href', `/login${location.hash}`);
+  // On a phone the links are a strip that scrolls.
+  const link = $(`view-${place.nav}`);
+  link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.clientWidth / 3;
+  if (view === 'jobs') {
+    jobsHash = location.hash || '#jobs';
+    setAttr($('job-back'), 'href', jobsHash);
+    jobList.open(place.query);
+  }
+  if (view === 'job') jobPage.open(place.job);
+  askView();
+  draw();
+  if (before.view === view && before.throttle === place.throttle && before.job === place.job) return;
+  const target = view === 'throttles' ? null : document.getElementById(location.hash.slice(1));
+  if (target) target.scrollIntoView();
+  else scrollTo(0, 0);
+}
+
+/** Asks for what the visible view shows. */
+function askView() {
+  if (view === 'overview') ask(() => running.refresh(), $('running-note'));
+  if (view === 'jobs') ask(() => jobList.refresh(), $('jobs-note'));
+  if (view === 'job') ask(() => jobPage.refresh(true), $('job-note'));
+  if (view === 'failures') ask(() => failures.refresh(), $('dead-said'));
+  if (view === 'schedules') ask(() => crons.refresh(), $('crons-note'));
+  if (view === 'audit') ask(() => audit.refresh(), $('audit-note'));
   if (view === 'pools') askPools(true);
   if (view === 'recipients') ask(() => recipients.refresh());
   if (view === 'tenants') for (const part of [tenants, channels, batches]) ask(() => part.refresh());
-  draw();
-  if (before === view) return;
-  const target = document.getElementById(named);
-  if (target) target.scrollIntoView();
-  else scrollTo(0, 0);
+}
+
+/** Asks for a throttle to create, and says what came of it. @param {string} name */
+async function create(name) {
+  try {
+    const said = await createThrottle(name);
+    if (said === null) return;
+    setText($('create-note'), '');
+    setText($('aloud'), said);
+    await askThrottles();
+  } catch (error) {
+    const { message, problem } = /** @type {any} */ (error);
+    const text = [message, ...(problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`)].join(' ');
+    location.hash = '#throttles';
+    setText($('create-note'), text);
+  }
 }
 
 /**
@@ -312,17 +414,32 @@ async function askPools(isHere) {
   if (isHere) await ask(() => notifications.refresh());
 }
 
+/** Returns the field that searches the visible view; without one, that of the jobs, after going there. */
+function searchField() {
+  const field = (/** @type {string} */ page) => /** @type {HTMLElement | null} */ ([...$(page).querySelectorAll('[data-search]')].find((one) => one.checkVisibility()) ?? null);
+  const own = field(PAGES[view]);
+  if (own) return own;
+  location.hash = '#jobs';
+  route();
+  return field(PAGES.jobs);
+}
+
 // === requests ===
 
-/** Runs a request and records whether the server answers. @param {() => Promise<void>} question */
-async function ask(question) {
+/**
+ * Runs a request and records whether the server answers. A refusal is said in the note of the part
+ * that asked, if it has one.
+ * @param {() => Promise<void>} question @param {HTMLElement} [note]
+ */
+async function ask(question, note) {
   try {
     await question();
     unreachable = false;
   } catch (error) {
-    const { status } = /** @type {any} */ (error);
+    const { status, message } = /** @type {any} */ (error);
     if (status === 401) take({ type: 'phase', data: 'unauthorized' });
     else if (status === undefined) throw error;
+    else if (status !== 0 && note) setText(note, message);
     unreachable = status === 0;
     schedule();
   }
@@ -375,6 +492,11 @@ function start() {
     schedule();
   });
   $('api-limits').addEventListener('toggle', () => schedule());
+  $('throttles-filter').addEventListener('input', () => schedule());
+  $('throttles-filter').addEventListener('submit', (/** @type {Event} */ event) => event.preventDefault());
+  for (const id of ['create-first', 'create-throttle']) $(id).addEventListener('click', () => create(''));
+  $('create-named').addEventListener('click', () => create(place.throttle));
+  new Keyboard({ page: () => $(PAGES[view]), search: () => searchField() });
   $('show-all').addEventListener('click', () => {
     showAll = true;
     schedule();
@@ -389,9 +511,14 @@ function start() {
       hiddenTimer = window.setTimeout(() => live.close(), HIDDEN_MS);
     } else {
       if (!live.source) live.open();
-      for (const part of ['decisions', 'failures', 'audit']) dirty.add(part);
+      for (const part of ['decisions', 'failures']) dirty.add(part);
       schedule();
     }
+  });
+  // A browser may keep a page that was left, with its stream, which takes one of its few connections.
+  addEventListener('pagehide', () => live.close());
+  addEventListener('pageshow', (event) => {
+    if (event.persisted) live.open();
   });
   setInterval(() => {
     if (document.hidden) return;
@@ -399,11 +526,13 @@ function start() {
     if (state.phase !== 'live') schedule(); // Ticks draw by themselves; without them the ages must still grow.
   }, 1_000);
   poll(askThrottles, POLL_THROTTLES_MS);
-  poll(() => ask(() => running.refresh()), POLL_JOBS_MS);
+  poll(async () => { if (view === 'overview') await ask(() => running.refresh(), $('running-note')); }, POLL_JOBS_MS);
+  poll(async () => { if (view === 'jobs' && jobList.pages === 1) await ask(() => jobList.refresh(), $('jobs-note')); }, POLL_JOBS_MS);
+  poll(async () => { if (view === 'job') await ask(() => jobPage.refresh()); }, POLL_JOBS_MS);
   poll(() => ask(() => pauseAll.refresh()), POLL_PAUSE_MS);
-  poll(() => ask(() => dead.refresh()), POLL_SLOW_MS);
+  poll(async () => { if (view === 'failures') await ask(() => failures.refresh(), $('dead-said')); }, POLL_SLOW_MS);
   poll(() => ask(() => unserved.refresh()), POLL_SLOW_MS);
-  poll(() => ask(() => crons.refresh()), POLL_SLOW_MS);
+  poll(async () => { if (view === 'schedules') await ask(() => crons.refresh(), $('crons-note')); }, POLL_SLOW_MS);
   poll(() => ask(() => pools.refresh()), POLL_SLOW_MS);
   poll(async () => { if (view === 'pools') await ask(() => pools.refresh()); }, POLL_POOLS_MS);
   poll(async () => { if (view === 'pools') await ask(() => notifications.refresh()); }, POLL_JOBS_MS);
@@ -414,14 +543,14 @@ function start() {
   poll(async () => { if (view !== 'recipients') await ask(() => recipients.refresh()); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'recipients') await ask(() => recipients.refresh()); }, POLL_TENANTS_MS);
   setInterval(() => { if (!document.hidden && view === 'tenants') schedule(); }, 1_000); // Countdowns go on between answers.
-  $('skip').addEventListener('click', () => $(Object.fromEntries(PAGES)[view]).focus());
+  $('skip').addEventListener('click', () => $(PAGES[view]).focus());
   addEventListener('hashchange', route);
   route();
   if (view !== 'pools') askPools(false);
   if (view !== 'tenants') ask(() => tenants.refresh());
   if (view !== 'recipients') ask(() => recipients.refresh());
   askThrottles();
-  for (const part of [running, pauseAll, dead, crons, unserved]) ask(() => part.refresh());
+  for (const part of [pauseAll, unserved]) ask(() => part.refresh());
   live.open();
   schedule();
 }

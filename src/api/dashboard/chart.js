@@ -15,7 +15,7 @@ const TITLE_PX = 20;
 /**
  * @typedef {import('./plot.js').Plot} Plot
  * @typedef {{ left: number, right: number, width: number, height: number, rates: Band, signals: Band | null,
- *   breaker: Band | null, decider: Band, axis: number }} Layout
+ *   breaker: Band | null, decider: Band | null, foot: number, axis: number }} Layout
  * @typedef {{ top: number, bottom: number }} Band
  */
 
@@ -38,8 +38,9 @@ export function layout(width, has) {
   const rates = band(has.signals ? (wide ? 168 : 140) : 112, has.signals ? 10 + TITLE_PX : 14);
   const signals = has.signals ? band(wide ? 116 : 100, 14) : null;
   const breaker = has.breaker ? band(16, 5) : null;
-  const decider = band(16, 6);
-  return { left, right, width, height: y + 16, rates, signals, breaker, decider, axis: y };
+  // Without a governor a person decides all the time, which is no news.
+  const decider = has.breaker ? band(16, 6) : null;
+  return { left, right, width, height: y + 16, rates, signals, breaker, decider, foot: (decider ?? breaker ?? signals ?? rates).bottom, axis: y };
 }
 
 /**
@@ -80,7 +81,8 @@ export function drawChart(ctx, at, data, from, to) {
   drawRates(ctx, at, data, x, colours);
   if (at.signals) drawSignals(ctx, at, at.signals, data, x, colours);
   if (at.breaker) drawRibbon(ctx, at, at.breaker, 'breaker', data.breaker, x, colours);
-  drawRibbon(ctx, at, at.decider, 'decider', data.decider, x, colours);
+  if (at.decider) drawRibbon(ctx, at, at.decider, 'decider', data.decider, x, colours);
+  drawFailed(ctx, at, data, x, colours);
   drawEdits(ctx, at, data, x, colours);
 }
 
@@ -340,7 +342,7 @@ function drawEdits(ctx, at, data, x, colours) {
     ctx.strokeStyle = colours.ink;
     ctx.globalAlpha = 0.6;
     ctx.setLineDash([1, 3]);
-    line(ctx, px, at.rates.top, px, at.decider.bottom);
+    line(ctx, px, at.rates.top, px, at.foot);
     ctx.setLineDash([]);
     ctx.globalAlpha = 1;
     ctx.fillStyle = colours.ink;
@@ -370,7 +372,7 @@ export function drawCrosshair(ctx, at, data, from, to, point) {
   ctx.strokeStyle = colours.ink;
   ctx.lineWidth = 1;
   ctx.globalAlpha = 0.7;
-  line(ctx, px, at.rates.top - 4, px, at.decider.bottom + 2);
+  line(ctx, px, at.rates.top - 4, px, at.foot + 2);
   ctx.globalAlpha = 1;
   const rates = rateScale(data.domain, at.rates.top, at.rates.bottom);
   dot(ctx, px, data.measure.done(point), rates, colours.achieved, colours);
@@ -411,6 +413,16 @@ export function drawSparkline(ctx, width, height, points, valueOf, from, to) {
 }
 
 // === strokes ===
+
+/**
+ * Draws a tick at the foot of the rates for each attempt that failed.
+ * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Plot} data
+ * @param {X} x @param {Record<string, string>} colours
+ */
+function drawFailed(ctx, at, data, x, colours) {
+  ctx.fillStyle = colours.alarm;
+  for (const t of data.failed) ctx.fillRect(Math.max(at.left, x(t) - 0.75), at.rates.bottom - 7, 1.5, 7);
+}
 
 /** @param {CanvasRenderingContext2D} ctx @param {number} x1 @param {number} y1 @param {number} x2 @param {number} y2 */
 function line(ctx, x1, y1, x2, y2) {

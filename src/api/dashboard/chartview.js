@@ -139,9 +139,10 @@ export class ChartView {
       const text = signal?.stale ? 'stale' : `${number(signal?.value)} (${multiple === null ? UNKNOWN : `${multiple.toFixed(2)}×`})`;
       rows.push({ key: `signal ${name}`, label: name, text, swatch: signalStyle(i) });
     });
-    const decided = point && this.throttle ? deciderOf(this.throttle.decisions)(point) : '';
+    const decided = point && this.layout?.decider && this.throttle ? deciderOf(this.throttle.decisions)(point) : '';
     if (point?.breaker) rows.push({ key: 'breaker', label: 'breaker', text: breakerText(point.breaker), swatch: null });
     if (decided) rows.push({ key: 'decider', label: 'decider', text: decided, swatch: null });
+    if (this.data?.failed.length) rows.push({ key: 'failed', label: 'failed', text: number(this.data.failed.length), swatch: { colour: 'alarm', dash: [2, 3], wide: true } });
     keyed(this.legend, rows, (row) => row.key, legendRow, (element, row) => setText(element.lastElementChild, row.text));
     const time = t === null ? 'now' : clock(t);
     setText(this.when, time);

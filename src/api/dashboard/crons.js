@@ -5,17 +5,17 @@ import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, duration, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
+import { jobAddress } from './views.js';
 
 /** @param {string} name */
 const path = (name) => `/api/v1/crons/${encodeURIComponent(name)}`;
 
 export class Crons {
-  /** @param {{ body: HTMLElement, empty: HTMLElement, note: HTMLElement, look: (id: number) => void }} place */
-  constructor({ body, empty, note, look }) {
+  /** @param {{ body: HTMLElement, empty: HTMLElement, note: HTMLElement }} place */
+  constructor({ body, empty, note }) {
     this.body = body;
     this.empty = empty;
     this.note = note;
-    this.look = look;
   }
 
   /**
@@ -33,7 +33,7 @@ export class Crons {
     keyed(this.body, crons, (cron) => cron.name, (cron) => {
       const cells = {
         when: h('span', null), zone: h('span', { class: 'sub' }), job: h('span', null), next: h('span', { class: 'num' }), nextIn: h('span', { class: 'sub' }),
-        last: h('span', { class: 'num' }), lastJob: h('button', { type: 'button', class: 'link num' }), problem: h('span', { class: 'error-text' }), pause: h('button', { type: 'button' }),
+        last: h('span', { class: 'num' }), lastJob: h('a', { class: 'num' }), problem: h('span', { class: 'error-text' }), pause: h('button', { type: 'button' }),
       };
       const run = h('button', { type: 'button', 'aria-label': `Run now: ${cron.name}` }, 'Run now');
       const gone = h('button', { type: 'button', 'aria-label': `Delete ${cron.name}` }, 'Delete …');
@@ -43,7 +43,7 @@ export class Crons {
         cell('job', cells.job, 'wrap name'),
         cell('next', h('span', { class: 'pair' }, cells.next, cells.nextIn)),
         cell('last', h('span', { class: 'pair' }, cells.last, cells.lastJob)),
-        cell('', h('div', { class: 'buttons' }, run, cells.pause, gone), 'act'));
+        cell('', h('div', { class: 'buttons change' }, run, cells.pause, gone), 'act'));
       Object.assign(row, { parts: cells, cron });
       run.addEventListener('click', () => this.act(async () => {
         const ran = await call('POST', `${path(cron.name)}/run`);
@@ -54,7 +54,6 @@ export class Crons {
         return '';
       }));
       gone.addEventListener('click', () => this.remove(cron.name));
-      cells.lastJob.addEventListener('click', () => this.look(row.cron.last_job_id));
       return row;
     }, (row, cron) => {
       const { parts: cells } = row;
@@ -69,6 +68,7 @@ export class Crons {
       setText(cells.nextIn, cron.paused || next === null ? '' : next > now ? `in ${duration(next - now)}` : 'due');
       setText(cells.last, last === null ? 'never' : ago(now - last));
       setText(cells.lastJob, cron.last_job_id ? String(cron.last_job_id) : '');
+      setAttr(cells.lastJob, 'href', cron.last_job_id ? jobAddress(cron.last_job_id) : null);
       show(cells.lastJob, Boolean(cron.last_job_id));
       setText(cells.problem, cron.problem ?? '');
       setText(cells.pause, cron.paused ? 'Resume' : 'Pause');

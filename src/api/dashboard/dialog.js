@@ -43,7 +43,13 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
       if (!answer.why) delete answer.why;
       resolve(answer);
     });
-    dialog.addEventListener('close', () => resolve(null), { once: true });
+    const closed = () => {
+      // The end of an earlier question may arrive when this one is already open.
+      if (dialog.open) return;
+      dialog.removeEventListener('close', closed);
+      resolve(null);
+    };
+    dialog.addEventListener('close', closed);
   });
 }
 

@@ -3,7 +3,7 @@
 
 import { ApiError, get, patchThrottle, throttlePath } from './api.js';
 import { fill, h, setText, show } from './dom.js';
-import { conflicts, fieldText, FIELDS, placeProblem, readEdits, valuesOf, wording } from './knobs.js';
+import { conflicts, fieldText, FIELDS, GROUPS, placeProblem, readEdits, valuesOf, wording } from './knobs.js';
 import { recall, remember } from './settings.js';
 import { clock } from './format.js';
 import { knobValue } from './words.js';
@@ -39,11 +39,17 @@ export class KnobForm {
 
   build() {
     const id = `knob-${this.name.replace(/[^a-zA-Z0-9_-]/g, (c) => `_${c.charCodeAt(0)}`)}`;
-    const grid = h('div', { class: 'fields' });
+    /** @type {Record<string, { element: any, grid: HTMLElement }>} */
+    this.groups = {};
+    for (const { name, title, isFolded } of GROUPS) {
+      const grid = h('div', { class: 'fields' });
+      const element = isFolded ? h('details', { class: 'group' }, h('summary', null, title), grid) : h('fieldset', { class: 'group' }, h('legend', null, title), grid);
+      this.groups[name] = { element, grid };
+    }
     for (const field of FIELDS) {
       const inputId = `${id}-${field.name}`;
       const described = `${inputId}-hint ${inputId}-error`;
-      const input = field.kind === 'choice'
+      const input = field.choices
         ? h('select', { id: inputId, name: field.name, 'aria-describedby': described },
           ...(field.choices ?? []).map((c) => h('option', { value: c }, c)))
         : h('input', { id: inputId, name: field.name, type: 'text', inputmode: 'text', autocomplete: 'off', spellcheck: 'false',
@@ -55,7 +61,7 @@ export class KnobForm {
       const hint = h('p', { class: 'hint', id: `${inputId}-hint` }, field.hint);
       const row = h('div', { class: 'field' }, h('label', { for: inputId }, field.label, unit), input, hint, newer, error);
       this.fields[field.name] = { input, error, newer, row, unit, hint };
-      grid.append(row);
+      this.groups[field.group].grid.append(row);
     }
     this.who = h('input', { id: `${id}-who`, name: 'by', type: 'text', autocomplete: 'nickname', maxlength: '80',
       'aria-describedby': `${id}-who-error` });
@@ -67,11 +73,11 @@ export class KnobForm {
     this.discard = h('button', { type: 'button', onclick: () => this.reset('') }, 'Discard');
     this.note = h('p', { class: 'form-note', role: 'status' });
     this.conflict = h('div', { class: 'conflict', role: 'alert', hidden: true });
-    const signed = h('div', { class: 'signed' },
+    const signed = h('div', { class: 'signed change' },
       h('div', { class: 'field' }, h('label', { for: `${id}-who` }, 'your name'), this.who, this.whoError),
       h('div', { class: 'field grow' }, h('label', { for: `${id}-why` }, 'why', h('span', { class: 'unit' }, 'optional')), this.why),
       h('div', { class: 'buttons' }, this.apply, this.discard));
-    this.element = h('form', { class: 'knob-form', novalidate: true, 'aria-label': `Knobs of ${this.name}` }, grid, this.conflict,
+    this.element = h('form', { class: 'knob-form', novalidate: true, 'aria-label': `Knobs of ${this.name}` }, ...GROUPS.map(({ name }) => this.groups[name].element), this.conflict,
       signed, this.note);
     this.element.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
@@ -84,6 +90,8 @@ export class KnobForm {
     if (!detail) return;
     this.detail = detail;
     const values = valuesOf(detail);
+    // The mode, and the bounds of a governor, say nothing about a throttle without one.
+    for (const { name, isOfGovernor } of GROUPS) show(this.groups[name].element, !isOfGovernor || Boolean(detail.governor));
     for (const field of FIELDS) {
       const { name } = field;
       const { input, row, newer, unit, hint } = this.fields[name];
@@ -166,16 +174,18 @@ export class KnobForm {
    * author and reason.
    * @param {Record<string, any>} body
    * @param {() => Promise<Record<string, string> | null>} question
+   * @returns {Promise<boolean>} true if it was applied
    */
   async quick(body, question) {
-    if (this.busy || !this.detail) return;
+    if (this.busy || !this.detail) return false;
     const signed = await question();
-    if (signed) await this.send({ ...body, ...signed }, valuesOf(this.detail));
+    return signed ? this.send({ ...body, ...signed }, valuesOf(this.detail)) : false;
   }
 
   /**
    * @param {Record<string, any>} body
    * @param {Record<string, any>} base values that the person saw
+   * @returns {Promise<boolean>} true if it was applied
    */
   async send(body, base) {
     this.setBusy(true);
@@ -186,12 +196,12 @@ export class KnobForm {
         const newer = conflicts(base, valuesOf(this.detail), edited);
         if (newer.length) {
           this.showConflict(newer, base, body);
-          return;
+          return false;
         }
         try {
           this.take(await patchThrottle(this.name, body, this.detail.seq));
           this.reset(`Applied ${edited.map((n) => (n === 'paused' ? (body.paused ? 'pause' : 'resume') : n)).join(', ')}.`);
-          return;
+          return true;
         } catch (error) {
           if (!(error instanceof ApiError) || error.status !== 409 || attempt === TRIES) throw error;
           this.take(await get(throttlePath(this.name)));
@@ -199,6 +209,7 @@ export class KnobForm {
       }
     } catch (error) {
       this.fail(error);
+      return false;
     } finally {
       this.setBusy(false);
     }
@@ -241,6 +252,8 @@ export class KnobForm {
       const { input, error } = this.fields[name];
       if (errors[name]) {
         this.showError(input, error, errors[name]);
+        const folded = input.closest('details.group');
+        if (folded) folded.open = true;
         first ??= input;
       } else {
         this.clearError(input, error);

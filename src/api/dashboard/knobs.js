@@ -2,34 +2,52 @@
 // Pure. The server checks the ranges: only "is it a number at all" is decided here.
 
 /**
- * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice' | 'time' | 'text', choices?: string[], optional?: boolean }} Field
+ * @typedef {{ group: string, name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice' | 'time' | 'text' | 'flag', choices?: string[], optional?: boolean }} Field
  */
+
+/**
+ * The groups of the form, in its order; a folded group holds what is seldom changed, and one of the
+ * governor is left out for a throttle without one.
+ * @type {{ name: string, title: string, isFolded?: boolean, isOfGovernor?: boolean }[]}
+ */
+export const GROUPS = [
+  { name: 'rate', title: 'rate' },
+  { name: 'governor', title: 'governor', isOfGovernor: true },
+  { name: 'key', title: 'per key' },
+  { name: 'slots', title: 'concurrency' },
+  { name: 'over', title: 'over the limit' },
+  { name: 'advanced', title: 'advanced', isFolded: true },
+];
 
 /** @type {Field[]} */
 export const FIELDS = [
-  { name: 'rps', label: 'rps', unit: 'tokens/s', hint: '0 stops, -1 is unlimited', kind: 'number' },
-  { name: 'mode', label: 'mode', unit: '', hint: 'what sets rps', kind: 'choice', choices: ['auto', 'manual', 'shadow', 'off'] },
-  { name: 'manual_until_ms', label: 'manual until', unit: '', hint: '30m, 2h or 14:30; empty for no end', kind: 'time', optional: true },
-  { name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest rate that the governor sets', kind: 'number' },
-  { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest rate that the governor sets', kind: 'number' },
-  { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'in force while rps is unknown', kind: 'number' },
-  { name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'limits the rate, -1 is no limit', kind: 'number' },
-  { name: 'cost_factor', label: 'cost_factor', unit: '', hint: '2 lets each job cost twice as much', kind: 'number' },
-  { name: 'windows', label: 'windows', unit: 'tokens/s', hint: 'at most so many within any so many seconds: 10/1 1000/3600', kind: 'text' },
-  { name: 'key_windows', label: 'key_windows', unit: 'tokens/s', hint: 'the same for each key: 3/5', kind: 'text' },
-  { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
-  { name: 'burst', label: 'burst', unit: 'windows', hint: 'tokens at once after an idle period', kind: 'number' },
-  { name: 'concurrency', label: 'concurrency', unit: 'jobs', hint: 'at once, -1 is unlimited', kind: 'number' },
-  { name: 'key_concurrency', label: 'key_concurrency', unit: 'jobs', hint: 'of each key at once', kind: 'number' },
-  { name: 'weight', label: 'weight', unit: '', hint: 'share relative to other throttles', kind: 'number' },
-  { name: 'over_limit', label: 'over_limit', unit: '', hint: 'for jobs that cannot run at once', kind: 'choice', choices: ['wait', 'drop', 'merge'] },
-  { name: 'on_429', label: 'on_429', unit: '', hint: 'when a server refuses', kind: 'choice', choices: ['active-informed', 'active-naive', 'passive-informed', 'passive-naive'] },
-  { name: 'max_cost', label: 'max_cost', unit: 'tokens', hint: 'of one job', kind: 'number', optional: true },
-  { name: 'trust_scope', label: 'trust_scope', unit: '', hint: 'widest scope that an answer slows down', kind: 'choice', choices: ['key', 'throttle', 'account'] },
-  { name: 'max_pause', label: 'max_pause', unit: 's', hint: 'after a refusal; empty for the default', kind: 'number', optional: true },
-  { name: 'max_backlog', label: 'max_backlog', unit: 'jobs', hint: 'waiting in a lane; empty for no limit', kind: 'number', optional: true },
-  { name: 'on_backlog', label: 'on_backlog', unit: '', hint: 'above max_backlog', kind: 'choice', choices: ['signal', 'reject'] },
-  { name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },
+  { group: 'rate', name: 'rps', label: 'rps', unit: 'tokens/s', hint: '0 stops, -1 is unlimited', kind: 'number' },
+  { group: 'rate', name: 'burst', label: 'burst', unit: 'windows', hint: 'tokens at once after an idle period', kind: 'number' },
+  { group: 'rate', name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },
+  { group: 'rate', name: 'windows', label: 'windows', unit: 'tokens/s', hint: 'at most so many within any so many seconds: 10/1 1000/3600', kind: 'text' },
+  { group: 'rate', name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'limits the rate, -1 is no limit', kind: 'number' },
+  { group: 'rate', name: 'cost_factor', label: 'cost_factor', unit: '', hint: '2 lets each job cost twice as much', kind: 'number' },
+  { group: 'governor', name: 'mode', label: 'mode', unit: '', hint: 'what sets rps', kind: 'choice', choices: ['auto', 'manual', 'shadow', 'off'] },
+  { group: 'governor', name: 'manual_until_ms', label: 'manual until', unit: '', hint: '30m, 2h or 14:30; empty for no end', kind: 'time', optional: true },
+  { group: 'governor', name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest rate that the governor sets', kind: 'number' },
+  { group: 'governor', name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest rate that the governor sets', kind: 'number' },
+  { group: 'governor', name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'in force while rps is unknown', kind: 'number' },
+  { group: 'key', name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
+  { group: 'key', name: 'key_burst', label: 'key_burst', unit: 'windows', hint: 'tokens of each key at once; 0 spaces them evenly', kind: 'number' },
+  { group: 'key', name: 'key_windows', label: 'key_windows', unit: 'tokens/s', hint: 'the same for each key: 3/5', kind: 'text' },
+  { group: 'slots', name: 'concurrency', label: 'concurrency', unit: 'jobs', hint: 'at once, -1 is unlimited', kind: 'number' },
+  { group: 'slots', name: 'key_concurrency', label: 'key_concurrency', unit: 'jobs', hint: 'of each key at once', kind: 'number' },
+  { group: 'slots', name: 'weight', label: 'weight', unit: '', hint: 'share relative to other throttles', kind: 'number' },
+  { group: 'over', name: 'over_limit', label: 'over_limit', unit: '', hint: 'for jobs that cannot run at once', kind: 'choice', choices: ['wait', 'drop', 'merge'] },
+  { group: 'over', name: 'max_backlog', label: 'max_backlog', unit: 'jobs', hint: 'waiting in a lane; empty for no limit', kind: 'number', optional: true },
+  { group: 'over', name: 'on_backlog', label: 'on_backlog', unit: '', hint: 'above max_backlog', kind: 'choice', choices: ['signal', 'reject'] },
+  { group: 'over', name: 'max_cost', label: 'max_cost', unit: 'tokens', hint: 'of one job', kind: 'number', optional: true },
+  { group: 'advanced', name: 'parent', label: 'parent', unit: '', hint: 'a throttle that gives its tokens too; empty for none', kind: 'text', optional: true },
+  { group: 'advanced', name: 'borrow', label: 'borrow', unit: '', hint: 'spare tokens of the parent, beyond its own rate', kind: 'flag', choices: ['no', 'yes'] },
+  { group: 'advanced', name: 'on_429', label: 'on_429', unit: '', hint: 'when a server refuses', kind: 'choice', choices: ['active-informed', 'active-naive', 'passive-informed', 'passive-naive'] },
+  { group: 'advanced', name: 'trust_scope', label: 'trust_scope', unit: '', hint: 'widest scope that an answer slows down', kind: 'choice', choices: ['key', 'throttle', 'account'] },
+  { group: 'advanced', name: 'max_pause', label: 'max_pause', unit: 's', hint: 'after a refusal; empty for the default', kind: 'number', optional: true },
+  { group: 'advanced', name: 'on_store_loss', label: 'on_store_loss', unit: '', hint: 'while Redis does not answer', kind: 'choice', choices: ['closed', 'open', 'local'] },
 ];
 
 /** The fields that are not knobs, left out of differences. */
@@ -42,8 +60,31 @@ const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_u
  */
 export function valuesOf(detail) {
   const turned = detail?.governor?.actuator;
-  return { ...(detail?.knobs ?? {}), mode: detail?.mode, paused: detail?.paused, ...(turned ? { turned } : {}) };
+  return { ...(detail?.knobs ?? {}), mode: detail?.mode, paused: detail?.paused, parent: detail?.parent ?? null, ...(turned ? { turned } : {}) };
 }
+
+/**
+ * Summarizes the knobs in a line: the rate, and those that limit something or were set otherwise
+ * than they begin.
+ * @param {Record<string, any>} values @param {(name: string, value: any) => string} text formats a value
+ * @param {boolean} isGoverned
+ */
+export function knobSummary(values, text, isGoverned) {
+  const shown = FIELDS.filter(({ group, name }) => {
+    if (name === 'rps') return true;
+    if (name === 'mode' || (group === 'governor' && !isGoverned)) return false;
+    if (['min', 'max'].includes(name)) return true;
+    const value = values[name] ?? null;
+    return value !== null && value !== UNSET[name];
+  });
+  return shown.map(({ name, label }) => `${label} ${text(name, values[name])}`).join(' · ');
+}
+
+/** The values of knobs that limit nothing. @type {Record<string, any>} */
+const UNSET = {
+  burst: 1, window: 1, windows: '', capacity: -1, cost_factor: 1, safe_rps: 1, key_rps: -1, key_burst: 1, key_windows: '', concurrency: -1, key_concurrency: -1, weight: 1, over_limit: 'wait',
+  on_backlog: 'signal', max_cost: 1000, borrow: false, on_429: 'active-informed', trust_scope: 'key', on_store_loss: 'closed',
+};
 
 /**
  * Returns the unit and the hint of a field. If the governor sets `concurrency`, its bounds are in
@@ -106,6 +147,7 @@ export function parseTime(text, now) {
  */
 export function fieldText(field, values) {
   const value = values[field.name] ?? null;
+  if (field.kind === 'flag') return value ? 'yes' : 'no';
   if (value === null) return '';
   return field.kind === 'time' ? new Date(value).toISOString() : String(value);
 }
@@ -129,8 +171,12 @@ export function readEdits(texts, current, now = Date.now()) {
       if (text !== current[field.name]) body[field.name] = text;
       continue;
     }
+    if (field.kind === 'flag') {
+      if ((text === 'yes') !== (current[field.name] === true)) body[field.name] = text === 'yes';
+      continue;
+    }
     if (field.kind === 'text') {
-      if (text.trim() !== (current[field.name] ?? '')) body[field.name] = text.trim();
+      if (text.trim() !== (current[field.name] ?? '')) body[field.name] = field.optional && text.trim() === '' ? null : text.trim();
       continue;
     }
     const value = field.kind === 'time' ? parseTime(text, now) : parseNumber(text);

@@ -4,8 +4,10 @@
 import { call, get, throttlePath } from './api.js';
 import { ask, signature } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
-import { ago, clock, count, duration, number, unixSeconds } from './format.js';
+import { ago, count, duration, number, unixSeconds } from './format.js';
+import { pauseKey } from './keypause.js';
 import { keyPath, laneState, walk } from './operate.js';
+import { jobsAddress } from './views.js';
 
 const PAGE = 50;
 /** The interval at which an open list is refreshed, in milliseconds. */
@@ -105,12 +107,12 @@ export class Lanes {
       };
       const empty = h('button', { type: 'button', 'aria-label': `Empty the lane ${lane.key || 'without a key'}` }, 'Empty …');
       const row = h('tr', null,
-        h('td', { 'data-label': 'key', class: 'wrap name' }, lane.key === '' ? h('span', { class: 'sub' }, 'no key') : lane.key),
+        h('td', { 'data-label': 'key', class: 'wrap name' }, lane.key === '' ? h('span', { class: 'sub' }, 'no key') : h('a', { class: 'quiet', href: jobsAddress({ throttle: this.name, key: lane.key }) }, lane.key)),
         h('td', { 'data-label': 'ready', class: 'lane-depth' }, cells.depth, h('span', { class: 'lane-bar', 'aria-hidden': 'true' }, cells.bar)),
         h('td', { 'data-label': 'oldest' }, cells.oldest),
         h('td', { 'data-label': 'weight' }, cells.weight),
         h('td', { 'data-label': 'stands', class: 'wrap stands' }, cells.stands),
-        h('td', { class: 'act' }, h('div', { class: 'buttons' }, cells.forget, cells.pause, empty)));
+        h('td', { class: 'act' }, h('div', { class: 'buttons change' }, cells.forget, cells.pause, empty)));
       Object.assign(row, { parts: cells });
       cells.weight.addEventListener('click', () => this.weigh(this.lane(lane.key)));
       cells.pause.addEventListener('click', () => this.turn(this.lane(lane.key)));
@@ -142,7 +144,9 @@ export class Lanes {
   async free(lane) {
     const name = lane.key || 'the lane without a key';
     const said = lane.paused ? `Resumed ${name}.` : `Reset the learned rate of ${name}.`;
-    await this.act(() => call('POST', `${keyPath(this.name, lane.key)}/resume`, { body: signature() }), said);
+    const signed = await signature({ title: lane.paused ? `Resume ${name}?` : `Reset the learned rate of ${name}?`, action: lane.paused ? 'Resume' : 'Reset' });
+    if (!signed) return;
+    await this.act(() => call('POST', `${keyPath(this.name, lane.key)}/resume`, { body: signed }), said);
   }
 
   /** @param {any} lane */
@@ -151,18 +155,7 @@ export class Lanes {
       await this.free(lane);
       return;
     }
-    const path = keyPath(this.name, lane.key);
-    const answer = await ask({
-      title: `Pause ${lane.key || 'the lane without a key'}?`, action: 'Pause',
-      text: 'Its jobs wait without using slots; other lanes continue. Running jobs finish.',
-      fields: [{ name: 'minutes', label: 'for', unit: 'minutes', value: '10' }],
-    });
-    if (!answer) return;
-    const { minutes, ...signed } = answer;
-    await this.act(async () => {
-      const paused = await call('POST', `${path}/pause`, { body: { ...signed, seconds: Number(minutes) * 60 } });
-      return `Paused until ${clock(paused.until)}.`;
-    });
+    await this.act(() => pauseKey(this.name, lane.key, () => this.refresh()));
   }
 
   /** @param {any} lane */
@@ -212,6 +205,6 @@ export class Lanes {
       note = /** @type {any} */ (error).message;
     }
     await this.refresh();
-    setText(this.note, note);
+    if (note) setText(this.note, note);
   }
 }

@@ -1,14 +1,14 @@
-// The tables below the throttles: decisions, failures, edits.
+// Tables of rows that come with the stream: decisions and failures.
 
 import { call } from './api.js';
 import { signature } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, rate, UNKNOWN } from './format.js';
-import { breakerText, editText, unitOf } from './words.js';
+import { jobAddress } from './views.js';
+import { breakerText, unitOf } from './words.js';
 
 const DECISION_ROWS = 40;
 const FAILURE_ROWS = 30;
-const AUDIT_ROWS = 30;
 
 /**
  * Builds a cell that carries the name of its column, which the layout for phones shows.
@@ -56,15 +56,14 @@ export function showDecisions(body, empty, decisions, throttle, now) {
  * @param {HTMLElement} body
  * @param {HTMLElement} empty
  * @param {import('./state.js').Failure[]} failures
- * @param {(id: number) => void} look opens a job
  * @param {number} now
  */
-export function showFailures(body, empty, failures, look, now) {
+export function showFailures(body, empty, failures, now) {
   const rows = failures.slice(0, FAILURE_ROWS);
   showRows(body, empty, rows.length);
   keyed(body, rows, (f) => `${f.job_id}/${f.attempt}/${f.at}`, (f) => {
     const lane = f.key ? `${f.throttle} / ${f.key}` : f.throttle;
-    const job = h('button', { type: 'button', class: 'link num', onclick: () => look(f.job_id) }, String(f.job_id));
+    const job = h('a', { class: 'num', href: jobAddress(f.job_id) }, String(f.job_id));
     return h('tr', { class: f.outcome === 'dead' ? 'alarming' : undefined },
       cell('at', clock(f.t, now), 'num'),
       cell('job', job),
@@ -77,8 +76,8 @@ export function showFailures(body, empty, failures, look, now) {
 }
 
 /** @param {number} id */
-export function retryButton(id) {
-  const button = h('button', { type: 'button', 'aria-label': `Retry job ${id}` }, 'Retry');
+function retryButton(id) {
+  const button = h('button', { type: 'button', class: 'change', 'aria-label': `Retry job ${id}` }, 'Retry');
   button.addEventListener('click', async () => {
     const body = await signature({ title: `Retry job ${id}?`, action: 'Retry', text: 'It becomes ready at once and runs when its throttle allows.' });
     if (!body) return;
@@ -92,20 +91,4 @@ export function retryButton(id) {
     }
   });
   return button;
-}
-
-/**
- * @param {HTMLElement} body
- * @param {HTMLElement} empty
- * @param {import('./state.js').Audit[]} entries
- * @param {number} now
- */
-export function showAudit(body, empty, entries, now) {
-  const rows = entries.slice(0, AUDIT_ROWS);
-  showRows(body, empty, rows.length);
-  keyed(body, rows, (a) => `${a.at}/${a.actor}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`, (a) => h('tr', null,
-    cell('at', clock(a.t, now), 'num'),
-    cell('who', a.token ? `${a.actor} (token ${a.token})` : a.actor),
-    cell('what', h('span', null, h('b', null, a.subject), ` ${editText(a)}`), 'wide'),
-    cell('why', a.why ?? '', 'wide')));
 }

@@ -3,18 +3,23 @@
 import { call, get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
 import { ChartView, swatch } from './chartview.js';
+import { createThrottle } from './create.js';
 import { ask, signature } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, count, duration, finite, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
 import { History, HISTORY_FIRST } from './history.js';
 import { KnobForm } from './knobform.js';
 import { Lanes } from './lanes.js';
-import { FIELDS, valuesOf } from './knobs.js';
+import { knobSummary, valuesOf } from './knobs.js';
 import { Past } from './past.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
+import { recall } from './settings.js';
 import { facts, isApiLimit } from './state.js';
-import { auditLine, handSentence, isObstacle, knobValue, learnedQuota, standing, turnsSlots } from './words.js';
+import { isMissing, verdict } from './trouble.js';
+import { offerUndo } from './undo.js';
+import { jobsAddress } from './views.js';
+import { auditLine, handSentence, isObstacle, knobValue, learnedQuota, turnsSlots } from './words.js';
 
 /**
  * The interval at which the sentence is requested, in seconds. It is also requested with every
@@ -36,6 +41,7 @@ export class Panel {
   constructor(name, { cursor, changed, deleted }) {
     this.name = name;
     this.deleted = deleted;
+    this.wasUnfolded = false;
     /** @type {any} */
     this.detail = null;
     this.chart = new ChartView(name, cursor);
@@ -49,6 +55,7 @@ export class Panel {
     this.pause = h('button', { type: 'button', onclick: () => this.turnPause() }, 'Pause');
     this.hand = h('button', { type: 'button', onclick: () => this.turnMode() });
     this.form.quickButtons = [this.pause, this.hand];
+    this.create = h('button', { type: 'button', hidden: true, 'aria-label': `Create throttle ${name}`, onclick: () => this.askCreate() }, 'Create throttle …');
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
     this.findings = h('ul', { class: 'problems', hidden: true, 'aria-label': 'findings of the watchdogs' });
@@ -63,7 +70,8 @@ export class Panel {
     this.quotaNote = h('span', { class: 'sub' });
     this.quotaReadout = h('div', { class: 'readout quota', hidden: true }, h('span', { class: 'label' }, 'learned quota'), h('span', { class: 'value' }, this.quota, this.quotaUnit), this.quotaNote);
     this.signals = h('ul', { class: 'signals' });
-    this.depth = { ready: h('b', { class: 'num' }), scheduled: h('b', { class: 'num' }), running: h('b', { class: 'num' }), dead: h('b', { class: 'num' }) };
+    const link = (/** @type {string} */ state) => h('a', { class: 'num quiet', href: jobsAddress({ state, throttle: name }), 'aria-label': `Jobs of ${name} that are ${state}` });
+    this.depth = { ready: link('ready'), scheduled: link('scheduled'), running: link('running'), dead: link('dead') };
     this.oldest = h('p', { class: 'sub oldest' });
     this.spark = h('canvas', { class: 'spark', 'aria-hidden': 'true' });
     this.edit = h('p', { class: 'audit-line' });
@@ -71,7 +79,8 @@ export class Panel {
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
     this.delete = h('button', { type: 'button', 'aria-label': `Delete ${name}`, onclick: () => this.askDelete() }, 'Delete …');
     this.deleteError = h('p', { class: 'error', role: 'alert', hidden: true });
-    this.deleteRow = h('div', { class: 'delete', hidden: true }, this.delete, this.deleteError);
+    this.createError = h('p', { class: 'error', role: 'alert', hidden: true });
+    this.deleteRow = h('div', { class: 'delete change', hidden: true }, this.delete, this.deleteError);
     this.knobs.append(this.deleteRow);
     this.lanes = new Lanes(name);
     /** @type {{ text: string, at: number, decision: any } | null} why the throttle runs as it does, as the server last said */
@@ -93,8 +102,8 @@ export class Panel {
     this.element = h('section', { class: 'panel throttle', id: panelId(name), 'aria-labelledby': titleId },
       h('div', { class: 'panel-head' },
         h('div', { class: 'title' }, h('h2', { id: titleId }, name), this.standing, this.mode, this.parent),
-        h('div', { class: 'buttons' }, this.pause, this.hand)),
-      this.reason, this.problems, this.findings,
+        h('div', { class: 'buttons change' }, this.create, this.pause, this.hand)),
+      this.createError, this.reason, this.problems, this.findings,
       h('div', { class: 'panel-body' }, this.chart.element,
         h('div', { class: 'side' },
           h('div', { class: 'readouts' },
@@ -109,15 +118,41 @@ export class Panel {
       this.edit, this.knobs, this.lanes.element, this.whyDrawer, this.pastDrawer);
   }
 
+  /** Unfolds the knobs the first time that the panel is alone on its view. */
+  unfoldOnce() {
+    if (!this.wasUnfolded) this.knobs.open = true;
+    this.wasUnfolded = true;
+  }
+
+  /** Returns true while a person works with the panel, so that it should stay where it is. */
+  isInUse() {
+    return this.element.contains(document.activeElement) || this.element.matches(':has(details[open])');
+  }
+
   /** Pauses after a question for name and reason; resumes at once if the name is known. */
-  turnPause() {
+  async turnPause() {
     const { name } = this;
     if (this.facts?.paused) {
       const text = 'Its jobs run again as its rate allows, from an empty bucket.';
       return this.form.quick({ paused: false }, () => signature({ title: `Resume ${name}?`, action: 'Resume', text }));
     }
     const text = 'No job of this throttle starts until it is resumed. Running jobs continue, and new jobs are accepted.';
-    return this.form.quick({ paused: true }, () => ask({ title: `Pause ${name}?`, action: 'Pause', danger: true, text }));
+    const isPaused = await this.form.quick({ paused: true }, () => ask({ title: `Pause ${name}?`, action: 'Pause', danger: true, text }));
+    if (!isPaused) return;
+    offerUndo(`${name} is paused.`, async () => {
+      this.form.take(await call('PATCH', throttlePath(name), { body: { paused: false, by: recall('who', '') } }));
+      return `${name} is resumed.`;
+    });
+  }
+
+  async askCreate() {
+    show(this.createError, false);
+    try {
+      await createThrottle(this.name);
+    } catch (error) {
+      setText(this.createError, /** @type {any} */ (error).message);
+      show(this.createError, true);
+    }
   }
 
   /** Switches the throttle between the governor and manual mode. */
@@ -172,12 +207,12 @@ export class Panel {
     const now = facts(throttle);
     this.facts = now;
     const { paused, mode } = now;
-    // A limit of slots applies even if the rate is unlimited.
-    const stand = standing(turnsSlots(detail) && now.state === 'unlimited' ? { ...now, state: 'flowing' } : now);
+    const stand = verdict(throttle, time.now);
     setText(this.standing, stand.text);
     setAttr(this.standing, 'data-tone', stand.tone);
+    // Without a governor no mode changes anything.
     setText(this.mode, mode);
-    show(this.mode, mode !== '');
+    show(this.mode, mode !== '' && Boolean(governor || last?.breaker));
     setText(this.parent, detail?.parent ? `child of ${detail.parent}` : '');
     setText(this.pause, paused ? 'Resume' : 'Pause');
     setAttr(this.pause, 'aria-label', `${paused ? 'Resume' : 'Pause'} ${this.name}`);
@@ -185,18 +220,22 @@ export class Panel {
     setText(this.hand, hand);
     setAttr(this.hand, 'aria-label', `${hand}: ${this.name}`);
     show(this.hand, Boolean(governor));
+    show(this.create, isMissing(throttle));
+    show(this.pause, !isMissing(throttle));
+    show(this.knobs, !isMissing(throttle));
 
     this.updateReason(throttle, now.mode, time.now);
-    this.updateNumbers(detail, last, now, time);
+    this.updateNumbers(detail, last, { ...now, failed: stand.failed }, time);
     this.updateQuota(governor, time.now);
     this.updateSignals(last, governor);
     if (detail) this.form.update(detail);
     show(this.deleteRow, Boolean(detail?.knobs) && !isApiLimit(throttle));
     const values = valuesOf(detail);
-    setText(this.knobSummary, detail ? `${FIELDS.filter((f) => f.name !== 'mode' && !(f.kind === 'time' && (values[f.name] ?? null) === null)).map((f) => `${f.label} ${knobValue(f.name, values[f.name])}`).join(' · ')} · seq ${detail.seq}` : '');
+    setText(this.knobSummary, detail ? knobSummary(values, knobValue, Boolean(governor)) : '');
     const edit = throttle.edits.find((e) => e.actor !== 'governor');
     setText(this.edit, edit ? auditLine(edit, time.now) : '');
-    show(this.edit, Boolean(edit));
+    // The sentence of a throttle without a governor names its last edit already, unless it was of another knob.
+    show(this.edit, Boolean(edit) && (Boolean(governor) || !Object.hasOwn(edit?.after ?? {}, 'rps')));
     this.drawSpark(throttle, time);
     this.lastDecision = throttle.decisions.at(-1)?.id;
     if (this.whyDrawer.open && this.lastDecision !== this.whyFor) this.askWhy();
@@ -233,10 +272,10 @@ export class Panel {
   }
 
   /**
-   * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts>} current
+   * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts> & { failed: number }} current
    * @param {{ now: number, depthAge: number | null }} time
    */
-  updateNumbers(detail, last, { rps: knob, effective, achieved, share }, { now, depthAge }) {
+  updateNumbers(detail, last, { rps: knob, effective, achieved, share, failed }, { now, depthAge }) {
     const slots = turnsSlots(detail) ? finite(detail.knobs?.concurrency) : null;
     setText(this.knobUnit, slots === null ? '/s' : ' slots');
     const shown = slots !== null && effective !== 0 ? slots : effective;
@@ -259,6 +298,7 @@ export class Panel {
     const since = age ?? (counted === null ? null : now - counted);
     setText(this.oldest, [
       waited === null ? '' : `oldest ready ${duration(waited)}`,
+      failed > 0 ? `${count(failed)} failed in the last minute` : '',
       since === null ? 'not counted yet' : `counted ${ago(since)}`,
     ].filter(Boolean).join(' · '));
   }

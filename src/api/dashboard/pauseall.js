@@ -29,7 +29,7 @@ export class PauseAll {
     this.paused = paused;
     show(this.button, true);
     setText(this.button, paused ? 'Resume everything' : 'Pause everything');
-    setAttr(this.button, 'class', paused ? 'primary' : null);
+    setAttr(this.button, 'class', paused ? 'primary change' : 'change');
     show(this.notice, Boolean(paused));
     if (paused) setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, Date.now() / 1000)}${paused.why ? `: ${paused.why}` : ''}. No worker claims a job; running jobs continue.`);
   }

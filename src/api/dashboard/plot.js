@@ -12,7 +12,7 @@ export const OVERLOAD = 1.2;
  * @typedef {import('./state.js').Throttle} Throttle
  * @typedef {{ knob: (p: Point) => number | null, done: (p: Point) => number | null, doneName: string, title: string, unit: string }} Measure
  * @typedef {{ points: Point[], measure: Measure, domain: { low: number, high: number }, signalNames: string[], top: number,
- *   trips: number[], breaker: import('./ribbons.js').Span[], decider: import('./ribbons.js').Span[],
+ *   trips: number[], breaker: import('./ribbons.js').Span[], decider: import('./ribbons.js').Span[], failed: number[],
  *   edits: { t: number, actor: string }[] }} Plot
  */
 
@@ -77,6 +77,7 @@ export function plot(throttle, from, to) {
     trips: sortedTrips,
     breaker: spans(points, breakerOf, to),
     decider: spans(points, deciderOf(throttle.decisions), to),
+    failed: throttle.failed.filter((t) => t >= from && t <= to),
     edits: throttle.edits.filter((e) => e.t >= from && e.t <= to && e.actor !== 'governor').map((e) => ({ t: e.t, actor: e.actor })),
   };
 }

@@ -301,13 +301,6 @@ export function attemptText({ outcome, status, ms }) {
   return [String(outcome).replaceAll('_', ' '), status, finite(ms) === null ? '' : duration(ms / 1000)].filter(Boolean).join(', ');
 }
 
-/** Returns the view of an address. @param {string} hash with its # */
-export function viewOf(hash) {
-  if (hash === '#tenants' || hash === '#batches') return 'tenants';
-  if (hash === '#recipients') return 'recipients';
-  return hash === '#pools' || hash.startsWith('#pool-') || hash === '#notifications' ? 'pools' : 'throttles';
-}
-
 /**
  * Formats the age of the last event of a message, or of its creation.
  * @param {any} message @param {number} now unix seconds

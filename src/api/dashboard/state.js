@@ -7,6 +7,10 @@ import { Ring } from './ring.js';
 const HISTORY_POINTS = 660;
 /** The rows kept per list; the page shows fewer. */
 const LIST_ROWS = 200;
+/** The times of failed attempts kept per throttle. */
+const FAILED_KEPT = 1_000;
+/** The outcomes of an attempt that count as failed; a refusal for lack of tokens does not. */
+const FAILED = new Set(['failed', 'ambiguous', 'lost', 'dead']);
 
 /**
  * @typedef {{ value: number | null, setpoint: number | null, trip: number | null, age_s: number | null, stale: boolean }} Signal
@@ -19,9 +23,10 @@ const LIST_ROWS = 200;
  *   error: string | null, at: string, t: number }} Failure
  * @typedef {{ at: string, t: number, actor: string, token?: string | null, action: string, subject: string, before: any, after: any,
  *   why: string | null }} Audit
- * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[] }} Throttle
+ * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[],
+ *   failed: number[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
- * @typedef {{ throttles: Map<string, Throttle>, known: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
+ * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
  *   runningTotal: number | null, workers: number | null, depthAge: number | null, lastTick: number | null, phase: Phase }} State
  */
 
@@ -30,6 +35,7 @@ export function emptyState() {
   return {
     throttles: new Map(),
     known: false,
+    mayChange: false,
     decisions: [],
     failures: [],
     audit: [],
@@ -60,6 +66,7 @@ export function apply(state, { type, data }) {
       break;
     case 'throttles':
       takeThrottles(state, data?.throttles ?? []);
+      state.mayChange = data?.may_change === true;
       touched.add('throttles');
       break;
     case 'throttle':
@@ -78,7 +85,7 @@ export function apply(state, { type, data }) {
       const rows = type === 'failure' ? [data] : data?.failures ?? [];
       for (const row of rows) {
         const failure = { ...row, t: unixSeconds(row.at) ?? 0 };
-        insert(state.failures, failure, (f) => `${f.job_id}/${f.attempt}/${f.at}`);
+        if (insert(state.failures, failure, (f) => `${f.job_id}/${f.attempt}/${f.at}`)) takeFailed(state.throttles.get(failure.throttle), failure);
       }
       touched.add('failures');
       break;
@@ -182,9 +189,10 @@ export function concerns(entry, name) {
 function throttleNamed(state, name) {
   let throttle = state.throttles.get(name);
   if (!throttle) {
-    throttle = { name, detail: null, detailAfter: 0, ring: new Ring(HISTORY_POINTS), decisions: [], edits: [] };
+    throttle = { name, detail: null, detailAfter: 0, ring: new Ring(HISTORY_POINTS), decisions: [], edits: [], failed: [] };
     throttle.decisions = state.decisions.filter((d) => d.throttle === name).reverse();
     throttle.edits = state.audit.filter((a) => concerns(a, name));
+    for (const failure of [...state.failures].reverse()) if (failure.throttle === name) takeFailed(throttle, failure);
     state.throttles.set(name, throttle);
   }
   return throttle;
@@ -247,6 +255,16 @@ function point(t, row) {
     oldest: finite(row.oldest_ready_s),
     signals,
   };
+}
+
+/** Keeps the time of a failed attempt, ascending. @param {Throttle | undefined} throttle @param {Failure} failure */
+function takeFailed(throttle, { outcome, t }) {
+  if (!throttle || !FAILED.has(outcome)) return;
+  const { failed } = throttle;
+  let i = failed.length;
+  while (i > 0 && failed[i - 1] > t) i -= 1;
+  failed.splice(i, 0, t);
+  if (failed.length > FAILED_KEPT) failed.shift();
 }
 
 /** @param {State} state @param {any} row */

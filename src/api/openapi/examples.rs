@@ -191,7 +191,7 @@ fn answer(operation: &str) -> Option<Value> {
             json!({ "paused": { "since": AT, "by": "alice", "why": "search is being upgraded" }, "changed": true })
         }
         "resume_all" => json!({ "paused": null, "changed": true }),
-        "list_throttles" => json!({ "at": AT, "throttles": [throttle()] }),
+        "list_throttles" => json!({ "at": AT, "may_change": true, "throttles": [throttle()] }),
         "show_throttle" | "edit_throttle" | "resume_throttle" => throttle(),
         "pause_throttle" => with(
             throttle(),

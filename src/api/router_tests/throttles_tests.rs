@@ -30,6 +30,7 @@ async fn a_throttle_is_shown_with_its_seq_as_etag() {
         .await
         .unwrap();
     assert_eq!(all["throttles"], json!([one]));
+    assert_eq!(all["may_change"], true);
     let why: Value = fixture
         .get("/api/v1/throttles/reindex/why")
         .send()

@@ -26,6 +26,7 @@ use crate::api::http::operate::{BY_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::http::token_scope::TokenScope;
 use crate::api::stream::live_sample::LiveSample;
 use crate::governor::Decision;
 use crate::throttle::name::InvalidName;
@@ -40,6 +41,8 @@ const STATUS_CONCURRENCY: usize = 32;
 pub struct Throttles {
     /// The time of this answer.
     at: Timestamp,
+    /// True if the token may change jobs and throttles.
+    may_change: bool,
     /// The throttles, by name.
     throttles: Vec<View>,
 }
@@ -172,6 +175,7 @@ pub async fn list(
     }
     Ok(Json(Throttles {
         at: clock::now(),
+        may_change: caller.leave.has(TokenScope::OpsWrite),
         throttles: views.into_values().collect(),
     }))
 }

@@ -501,3 +501,24 @@ async fn a_query_that_is_not_utf8_is_refused_by_its_name() {
         200
     );
 }
+
+#[tokio::test]
+async fn the_list_of_throttles_says_whether_the_token_may_make_changes() {
+    let given = vec![
+        ("reader", None, leave(&[TokenScope::OpsRead])),
+        (
+            "operator",
+            None,
+            leave(&[TokenScope::OpsRead, TokenScope::OpsWrite]),
+        ),
+    ];
+    let server = token_server(given, "").await;
+    let named = [("reader", false), ("operator", true)];
+    let named = named.map(|(name, may_change)| (secret(name), may_change));
+    for (secret, may_change) in named.into_iter().chain([(ADMIN.to_owned(), true)]) {
+        let (status, all) = server
+            .call(Method::GET, "/api/v1/throttles", &secret, Value::Null)
+            .await;
+        assert_eq!((status, &all["may_change"]), (200, &json!(may_change)));
+    }
+}

@@ -1,0 +1,147 @@
+// The pure modules behind the views of the dashboard: `node --test scripts/browser-test/views.test.mjs`.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { auditOf } from '../../src/api/dashboard/audit.js';
+import { groupByError, patternOf, shapeOf } from '../../src/api/dashboard/errorgroups.js';
+import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
+import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
+import { apply, emptyState } from '../../src/api/dashboard/state.js';
+import { byTrouble, featured, isUntouched, sums, verdict } from '../../src/api/dashboard/trouble.js';
+import { jobsAddress, placeOf, throttleAddress } from '../../src/api/dashboard/views.js';
+
+const NOW = 1_700_000_000;
+const iso = (t) => new Date(t * 1000).toISOString();
+
+/** A state with one tick of each of these throttles. */
+function stateOf(rows, at = NOW) {
+  const state = emptyState();
+  const full = (more) => ({ rps: 10, effective_rps: 10, achieved_rps: 10, mode: 'manual', state: 'flowing', breaker: null, ready: 0, running: 0, dead: 0, oldest_ready_s: null, signals: {}, ...more });
+  apply(state, { type: 'tick', data: { at, running_total: 0, workers: 1, throttles: Object.fromEntries(Object.entries(rows).map(([name, more]) => [name, full(more)])) } });
+  return state;
+}
+const fail = (state, throttle, n, outcome = 'failed') => {
+  for (let i = 0; i < n; i += 1) apply(state, { type: 'failure', data: { job_id: i, attempt: 1, throttle, kind: 'http', key: '', outcome, error: 'x', at: iso(NOW - i % 50) } });
+};
+
+test('each_view_has_an_address_and_parts_of_views_lead_to_them', () => {
+  const views = (hashes) => hashes.map((hash) => placeOf(hash).view);
+  assert.deepEqual(views(['', '#overview', '#nonsense', '#throttles', '#jobs', '#failures', '#schedules', '#audit', '#recipients']), ['overview', 'overview', 'overview', 'throttles', 'jobs', 'failures', 'schedules', 'audit', 'recipients']);
+  assert.deepEqual(views(['#pools', '#pool-sms', '#notifications', '#tenants', '#batches']), ['pools', 'pools', 'pools', 'tenants', 'tenants']);
+  assert.equal(placeOf(throttleAddress('a b/{c}')).throttle, 'a b/{c}');
+  assert.equal(placeOf('#throttle-%zz').throttle, '%zz');
+  assert.deepEqual([placeOf('#job/17').view, placeOf('#job/17').job, placeOf('#job/17').nav], ['job', '17', 'jobs']);
+  assert.equal(placeOf(jobsAddress({ state: 'dead', key: 'a&b=?', kind: '' })).query.get('key'), 'a&b=?');
+});
+
+test('the_filter_of_jobs_is_read_from_the_address_and_makes_one_request', () => {
+  const read = (text) => jobQuery(new URLSearchParams(text));
+  assert.deepEqual(read('state=nonsense&since=3h&kind= http '), { state: '', kind: 'http', throttle: '', key: '', since: '', error: '' });
+  assert.equal(read('state=ready&error=x').error, '');
+  assert.equal(jobsPath(read('state=ready&throttle=a&since=1h'), 50, NOW), `/api/v1/jobs?limit=50&state=ready&throttle=a&created_after=${encodeURIComponent(iso(NOW - 3600))}`);
+  assert.equal(filterText(read('state=dead&throttle=a&error=502')), 'dead, of throttle a, with "502" in the error');
+});
+
+test('changes_of_all_that_match_are_those_that_the_api_knows', () => {
+  const of = (text) => bulkChanges(jobQuery(new URLSearchParams(text)), NOW);
+  assert.deepEqual(of('state=dead&throttle=a&error=5%25').map(({ verb, path, body }) => [verb, path, body.throttle, body.error_like]), [['requeue', '/api/v1/dead/requeue', 'a', '%5\\%%'], ['discard', '/api/v1/dead/discard', 'a', '%5\\%%']]);
+  assert.deepEqual(of('state=ready&key=k&since=24h'), [{ verb: 'cancel', path: '/api/v1/jobs/cancel', body: { state: 'ready', key: 'k', created_after: iso(NOW - 86400) } }]);
+  // Neither ended jobs nor dead ones by the time of enqueueing can be changed at once, nor jobs of any state.
+  for (const none of ['', 'state=completed', 'state=cancelled', 'state=dead&since=1h']) assert.deepEqual(of(none), [], none);
+  assert.deepEqual(['dead', 'ready', 'completed'].map((state) => ['retry', 'cancel', 'discard'].filter((verb) => allows(verb, state)).join()), ['retry,discard', 'cancel', '']);
+});
+
+test('errors_that_differ_in_numbers_make_one_group_whose_pattern_the_api_takes', () => {
+  const failed = (id, error, more = {}) => ({ id, at: id, throttle: 'a', kind: 'http', error, ...more });
+  const groups = groupByError([failed(1, 'order 123456 not found'), failed(2, 'order 99887766 not found\nbody'), failed(3, 'answered 502'), failed(4, 'answered 500'), failed(5, 'answered 500', { throttle: 'b' }), failed(6, null)]);
+  assert.deepEqual(groups.map(({ text, jobs, newest }) => [text, jobs, newest.id]).slice(0, 1), [['order … not found', 2, 2]]);
+  assert.equal(groups.length, 5);
+  assert.equal(groups[0].pattern, 'order % not found%');
+  assert.equal(groups.find(({ text }) => text === '').pattern, null);
+  assert.equal(patternOf('50% of a_b\\c'), '50_ of a\\_b\\\\c%');
+  assert.equal(patternOf('  two blanks'), '%two blanks%');
+  const hard = ['1111 2222 3333 4444 5555 6666 7777 x', 'x'.repeat(900), 'ü'.repeat(300), '%%%%%%%%', '\\'.repeat(400), 'job 6918abcdef12 of 7d444840-9dc0-11d1-b245-5ffdce74fad2 took 1.25 s', '12345678'];
+  for (const error of hard) {
+    const pattern = patternOf(error);
+    assert.ok((pattern.match(/%/g) ?? []).length <= 5 && new TextEncoder().encode(pattern).length <= 500 && pattern.endsWith('%'), pattern);
+    // An odd number of backslashes before the end would escape the wildcard.
+    assert.equal(/(\\*)%$/.exec(pattern)[1].length % 2, 0, pattern);
+    const like = pattern.replace(/\\(.)|([.*+?^${}()|[\]])|(%)|(_)/g, (_, literal, special, many, one) => (literal ? (literal === '\\' ? '\\\\' : literal) : special ? `\\${special}` : many ? '[^]*' : one ? '[^]' : ''));
+    assert.match(error, new RegExp(`^${like}$`), pattern);
+  }
+  assert.equal(shapeOf('POST https://x/in answered 502'), 'POST https://x/in answered 502');
+});
+
+test('a_throttle_that_fails_does_not_flow', () => {
+  const text = (state, name = 'a') => verdict(state.throttles.get(name), NOW).text;
+  const state = stateOf({ a: {}, paused: { state: 'paused' }, open: { breaker: 'open' }, rest: { state: 'unlimited', effective_rps: -1 } });
+  assert.equal(text(state), 'flowing');
+  fail(state, 'a', 2);
+  assert.equal(text(state), 'flowing', 'a failure or two is no state');
+  fail(state, 'a', 50);
+  assert.equal(text(state), 'some fail');
+  fail(state, 'a', 400);
+  assert.equal(text(state), 'failing');
+  assert.equal(verdict(state.throttles.get('a'), NOW + 120).text, 'flowing', 'a minute later it is over');
+  for (const name of ['paused', 'open']) fail(state, name, 400);
+  assert.deepEqual(['paused', 'open', 'rest'].map((name) => text(state, name)), ['paused', 'breaker open', 'unlimited']);
+  const refused = stateOf({ a: {} });
+  fail(refused, 'a', 400, 'throttled');
+  assert.equal(text(refused), 'flowing', 'a refusal for lack of tokens is no failure');
+});
+
+test('failures_that_came_before_their_throttle_count_too', () => {
+  const state = emptyState();
+  fail(state, 'a', 40);
+  apply(state, { type: 'throttles', data: { may_change: true, throttles: [{ name: 'a', state: 'flowing', knobs: {}, achieved_rps: 0.1 }] } });
+  assert.equal(verdict(state.throttles.get('a'), NOW).failed, 40);
+  assert.equal(state.mayChange, true);
+});
+
+test('growing_dead_letters_are_trouble_and_shrinking_ones_are_not', () => {
+  const grown = (from, to) => {
+    const state = stateOf({ a: { dead: from } }, NOW - 300);
+    apply(state, { type: 'tick', data: { at: NOW, throttles: { a: { state: 'flowing', effective_rps: 1, dead: to, signals: {} } } } });
+    const { text, tone, rank } = verdict(state.throttles.get('a'), NOW);
+    return [text, tone, rank];
+  };
+  assert.deepEqual(grown(3, 3), ['flowing', 'calm', 2]);
+  assert.deepEqual(grown(3, 4), ['dead letters grow', 'note', 1]);
+  assert.deepEqual(grown(3, 66), ['dead letters grow', 'alarm', 0]);
+  assert.deepEqual(grown(66, 3), ['flowing', 'calm', 2]);
+});
+
+test('trouble_comes_first_then_backlog_then_the_name', () => {
+  const state = stateOf({ calm: {}, busy: { ready: 5000 }, busier: { ready: 7000 }, stopped: { state: 'stopped' }, paused: { state: 'paused' }, governed: { breaker: 'closed' } });
+  const judged = byTrouble([...state.throttles.values()], NOW);
+  assert.deepEqual(judged.map(({ throttle }) => throttle.name), ['stopped', 'paused', 'busier', 'busy', 'calm', 'governed']);
+  assert.deepEqual(featured(judged, 3).map(({ throttle }) => throttle.name), ['stopped', 'paused', 'governed']);
+  apply(state, { type: 'throttle', data: { name: 'ghost', knobs: null, depth: { ready: 4, dead: 2, oldest_ready_s: 90 } } });
+  const all = byTrouble([...state.throttles.values()], NOW);
+  assert.deepEqual([all[0].throttle.name, all[0].verdict.text], ['ghost', 'does not exist']);
+  assert.deepEqual(sums(all), { dead: 2, failing: 0, oldest: { seconds: 90, throttle: 'ghost' } });
+});
+
+test('throttles_that_flyball_made_and_no_job_used_are_an_empty_page', () => {
+  const of = (detail) => {
+    const state = emptyState();
+    apply(state, { type: 'throttle', data: { name: 'a', knobs: { by: 'flyball' }, ...detail } });
+    return isUntouched(state.throttles.get('a'));
+  };
+  assert.deepEqual([of({}), of({ depth: { ready: 0, scheduled: 0, running: 0, dead: 0 } }), of({ depth: { ready: 0, scheduled: 1, running: 0, dead: 0 } }), of({ achieved_rps: 0.2 }), of({ knobs: { by: 'ann' } }), of({ knobs: null })], [true, true, false, false, false, false]);
+});
+
+test('the_form_of_knobs_is_complete_and_reads_flags_and_parents', () => {
+  assert.deepEqual(FIELDS.filter(({ group }) => !GROUPS.some(({ name }) => name === group)), []);
+  const current = valuesOf({ knobs: { rps: 5, borrow: false, min: 1, key_rps: -1, window: 1, on_store_loss: 'local' }, mode: 'manual', paused: false, parent: 'up' });
+  assert.deepEqual(readEdits({ borrow: 'yes', parent: '', on_store_loss: 'open' }, current).body, { borrow: true, parent: null, on_store_loss: 'open' });
+  assert.deepEqual(readEdits({ borrow: 'no', parent: 'up' }, current).body, {});
+  assert.equal(knobSummary(current, (_, value) => String(value), false), 'rps 5 · parent up · on_store_loss local');
+});
+
+test('the_audit_log_is_searched_by_subject_change_author_and_token', () => {
+  const entries = [{ subject: 'hooks', action: 'throttle.set', before: { rps: 1 }, after: { rps: 2 }, actor: 'ann', token: null }, { subject: 'mail', action: 'dead.requeue', before: null, after: { jobs: 5 }, actor: 'bob', token: 'night' }];
+  const found = (what, who) => auditOf(entries, { what, who }).map(({ subject }) => subject);
+  assert.deepEqual([found('', ''), found('HOOK', ''), found('requeued', ''), found('', 'night'), found('mail', 'ann')], [['hooks', 'mail'], ['hooks'], ['mail'], ['mail'], []]);
+});

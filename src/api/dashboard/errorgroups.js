@@ -1,0 +1,72 @@
+// Failures and dead letters grouped by what their errors have in common, with the pattern that
+// matches a group in the API. Pure.
+
+/**
+ * The parts of an error that differ from job to job: identifiers, long numbers, and spans of time
+ * with decimals.
+ */
+const VOLATILE = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|0x[0-9a-f]+|\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b|\d+\.\d+(?=\s?m?s\b)|\d{4,}/gi;
+/** The wildcards that the API allows in a pattern, and its length in bytes. */
+const WILDCARDS_MAX = 5;
+const PATTERN_BYTES_MAX = 500;
+const SHOWN_CHARS = 240;
+
+/**
+ * @typedef {{ throttle: string, kind: string, error: string | null, at: number, id: number }} Failed
+ * @typedef {{ key: string, throttle: string, kind: string, text: string, pattern: string | null, jobs: number, newest: Failed }} Group
+ *   `pattern` is null for jobs without an error, which no pattern matches
+ */
+
+/** Returns the first line of an error without its volatile parts. @param {string | null} error */
+export function shapeOf(error) {
+  const shape = (error ?? '').trim().split('\n')[0].replace(VOLATILE, '…');
+  return shape.length > SHOWN_CHARS ? `${shape.slice(0, SHOWN_CHARS)}…` : shape;
+}
+
+/**
+ * Returns the pattern for `error_like` that matches all errors of the same shape, or more if the
+ * shape has many volatile parts; null without an error.
+ * @param {string | null} error
+ */
+export function patternOf(error) {
+  const shape = shapeOf(error);
+  if (!shape) return null;
+  const isTrimmed = (error ?? '') !== (error ?? '').trimStart();
+  // Each part but the last is followed by a wildcard, and so is the end.
+  const parts = `${isTrimmed ? '…' : ''}${shape}`.split(/…+/).slice(0, WILDCARDS_MAX);
+  let pattern = '';
+  for (const part of parts) {
+    // The API counts an escaped percent sign as a wildcard too, so any character stands for it.
+    const text = part.replace(/[\\_]/g, (c) => `\\${c}`).replaceAll('%', '_');
+    if (bytes(pattern) + bytes(text) >= PATTERN_BYTES_MAX) break;
+    pattern += `${text}%`;
+  }
+  return pattern.replace(/%+$/, '%') || '%';
+}
+
+/** @param {string} text */
+function bytes(text) {
+  return new TextEncoder().encode(text).length;
+}
+
+/**
+ * Groups failures by throttle, kind and shape of the error, the largest group first.
+ * @param {Failed[]} failures
+ * @returns {Group[]}
+ */
+export function groupByError(failures) {
+  /** @type {Map<string, Group>} */
+  const groups = new Map();
+  for (const failure of failures) {
+    const text = shapeOf(failure.error);
+    const key = JSON.stringify([failure.throttle, failure.kind, text]);
+    const group = groups.get(key);
+    if (!group) {
+      groups.set(key, { key, throttle: failure.throttle, kind: failure.kind, text, pattern: patternOf(failure.error), jobs: 1, newest: failure });
+      continue;
+    }
+    group.jobs += 1;
+    if (failure.at > group.newest.at) group.newest = failure;
+  }
+  return [...groups.values()].sort((a, b) => b.jobs - a.jobs || b.newest.at - a.newest.at || (a.key < b.key ? -1 : 1));
+}

@@ -1,0 +1,162 @@
+// The list of jobs: a filter with an address, counts per state, pages, and a selection to change.
+
+import { get } from './api.js';
+import { fill, h, keyed, setAttr, setText, show } from './dom.js';
+import { clock, count, unixSeconds } from './format.js';
+import { JobBulk } from './jobbulk.js';
+import { FILTERS, filterText, jobQuery, jobsPath, jobTone, laneText, STATES } from './jobwords.js';
+import { cell, showRows } from './lists.js';
+import { jobAddress, jobsAddress } from './views.js';
+
+const ROWS = 50;
+/** The most pages that one look reads, because a page may be short although more follow. */
+const PAGES_MAX = 5;
+/** The states that the depth of throttles counts. */
+const COUNTED = ['ready', 'running', 'dead'];
+
+/** @typedef {{ ready: number | null, running: number | null, dead: number | null, timed: number | null }} StateCounts */
+
+export class JobList {
+  /** @param {{ tabs: HTMLElement, timed: HTMLElement, form: any, note: HTMLElement, body: HTMLElement, empty: HTMLElement, more: any, bar: HTMLElement, all: any, lookup: any, lookupNote: HTMLElement }} place */
+  constructor(place) {
+    this.place = place;
+    this.query = jobQuery(new URLSearchParams());
+    /** @type {any[]} */
+    this.jobs = [];
+    /** @type {string | null} */
+    this.next = null;
+    this.pages = 1;
+    this.isRead = false;
+    this.asked = 0;
+    this.tabs = STATES.map(({ name, title }) => {
+      const number = h('span', { class: 'num' });
+      const link = h('a', null, title, number);
+      return { name, link, number };
+    });
+    place.tabs.append(...this.tabs.map(({ link }) => h('li', null, link)));
+    this.bulk = new JobBulk(place, { changed: () => this.refresh().catch(() => {}) });
+    place.form.addEventListener('submit', (/** @type {Event} */ event) => {
+      event.preventDefault();
+      location.hash = jobsAddress({ ...this.typed(), state: this.query.state });
+    });
+    place.lookup.addEventListener('submit', (/** @type {Event} */ event) => {
+      event.preventDefault();
+      const text = place.lookup.elements.namedItem('id').value.trim();
+      const isNumber = /^\d{1,16}$/.test(text);
+      setText(place.lookupNote, isNumber ? '' : text ? `"${text}" is not a job's number.` : 'Type a job\'s number.');
+      if (isNumber) location.hash = jobAddress(text);
+    });
+    place.all.addEventListener('change', () => this.bulk.selectAll(this.jobs, place.all.checked));
+    place.more.addEventListener('click', () => {
+      this.pages += 1;
+      this.refresh().catch((error) => setText(place.note, error.message));
+    });
+  }
+
+  typed() {
+    const value = (/** @type {string} */ name) => this.place.form.elements.namedItem(name).value.trim();
+    return Object.fromEntries(FILTERS.filter((name) => name !== 'state').map((name) => [name, value(name)]));
+  }
+
+  /** Shows the jobs of an address. @param {URLSearchParams} query */
+  open(query) {
+    const before = JSON.stringify(this.query);
+    this.query = jobQuery(query);
+    for (const name of FILTERS.filter((one) => one !== 'state')) this.place.form.elements.namedItem(name).value = /** @type {any} */ (this.query)[name];
+    show(this.place.form.elements.namedItem('error').closest('label'), this.query.state === 'dead');
+    this.drawTabs();
+    if (before !== JSON.stringify(this.query)) {
+      this.pages = 1;
+      this.isRead = false;
+      this.jobs = [];
+      this.bulk.forget();
+      setText(this.place.note, '');
+      this.draw();
+    }
+    this.bulk.of(this.query);
+  }
+
+  drawTabs() {
+    for (const { name, link } of this.tabs) {
+      setAttr(link, 'href', jobsAddress({ ...this.query, state: name }));
+      setAttr(link, 'aria-current', name === this.query.state ? 'true' : null);
+    }
+  }
+
+  /** Shows the number of jobs in each state that is counted. @param {StateCounts} counts */
+  drawCounts(counts) {
+    for (const { name, number } of this.tabs) {
+      const n = COUNTED.includes(name) ? counts[/** @type {'ready'} */ (name)] : null;
+      setText(number, n === null ? '' : count(n));
+    }
+    setText(this.place.timed, counts.timed ? `${count(counts.timed)} wait for a time: scheduled or retryable.` : '');
+  }
+
+  /**
+   * Refreshes the list. Failures are left to the caller, which knows whether the server answers at
+   * all.
+   */
+  async refresh() {
+    this.asked += 1;
+    const asked = this.asked;
+    const wanted = this.query.error.toLowerCase();
+    const rows = [];
+    /** @type {string | null} */
+    let next = jobsPath(this.query, ROWS, Date.now() / 1000);
+    for (let page = 0; next && rows.length < ROWS * this.pages && page < PAGES_MAX * this.pages; page += 1) {
+      const answer = await get(next);
+      if (asked !== this.asked) return;
+      rows.push(...answer.jobs.filter((/** @type {any} */ job) => !wanted || (job.last_error ?? '').toLowerCase().includes(wanted)));
+      next = answer.next ?? null;
+    }
+    this.jobs = rows;
+    this.next = next;
+    this.isRead = true;
+    this.draw();
+  }
+
+  draw() {
+    const { body, empty, more, all } = this.place;
+    const now = Date.now() / 1000;
+    showRows(body, empty, this.jobs.length);
+    const isFiltered = filterText(this.query) !== '';
+    setText(empty, !this.isRead ? 'Waiting for the server …' : this.next ? 'None among the newest jobs; older ones may match.' : isFiltered ? 'No job matches.' : 'No jobs yet.');
+    show(more, Boolean(this.next));
+    this.bulk.keep(this.jobs);
+    all.checked = this.jobs.length > 0 && this.bulk.selected.size === this.jobs.length;
+    keyed(body, this.jobs, (job) => String(job.id), (job) => this.row(job), (row, job) => {
+      const { parts } = row;
+      parts.box.checked = this.bulk.selected.has(job.id);
+      setText(parts.state, job.state);
+      setAttr(parts.state, 'data-tone', jobTone(job.state));
+      setText(parts.attempt, `${job.attempt} of ${job.max_attempts}`);
+      const due = unixSeconds(job.due_at);
+      setText(parts.due, due === null ? '' : clock(due, now));
+      setText(parts.error, job.last_error ?? '');
+      row.classList.toggle('alarming', job.state === 'dead');
+    });
+  }
+
+  /** @param {any} job */
+  row(job) {
+    const now = Date.now() / 1000;
+    const box = h('input', { type: 'checkbox', 'aria-label': `Select job ${job.id}` });
+    box.addEventListener('change', () => {
+      this.bulk.select(job.id, box.checked);
+      this.draw();
+    });
+    const parts = { box, state: h('span', { class: 'badge' }), attempt: h('span', { class: 'num' }), due: h('span', { class: 'num' }), error: h('span', null) };
+    const row = h('tr', null, cell('', box, 'pick change'),
+      cell('job', h('a', { class: 'num', href: jobAddress(job.id) }, String(job.id))),
+      cell('state', parts.state), cell('kind', job.kind),
+      cell('lane', h('a', { class: 'quiet', href: jobsAddress({ state: this.query.state, throttle: job.throttle, key: job.key }) }, laneText(job)), 'wrap'),
+      cell('attempt', parts.attempt), cell('enqueued', clock(job.created_at, now), 'num'), cell('due', parts.due), cell('error', parts.error, 'wide'));
+    return Object.assign(row, { parts });
+  }
+
+  /** Fills the lists of suggestions. @param {HTMLElement} list @param {string[]} throttles */
+  suggest(list, throttles) {
+    if (list.children.length === throttles.length) return;
+    fill(list, ...throttles.map((name) => h('option', { value: name })));
+  }
+}

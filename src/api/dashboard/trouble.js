@@ -1,0 +1,135 @@
+// How a throttle stands by its state, its failures and its dead letters, and the order in which an
+// operator looks at throttles. Pure.
+
+import { facts } from './state.js';
+import { standing, turnsSlots } from './words.js';
+
+/** The states in which jobs start, so that failures are the news. */
+const RUNNING = new Set(['flowing', 'unlimited', '']);
+/** The failures of a minute below which a throttle does not count as failing. */
+const FAILED_MIN = 3;
+/** The shares of failed attempts from which most fail, and from which some do. */
+const MOST = 0.5;
+const SOME = 0.05;
+/** The growth of dead letters within the kept minutes that is an alarm. */
+const GROWTH_ALARM = 10;
+
+/**
+ * @typedef {import('./state.js').Throttle} Throttle
+ * @typedef {{ text: string, tone: 'calm' | 'note' | 'alarm', rank: number, failed: number, grown: number }} Verdict
+ *   `rank` is 0 for an alarm, 1 for trouble, 2 for a quiet throttle; `failed` counts failed attempts of the last minute
+ */
+
+/** Counts the attempts that failed within the last minute, as far as they are known. @param {Throttle} throttle @param {number} now unix seconds */
+export function failedAMinute({ failed }, now) {
+  let n = 0;
+  for (let i = failed.length - 1; i >= 0 && failed[i] > now - 60; i -= 1) n += 1;
+  return n;
+}
+
+/** Returns the growth of the dead letters within the kept minutes; 0 where they shrank. @param {Throttle} throttle */
+export function deadGrowth({ ring }) {
+  const last = ring.last?.dead ?? null;
+  if (last === null) return 0;
+  for (let i = 0; i < ring.length; i += 1) {
+    const { dead } = ring.at(i);
+    if (dead !== null) return Math.max(0, last - dead);
+  }
+  return 0;
+}
+
+/**
+ * Judges a throttle.
+ * @param {Throttle} throttle @param {number} now unix seconds
+ * @returns {Verdict}
+ */
+export function verdict(throttle, now) {
+  const current = facts(throttle);
+  const failed = failedAMinute(throttle, now);
+  const grown = deadGrowth(throttle);
+  const found = isMissing(throttle) ? { text: 'does not exist', tone: /** @type {const} */ ('alarm') } : failureOf(current, failed, grown);
+  // A limit of slots applies even if the rate is unlimited.
+  const bySlots = turnsSlots(throttle.detail) && current.state === 'unlimited';
+  const stand = found ?? standing(bySlots ? { ...current, state: 'flowing' } : current);
+  const isTrouble = stand.tone === 'note' && !['unlimited', 'unknown'].includes(stand.text);
+  return { ...stand, rank: stand.tone === 'alarm' ? 0 : isTrouble ? 1 : 2, failed, grown };
+}
+
+/** Returns true for a name that only jobs use. @param {Throttle} throttle */
+export function isMissing({ detail }) {
+  return detail !== null && detail.knobs === null;
+}
+
+/**
+ * Describes the failures of a throttle whose jobs start; null if they are no news.
+ * @param {ReturnType<typeof facts>} current @param {number} failed @param {number} grown
+ * @returns {{ text: string, tone: 'note' | 'alarm' } | null}
+ */
+function failureOf({ state, paused, breaker, achieved }, failed, grown) {
+  if (paused || !RUNNING.has(state) || (breaker && breaker !== 'closed')) return null;
+  const share = failed < FAILED_MIN ? 0 : achieved ? failed / 60 / achieved : 1;
+  if (share >= MOST) return { text: 'failing', tone: 'alarm' };
+  if (grown >= GROWTH_ALARM) return { text: 'dead letters grow', tone: 'alarm' };
+  if (share >= SOME) return { text: 'some fail', tone: 'note' };
+  return grown > 0 ? { text: 'dead letters grow', tone: 'note' } : null;
+}
+
+/**
+ * Returns true for a throttle that Flyball made by itself and that no job has used yet.
+ * @param {Throttle} throttle
+ */
+export function isUntouched({ detail, ring }) {
+  if (detail?.knobs?.by !== 'flyball') return false;
+  const { ready = 0, scheduled = 0, running = 0, dead = 0 } = detail.depth ?? {};
+  return ready + scheduled + running + dead === 0 && !(ring.last?.achieved ?? detail.achieved_rps);
+}
+
+/** Returns the ready jobs of a throttle, or null. @param {Throttle} throttle */
+export function readyOf({ ring, detail }) {
+  return ring.last?.ready ?? detail?.depth?.ready ?? null;
+}
+
+/**
+ * Sorts throttles: trouble first, then by the magnitude of the backlog, so that rows do not change
+ * places with every job, then by name.
+ * @template {Throttle} T
+ * @param {T[]} throttles @param {number} now unix seconds
+ * @returns {{ throttle: T, verdict: Verdict }[]}
+ */
+export function byTrouble(throttles, now) {
+  const magnitude = (/** @type {T} */ one) => Math.floor(Math.log10((readyOf(one) ?? 0) + 1));
+  return throttles.map((throttle) => ({ throttle, verdict: verdict(throttle, now), size: magnitude(throttle) }))
+    .sort((a, b) => a.verdict.rank - b.verdict.rank || b.size - a.size || (a.throttle.name < b.throttle.name ? -1 : 1));
+}
+
+/**
+ * Chooses the throttles that are shown as panels: those in trouble, then those with a governor.
+ * @template {{ throttle: Throttle, verdict: Verdict }} R
+ * @param {R[]} judged in the order of {@link byTrouble}
+ * @param {number} most
+ * @returns {R[]}
+ */
+export function featured(judged, most) {
+  const isGoverned = (/** @type {R} */ { throttle }) => Boolean(throttle.detail?.governor || throttle.ring.last?.breaker);
+  const calm = judged.filter((one) => one.verdict.rank === 2 && isGoverned(one)).sort((a, b) => (a.throttle.name < b.throttle.name ? -1 : 1));
+  return [...judged.filter((one) => one.verdict.rank < 2), ...calm].slice(0, most);
+}
+
+/**
+ * Sums up all throttles: dead jobs, failing throttles, and the throttle whose ready job is oldest.
+ * @param {{ throttle: Throttle, verdict: Verdict }[]} judged
+ * @returns {{ dead: number | null, failing: number, oldest: { seconds: number, throttle: string } | null }}
+ */
+export function sums(judged) {
+  let dead = null;
+  let failing = 0;
+  let oldest = null;
+  for (const { throttle: { name, ring, detail }, verdict: { text } } of judged) {
+    const own = ring.last?.dead ?? detail?.depth?.dead ?? null;
+    if (own !== null) dead = (dead ?? 0) + own;
+    if (['failing', 'some fail', 'dead letters grow'].includes(text)) failing += 1;
+    const seconds = ring.last ? ring.last.oldest : detail?.depth?.oldest_ready_s ?? null;
+    if (seconds !== null && (!oldest || seconds > oldest.seconds)) oldest = { seconds, throttle: name };
+  }
+  return { dead, failing, oldest };
+}
