@@ -169,7 +169,7 @@ async fn soak_a_tenant_over_its_limit_with_a_thousand_readers_costs_another_no_m
         delays
     });
     let writing = async {
-        // All have subscribed by then.
+        // Real time: all have subscribed by then.
         tokio::time::sleep(Duration::from_secs(2)).await;
         for n in 0..SECONDS {
             let first = n * FLOOD + 1;
@@ -179,6 +179,7 @@ async fn soak_a_tenant_over_its_limit_with_a_thousand_readers_costs_another_no_m
             for _ in 0..PER_SECOND {
                 let sent = json!(began.elapsed().as_secs_f64());
                 served.publish("zeta", "orders", &sent).await;
+                // Real time: the pace of the calm tenant.
                 tokio::time::sleep(Duration::from_millis(1000 / PER_SECOND as u64)).await;
             }
         }
