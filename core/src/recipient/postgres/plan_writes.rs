@@ -318,7 +318,7 @@ impl PlanBatch<'_> {
     ) -> Result<(), Error> {
         let each = ended.iter().map(|(at, reason, rule)| EndedMessage {
             input: &self.inputs[*at],
-            reason: *reason,
+            reason,
             rule,
         });
         end_messages(connection, each.collect(), self.now).await?;
