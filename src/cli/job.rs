@@ -348,6 +348,9 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
     if !head.key.is_empty() {
         say!("key        {}", head.key);
     }
+    if let Some(group) = head.group {
+        say!("group      {group}");
+    }
     say!("priority   {}", head.priority);
     say!("attempt    {} of {}", head.attempt, head.max_attempts);
     say!("cost       {}", head.cost);

@@ -61,6 +61,8 @@ pub struct Summary {
     pub due_at: Option<Timestamp>,
     /// The error of the last attempt, if there was one.
     pub last_error: Option<String>,
+    /// The number of the group that counts the job; absent for none.
+    pub group: Option<i64>,
 }
 
 /// A job with its details: arguments, attempts, worker and progress.

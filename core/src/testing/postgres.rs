@@ -93,6 +93,7 @@ impl PostgresBackend {
     }
 
     pub(super) async fn take_due(&self) -> Result<Vec<Job>, Error> {
+        self.queue.settle_groups().await?;
         while self.queue.promote().await?.more {}
         let take = sqlx::query(TAKE).bind(FENCE).bind(self.worker_id);
         let rows = take

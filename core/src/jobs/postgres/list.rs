@@ -100,7 +100,7 @@ macro_rules! walk_table {
             "
     ) h
     cross join lateral (
-        select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+        select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
         from flyball.job where id = h.job_id limit 1
     ) j"
         ))
@@ -109,7 +109,7 @@ macro_rules! walk_table {
 
 pub(super) const LIST: &str = walk!(
     "
-    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
     from flyball.job
     where id < $5 and id >= $6
     order by id desc
@@ -119,7 +119,7 @@ pub(super) const LIST: &str = walk!(
 // The positions of this walk are jobs of the tenant, so they reveal nothing about those of others.
 pub(super) const LIST_OF_TENANT: &str = walk!(
     "
-    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
     from flyball.job
     where tenant = $12 and tenant <> '' and id < $5 and id >= $6
     order by id desc

@@ -18,6 +18,7 @@ mod error;
 mod failing;
 mod feedback;
 mod finish;
+mod groups;
 mod lane;
 mod lane_arrivals;
 mod lanes;
@@ -50,6 +51,7 @@ pub use depth::Sweeper;
 pub use depth_cache::Depths;
 pub(crate) use enqueue::refuse_nul;
 pub use feedback::{Feedbacks, WorkerReport};
+pub use groups::is_member;
 pub use lanes::{Arrivals, Slice};
 pub use look::SeenJob;
 pub use maintenance::{MaintenanceReport, Retention};
@@ -112,6 +114,16 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("complete", finish::COMPLETE),
     ("complete with result", finish::COMPLETE_WITH_RESULT),
     ("finish", finish::FINISH),
+    ("create group", groups::CREATE),
+    ("create group as", groups::CREATE_AS),
+    ("seal group", groups::SEAL),
+    ("seal group of", groups::SEAL_OF),
+    ("show group", groups::SHOW),
+    ("list groups", groups::LIST),
+    ("list groups of tenant", groups::LIST_OF_TENANT),
+    ("cancel group", groups::CANCEL),
+    ("settle groups", groups::SETTLE),
+    ("forget groups", groups::FORGET),
     ("read reports", feedback::READ_REPORTS),
     ("delete old reports", feedback::DELETE_OLD_REPORTS),
     ("sweep", lanes::SWEEP),

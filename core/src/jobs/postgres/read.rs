@@ -11,7 +11,7 @@ use crate::postgres::json_or_text;
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
 // primary key.
 pub(super) const GET: &str = "
-select j.id, j.kind, j.throttle, j.key, j.tenant, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
+select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
     coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt, coalesce(d.error, a.error) as last_error,
     case when l.job_id is not null then 'running'
          when r.job_id is not null then 'ready'
@@ -174,6 +174,7 @@ pub(super) fn summary(row: &PgRow) -> Result<Summary, sqlx::Error> {
         created_at: moment(row, "created_at").unwrap_or_default(),
         due_at: moment(row, "due_at"),
         last_error: row.try_get("last_error")?,
+        group: row.try_get("group_id")?,
     })
 }
 
