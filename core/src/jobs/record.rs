@@ -260,6 +260,8 @@ pub struct FailedAttempt {
     pub error: Option<String>,
     /// The time of the failure.
     pub at: Timestamp,
+    /// The number of the group that counts the job; absent for none.
+    pub group: Option<i64>,
 }
 
 /// A throttle whose last several attempts all failed, with no success for a while.

@@ -16,8 +16,8 @@ use crate::api::gateway::connect::{self, TICKET_BYTES};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
 use crate::api::jobs::input::{
-    BATCH_MAX, COST_MAX, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES, SPAN_MAX_S,
-    TIMEOUT_MIN_S,
+    BATCH_MAX, COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
+    SPAN_MAX_S, TIMEOUT_MIN_S,
 };
 use crate::api::jobs::show::WAIT_S_MAX;
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
@@ -300,6 +300,8 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("check_recipient", _, "to") => text(0..=RECIPIENT_BYTES_MAX),
         ("check_recipient", _, "recipient" | "actor" | "template_id") => text(0..=GATE_FIELD_BYTES),
         ("check_recipient", _, "category") => text(0..=CATEGORY_BYTES),
+        ("stream_events", _, "job") => whole(1..=i64::MAX),
+        ("stream_events", _, "group") => whole(GROUP_IDS),
         ("list_jobs", _, "state") => one_of(&crate::api::jobs::show::SEARCHED),
         ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
         (_, _, "channel") => one_of(&Channel::WORDS),

@@ -194,7 +194,7 @@ fn answer(operation: &str) -> Option<Value> {
         }
         "list_failures" => json!({ "failures": [{
             "job_id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "tenant": "shop", "attempt": 1, "outcome": "failed",
-            "error": "answered 500", "at": AT,
+            "error": "answered 500", "at": AT, "group": null,
         }] }),
         "show_pause" => json!({ "paused": null, "changed": false }),
         "pause_all" => {

@@ -244,7 +244,7 @@ const OWN: &[(&str, &[Code])] = &[
     ("list_failures", &[QueueUnavailable]),
     ("list_audit", &[QueueUnavailable]),
     ("list_workers", &[QueueUnavailable]),
-    ("stream_events", &[TooManyStreams]),
+    ("stream_events", &[NotAllowed, TooManyStreams]),
     ("show_metrics", &[]),
     ("show_liveness", &[]),
     ("show_readiness", &[NotReady]),

@@ -400,6 +400,8 @@ async fn what_is_answered_is_what_the_document_declares() {
     client.gets(200, "list_audit", ask()).await;
     client.gets(200, "list_decisions", ask()).await;
     client.gets(200, "stream_events", ask()).await;
+    let filtered = ask().query("throttle=hooks&group=17&tenant=shop");
+    client.gets(200, "stream_events", filtered).await;
     client.gets(200, "show_metrics", ask()).await;
     client.gets(200, "show_liveness", ask()).await;
     client.gets(200, "show_readiness", ask()).await;

@@ -402,7 +402,20 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("GET", "/api/v1/digests") => within(&[template, "/api/v1/digests?tenant=zeta"]),
         ("GET", "/api/v1/gates") => operators(template, None),
         ("GET", "/api/v1/failures" | "/api/v1/audit") => within(&[template]),
-        ("GET", "/api/v1/stream") => within(&[template]),
+        ("GET", "/api/v1/stream") => {
+            let of_group = format!("{template}?group={}", zeta.group);
+            let of_job = format!("{template}?job={}&throttle=mail", zeta.jobs["dead"]);
+            vec![
+                aim(template, None, Expect::Within),
+                aim(of_group, None, Expect::Within),
+                aim(of_job, None, Expect::Within),
+                aim(
+                    format!("{template}?tenant=zeta"),
+                    None,
+                    Expect::Refused(403, "not_allowed"),
+                ),
+            ]
+        }
         ("GET", "/api/v1/channels") => {
             let of_zeta = format!("{template}?tenant=zeta");
             vec![

@@ -50,7 +50,8 @@ limit $3";
 // table is small, so a tenant's few failures are searched among all.
 pub(super) const FAILURES: &str = "
 select f.job_id, f.attempt, f.outcome::text as outcome, f.at, f.error, coalesce(j.kind, '') as kind,
-    coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key, coalesce(j.tenant, '') as tenant
+    coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key, coalesce(j.tenant, '') as tenant,
+    j.group_id
 from (select * from flyball.failure order by id desc limit case when $2::text is null then $1 else 10000 end) f
 left join lateral (select * from flyball.job where id = f.job_id limit 1) j on true
 where $2::text is null or j.tenant = $2
@@ -200,6 +201,7 @@ fn failure(row: &PgRow) -> Result<FailedAttempt, sqlx::Error> {
         outcome: row.try_get("outcome")?,
         error: row.try_get("error")?,
         at: moment(row, "at").unwrap_or_default(),
+        group: row.try_get("group_id")?,
     })
 }
 
