@@ -57,7 +57,7 @@ create index group_change_group on flyball.group_change (group_id);
 -- The group of a job; null for none.
 alter table flyball.job add column group_id bigint;
 -- Lists the jobs of a group. The others are left out.
-create index job_group on flyball.job (group_id, id) where group_id is not null;
+create index job_in_group on flyball.job (group_id, id) where group_id is not null;
 
 -- === Members =====================================================================================
 

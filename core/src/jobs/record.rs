@@ -151,6 +151,8 @@ pub struct JobFilter {
     pub key: Option<String>,
     /// Only jobs of this tenant; all jobs if absent.
     pub tenant: Option<String>,
+    /// Only jobs of this group.
+    pub group: Option<i64>,
     /// Only jobs enqueued at this time or later.
     pub created_after: Option<Timestamp>,
     /// Only jobs enqueued before this time.

@@ -330,12 +330,18 @@ fn of_group() -> Vec<(&'static str, Value)> {
     of_job["properties"] = Value::Object(fields);
     of_job["required"] = json!(["kind"]);
     of_job["additionalProperties"] = json!(false);
+    // The jobs take the place of no other, so that none of them is outside of the group.
+    let mut member = of_job.clone();
+    if let Some(fields) = member["properties"].as_object_mut() {
+        fields
+            .retain(|field, _| !["replace", "debounce", "debounce_max"].contains(&field.as_str()));
+    }
     vec![
         ("name", or_null(text(0..=GROUP_NAME_BYTES_MAX))),
         ("callback", or_null(of_job.clone())),
         (
             "jobs",
-            json!({ "type": ["array", "null"], "maxItems": GROUP_JOBS_MAX, "items": of_job }),
+            json!({ "type": ["array", "null"], "maxItems": GROUP_JOBS_MAX, "items": member }),
         ),
     ]
 }

@@ -301,7 +301,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("check_recipient", _, "recipient" | "actor" | "template_id") => text(0..=GATE_FIELD_BYTES),
         ("check_recipient", _, "category") => text(0..=CATEGORY_BYTES),
         ("stream_events", _, "job") => whole(1..=i64::MAX),
-        ("stream_events", _, "group") => whole(GROUP_IDS),
+        ("stream_events" | "list_jobs", _, "group") => whole(GROUP_IDS),
         ("list_jobs", _, "state") => one_of(&crate::api::jobs::show::SEARCHED),
         ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
         (_, _, "channel") => one_of(&Channel::WORDS),

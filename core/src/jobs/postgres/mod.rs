@@ -167,6 +167,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("attempts", read::ATTEMPTS),
     ("list", list::LIST),
     ("list of tenant", list::LIST_OF_TENANT),
+    ("list of group", list::LIST_OF_GROUP),
     ("list ready of lane", list::LIST_READY_OF_LANE),
     ("list running", list::LIST_RUNNING),
     ("list scheduled", list::LIST_SCHEDULED),
