@@ -241,13 +241,13 @@ language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
     found_groups bigint[];
+    settled      int := 0;
     one          bigint;
 begin
     ended := 0;
     found_groups := array(
         select distinct c.group_id from (select d.group_id from flyball.group_change d order by d.group_id limit 10000) c limit most
     );
-    more := cardinality(found_groups) = most;
     for one in
         select g.id from flyball.job_group g
         where g.id = any(found_groups || array(
@@ -255,10 +255,12 @@ begin
         order by g.id
         for no key update skip locked
     loop
+        settled := settled + 1;
         if flyball.settle_group(one) then
             ended := ended + 1;
         end if;
     end loop;
+    more := cardinality(found_groups) = most and settled > 0;
 end $$;
 
 -- === Create and seal =============================================================================

@@ -29,14 +29,13 @@ pub(super) const SHOW: &str = "
 select flyball.group_view(g) from flyball.job_group g where g.id = $1 and ($2::text is null or g.tenant = $2)";
 
 pub(super) const LIST: &str = "
-select flyball.group_view(g)
-from (select * from flyball.job_group where id < $1 order by id desc limit $2) g
-order by g.id desc";
+select flyball.group_view(g) from flyball.job_group g where g.id < $1 order by g.id desc limit $2";
 
 pub(super) const LIST_OF_TENANT: &str = "
-select flyball.group_view(g)
-from (select * from flyball.job_group where tenant = $3 and tenant <> '' and id < $1 order by id desc limit $2) g
-order by g.id desc";
+select flyball.group_view(g) from flyball.job_group g
+where g.tenant = $3 and g.tenant <> '' and g.id < $1
+order by g.id desc
+limit $2";
 
 pub(super) const CANCEL: &str = "
 select cancelled, requested, more from flyball.cancel_group($1, $2, $3, $4, $5)";
@@ -196,7 +195,7 @@ impl Queue {
         let mut ended = 0;
         loop {
             let row = sqlx::query(SETTLE).fetch_one(&self.pool).await?;
-            ended += row.try_get::<i32, _>("ended")?.unsigned_abs() as u64;
+            ended += u64::from(row.try_get::<i32, _>("ended")?.unsigned_abs());
             if !row.try_get::<bool, _>("more")? {
                 return Ok(ended);
             }
