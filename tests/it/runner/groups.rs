@@ -20,6 +20,7 @@ async fn a_group_ends_once_although_a_process_that_ran_its_jobs_is_killed() {
     let _others = [fixture.serve(), fixture.serve()];
 
     doomed.kill();
+    fixture.target.gate(Gate::Open);
 
     let ended = eventually("the group ends", SOON, || async {
         let found = fixture.queue.group(group.id, None).await.unwrap().unwrap();
