@@ -71,13 +71,14 @@ part() {
   fi
 }
 
-# Runs a failed test by itself.
+# Runs a failed test by itself, in the binary that was built for all: with the features of one
+# package everything would be compiled again.
 once_more() {
   local target test
   IFS=$'\t' read -r target test <<<"$1"
   echo "--- once more by itself: $test"
   # shellcheck disable=SC2086 # The target is words: an option and its value.
-  cargo test $target -- --exact "$test" --test-threads 1 2>&1 | tee "$dir/again.log"
+  cargo test --workspace $target -- --exact "$test" --test-threads 1 2>&1 | tee "$dir/again.log"
   if grep -q '^test result: ok. 1 passed' "$dir/again.log"; then
     again+=("$test")
   else

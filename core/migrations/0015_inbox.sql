@@ -46,6 +46,12 @@ comment on table flyball.inbox_count is 'Unseen and unread messages of each inbo
 
 -- === Writing =====================================================================================
 
+-- A time in UTC as RFC 3339, without zeros at its end, as the API writes it.
+create function flyball.time_text(moment timestamptz) returns text
+language sql immutable parallel safe as $$
+    select rtrim(rtrim(to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '0'), '.') || 'Z'
+$$;
+
 -- A message as every door shows it.
 create function flyball.inbox_entry(message flyball.inbox_message) returns jsonb
 language sql immutable parallel safe as $$
@@ -53,10 +59,10 @@ language sql immutable parallel safe as $$
         'template_id', message.template_id, 'actor', message.actor, 'subject', message.subject, 'body', message.body, 'data', message.data,
         'state', case when message.archived_at is not null then 'archived' when message.read_at is not null then 'read'
             when message.seen_at is not null then 'seen' else 'unseen' end,
-        'created_at', to_char(message.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        'seen_at', to_char(message.seen_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        'read_at', to_char(message.read_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        'archived_at', to_char(message.archived_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+        'created_at', flyball.time_text(message.created_at),
+        'seen_at', flyball.time_text(message.seen_at),
+        'read_at', flyball.time_text(message.read_at),
+        'archived_at', flyball.time_text(message.archived_at))
 $$;
 
 -- Whether as many publications of a tenant wait as may.
@@ -207,7 +213,7 @@ begin
         values (mark_inbox_messages.tenant, '$inbox/' || mark_inbox_messages.recipient,
             jsonb_build_object('type', 'counts', 'unseen', unseen, 'unread', unread, 'as', mark,
                 'ids', (select jsonb_agg(i.id::text order by i.n) from unnest(ids) with ordinality as i(id, n)),
-                'all_up_to', coalesce(up_to::text, to_char(up_to_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))));
+                'all_up_to', coalesce(up_to::text, flyball.time_text(up_to_time))));
         perform pg_notify('flyball_publish', '');
     end if;
 end $$;
@@ -375,7 +381,7 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.inbox_entry, flyball.is_publication_full, flyball.deliver_inbox, flyball.mark_inbox_messages, flyball.inbox,
+revoke execute on function flyball.time_text, flyball.inbox_entry, flyball.is_publication_full, flyball.deliver_inbox, flyball.mark_inbox_messages, flyball.inbox,
     flyball.inbox_page, flyball.inbox_counts, flyball.mark_inbox, flyball.prune_inbox, flyball.erase_inbox
 from public;
 

@@ -114,12 +114,11 @@ async fn a_release_whose_worker_died_in_its_middle_is_carried_out_or_not_and_not
         })
         .await;
 
+        doomed.kill();
         let name = Name::new("notify:acme").unwrap();
         let usage = fixture.store.window_usage(&name, web.name).await;
         let left = usage.unwrap().unwrap().key[0].left() as usize;
         assert!(left < LIMIT as usize, "slots were taken");
-
-        doomed.kill();
         if !is_carried_out {
             sqlx::query("select pg_terminate_backend($1, 10000)")
                 .bind(backend)

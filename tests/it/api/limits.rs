@@ -15,7 +15,7 @@ use crate::support::eventually;
 use crate::support::fixture::Fixture;
 use crate::support::redis_server::Server;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// An API whose private Redis can be stopped.
 struct LimitedServer {

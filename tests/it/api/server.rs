@@ -13,7 +13,7 @@ use crate::support::api_server::ApiServer;
 use crate::support::fixture::Fixture;
 use crate::support::stack;
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub struct Mail;
 

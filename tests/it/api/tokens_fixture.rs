@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::api_server::ApiServer;
 use crate::support::fixture::Fixture;
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub const ADMIN: &str = "0123456789-admin";
 

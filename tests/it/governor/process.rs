@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::support::eventually;
 use crate::support::process::{Process, ProcessFixture};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Longer than the lease of a knob.
 const LAPSE: Duration = Duration::from_secs(90);

@@ -136,12 +136,14 @@ async fn counts_are_exact_whatever_happens_at_the_same_time() {
     };
     let upkeep = async {
         for n in 0..30 {
-            let old = "update flyball.inbox_message set created_at = now() - interval '91 days' where id % 30 = $1";
-            sqlx::query(old)
-                .bind(n)
-                .execute(database.pool())
-                .await
-                .unwrap();
+            // Whatever changes messages locks the counts of their inboxes first.
+            let old = format!(
+                "do $$ begin
+                    perform from flyball.inbox_count order by recipient for update;
+                    update flyball.inbox_message set created_at = now() - interval '91 days' where id % 30 = {n};
+                end $$"
+            );
+            database.pool().execute(AssertSqlSafe(old)).await.unwrap();
             inbox.prune(90).await.unwrap();
             if n % 10 == 9 {
                 let erase = database

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::reindex::fakes::{Hands, Index, Mood, Numbers, job};
 use crate::support::eventually;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn args(more: Value) -> Value {
     let mut args = json!({

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::support::eventually;
 use crate::support::fixture::Fixture;
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub struct WorkerFixture {
     pub kinds: Kinds,

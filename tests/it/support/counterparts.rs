@@ -134,7 +134,12 @@ impl Elasticsearch {
         });
         let started = Self {
             url: format!("http://127.0.0.1:{http}"),
-            client: reqwest::Client::new(),
+            // Tests share it, each with a runtime of its own: a connection ends with the runtime
+            // that opened it, so none is kept.
+            client: reqwest::Client::builder()
+                .pool_max_idle_per_host(0)
+                .build()
+                .expect("a client"),
             _process: process,
         };
         eventually("Elasticsearch answers", STARTED_WITHIN, || async {

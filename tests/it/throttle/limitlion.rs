@@ -12,7 +12,7 @@ use crate::support::counterparts::installed;
 use crate::support::redis_server::Server;
 use crate::support::{eventually, skip};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const WEEK_S: i64 = 7 * 86_400;
 
 /// LimitLion's operations, command by command.

@@ -4,10 +4,11 @@ use jiff::Timestamp;
 use jiff_sqlx::{Timestamp as SqlTimestamp, ToSqlx};
 use serde_json::Value;
 use sqlx::types::Json;
-use sqlx::{PgExecutor, Postgres, Row, Transaction};
+use sqlx::{PgExecutor, Row};
 
 use super::{Client, Queue};
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 
 pub(super) const NOTIFY: &str =
     "select id, status, held_until from flyball.notify($1, $2, $3, $4, $5)";
@@ -115,11 +116,7 @@ impl Queue {
     }
 
     /// Begins a transaction in the name of a module of a tenant.
-    pub(super) async fn begin_as(
-        &self,
-        tenant: &str,
-        module: &str,
-    ) -> Result<Transaction<'static, Postgres>, Error> {
+    pub(super) async fn begin_as(&self, tenant: &str, module: &str) -> Result<Transaction, Error> {
         let mut transaction = self.pool.begin().await?;
         sqlx::query(AS_TENANT)
             .bind(tenant)

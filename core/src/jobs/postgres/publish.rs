@@ -15,6 +15,7 @@ impl Client {
     /// publishes nothing.
     ///
     /// ```no_run
+    /// # use flyball_core as flyball;
     /// use flyball::Client;
     /// use serde_json::json;
     ///

@@ -126,14 +126,17 @@ where l.fence = $2 and l.broker_id is not null and ($3::text is null or j.tenant
 // A heartbeat moves the end of the lease, but not past the timeout of the job. It also shows that
 // the worker lives. The statement answers nothing if the lease is another's.
 pub(super) const BEAT: &str = "
-with held as (
+with own as materialized (
+    select job_id from (select * from flyball.lease where job_id = $1 limit 1) o where o.fence = $2 and o.broker_id is not null
+),
+held as (
     update flyball.lease l
     set expires_at = least(
             clock_timestamp() + make_interval(secs => l.lease_s), l.claimed_at + make_interval(secs => j.timeout_s)
         ),
         real_cost = coalesce($4, l.real_cost)
     from flyball.job j
-    where l.job_id = $1 and l.fence = $2 and l.broker_id is not null and j.id = l.job_id and ($3::text is null or j.tenant = $3)
+    where l.job_id = (select job_id from own) and l.fence = $2 and j.id = l.job_id and ($3::text is null or j.tenant = $3)
     returning l.job_id, l.worker_id, l.broker_id, l.expires_at
 ),
 alive as (

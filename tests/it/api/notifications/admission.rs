@@ -25,7 +25,7 @@ use crate::support::{eventually, redis_prefix, stack};
 /// The unix time at which the seed's sample begins.
 pub(super) const BEGIN_S: i64 = 1_744_714_200;
 
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 /// Tokens: name, tenant, and whether they may send critical messages.
 const TOKENS: [(&str, &str, bool); 6] = [

@@ -13,7 +13,7 @@ use crate::support::api_server::ApiServer;
 use crate::support::fixture::Fixture;
 use crate::support::{PROGRAM, stack};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// An API on a port of its own, and what a shell needs.
 pub struct Operator(ApiServer);

@@ -16,7 +16,7 @@ use crate::support::PROGRAM;
 
 pub const NOBODY: [u32; 0] = [];
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub fn dir() -> TempDir {
     dir_with_mode(0o755)

@@ -12,7 +12,7 @@ use crate::support::{Database, database};
 
 pub const FENCE: i64 = 77;
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub async fn queue() -> (Database, Queue) {
     let database = database().await;

@@ -152,7 +152,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
     // Its end cannot be written, so it dies between its record and its end.
     let mut connection = program.pool().acquire().await.unwrap();
     let mut held = connection.begin().await.unwrap();
-    held.execute("lock table flyball.lease in share mode")
+    held.execute("select from flyball.lease for update")
         .await
         .unwrap();
     let sent = "select count(*) from flyball.delivery where state = 'sent'";

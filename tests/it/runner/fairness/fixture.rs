@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::support::fixture::Fixture;
 use crate::support::{eventually, patient_store};
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub struct FairnessFixture {
     pub kinds: Kinds,
