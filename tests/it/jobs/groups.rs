@@ -8,8 +8,9 @@ use flyball::jobs::{
     Attribution, Client, GroupFilter, GroupState, JobGroup, NewGroup, NewJob, Queue, SealAnswer,
     State,
 };
+use flyball::postgres::Db;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::Barrier;
 
 use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
@@ -41,8 +42,9 @@ async fn sealed_group(queue: &Queue, jobs: usize) -> (i64, Vec<i64>) {
     (id, ids.iter().map(|one| one.id).collect())
 }
 
-async fn run(pool: &PgPool, sql: &str) {
-    pool.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
+async fn run(pool: &Db, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(pool)
         .await
         .unwrap();
 }
