@@ -21,9 +21,9 @@ pub(super) enum Command {
     /// Create a group of jobs, with a callback job for when all of them have ended
     Create(Create),
     /// Seal a group: no more jobs can join it
-    Seal(One),
+    Seal(GroupArgs),
     /// Show a group: its state, its jobs by state, its callback
-    Show(One),
+    Show(GroupArgs),
     /// List groups, newest first
     List(List),
     /// Cancel a group: waiting jobs end at once, running ones are asked to stop, and no more can
@@ -55,7 +55,7 @@ pub(super) struct Create {
 }
 
 #[derive(clap::Args)]
-pub(super) struct One {
+pub(super) struct GroupArgs {
     /// The number of the group
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,

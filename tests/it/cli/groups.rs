@@ -82,7 +82,7 @@ async fn a_group_that_cannot_be_is_refused_and_nothing_is_created() {
         (
             &["group", "create", "--callback", r#"{"kind":"http"}"#],
             4,
-            "args/url: must be given",
+            "args/url: is missing",
         ),
         (
             &["group", "create", "--callback", r#"{"kind":"nope"}"#],

@@ -490,7 +490,7 @@ async fn a_cancelled_group_ends_when_its_running_jobs_have_stopped() {
 
 #[tokio::test]
 async fn jobs_of_no_group_touch_nothing_of_groups_when_they_end() {
-    let (_database, queue) = queue().await;
+    let (database, queue) = queue().await;
     let worker = worker(&queue, SOON).await;
     let plain: Vec<NewJob> = vec![http(), http().unique("a"), http()];
     let plain = queue.enqueue(&plain).await.unwrap();
@@ -505,7 +505,8 @@ async fn jobs_of_no_group_touch_nothing_of_groups_when_they_end() {
         (plain.iter().map(|one| one.id).collect::<Vec<_>>(), false),
         (members, true),
     ] {
-        let mut connection = queue.pool.acquire().await.unwrap();
+        // The counters are those of a session.
+        let mut connection = PgConnection::connect(database.url()).await.unwrap();
         let mut transaction = connection.begin().await.unwrap();
         let (last, first) = jobs.split_last().unwrap();
         let fences = vec![FENCE; first.len()];
@@ -554,11 +555,12 @@ async fn groups_go_with_the_history_and_open_ones_stay() {
 
     queue.maintain(Retention::days(7)).await.unwrap();
 
-    let all = queue.groups(&GroupFilter {
+    let ten = GroupFilter {
         limit: 10,
         ..GroupFilter::default()
-    });
-    let left: Vec<i64> = all.await.unwrap().iter().map(|group| group.id).collect();
+    };
+    let all = queue.groups(&ten).await.unwrap();
+    let left: Vec<i64> = all.iter().map(|group| group.id).collect();
     assert_eq!(left, [recent, open]);
     let members: i64 = sqlx::query_scalar("select count(*) from flyball.group_member")
         .fetch_one(&queue.pool)

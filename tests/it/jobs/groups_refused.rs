@@ -189,12 +189,17 @@ async fn a_role_reaches_the_groups_of_its_owner_alone() {
 #[tokio::test]
 async fn a_group_is_shown_to_sql_with_its_counts() {
     let (database, queue) = queue().await;
-    let shown: Value = sqlx::query_scalar(
-        "select flyball.show_group((flyball.create_group('{\"kind\": \"http\"}', 'a', '[{\"kind\": \"http\"}, {\"kind\": \"http\"}]')).group_id)",
+    let id: i64 = sqlx::query_scalar(
+        "select group_id from flyball.create_group('{\"kind\": \"http\"}', 'a', '[{\"kind\": \"http\"}, {\"kind\": \"http\"}]')",
     )
     .fetch_one(database.pool())
     .await
     .unwrap();
+    let shown: Value = sqlx::query_scalar("select flyball.show_group($1)")
+        .bind(id)
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
     let part: Value = ["name", "state", "jobs", "pending", "ended_at", "callback"]
         .into_iter()
         .map(|field| (field.to_owned(), shown[field].clone()))
