@@ -123,7 +123,9 @@ fn body(operation: &str) -> Option<Value> {
         }
         "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key"
         | "discard_job" | "resume_account" | "run_schedule" | "pause_schedule"
-        | "resume_schedule" | "pause_batch" | "resume_batch" | "cancel_batch" => signed(),
+        | "resume_schedule" | "pause_batch" | "resume_batch" | "cancel_batch" | "cancel_group" => {
+            signed()
+        }
         _ => return None,
     })
 }
@@ -154,6 +156,7 @@ fn answer(operation: &str) -> Option<Value> {
             group(),
             json!({ "members": [{ "id": ID, "duplicate": false }, { "id": ID + 2, "duplicate": false }], "warnings": [] }),
         ),
+        "cancel_group" => json!({ "cancelled": 120, "requested": 3, "more": false }),
         "show_group" | "seal_group" => group(),
         "list_groups" => json!({ "groups": [group()], "next": null }),
         "list_jobs" => {

@@ -8,6 +8,8 @@ use super::{Queue, states};
 use crate::jobs::{Attempt, Error, FailedAttempt, JobDetail, Progress, Summary};
 use crate::postgres::json_or_text;
 
+// A `real` read by way of its text is the number that was written.
+//
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
 // primary key.
 pub(super) const GET: &str = "
@@ -19,7 +21,7 @@ select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.priority, j.max_
          when d.job_id is not null then 'dead'
          when a.outcome in ('cancelled', 'dropped') then 'cancelled'
          else 'completed' end as state,
-    j.args, j.unique_key is not null as is_unique, j.timeout_s::float8 as timeout_s, j.traceparent, w.name as worker, w.heartbeat_at,
+    j.args, j.unique_key is not null as is_unique, j.timeout_s::text::float8 as timeout_s, j.traceparent, w.name as worker, w.heartbeat_at,
     extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s, l.claimed_at as started_at,
     l.job_id is not null and x.job_id is not null as cancelling, c.done, c.total, c.note, c.updated_at, o.result
 from flyball.job j
