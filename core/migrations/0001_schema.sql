@@ -9,9 +9,10 @@ create schema if not exists flyball;
 
 -- === Identifiers =================================================================================
 
--- 15 bits of day above 38 bits of sequence: ids stay below 2^53 (exact in JavaScript), and a day is
--- a range of ids.
-create sequence flyball.job_seq as bigint maxvalue 274877906943 cycle cache 1;
+-- 15 bits of day above 37 bits of sequence above one bit: ids stay below 2^53 (exact in JavaScript),
+-- and a day is a range of ids. The last bit is set for members of groups, so that what ends a job can
+-- tell from the id alone that no group counts it.
+create sequence flyball.job_seq as bigint maxvalue 137438953471 cycle cache 1;
 
 -- The number of a day. Written so that the planner can inline it: a function call would cost more
 -- than its work.
@@ -19,10 +20,10 @@ create function flyball.day_of(at timestamptz) returns bigint
 language sql immutable parallel safe
 return ((at at time zone 'UTC')::date - date '2020-01-01')::bigint;
 
--- The id of the next job.
+-- The id of the next job that belongs to no group.
 create function flyball.next_id() returns bigint
 language sql volatile
-return (flyball.day_of(now()) << 38) | nextval('flyball.job_seq');
+return (flyball.day_of(now()) << 38) | (nextval('flyball.job_seq') << 1);
 
 -- A lane's id is a hash and not a row, so producers of one lane never wait for each other.
 create function flyball.lane_of(throttle text, key text) returns bigint

@@ -493,6 +493,7 @@ create function flyball.admit_unchecked(
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
     debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
+    group_id bigint default null,
     out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -513,7 +514,7 @@ declare
     burst_start  timestamptz := case when debounce is not null then now() end;
     replaces     constant boolean := replace or debounce is not null;
 begin
-    job_id := flyball.next_id();
+    job_id := flyball.next_id() | (group_id is not null)::int;
     duplicate := false;
     replaced := false;
 
@@ -610,9 +611,12 @@ begin
         end if;
         insert into flyball.job
             (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, unique_key, unique_until, args,
-             traceparent, timeout_s, module, admission_lane)
+             traceparent, timeout_s, module, admission_lane, group_id)
         values (job_id, lane, priority, max_attempts, cost, due_at, kind, throttle, key, owner_tenant, digest, until, args,
-            traceparent, extract(epoch from timeout), module, waiting_lane);
+            traceparent, extract(epoch from timeout), module, waiting_lane, group_id);
+        if group_id is not null then
+            perform flyball.add_members(group_id, array[job_id]);
+        end if;
     end if;
 
     if flyball.needs_plan(kind, args) then
@@ -645,16 +649,18 @@ create function flyball.admit(
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
     debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
+    group_id bigint default null,
     out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
 language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
-    merges constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace
+    -- A member does not take the place of a job that its group does not count.
+    merges constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace and group_id is null
         and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
 begin
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit_unchecked(entry_point, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace or merges, owner, module, admitted) a;
+        traceparent, timeout, debounce, debounce_max, replace or merges, owner, module, admitted, group_id) a;
     if merges and replaced then
         insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
     end if;
@@ -682,6 +688,7 @@ create function flyball.enqueue(
     debounce interval default null,
     debounce_max interval default null,
     replace boolean default false,
+    "group" bigint default null,
     out job_id bigint,
     out duplicate boolean,
     out replaced boolean,
@@ -696,7 +703,9 @@ begin
         priority := flyball.notification_priority(args);
     end if;
 
-    if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace then
+    if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace
+        and "group" is null
+    then
         -- The whole of a plain job. It inserts nothing if `check_job` might refuse, if today's
         -- partition is missing, or if the throttle limits its backlog or its costs. The length of
         -- the arguments' text is measured: their size as jsonb says little, because 1e100000 takes
@@ -736,6 +745,11 @@ begin
 
     select * into issue from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
         run_at, traceparent, timeout, debounce, debounce_max, replace);
+    if issue.field is null and "group" is not null then
+        select 'group' as field, g.message, '22023' as code into issue
+        from flyball.check_group("group", flyball.unique_owner(), replace or debounce is not null) as g(message)
+        where g.message is not null;
+    end if;
     if issue.field is not null then
         raise exception using
             errcode = issue.code,
@@ -745,7 +759,7 @@ begin
     end if;
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner(), flyball.caller_module()) a;
+        traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner(), flyball.caller_module(), group_id => "group") a;
     if flyball.needs_plan(kind, args) then
         perform flyball.refuse_capped(flyball.caller_tenant(), array[job_id], array[kind], array[args], array[coalesce(now() + debounce, run_at)],
             array[duplicate]);
@@ -759,7 +773,8 @@ create function flyball.enqueue_rows_as(
     owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
-    debounces float8[], debounce_maxes float8[], replaces boolean[], module text default '', admitted boolean default false)
+    debounces float8[], debounce_maxes float8[], replaces boolean[], module text default '', admitted boolean default false,
+    groups bigint[] default null)
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
 language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -770,6 +785,8 @@ declare
     plain         constant boolean := unique_keys is not null and array_remove(unique_keys, null) = '{}';
     untraced      constant boolean := array_remove(traceparents, null) = '{}';
     untimed       constant boolean := array_remove(timeouts, null) = '{}';
+    -- Null if no job is to join a group.
+    joins         constant bigint[] := case when array_remove(groups, null) <> '{}' then groups end;
     owner_tenant  constant text := flyball.tenant_of(owner);
     sender_module constant text := module;
     messages      constant boolean := owner_tenant <> '' and 'notification' = any (kinds);
@@ -803,7 +820,7 @@ begin
     elsif array[cardinality(args), cardinality(throttles), cardinality(keys), cardinality(priorities), cardinality(run_ats),
             cardinality(max_attempts), cardinality(unique_keys), cardinality(unique_fors), cardinality(costs),
             cardinality(traceparents), cardinality(timeouts), cardinality(debounces), cardinality(debounce_maxes),
-            cardinality(replaces)] is distinct from array_fill(size, array[14]) then
+            cardinality(replaces)] is distinct from array_fill(size, array[14]) or cardinality(groups) <> size then
         raise exception using errcode = '22023', column = '',
             message = 'enqueue_rows: every argument must be an array with one element for each job', hint = 'Nothing was enqueued.';
     elsif size = 0 then
@@ -863,6 +880,34 @@ begin
         end loop;
     end if;
 
+    if joins is not null then
+        -- In the order of their numbers, as everywhere.
+        for one in
+            select g.n, c.message
+            from (
+                select j.id, bool_or(j.replaces) as replaces, coalesce(min(j.n) filter (where j.replaces), min(j.n)) as n
+                from (
+                    select u.id, u.n, u.replace or u.debounce is not null as replaces
+                    from unnest(joins, replaces, debounces) with ordinality as u(id, replace, debounce, n)
+                    where u.id is not null
+                ) as j
+                group by j.id
+                order by j.id
+            ) g
+            cross join lateral flyball.check_group(g.id, owner, g.replaces) as c(message)
+            where c.message is not null
+            order by g.n
+            limit 1
+        loop
+            raise exception using
+                errcode = '22023',
+                message = format('enqueue_many: jobs[%s].group: %s', one.n - 1, one.message),
+                column = 'group',
+                table = (one.n - 1)::text,
+                hint = 'Nothing was enqueued.';
+        end loop;
+    end if;
+
     if to_regclass('flyball.job_' || today) is null then
         perform flyball.ensure_day(today);
     end if;
@@ -889,7 +934,11 @@ begin
         end loop;
     end if;
 
-    ids := array(select today << 38 | nextval('flyball.job_seq') from generate_series(1, size));
+    ids := case when joins is null then array(select (today << 38) | (nextval('flyball.job_seq') << 1) from generate_series(1, size))
+        else array(
+            select (today << 38) | (nextval('flyball.job_seq') << 1) | (g.id is not null)::int
+            from unnest(joins) with ordinality as g(id, n)
+            order by g.n) end;
     lanes := case when throttles[1] = all (throttles) and keys[1] = all (keys)
         then array_fill(flyball.lane_of(throttles[1], keys[1]), array[size])
         else array(select flyball.lane_of(g.throttle, g.key) from (select unnest(throttles) as throttle, unnest(keys) as key) as g) end;
@@ -910,7 +959,7 @@ begin
         where m.ids is not null;
     end if;
 
-    if plain and immediate and untraced and untimed and not messages and unplanned is null then
+    if plain and immediate and untraced and untimed and not messages and unplanned is null and joins is null then
         insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args)
         select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
             unnest(keys), owner_tenant, unnest(args);
@@ -919,16 +968,22 @@ begin
     else
         insert into flyball.job
             (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, args, traceparent, timeout_s,
-             module, admission_lane)
+             module, admission_lane, group_id)
         select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, owner_tenant, g.args,
-            g.traceparent, g.timeout, sender_module, case when g.kind = 'notification' then waiting_lane end
+            g.traceparent, g.timeout, sender_module, case when g.kind = 'notification' then waiting_lane end, g.group_id
         from (
             select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
                 unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
                 unnest(keys) as key, unnest(args) as args, unnest(traceparents) as traceparent, unnest(timeouts) as timeout,
-                unnest(unique_keys) as unique_key
+                unnest(unique_keys) as unique_key, unnest(joins) as group_id
         ) as g
         where g.unique_key is null;
+        if joins is not null then
+            perform flyball.add_members(g.id, array_agg(g.job_id))
+            from unnest(joins, ids, unique_keys) as g(id, job_id, unique_key)
+            where g.id is not null and g.unique_key is null
+            group by g.id;
+        end if;
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
         select g.lane, g.priority, g.id, g.cost, false
         from (
@@ -970,16 +1025,16 @@ begin
     for one in
         select g.*
         from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents,
-                timeouts, debounces, debounce_maxes, replaces) with ordinality
+                timeouts, debounces, debounce_maxes, replaces, joins) with ordinality
             as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
-                timeout, debounce, debounce_max, replace, n)
+                timeout, debounce, debounce_max, replace, group_id, n)
         where g.unique_key is not null
         order by flyball.unique_digest(owner, g.kind, g.unique_key), g.n
     loop
         result := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
             one.max_attempts, one.unique_key, flyball.span(one.unique_for), one.cost, one.traceparent, flyball.span(one.timeout),
             flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner, sender_module,
-            admitted);
+            admitted, one.group_id);
         ids[one.n] := result.job_id;
         duplicates[one.n] := result.duplicate;
         replacements[one.n] := result.replaced;
@@ -994,7 +1049,7 @@ end $$;
 create function flyball.enqueue_rows(
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
-    debounces float8[], debounce_maxes float8[], replaces boolean[])
+    debounces float8[], debounce_maxes float8[], replaces boolean[], groups bigint[] default null)
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -1007,14 +1062,14 @@ begin
     if kinds is null or 'notification' <> all (kinds) then
         return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
             run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
-            flyball.caller_module());
+            flyball.caller_module(), false, groups);
         return;
     end if;
     select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n), array_agg(e.replaced order by e.n), array_agg(e.backlog order by e.n)
     into ids, repeats, replaced, backlogs
     from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
         run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
-        flyball.caller_module()) with ordinality as e(job_id, duplicate, replaced, backlog, n);
+        flyball.caller_module(), false, groups) with ordinality as e(job_id, duplicate, replaced, backlog, n);
     perform flyball.refuse_capped(flyball.caller_tenant(), ids, kinds, args, run_ats, repeats);
     return query select * from unnest(ids, repeats, replaced, backlogs);
 end $$;
@@ -1027,7 +1082,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 #variable_conflict use_column
 declare
     allowed           constant text[] := array['kind', 'args', 'throttle', 'key', 'priority', 'run_at', 'max_attempts', 'unique_key',
-        'unique_for', 'cost', 'traceparent', 'timeout', 'debounce', 'debounce_max', 'replace'];
+        'unique_for', 'cost', 'traceparent', 'timeout', 'debounce', 'debounce_max', 'replace', 'group'];
     duration_fields   constant text[] := array['unique_for', 'timeout', 'debounce', 'debounce_max'];
     is_valid          boolean := false;
     c                 record;
@@ -1068,6 +1123,8 @@ begin
                 and coalesce(jsonb_typeof(a.j -> 'run_at') = 'null' or a.j ->> 'run_at' ~ timestamp_pattern, true)
                 and coalesce(jsonb_typeof(a.j -> 'unique_key') in ('string', 'null'), true)
                 and coalesce(jsonb_typeof(a.j -> 'traceparent') in ('string', 'null'), true)
+                and coalesce(jsonb_typeof(a.j -> 'group') = 'null'
+                    or jsonb_typeof(a.j -> 'group') = 'number' and f."group" = trunc(f."group") and f."group" between 1 and 1e15, true)
             ) as is_valid,
             array_agg(f.kind) as kinds, array_agg(coalesce(a.j -> 'args', '{}')) as args,
             array_agg(coalesce(f.throttle, 'default')) as throttles, array_agg(coalesce(f.key, '')) as keys,
@@ -1076,12 +1133,12 @@ begin
             array_agg(flyball.seconds_of(f.unique_for)) as unique_fors, array_agg(coalesce(f.cost, 1)) as costs,
             array_agg(f.traceparent) as traceparents, array_agg(flyball.seconds_of(f.timeout)) as timeouts,
             array_agg(flyball.seconds_of(f.debounce)) as debounces, array_agg(flyball.seconds_of(f.debounce_max)) as debounce_maxes,
-            array_agg(coalesce(f.replace, false)) as replaces
+            array_agg(coalesce(f.replace, false)) as replaces, array_agg(f."group"::bigint) as groups
         into c
         from jsonb_array_elements(jobs) as a(j)
         cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority numeric,
             run_at timestamptz, max_attempts numeric, unique_key text, unique_for jsonb, cost float8, traceparent text,
-            timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean);
+            timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean, "group" numeric);
         is_valid := c.is_valid and 1e9 >= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null))
             and -1e9 <= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null));
     exception when data_exception then
@@ -1102,17 +1159,19 @@ begin
                         case name when 'debounce_max' then '3660 days (316224000 seconds)' else '366 days (31622400 seconds)' end);
                     expected_type := case
                         when name in ('kind', 'throttle', 'key', 'unique_key', 'run_at', 'traceparent') then 'string'
-                        when name in ('priority', 'max_attempts', 'cost') then 'number'
+                        when name in ('priority', 'max_attempts', 'cost', 'group') then 'number'
                         when name = 'replace' then 'boolean'
                         else null end;
                     if not name = any(allowed) then
                         problem := format('is not a field of a job; allowed are %s', array_to_string(allowed, ', '));
-                    elsif type = 'null' and (name in ('run_at', 'unique_key', 'traceparent') or name = any(duration_fields)) then
+                    elsif type = 'null' and (name in ('run_at', 'unique_key', 'traceparent', 'group') or name = any(duration_fields)) then
                         continue;
                     elsif expected_type is not null and type <> expected_type then
                         problem := format('must be a %s, not %s', expected_type, type);
                     elsif name in ('priority', 'max_attempts') and (value::numeric <> trunc(value::numeric) or abs(value::numeric) > 1e9) then
                         problem := format('must be a whole number, not %s', left(value::text, 40));
+                    elsif name = 'group' and (value::numeric <> trunc(value::numeric) or value::numeric not between 1 and 1e15) then
+                        problem := format('must be the number of a group, not %s', left(value::text, 40));
                     elsif name = 'cost' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e300 then
                         problem := 'is out of range; allowed is more than 0 and at most 1e9 tokens';
                     elsif name = any(duration_fields) and type = 'number' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e9 then
@@ -1154,7 +1213,8 @@ begin
     end if;
 
     return query select * from flyball.enqueue_rows(c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats, c.max_attempts,
-        c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces);
+        c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces,
+        case when array_remove(c.groups, null) <> '{}' then c.groups end);
 end $$;
 
 comment on function flyball.as_tenant is 'Acts for a tenant and one of its modules until the end of the transaction.';

@@ -20,6 +20,7 @@ pub mod decisions;
 pub mod deps;
 pub mod gates;
 pub mod gateway;
+pub mod groups;
 pub mod health;
 pub mod http;
 pub mod jobs;

@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 
 use super::deps::{ApiState, Deps};
 use super::gateway::{asyncapi, connect, events as channel_events, publish, tickets, usage};
+use super::groups::{change, create};
 use super::http::problem::{self, Code, Problem};
 use super::http::{budget, fields, gate, guard, login, metrics as request_metrics};
 use super::jobs::{enqueue, many, moves, pause, show};
@@ -32,6 +33,10 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(show::list, enqueue::enqueue))
         .routes(routes!(enqueue::enqueue_batch))
         .routes(routes!(many::cancel))
+        .routes(routes!(change::list, create::create))
+        .routes(routes!(change::show))
+        .routes(routes!(change::seal))
+        .routes(routes!(change::cancel))
         .routes(routes!(show::show, moves::cancel))
         .routes(routes!(show::attempts))
         .routes(routes!(moves::retry))

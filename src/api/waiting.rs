@@ -260,6 +260,7 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             due_at: Some(Timestamp::from_second(60).unwrap()),
             last_error: Some("500\nwith a body".into()),
+            group: None,
         }
     }
 

@@ -77,6 +77,9 @@ pub(super) struct Args {
     /// Replace the waiting job with this unique key
     #[arg(long, requires = "unique_key")]
     replace: bool,
+    /// The number of the group that the job joins
+    #[arg(long, value_name = "ID", conflicts_with = "file", value_parser = clap::value_parser!(i64).range(1..))]
+    group: Option<i64>,
     /// Enqueue this many copies
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
     count: u32,
@@ -155,6 +158,7 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         debounce_s: args.debounce,
         debounce_max_s: args.debounce_max,
         replace: args.replace,
+        group: args.group,
         ..NewJob::new(args.kind.clone().unwrap_or_default(), value)
     })
 }

@@ -75,6 +75,9 @@ pub(super) struct ListArgs {
     /// Only jobs with this key
     #[arg(long)]
     key: Option<String>,
+    /// Only jobs of this group
+    #[arg(long, value_name = "ID")]
+    group: Option<i64>,
     /// Only jobs that were enqueued at or after a time, or within a span before now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     created_after: Option<Timestamp>,
@@ -265,6 +268,7 @@ async fn search(queue: &Queue, list: ListArgs) -> anyhow::Result<()> {
         throttle: list.throttle,
         key: list.key,
         tenant: None,
+        group: list.group,
         created_after: list.created_after,
         created_before: list.created_before,
         before: list.before,
@@ -347,6 +351,9 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
     say!("throttle   {}", head.throttle);
     if !head.key.is_empty() {
         say!("key        {}", head.key);
+    }
+    if let Some(group) = head.group {
+        say!("group      {group}");
     }
     say!("priority   {}", head.priority);
     say!("attempt    {} of {}", head.attempt, head.max_attempts);

@@ -13,6 +13,7 @@ mod enqueue;
 pub mod exit;
 mod given_text;
 mod governor;
+mod group;
 mod job;
 mod lane;
 mod migrate;
@@ -70,6 +71,9 @@ enum Command {
     /// Show, cancel, retry and reschedule jobs
     #[command(subcommand)]
     Job(job::Command),
+    /// Create, seal, show, list and cancel groups of jobs
+    #[command(subcommand)]
+    Group(group::Command),
     /// Requeue or discard dead jobs
     #[command(subcommand)]
     Dead(dead::Command),
@@ -164,6 +168,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Batch(command) => batch::run(command, settings).await,
             Command::Recipient(command) => recipient::run(command, settings).await,
             Command::Job(command) => job::run(command, settings).await,
+            Command::Group(command) => group::run(command, settings).await,
             Command::Dead(command) => dead::run(command, settings).await,
             Command::Lane(command) => lane::run(command, settings).await,
             Command::Throttle(command) => throttle::run(command, settings).await,

@@ -165,6 +165,7 @@ impl NewSchedule {
             ("debounce_max", self.job.debounce_max_s.is_some()),
             ("replace", self.job.replace),
             ("traceparent", self.job.traceparent.is_some()),
+            ("group", self.job.group.is_some()),
         ];
         for (field, _) in own.into_iter().filter(|(_, is_set)| *is_set) {
             wrong(

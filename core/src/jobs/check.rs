@@ -200,6 +200,10 @@ fn together(job: &NewJob) -> Option<(&'static str, String)> {
         ),
         _ if job.replace && !unique => wrong("replace", "needs a unique_key"),
         _ if job.replace && window => wrong("replace", FREE),
+        _ if job.group.is_some() => wrong(
+            "group",
+            "cannot be used with a queue in memory, which has no groups; use one on a database",
+        ),
         _ => None,
     }
 }

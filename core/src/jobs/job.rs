@@ -126,6 +126,9 @@ pub struct NewJob {
     /// this one runs after it.
     #[serde(default)]
     pub replace: bool,
+    /// The number of the group that the job joins; absent for none.
+    #[serde(default)]
+    pub group: Option<i64>,
 }
 
 impl NewJob {
@@ -147,6 +150,7 @@ impl NewJob {
             debounce_s: None,
             debounce_max_s: None,
             replace: false,
+            group: None,
         }
     }
 
@@ -265,6 +269,14 @@ impl NewJob {
     pub fn debounce_max(self, longest: Duration) -> Self {
         Self {
             debounce_max_s: Some(longest.as_secs_f64()),
+            ..self
+        }
+    }
+
+    /// Adds the job to a group, which counts it and waits for its end.
+    pub fn group(self, id: i64) -> Self {
+        Self {
+            group: Some(id),
             ..self
         }
     }

@@ -61,6 +61,8 @@ pub struct Summary {
     pub due_at: Option<Timestamp>,
     /// The error of the last attempt, if there was one.
     pub last_error: Option<String>,
+    /// The number of the group that counts the job; absent for none.
+    pub group: Option<i64>,
 }
 
 /// A job with its details: arguments, attempts, worker and progress.
@@ -149,6 +151,8 @@ pub struct JobFilter {
     pub key: Option<String>,
     /// Only jobs of this tenant; all jobs if absent.
     pub tenant: Option<String>,
+    /// Only jobs of this group.
+    pub group: Option<i64>,
     /// Only jobs enqueued at this time or later.
     pub created_after: Option<Timestamp>,
     /// Only jobs enqueued before this time.
@@ -258,6 +262,8 @@ pub struct FailedAttempt {
     pub error: Option<String>,
     /// The time of the failure.
     pub at: Timestamp,
+    /// The number of the group that counts the job; absent for none.
+    pub group: Option<i64>,
 }
 
 /// A throttle whose last several attempts all failed, with no success for a while.

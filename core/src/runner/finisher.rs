@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::shared::{Backlog, FinishedRun};
+use crate::jobs::postgres::is_member;
 use crate::jobs::{Ending, Error, Finish};
 
 /// Most ends written in one statement.
@@ -87,6 +88,9 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
     while let Some(part) = halves.pop() {
         match bounded(queue.finish(part)).await {
             Ok(kept) => {
+                if kept.iter().any(|id| is_member(*id)) {
+                    backlog.members_ended.notify_one();
+                }
                 let fenced = part.len() - kept.len();
                 if fenced > 0 {
                     backlog.metrics.fenced.inc_by(fenced as u64);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::shared::{SHARD_TTL, WorkerContext};
@@ -18,6 +19,7 @@ const PROMOTE_EVERY: Duration = Duration::from_millis(200);
 /// Time after which the rest of a crowd is left to the next tick, because a long tick would be
 /// taken for one that hangs.
 const CROWDED: Duration = Duration::from_secs(10);
+const GROUPS_EVERY: Duration = Duration::from_secs(1);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Most claims unknown to this worker that one round gives back.
@@ -50,6 +52,28 @@ pub(super) async fn promote(shared: Arc<WorkerContext>, cancel: CancellationToke
                 }
                 promoted = shared.queue.promote_crowd(&mut crowd).await?;
             }
+        }
+    })
+    .await;
+}
+
+/// Counts the ends of members of groups, at once after those that this worker has written and each
+/// second for all others, and ends groups with their callbacks.
+pub(super) async fn settle_groups(
+    shared: Arc<WorkerContext>,
+    members_ended: Arc<Notify>,
+    cancel: CancellationToken,
+) {
+    let pace = LoopOptions {
+        name: "groups",
+        every: GROUPS_EVERY,
+        wake: Some(members_ended),
+    };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            shared.queue.settle_groups().await?;
+            Ok::<(), Error>(())
         }
     })
     .await;

@@ -313,6 +313,8 @@ pub(super) struct Backlog {
     pub(super) notifier: Arc<Notifier>,
     pub(super) unwritten: Arc<AtomicUsize>,
     pub(super) running: RunningJobs,
+    /// Wakes the loop that settles groups.
+    pub(super) members_ended: Arc<Notify>,
 }
 
 impl Backlog {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -61,12 +61,14 @@ impl Worker {
         shared.register().await?;
         shared.refuse_to_differ().await?;
         shared.hold_shards().await?;
+        let members_ended = Arc::new(Notify::new());
         let backlog = Backlog {
             queue,
             metrics,
             notifier: shared.notifier.clone(),
             unwritten: shared.unwritten.clone(),
             running: shared.running.clone(),
+            members_ended: members_ended.clone(),
         };
         let stopping = Stopping::default();
         let living = CancellationToken::new();
@@ -92,6 +94,11 @@ impl Worker {
                 "promote",
                 requested(),
                 maintenance::promote(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "groups",
+                requested(),
+                maintenance::settle_groups(shared.clone(), members_ended, requested()),
             ),
             vital.spawn(
                 "rescue",

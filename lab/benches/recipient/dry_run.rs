@@ -20,7 +20,7 @@ over_actor_cap = \"digest:creator-activity\"\n";
 /// recipient with a profile, and each of six templates in a category of its own.
 const FILL: &str = "
 insert into flyball.job (id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, args)
-select flyball.day_of(m.at) << 38 | nextval('flyball.job_seq'), 1, m.n % 3 + 1, 10, 1, m.at, 'notification', 'mail', '', 't' || m.who % 20,
+select (flyball.day_of(m.at) << 38) | (nextval('flyball.job_seq') << 1), 1, m.n % 3 + 1, 10, 1, m.at, 'notification', 'mail', '', 't' || m.who % 20,
     jsonb_build_object('channel', (array['email', 'email', 'sms', 'push'])[1 + m.who % 4], 'template', 'Hello {{ n }}',
         'category', (array['security', 'billing', 'marketing', 'product', 'product', 'transactional'])[1 + m.n % 6],
         'template_id', (array['code', 'receipt', 'sale', 'comment', 'post', 'note'])[1 + m.n % 6], 'data', jsonb_build_object('n', m.n),

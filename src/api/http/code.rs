@@ -59,6 +59,8 @@ codes! {
     DigestItemNotFound = ("digest_item_not_found", 404, "Digest item not found"),
     /// The batch does not exist.
     BatchNotFound = ("batch_not_found", 404, "Batch not found"),
+    /// The group of jobs does not exist.
+    GroupNotFound = ("group_not_found", 404, "Group not found"),
     /// The tenant does not exist.
     TenantNotFound = ("tenant_not_found", 404, "Tenant not found"),
     /// The recipient does not exist.

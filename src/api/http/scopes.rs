@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 97] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 102] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -54,6 +54,21 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 97] = [
     ("GET", "/metrics", Scope(MetricsRead), Operators),
     ("POST", "/api/v1/jobs", Scope(JobsEnqueue), Tenant),
     ("POST", "/api/v1/jobs/batch", Scope(JobsEnqueue), Tenant),
+    ("POST", "/api/v1/groups", Scope(JobsEnqueue), Tenant),
+    ("GET", "/api/v1/groups", Scope(JobsRead), Tenant),
+    ("GET", "/api/v1/groups/{id}", Scope(JobsRead), Tenant),
+    (
+        "POST",
+        "/api/v1/groups/{id}/seal",
+        Scope(JobsEnqueue),
+        Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/groups/{id}/cancel",
+        Scope(OpsWrite),
+        Tenant,
+    ),
     ("POST", "/api/v1/notifications", Scope(NotifySend), Tenant),
     ("GET", "/api/v1/jobs", Scope(JobsRead), Tenant),
     ("GET", "/api/v1/jobs/{id}", Scope(JobsRead), Tenant),

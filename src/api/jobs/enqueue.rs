@@ -222,7 +222,12 @@ pub(in crate::api) fn traceparent(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Converts a refusal of the queue to a problem, and counts full lanes.
-fn refused(state: &JobsState, caller: &Caller, error: crate::jobs::Error, batch: bool) -> Problem {
+pub(in crate::api) fn refused(
+    state: &JobsState,
+    caller: &Caller,
+    error: crate::jobs::Error,
+    batch: bool,
+) -> Problem {
     let crate::jobs::Error::Full { throttle, key, .. } = &error else {
         return Problem::from_queue(error, batch);
     };
@@ -319,6 +324,7 @@ fn as_sent(job: NewJob, id: i64, tenant: &str) -> JobDetail {
             created_at: now,
             due_at,
             last_error: None,
+            group: job.group,
         },
         args: job.args,
         unique: job.unique_key.is_some(),

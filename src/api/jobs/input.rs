@@ -10,7 +10,7 @@ use crate::jobs::{Kinds, NewJob};
 use crate::throttle::Name;
 
 /// The fields of a job, as in SQL.
-pub const FIELDS: [&str; 15] = [
+pub const FIELDS: [&str; 16] = [
     "kind",
     "args",
     "throttle",
@@ -26,6 +26,7 @@ pub const FIELDS: [&str; 15] = [
     "debounce",
     "debounce_max",
     "replace",
+    "group",
 ];
 
 /// The longest kind, in bytes.
@@ -50,6 +51,8 @@ pub const PRIORITIES: std::ops::RangeInclusive<i64> = 0..=3;
 pub const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=1000;
 /// An example of a trace parent, for messages.
 const TRACEPARENT_EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// The numbers of groups.
+pub const GROUP_IDS: std::ops::RangeInclusive<i64> = 1..=1_000_000_000_000_000;
 /// The most jobs of one batch.
 pub const BATCH_MAX: usize = 10_000;
 
@@ -130,7 +133,12 @@ pub fn batch(body: Value, known: &KnownKinds<'_>) -> Result<Vec<NewJob>, Errors>
 
 /// Reads one job and adds its errors to `errors`; only with errors the result may be `None` or
 /// unusable.
-fn job(value: Value, at: &str, known: &KnownKinds<'_>, errors: &mut Errors) -> Option<NewJob> {
+pub(in crate::api) fn job(
+    value: Value,
+    at: &str,
+    known: &KnownKinds<'_>,
+    errors: &mut Errors,
+) -> Option<NewJob> {
     let mut fields = ObjectReader::open(value, at, &FIELDS, errors)?;
     let kind = kind(&mut fields, known);
     let mut job = NewJob::new(kind.clone().unwrap_or_default(), json!({}));
@@ -186,6 +194,9 @@ fn job(value: Value, at: &str, known: &KnownKinds<'_>, errors: &mut Errors) -> O
     job.debounce_max_s = span(&mut fields, "debounce_max", DEBOUNCE_MAX_MAX_S);
     if let Some(replace) = fields.flag("replace") {
         job.replace = replace;
+    }
+    if fields.has("group") {
+        job.group = fields.whole("group", GROUP_IDS, ", the number of a group");
     }
     together(&mut fields, &job, is_unique);
     Some(job)
@@ -316,6 +327,12 @@ fn together(fields: &mut ObjectReader<'_>, job: &NewJob, is_unique: bool) {
         fields.wrong(
             "debounce",
             "must be left out beside run_at: it names the time itself",
+        );
+    }
+    if job.group.is_some() && (job.replace || job.debounce_s.is_some()) {
+        fields.wrong(
+            "group",
+            "must be left out beside replace and debounce: the job may take the place of one outside of the group",
         );
     }
     match (job.debounce_s, job.debounce_max_s) {

@@ -21,6 +21,23 @@ pub async fn check(
     jobs: &[NewJob],
     is_batch: bool,
 ) -> Result<(), Problem> {
+    let at = |index| {
+        if is_batch {
+            format!("/{index}")
+        } else {
+            String::new()
+        }
+    };
+    check_at(state, caller, jobs, at).await
+}
+
+/// Accepts the jobs as [`check`] does; `at` returns the pointer to the job of an index.
+pub async fn check_at(
+    state: &JobsState,
+    caller: &Caller,
+    jobs: &[NewJob],
+    at: impl Fn(usize) -> String,
+) -> Result<(), Problem> {
     let leave = &caller.leave;
     if leave.is_admin() {
         return Ok(());
@@ -32,11 +49,7 @@ pub async fn check(
     let may = |kind: &String| leave.kinds.as_ref().unwrap_or(&public).contains(kind);
     let mut errors = Errors::default();
     for (index, job) in jobs.iter().enumerate() {
-        let at = if is_batch {
-            format!("/{index}")
-        } else {
-            String::new()
-        };
+        let at = at(index);
         if job.kind == NOTIFICATION {
             if let Some((field, scope)) = missing_scope(caller, job) {
                 let message = format!(

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
+use super::input::{GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::redact::mask_args;
 use super::state::JobsState;
 use crate::api::http::caller::Caller;
@@ -92,6 +92,7 @@ pub struct Attempts {
         ("kind" = Option<String>, Query, description = "Only jobs of this kind."),
         ("throttle" = Option<String>, Query, description = "Only jobs of this throttle."),
         ("key" = Option<String>, Query, description = "Only jobs with this key; an empty `key=` selects jobs without a key."),
+        ("group" = Option<i64>, Query, description = "Only jobs of this group."),
         ("created_after" = Option<Timestamp>, Query, description = "Only jobs that were enqueued at this time or later."),
         ("created_before" = Option<Timestamp>, Query, description = "Only jobs that were enqueued before this time."),
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
@@ -107,6 +108,7 @@ pub async fn list(
         "kind",
         "throttle",
         "key",
+        "group",
         "created_after",
         "created_before",
         "limit",
@@ -126,6 +128,7 @@ pub async fn list(
         created_after: query.time("created_after"),
         created_before: query.time("created_before"),
         tenant: caller.tenant.as_deref().map(str::to_owned),
+        group: query.whole("group", GROUP_IDS),
         before: query.whole("before", 1..=i64::MAX),
         limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
     };
@@ -334,6 +337,7 @@ fn next_page(filter: &JobFilter, before: i64) -> String {
     add("kind", filter.kind.as_deref());
     add("throttle", filter.throttle.as_deref());
     add("key", filter.key.as_deref());
+    add("group", filter.group.map(|id| id.to_string()).as_deref());
     add(
         "created_after",
         filter.created_after.map(|at| at.to_string()).as_deref(),
@@ -354,12 +358,13 @@ mod tests {
         let filter = JobFilter {
             state: Some(JobState::Dead),
             key: Some("a&b ü".into()),
+            group: Some(17),
             limit: 5,
             ..JobFilter::default()
         };
         assert_eq!(
             next_page(&filter, 42),
-            "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC"
+            "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC&group=17"
         );
     }
 

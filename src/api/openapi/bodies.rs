@@ -1,6 +1,6 @@
 //! The bodies of requests: their fields, with the limits with which they are read.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::values::{
     above_zero, any_text, by, flag, one_of, or_null, run_at, span, text, throttle, time, whole,
@@ -11,8 +11,8 @@ use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::gateway::tickets::CHANNELS_MAX;
 use crate::api::http::operate::START_BYTES_MAX;
 use crate::api::jobs::input::{
-    COST_MAX, DEBOUNCE_MAX_MAX_S, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
-    SPAN_MAX_S, TIMEOUT_MIN_S,
+    COST_MAX, DEBOUNCE_MAX_MAX_S, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS,
+    PRIORITIES, SPAN_MAX_S, TIMEOUT_MIN_S,
 };
 use crate::api::jobs::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
@@ -26,8 +26,8 @@ use crate::api::throttles::check::{API_BYTES_MAX, METHOD_BYTES_MAX, PATH_BYTES_M
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
 use crate::inbox::request::{IDS_MAX, MARKS, words};
 use crate::input::patterns::CHANNEL_BYTES;
-use crate::jobs::BATCH_JOBS_MAX;
 use crate::jobs::check::OF_SCHEDULES;
+use crate::jobs::{BATCH_JOBS_MAX, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX};
 use crate::notify::args::{
     CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY,
     PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
@@ -80,6 +80,7 @@ pub(super) fn bodies() -> Vec<Body> {
             more: json!({ "anyOf": any_of(&settable()) }),
             ..body("KnobsEdit", edit(), &[])
         },
+        body("GroupBody", of_group(), &[]),
         body("Reason", with_signed(Vec::new()), &[]),
         body(
             "NewPlan",
@@ -313,6 +314,35 @@ fn job() -> Vec<(&'static str, Value)> {
         ("debounce", span(None, SPAN_MAX_S)),
         ("debounce_max", span(None, DEBOUNCE_MAX_MAX_S)),
         ("replace", with_default(flag(), json!(false))),
+        ("group", or_null(whole(GROUP_IDS))),
+    ]
+}
+
+/// Returns the fields of a group, whose jobs and whose callback name no group of their own.
+fn of_group() -> Vec<(&'static str, Value)> {
+    let fields: Map<String, Value> = job()
+        .into_iter()
+        .filter(|(field, _)| *field != "group")
+        .map(|(field, limits)| (field.to_owned(), limits))
+        .collect();
+    let mut of_job = together();
+    of_job["type"] = json!("object");
+    of_job["properties"] = Value::Object(fields);
+    of_job["required"] = json!(["kind"]);
+    of_job["additionalProperties"] = json!(false);
+    // The jobs take the place of no other, so that none of them is outside of the group.
+    let mut member = of_job.clone();
+    if let Some(fields) = member["properties"].as_object_mut() {
+        fields
+            .retain(|field, _| !["replace", "debounce", "debounce_max"].contains(&field.as_str()));
+    }
+    vec![
+        ("name", or_null(text(0..=GROUP_NAME_BYTES_MAX))),
+        ("callback", or_null(of_job.clone())),
+        (
+            "jobs",
+            json!({ "type": ["array", "null"], "maxItems": GROUP_JOBS_MAX, "items": member }),
+        ),
     ]
 }
 
@@ -335,6 +365,9 @@ fn together() -> Value {
                 "required": ["debounce"], "properties": { "debounce": { "not": { "type": "null" } } },
             } },
             "replace": { "if": { "properties": { "replace": { "const": true } } }, "then": unique_alone },
+            "group": { "if": is_given("group"), "then": {
+                "properties": { "replace": { "const": false }, "debounce": { "type": "null" } },
+            } },
         },
     })
 }

@@ -16,8 +16,8 @@ use crate::api::gateway::connect::{self, TICKET_BYTES};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
 use crate::api::jobs::input::{
-    BATCH_MAX, COST_MAX, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES, SPAN_MAX_S,
-    TIMEOUT_MIN_S,
+    BATCH_MAX, COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
+    SPAN_MAX_S, TIMEOUT_MIN_S,
 };
 use crate::api::jobs::show::WAIT_S_MAX;
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
@@ -153,7 +153,7 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
 }
 
 /// The operations that read a missing body as an empty object.
-const MAY_BE_EMPTY: [&str; 17] = [
+const MAY_BE_EMPTY: [&str; 18] = [
     "create_ticket",
     "acquire_tokens",
     "peek_tokens",
@@ -171,6 +171,7 @@ const MAY_BE_EMPTY: [&str; 17] = [
     "pause_batch",
     "resume_batch",
     "cancel_batch",
+    "cancel_group",
 ];
 
 fn close(schema: &mut Value, body: Body) {
@@ -299,13 +300,15 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("check_recipient", _, "to") => text(0..=RECIPIENT_BYTES_MAX),
         ("check_recipient", _, "recipient" | "actor" | "template_id") => text(0..=GATE_FIELD_BYTES),
         ("check_recipient", _, "category") => text(0..=CATEGORY_BYTES),
+        ("stream_events", _, "job") => whole(1..=i64::MAX),
+        ("stream_events" | "list_jobs", _, "group") => whole(GROUP_IDS),
         ("list_jobs", _, "state") => one_of(&crate::api::jobs::show::SEARCHED),
         ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
         (_, _, "channel") => one_of(&Channel::WORDS),
         (_, _, "recipient") => {
             text(if operation == "unsuppress" { 1 } else { 0 }..=RECIPIENT_BYTES_MAX)
         }
-        ("list_batches", _, "before") => whole(1..=i64::MAX),
+        ("list_batches" | "list_groups", _, "before") => whole(1..=i64::MAX),
         ("list_batches", _, "state") => one_of(&batch_list::STATES),
         (_, "path", "tenant") => {
             json!({ "type": "string", "minLength": 1, "maxLength": tenants::NAME_BYTES_MAX })
@@ -356,7 +359,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         (
             _,
             "id" | "job_id" | "worker_id" | "notification_id" | "last_job_id" | "digest_id"
-            | "duplicate_of",
+            | "duplicate_of" | "callback_job_id" | "group",
         ) => {
             json!({ "minimum": 1, "maximum": i64::MAX })
         }
@@ -400,7 +403,8 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "higher_s" | "stopped_s" | "parked_jobs" | "recipients" | "recipient" | "sent"
             | "cancelled" | "too_late" | "place" | "limit" | "used" | "waiting" | "pending"
             | "pending_max" | "created" | "changed" | "caps" | "reservations" | "claims"
-            | "digests" | "items" | "messages" | "arguments" | "inbox" | "unseen" | "unread",
+            | "digests" | "items" | "messages" | "arguments" | "inbox" | "unseen" | "unread"
+            | "completed",
         ) => return Some(from(0)),
         ("HistoryPoint", "value") => from(0),
         ("ChannelTenant", _) => from(0),

@@ -53,6 +53,10 @@ fn body(operation: &str) -> Option<Value> {
         "enqueue_jobs" => {
             json!([new_job(), { "kind": "http", "args": { "url": "https://example.org/other" } }])
         }
+        "create_group" => json!({
+            "name": "import of 2026-11-20", "callback": { "kind": "http", "args": { "method": "POST", "url": "https://example.org/imported" } },
+            "jobs": [new_job(), { "kind": "http", "args": { "url": "https://example.org/other" } }],
+        }),
         "cancel_jobs" => {
             json!({ "throttle": "hooks", "created_before": "2026-11-20T00:00:00Z", "dry_run": true })
         }
@@ -119,7 +123,9 @@ fn body(operation: &str) -> Option<Value> {
         }
         "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key"
         | "discard_job" | "resume_account" | "run_schedule" | "pause_schedule"
-        | "resume_schedule" | "pause_batch" | "resume_batch" | "cancel_batch" => signed(),
+        | "resume_schedule" | "pause_batch" | "resume_batch" | "cancel_batch" | "cancel_group" => {
+            signed()
+        }
         _ => return None,
     })
 }
@@ -146,6 +152,13 @@ fn answer(operation: &str) -> Option<Value> {
             json!({ "duplicate": false, "replaced": false, "backlog": null, "warnings": [] }),
         ),
         "enqueue_jobs" => json!({ "jobs": [ticket], "warnings": [] }),
+        "create_group" => with(
+            group(),
+            json!({ "members": [{ "id": ID, "duplicate": false }, { "id": ID + 2, "duplicate": false }], "warnings": [] }),
+        ),
+        "cancel_group" => json!({ "cancelled": 120, "requested": 3, "more": false }),
+        "show_group" | "seal_group" => group(),
+        "list_groups" => json!({ "groups": [group()], "next": null }),
         "list_jobs" => {
             json!({ "jobs": [summary()], "next": format!("/api/v1/jobs?limit=1&before={ID}") })
         }
@@ -184,7 +197,7 @@ fn answer(operation: &str) -> Option<Value> {
         }
         "list_failures" => json!({ "failures": [{
             "job_id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "tenant": "shop", "attempt": 1, "outcome": "failed",
-            "error": "answered 500", "at": AT,
+            "error": "answered 500", "at": AT, "group": null,
         }] }),
         "show_pause" => json!({ "paused": null, "changed": false }),
         "pause_all" => {
@@ -387,10 +400,19 @@ fn new_job() -> Value {
     })
 }
 
+fn group() -> Value {
+    json!({
+        "id": 17, "name": "import of 2026-11-20", "tenant": "shop", "state": "running", "jobs": 2, "pending": 2, "completed": 0, "dead": 0,
+        "cancelled": 0, "created_at": AT, "sealed_at": AT, "cancelled_at": null, "ended_at": null,
+        "callback": { "kind": "http", "args": { "method": "POST", "url": "https://example.org/imported" } }, "callback_job_id": null,
+        "callback_problem": null,
+    })
+}
+
 fn summary() -> Value {
     json!({
         "id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "tenant": "shop", "state": "ready", "priority": 1, "attempt": 0,
-        "max_attempts": 5, "cost": 1.0, "created_at": AT, "due_at": null, "last_error": null,
+        "max_attempts": 5, "cost": 1.0, "created_at": AT, "due_at": null, "last_error": null, "group": null,
     })
 }
 

@@ -1,10 +1,12 @@
 //! The live stream: server-sent events.
 
 use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{Query as Pairs, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{self, KeepAlive, Sse};
 use futures_util::stream::BoxStream;
@@ -12,10 +14,13 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use super::filter::StreamFilter;
 use super::live::{Live, STREAMS_MAX, StreamEvent, StreamPermit};
 use super::of_tenant::{TenantListener, within};
 use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::Query;
+use crate::api::tenants::{Foreign, NAME_BYTES_MAX, only};
 use crate::jobs::Queue;
 
 /// The time without an event after which a comment is sent, so that proxies keep the connection.
@@ -27,11 +32,19 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A tenant gets the ticks of its own throttles, the failures of its own jobs and the changes by
 /// its own tokens.
 ///
+/// `throttle`, `tenant`, `job` and `group` leave only what concerns all that are given. Ticks go on
+/// in any case, as the sign that the stream lives.
+///
 /// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server
 /// stops and when a listener is too slow; clients reconnect with the id of the last tick that they
 /// received.
 #[utoipa::path(get, path = "/api/v1/stream", operation_id = "stream_events", tag = "stream",
-    params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last received tick.")),
+    params(
+        ("throttle" = Option<String>, Query, description = "Only this throttle, its decisions, failures and changes."),
+        ("tenant" = Option<String>, Query, description = "Only what a token of this tenant gets."),
+        ("job" = Option<i64>, Query, description = "Only failures and changes of this job; ticks hold no throttles."),
+        ("group" = Option<i64>, Query, description = "Only failures of jobs of this group, and its changes; ticks hold no throttles."),
+        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last received tick.")),
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
 pub async fn stream(
@@ -39,8 +52,23 @@ pub async fn stream(
     State(queue): State<Queue>,
     State(cancel): State<CancellationToken>,
     Extension(caller): Extension<Caller>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
+    let mut query = Query::open(pairs, &["throttle", "tenant", "job", "group"]);
+    let filter = StreamFilter::read(&mut query);
+    let named = query.text("tenant", NAME_BYTES_MAX);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let tenant = only(&caller, named.as_deref()).map_err(|Foreign| {
+        let detail = format!(
+            "token {} is bound to another tenant than the one that is named",
+            caller.token_name()
+        );
+        Problem::new(Code::NotAllowed, detail)
+    })?;
+    let tenant: Option<Arc<str>> = tenant.map(Arc::from);
     let Some(place) = live.place(&caller.key, caller.leave.is_admin()) else {
         let detail = format!(
             "the limit of live streams is reached, of this process ({STREAMS_MAX}) or of this \
@@ -52,7 +80,7 @@ pub async fn stream(
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.trim().parse().ok());
     let (history, receiver) = live.join(after);
-    let (history, events) = match caller.tenant {
+    let (history, events) = match tenant {
         None => (history, all(receiver, place)),
         Some(tenant) => {
             let history = within(&history, &tenant);
@@ -69,6 +97,7 @@ pub async fn stream(
     let ends = cancel.cancelled_owned();
     let events = stream::once(async { history })
         .chain(events)
+        .filter_map(move |event| ready(filter.pass(event)))
         .map(|event| Ok(sent(&event)))
         .take_until(ends);
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))

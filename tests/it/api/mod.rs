@@ -4,6 +4,7 @@ mod api_limits;
 mod api_throttles;
 mod enqueue;
 mod gates;
+mod groups;
 mod history;
 mod hostile_clients;
 pub mod issuer;

@@ -102,6 +102,19 @@ async fn what_is_answered_is_what_the_document_declares() {
         .gets(200, "enqueue_jobs", ask().json(json!([])))
         .await;
     client.gets(201, "enqueue_job", ask().json(job())).await;
+    let whole = json!({"name": "import", "callback": job(), "jobs": [job(), job()]});
+    client.gets(201, "create_group", ask().json(whole)).await;
+    let open = client.gets(201, "create_group", ask().json(json!({})));
+    let open = open.await["id"].as_i64().unwrap();
+    let mut member = job();
+    member["group"] = json!(open);
+    client.gets(201, "enqueue_job", ask().json(member)).await;
+    client
+        .gets(200, "list_groups", ask().query("limit=1"))
+        .await;
+    for operation in ["show_group", "seal_group", "cancel_group", "seal_group"] {
+        client.gets(200, operation, ask().part("id", open)).await;
+    }
     client
         .gets(
             200,
@@ -387,6 +400,8 @@ async fn what_is_answered_is_what_the_document_declares() {
     client.gets(200, "list_audit", ask()).await;
     client.gets(200, "list_decisions", ask()).await;
     client.gets(200, "stream_events", ask()).await;
+    let filtered = ask().query("throttle=hooks&group=17&tenant=shop");
+    client.gets(200, "stream_events", filtered).await;
     client.gets(200, "show_metrics", ask()).await;
     client.gets(200, "show_liveness", ask()).await;
     client.gets(200, "show_readiness", ask()).await;

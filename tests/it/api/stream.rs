@@ -103,6 +103,36 @@ async fn tick_where(stream: &mut Response, wanted: impl Fn(&Value) -> bool) -> V
 }
 
 #[tokio::test]
+async fn a_listener_gets_the_failures_of_the_group_that_it_names_and_of_no_other_job() {
+    let api = spawn_api(None).await;
+    let group = api.post("/api/v1/groups", json!({})).await;
+    let group = group.json::<Value>().await.unwrap()["id"].as_i64().unwrap();
+    let member = api.enqueue(json!({"group": group})).await;
+    let other = api.enqueue(json!({})).await;
+    let mut stream = api.get(&format!("/api/v1/stream?group={group}")).await;
+    let refused = api.get("/api/v1/stream?group=mine").await;
+    assert_eq!(refused.status(), 400);
+    let mut text = String::new();
+    let seen = async {
+        // The first read of the journals sets the mark, so failures are written until one arrives.
+        while !text.contains("event: failure") {
+            for job in [other, member] {
+                let insert = "insert into flyball.failure (job_id, attempt, outcome, error) values ($1, 1, 'failed', 'boom')";
+                let insert = sqlx::query(insert).bind(job);
+                insert.execute(&api.queue.pool).await.unwrap();
+            }
+            let chunk = stream.chunk().await.unwrap().expect("the stream goes on");
+            text.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    };
+    tokio::time::timeout(SOON, seen)
+        .await
+        .expect("a failure of the group");
+    assert!(text.contains(&format!("\"job_id\":{member},")), "{text}");
+    assert!(!text.contains(&format!("\"job_id\":{other},")), "{text}");
+}
+
+#[tokio::test]
 async fn a_change_by_anybody_is_an_event_of_the_stream() {
     let api = spawn_api(None).await;
     api.turn("reindex", &[("rps", "5")]).await;

@@ -128,7 +128,43 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             "/api/v1/jobs?throttle=notify:zeta",
             "/api/v1/jobs?kind=notification",
         ]),
+        ("GET", "/api/v1/groups") => within(&[
+            template,
+            "/api/v1/groups?tenant=zeta",
+            "/api/v1/groups?limit=1",
+        ]),
+        ("POST", "/api/v1/groups") => vec![
+            aim(
+                template,
+                Some(json!({"callback": foreign})),
+                Expect::Refused(403, "not_allowed"),
+            ),
+            aim(
+                template,
+                Some(json!({"jobs": [foreign]})),
+                Expect::Refused(403, "not_allowed"),
+            ),
+            aim(
+                template,
+                Some(json!({"tenant": "zeta"})),
+                Expect::Refused(422, "invalid_fields"),
+            ),
+            aim(
+                template,
+                Some(json!({"callback": same_key})),
+                Expect::Within,
+            ),
+        ],
+        (_, "/api/v1/groups/{id}" | "/api/v1/groups/{id}/seal" | "/api/v1/groups/{id}/cancel") => {
+            let with = |id: i64| template.replace("{id}", &id.to_string());
+            vec![aim(with(zeta.group), None, Expect::Missing(with(999)))]
+        }
         ("POST", "/api/v1/jobs") => vec![
+            aim(
+                template,
+                Some(job(json!({"throttle": "mail", "group": zeta.group}))),
+                Expect::Refused(422, "invalid_fields"),
+            ),
             aim(template, Some(foreign), Expect::Refused(403, "not_allowed")),
             aim(
                 template,
@@ -366,7 +402,20 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("GET", "/api/v1/digests") => within(&[template, "/api/v1/digests?tenant=zeta"]),
         ("GET", "/api/v1/gates") => operators(template, None),
         ("GET", "/api/v1/failures" | "/api/v1/audit") => within(&[template]),
-        ("GET", "/api/v1/stream") => within(&[template]),
+        ("GET", "/api/v1/stream") => {
+            let of_group = format!("{template}?group={}", zeta.group);
+            let of_job = format!("{template}?job={}&throttle=mail", zeta.jobs["dead"]);
+            vec![
+                aim(template, None, Expect::Within),
+                aim(of_group, None, Expect::Within),
+                aim(of_job, None, Expect::Within),
+                aim(
+                    format!("{template}?tenant=zeta"),
+                    None,
+                    Expect::Refused(403, "not_allowed"),
+                ),
+            ]
+        }
         ("GET", "/api/v1/channels") => {
             let of_zeta = format!("{template}?tenant=zeta");
             vec![
@@ -450,6 +499,8 @@ async fn judge(world: &TwoTenants, method: &str, bearer: &str, aim: &Aim, who: &
                         .replace(&format!("notification {id};"), "notification ?;");
                 }
                 text = text
+                    .replace(&format!("group {};", world.zeta.group), "group ?;")
+                    .replace("group 999;", "group ?;")
                     .replace("batch 2", "batch ?")
                     .replace("batch 999", "batch ?");
                 for name in ["notify:zeta", "tenant:zeta/out", "mail", "nothing"] {

@@ -9,7 +9,7 @@ use flyball::api::{
     ALL_TENANTS, AuthToken, JwksSource, JwtAuth, Permissions, SigningAlgorithm, TokenScope,
     TokenSecret,
 };
-use flyball::jobs::{Job, NewJob, Outcome};
+use flyball::jobs::{Job, NewGroup, NewJob, Outcome};
 use flyball::notify::NotificationHandler;
 use flyball::providers::{Pools, Provider};
 use flyball::throttle::{Change, Name};
@@ -28,6 +28,8 @@ pub struct Owned {
     pub message: i64,
     /// A message whose job is gone.
     pub old_message: i64,
+    /// An open group of jobs.
+    pub group: i64,
 }
 
 impl Owned {
@@ -212,10 +214,15 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
     }
     // The first batch is acme's, the second zeta's.
     run(server, &format!("insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages) values ('{tenant}', '{tenant}', 'running', 'mail', 2, 1, '[]')")).await;
+    let mut callback = job(&key, &own);
+    callback.args = json!({"url": format!("https://{tenant}.example/ended")});
+    let group = NewGroup::then(callback).name(tenant);
+    let group = server.queue.create_group_for(&owner, "", &group).await;
     Owned {
         jobs,
         message,
         old_message,
+        group: group.unwrap().id,
     }
 }
 
@@ -276,6 +283,8 @@ impl TwoTenants {
             ("attempt", "x.job_id in (IDS)"),
             ("delivery", "x.tenant = 'zeta'"),
             ("batch", "x.tenant = 'zeta'"),
+            ("job_group", "x.tenant = 'zeta'"),
+            ("group_member", "x.job_id in (IDS)"),
             ("unique_holder", "x.job_id in (IDS)"),
             // Any claim records the lanes that it finds; a weight is set by somebody.
             (

@@ -3,6 +3,7 @@
 mod doctor;
 mod dry_run;
 mod errors;
+mod groups;
 mod jobs;
 mod messages;
 mod recipient_rules;

@@ -6,6 +6,8 @@ mod depth;
 mod ends;
 mod enqueue;
 mod fixture;
+mod groups;
+mod groups_refused;
 mod lane_caps;
 mod notify;
 mod operate;

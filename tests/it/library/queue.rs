@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flyball::jobs::{HandlerError, Kinds, NewJob, Outcome, State};
+use flyball::jobs::{Client, Context, HandlerError, Job, Kinds, NewGroup, NewJob, Outcome, State};
 use flyball::testing::{Error, TestQueue, enqueued_in};
 use serde_json::{Value, json};
 
@@ -244,4 +244,31 @@ async fn what_a_transaction_enqueues_is_seen_inside_it_and_run_after_it() {
     transaction.commit().await.unwrap();
 
     assert_eq!(queue.run_due().await.unwrap().completed(), 1);
+}
+
+#[tokio::test]
+async fn a_group_runs_its_callback_in_a_test_on_a_database() {
+    let counts = Arc::new(Mutex::new(Vec::new()));
+    let mut kinds = mail(0).1;
+    let seen = counts.clone();
+    kinds.register_fn("report", move |job: Job, _: Context| {
+        seen.lock().unwrap().push(job.args["group"].clone());
+        async { Outcome::Done }
+    });
+    let database = database().await;
+    let queue = TestQueue::on(database.pool().clone(), kinds).await.unwrap();
+    let group = NewGroup::then(NewJob::new("report", json!({}))).jobs(vec![
+        letter("ada"),
+        letter("bob"),
+        letter("nobody").max_attempts(1),
+    ]);
+    let group = Client.create_group(database.pool(), &group).await.unwrap();
+
+    let report = queue.drain().await.unwrap();
+
+    assert_eq!(report.runs.len(), 4, "{report}");
+    assert_eq!(
+        *counts.lock().unwrap(),
+        [json!({"id": group.id, "name": "", "jobs": 3, "completed": 2, "dead": 1, "cancelled": 0})]
+    );
 }

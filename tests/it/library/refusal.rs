@@ -41,6 +41,7 @@ async fn a_job_that_cannot_be_is_refused_by_the_same_field_with_a_database_and_w
                 letter("ada").run_at("9000-01-01T00:00:00Z".parse().unwrap()),
             ),
             ("traceparent", letter("ada").traceparent("00-x")),
+            ("group", letter("ada").group(4711)),
             ("timeout", letter("ada").timeout(Duration::ZERO)),
             ("timeout", letter("ada").timeout(Duration::from_nanos(1))),
             ("debounce", letter("ada").debounce(day)),

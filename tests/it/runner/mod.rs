@@ -6,6 +6,7 @@ mod chaos;
 mod conservation;
 mod fairness;
 mod fixture;
+mod groups;
 mod handlers;
 mod heartbeat;
 mod housekeeping;

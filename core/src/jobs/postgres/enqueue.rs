@@ -11,18 +11,18 @@ use crate::jobs::{Enqueued, Error, NewJob, check};
 
 pub(super) const ENQUEUE: &str = "
 select job_id, duplicate, replaced, backlog
-from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
 
 // A single job needs no arrays: this is a third of the work.
 pub(super) const ENQUEUE_ONE: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11, flyball.span($12), flyball.span($13),
-    flyball.span($14), $15)";
+    flyball.span($14), $15, $16)";
 
 /// The statement for an owner of unique keys whose rights have already been checked.
 pub(super) const ENQUEUE_AS: &str = "
 select job_id, duplicate, replaced, backlog
-from flyball.enqueue_rows_as($16, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17)";
+from flyball.enqueue_rows_as($17, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $18, false, $16)";
 
 /// The beginning of an owner that is a tenant.
 pub(crate) const TENANT: &str = "tenant:";
@@ -119,6 +119,7 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
         .bind(job.debounce_s)
         .bind(job.debounce_max_s)
         .bind(job.replace)
+        .bind(job.group)
         .fetch_all(executor)
         .await
 }
@@ -145,6 +146,14 @@ fn rows<'a>(statement: &'static str, jobs: &'a [NewJob]) -> Query<'a, Postgres, 
         .bind(column(jobs, |job| job.debounce_s))
         .bind(column(jobs, |job| job.debounce_max_s))
         .bind(column(jobs, |job| job.replace))
+        .bind(groups(jobs))
+}
+
+/// Returns the groups of the jobs, if one joins a group.
+fn groups(jobs: &[NewJob]) -> Option<Vec<Option<i64>>> {
+    jobs.iter()
+        .any(|job| job.group.is_some())
+        .then(|| column(jobs, |job| job.group))
 }
 
 /// Returns one field of all jobs as an array for Postgres.

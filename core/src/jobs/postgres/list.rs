@@ -28,7 +28,8 @@ const WALK_TIME_LIMIT: Duration = Duration::from_millis(25);
 // page is full; the planner can neither hash a whole table for them nor sort.
 //
 // Parameters: $1 states, $2 kind, $3 throttle, $4 key, $5 and $6 the range of ids, $7 and $8 the
-// range of times, $9 rows, $10 probes, $11 jobs of the page, $12 tenant.
+// range of times, $9 rows, $10 probes, $11 jobs of the page, $12 tenant, $13 group where one is asked
+// for.
 macro_rules! walk {
     ($rows:expr) => {
         concat!(
@@ -100,7 +101,7 @@ macro_rules! walk_table {
             "
     ) h
     cross join lateral (
-        select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+        select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
         from flyball.job where id = h.job_id limit 1
     ) j"
         ))
@@ -109,7 +110,7 @@ macro_rules! walk_table {
 
 pub(super) const LIST: &str = walk!(
     "
-    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
     from flyball.job
     where id < $5 and id >= $6
     order by id desc
@@ -119,9 +120,18 @@ pub(super) const LIST: &str = walk!(
 // The positions of this walk are jobs of the tenant, so they reveal nothing about those of others.
 pub(super) const LIST_OF_TENANT: &str = walk!(
     "
-    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
     from flyball.job
     where tenant = $12 and tenant <> '' and id < $5 and id >= $6
+    order by id desc
+    limit $9"
+);
+
+pub(super) const LIST_OF_GROUP: &str = walk!(
+    "
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
+    from flyball.job
+    where group_id = $13 and id < $5 and id >= $6
     order by id desc
     limit $9"
 );
@@ -194,6 +204,7 @@ impl Queue {
         let begun = Instant::now();
         let limit = filter.limit.clamp(1, 1000);
         let (statement, rows_max) = match filter.state {
+            _ if filter.group.is_some() => (LIST_OF_GROUP, ROWS_MAX),
             _ if filter.tenant.is_some() => (LIST_OF_TENANT, ROWS_MAX),
             Some(State::Ready) if filter.throttle.is_some() && filter.key.is_some() => {
                 (LIST_READY_OF_LANE, PROBES_MAX)
@@ -214,7 +225,7 @@ impl Queue {
         };
         loop {
             let wanted = limit - page.jobs.len() as i64;
-            let found = sqlx::query(statement)
+            let mut query = sqlx::query(statement)
                 .bind(states(filter))
                 .bind(&filter.kind)
                 .bind(&filter.throttle)
@@ -226,9 +237,11 @@ impl Queue {
                 .bind(rows)
                 .bind(PROBES_MAX)
                 .bind(wanted)
-                .bind(&filter.tenant)
-                .fetch_all(&self.pool)
-                .await?;
+                .bind(&filter.tenant);
+            if filter.group.is_some() {
+                query = query.bind(filter.group);
+            }
+            let found = query.fetch_all(&self.pool).await?;
             for row in &found {
                 if row.try_get::<Option<i64>, _>("id")?.is_some() {
                     page.jobs.push(summary(row)?);

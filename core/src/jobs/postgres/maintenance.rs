@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Queue;
 use super::feedback::DELETE_OLD_REPORTS;
+use super::groups;
 use crate::jobs::Error;
 
 /// The result of one round of housekeeping.
@@ -188,6 +189,7 @@ impl Queue {
         for statement in small {
             done.forgotten += self.forget(statement, None).await?;
         }
+        done.forgotten += self.forget(groups::FORGET, Some(retention.days)).await?;
         if retention.dead_days > 0 {
             done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
         }

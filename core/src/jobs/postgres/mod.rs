@@ -18,6 +18,7 @@ mod error;
 mod failing;
 mod feedback;
 mod finish;
+mod groups;
 mod lane;
 mod lane_arrivals;
 mod lanes;
@@ -50,6 +51,7 @@ pub use depth::Sweeper;
 pub use depth_cache::Depths;
 pub(crate) use enqueue::refuse_nul;
 pub use feedback::{Feedbacks, WorkerReport};
+pub use groups::is_member;
 pub use lanes::{Arrivals, Slice};
 pub use look::SeenJob;
 pub use maintenance::{MaintenanceReport, Retention};
@@ -112,6 +114,16 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("complete", finish::COMPLETE),
     ("complete with result", finish::COMPLETE_WITH_RESULT),
     ("finish", finish::FINISH),
+    ("create group", groups::CREATE),
+    ("create group as", groups::CREATE_AS),
+    ("seal group", groups::SEAL),
+    ("seal group of", groups::SEAL_OF),
+    ("show group", groups::SHOW),
+    ("list groups", groups::LIST),
+    ("list groups of tenant", groups::LIST_OF_TENANT),
+    ("cancel group", groups::CANCEL),
+    ("settle groups", groups::SETTLE),
+    ("forget groups", groups::FORGET),
     ("read reports", feedback::READ_REPORTS),
     ("delete old reports", feedback::DELETE_OLD_REPORTS),
     ("sweep", lanes::SWEEP),
@@ -155,6 +167,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("attempts", read::ATTEMPTS),
     ("list", list::LIST),
     ("list of tenant", list::LIST_OF_TENANT),
+    ("list of group", list::LIST_OF_GROUP),
     ("list ready of lane", list::LIST_READY_OF_LANE),
     ("list running", list::LIST_RUNNING),
     ("list scheduled", list::LIST_SCHEDULED),

@@ -8,10 +8,12 @@ use super::{Queue, states};
 use crate::jobs::{Attempt, Error, FailedAttempt, JobDetail, Progress, Summary};
 use crate::postgres::json_or_text;
 
+// A `real` read by way of its text is the number that was written.
+//
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
 // primary key.
 pub(super) const GET: &str = "
-select j.id, j.kind, j.throttle, j.key, j.tenant, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
+select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
     coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt, coalesce(d.error, a.error) as last_error,
     case when l.job_id is not null then 'running'
          when r.job_id is not null then 'ready'
@@ -19,7 +21,7 @@ select j.id, j.kind, j.throttle, j.key, j.tenant, j.priority, j.max_attempts, j.
          when d.job_id is not null then 'dead'
          when a.outcome in ('cancelled', 'dropped') then 'cancelled'
          else 'completed' end as state,
-    j.args, j.unique_key is not null as is_unique, j.timeout_s::float8 as timeout_s, j.traceparent, w.name as worker, w.heartbeat_at,
+    j.args, j.unique_key is not null as is_unique, j.timeout_s::text::float8 as timeout_s, j.traceparent, w.name as worker, w.heartbeat_at,
     extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s, l.claimed_at as started_at,
     l.job_id is not null and x.job_id is not null as cancelling, c.done, c.total, c.note, c.updated_at, o.result
 from flyball.job j
@@ -50,7 +52,8 @@ limit $3";
 // table is small, so a tenant's few failures are searched among all.
 pub(super) const FAILURES: &str = "
 select f.job_id, f.attempt, f.outcome::text as outcome, f.at, f.error, coalesce(j.kind, '') as kind,
-    coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key, coalesce(j.tenant, '') as tenant
+    coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key, coalesce(j.tenant, '') as tenant,
+    j.group_id
 from (select * from flyball.failure order by id desc limit case when $2::text is null then $1 else 10000 end) f
 left join lateral (select * from flyball.job where id = f.job_id limit 1) j on true
 where $2::text is null or j.tenant = $2
@@ -174,6 +177,7 @@ pub(super) fn summary(row: &PgRow) -> Result<Summary, sqlx::Error> {
         created_at: moment(row, "created_at").unwrap_or_default(),
         due_at: moment(row, "due_at"),
         last_error: row.try_get("last_error")?,
+        group: row.try_get("group_id")?,
     })
 }
 
@@ -199,6 +203,7 @@ fn failure(row: &PgRow) -> Result<FailedAttempt, sqlx::Error> {
         outcome: row.try_get("outcome")?,
         error: row.try_get("error")?,
         at: moment(row, "at").unwrap_or_default(),
+        group: row.try_get("group_id")?,
     })
 }
 

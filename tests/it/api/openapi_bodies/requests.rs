@@ -92,6 +92,15 @@ fn settle(body: &mut Value) {
         return;
     }
     let Value::Object(body) = body else { return };
+    // The jobs of a new group, and its callback; no number of a group is known beforehand.
+    for name in ["callback", "jobs"] {
+        if let Some(inner) = body.get_mut(name) {
+            settle(inner);
+        }
+    }
+    if body.contains_key("group") {
+        body.insert("group".into(), Value::Null);
+    }
     let is_message = body.contains_key("channel");
     let has = |body: &Map<String, Value>, name: &str| {
         body.get(name).is_some_and(|value| !value.is_null())

@@ -1,0 +1,527 @@
+-- Chapter 17: groups of jobs: a batch with counts, and a callback job when all of its jobs have ended.
+--
+-- No job waits for its group. Who adds a job, and who ends one, writes a row of its own and never the
+-- group's; so an open transaction that added a job holds up nobody. The rows are added to the group's
+-- counts by whoever comes first, under the lock of the group's row, and the one that finds the last
+-- job ended enqueues the callback in the same transaction.
+
+create table flyball.job_group (
+    id          bigint      generated always as identity primary key,
+    -- The owner of the group and of its callback: '' for operators, a tenant, or a role.
+    owner       text        not null default '',
+    -- The tenant of its jobs; '' for the operators' own.
+    tenant      text        not null default '',
+    module      text        not null default '',
+    name        text        not null default '',
+    -- The job that is enqueued when all have ended, with the fields of a job; null for none.
+    callback    jsonb,
+    -- Its jobs, and those that have ended. A dead job that is requeued is not dead any more.
+    jobs        bigint      not null default 0,
+    completed   bigint      not null default 0,
+    dead        bigint      not null default 0,
+    cancelled   bigint      not null default 0,
+    created_at  timestamptz not null default clock_timestamp(),
+    -- Time from which no job can join.
+    sealed_at   timestamptz,
+    cancelled_at timestamptz,
+    ended_at    timestamptz,
+    callback_job_id bigint,
+    -- The reason for which the callback could not be enqueued, and the time of the next try.
+    callback_problem text,
+    retry_at    timestamptz
+) with (fillfactor = 50);
+create index job_group_tenant on flyball.job_group (tenant, id) where tenant <> '';
+create index job_group_ended on flyball.job_group (ended_at) where ended_at is not null;
+create index job_group_retry on flyball.job_group (retry_at) where retry_at is not null;
+
+-- Members that have not ended for good: those that wait or run, and dead ones.
+create table flyball.group_member (
+    job_id   bigint  primary key,
+    group_id bigint  not null,
+    dead     boolean not null default false
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off);
+create index group_member_group on flyball.group_member (group_id, job_id);
+
+-- Changes of counts that are not in the group's row yet.
+create table flyball.group_change (
+    group_id  bigint not null,
+    jobs      bigint not null default 0,
+    completed bigint not null default 0,
+    dead      bigint not null default 0,
+    cancelled bigint not null default 0
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off);
+create index group_change_group on flyball.group_change (group_id);
+
+-- The group of a job; null for none.
+alter table flyball.job add column group_id bigint;
+-- Lists the jobs of a group. The others are left out.
+create index job_in_group on flyball.job (group_id, id) where group_id is not null;
+
+-- === Members =====================================================================================
+
+-- The owner of groups among the owners of unique keys: tokens without a tenant and schedules are the
+-- operators'.
+create function flyball.group_owner(owner text) returns text
+language sql immutable parallel safe
+return case when starts_with(owner, 'tenant:') or starts_with(owner, 'role:') then owner else '' end;
+
+-- Returns what is wrong with joining a group, or null. Until the transaction ends the group cannot be
+-- sealed: what seals it sees all that joined. A group of others is like none.
+create function flyball.check_group(group_id bigint, owner text, replaces boolean) returns text
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    sealed timestamptz;
+begin
+    if replaces then
+        return 'cannot be used together with replace or debounce: the job may take the place of one outside of the group';
+    end if;
+    select g.sealed_at into sealed from flyball.job_group g
+    where g.id = group_id and g.owner = flyball.group_owner(owner)
+    for key share;
+    if not found then
+        return format('%s is not the number of a group of yours; flyball.create_group makes one', group_id);
+    elsif sealed is not null then
+        return format('group %s is sealed, and no more jobs can join it; create another one', group_id);
+    end if;
+    return null;
+end $$;
+
+-- Adds new jobs to a group, in the statement's own transaction.
+create function flyball.add_members(group_id bigint, jobs bigint[]) returns void
+language sql volatile as $$
+    insert into flyball.group_member (job_id, group_id) select unnest(add_members.jobs), add_members.group_id;
+    insert into flyball.group_change (group_id, jobs) values (add_members.group_id, cardinality(add_members.jobs));
+$$;
+
+-- A member has ended for good. The row of a member is there once, so a copy of its last attempt, as
+-- when a day is pruned, counts nothing.
+create function flyball.count_ended_member() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    with ended as (
+        delete from flyball.group_member m where m.job_id = new.job_id returning m.group_id, m.dead
+    )
+    insert into flyball.group_change (group_id, completed, dead, cancelled)
+    select e.group_id, (new.outcome = 'completed')::int, -(e.dead::int), (new.outcome <> 'completed')::int from ended e;
+    return null;
+end $$;
+
+-- A member has become a dead letter, or is one no longer.
+create function flyball.count_dead_member() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    is_dead constant boolean := tg_op = 'INSERT';
+    member  constant bigint := case when tg_op = 'INSERT' then new.job_id else old.job_id end;
+begin
+    with changed as (
+        update flyball.group_member m set dead = is_dead where m.job_id = member and m.dead <> is_dead returning m.group_id
+    )
+    insert into flyball.group_change (group_id, dead)
+    select c.group_id, case when is_dead then 1 else -1 end from changed c;
+    return null;
+end $$;
+
+-- Whatever ends a job writes one of these rows. The last bit of the id is set for members alone, so a
+-- job of no group costs one comparison.
+create trigger attempt_ends_member after insert on flyball.attempt
+    for each row when (new.job_id & 1 = 1 and new.outcome in ('completed', 'cancelled', 'dropped'))
+    execute function flyball.count_ended_member();
+create trigger dead_member after insert on flyball.dead
+    for each row when (new.job_id & 1 = 1) execute function flyball.count_dead_member();
+create trigger revived_member after delete on flyball.dead
+    for each row when (old.job_id & 1 = 1) execute function flyball.count_dead_member();
+
+-- === Ends ========================================================================================
+
+-- Enqueues jobs of a JSON array whose fields have been checked, for an owner of unique keys.
+create function flyball.enqueue_json_as(owner text, module text, jobs jsonb, group_id bigint default null)
+returns table (job_id bigint, duplicate boolean)
+language sql volatile as $$
+    select e.job_id, e.duplicate
+    from (
+        select array_agg(f.kind order by a.n) as kinds, array_agg(coalesce(a.j -> 'args', '{}') order by a.n) as args,
+            array_agg(coalesce(f.throttle, 'default') order by a.n) as throttles, array_agg(coalesce(f.key, '') order by a.n) as keys,
+            array_agg(coalesce(f.priority, 1) order by a.n) as priorities, array_agg(f.run_at order by a.n) as run_ats,
+            array_agg(coalesce(f.max_attempts, 10) order by a.n) as max_attempts, array_agg(f.unique_key order by a.n) as unique_keys,
+            array_agg(flyball.seconds_of(f.unique_for) order by a.n) as unique_fors, array_agg(coalesce(f.cost, 1) order by a.n) as costs,
+            array_agg(f.traceparent order by a.n) as traceparents, array_agg(flyball.seconds_of(f.timeout) order by a.n) as timeouts,
+            array_agg(flyball.seconds_of(f.debounce) order by a.n) as debounces,
+            array_agg(flyball.seconds_of(f.debounce_max) order by a.n) as debounce_maxes,
+            array_agg(coalesce(f.replace, false) order by a.n) as replaces, array_agg(enqueue_json_as.group_id) as groups
+        from jsonb_array_elements(enqueue_json_as.jobs) with ordinality as a(j, n)
+        cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority int,
+            run_at timestamptz, max_attempts int, unique_key text, unique_for jsonb, cost float8, traceparent text,
+            timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean)
+        having count(*) > 0
+    ) c
+    cross join lateral flyball.enqueue_rows_as(enqueue_json_as.owner, true, c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats,
+        c.max_attempts, c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces,
+        enqueue_json_as.module, false, c.groups) e
+$$;
+
+-- The counts of a group, as its callback gets them.
+create function flyball.group_counts(g flyball.job_group) returns jsonb
+language sql immutable parallel safe
+return jsonb_build_object('id', (g).id, 'name', (g).name, 'jobs', (g).jobs, 'completed', (g).completed, 'dead', (g).dead,
+    'cancelled', (g).cancelled);
+
+-- The callback with the counts of its group in its arguments, as `group`; in those of a request it is
+-- in the body, or in the data of its template. Kinds that come with Flyball and know no such argument
+-- get none, and a `group` of the callback's own is kept.
+create function flyball.callback_with(callback jsonb, counts jsonb) returns jsonb
+language sql immutable parallel safe
+return (
+    select case
+        when jsonb_typeof(a.args) <> 'object' or a.kind in ('notification', 'reindex', 'batch') then callback
+        when a.kind <> 'http' then callback || jsonb_build_object('args', a.added || a.args)
+        when a.args ? 'template' and jsonb_typeof(coalesce(a.args -> 'data', '{}')) = 'object'
+            then callback || jsonb_build_object('args', a.args || jsonb_build_object('data', a.added || coalesce(a.args -> 'data', '{}')))
+        when not a.args ? 'template' and upper(coalesce(a.args ->> 'method', 'GET')) in ('POST', 'PUT', 'PATCH')
+            and jsonb_typeof(coalesce(nullif(a.args -> 'body', 'null'), '{}')) = 'object'
+            then callback || jsonb_build_object('args', a.args
+                || jsonb_build_object('body', a.added || coalesce(nullif(a.args -> 'body', 'null'), '{}')))
+        else callback end
+    from (
+        select callback ->> 'kind' as kind, coalesce(callback -> 'args', '{}') as args, jsonb_build_object('group', counts) as added
+    ) a
+);
+
+-- Adds the changes of a group to its counts; the caller holds the lock of its row. If it is sealed and
+-- all its jobs have ended, it ends with its callback enqueued, and the function returns true. A callback
+-- that is refused, for instance by a full lane, is tried again.
+create function flyball.settle_group(group_id bigint) returns boolean
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    g        flyball.job_group;
+    callback bigint;
+begin
+    with folded as (
+        delete from flyball.group_change c
+        where c.ctid = any(array(select d.ctid from flyball.group_change d where d.group_id = group_id limit 50000))
+        returning c.*
+    )
+    update flyball.job_group u
+    set jobs = u.jobs + s.jobs, completed = u.completed + s.completed, dead = u.dead + s.dead, cancelled = u.cancelled + s.cancelled
+    from (
+        select sum(f.jobs) as jobs, sum(f.completed) as completed, sum(f.dead) as dead, sum(f.cancelled) as cancelled
+        from folded f having count(*) > 0
+    ) s
+    where u.id = group_id;
+    select * into g from flyball.job_group u where u.id = group_id;
+    if g.sealed_at is null or g.ended_at is not null or g.jobs > g.completed + g.dead + g.cancelled
+        or exists (select from flyball.group_change c where c.group_id = group_id)
+    then
+        return false;
+    end if;
+    begin
+        if g.callback is not null then
+            select e.job_id into callback
+            from flyball.enqueue_json_as(g.owner, g.module,
+                jsonb_build_array(flyball.callback_with(g.callback, flyball.group_counts(g)))) e;
+        end if;
+    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
+        update flyball.job_group u set callback_problem = left(sqlerrm, 1000), retry_at = clock_timestamp() + interval '10 seconds'
+        where u.id = group_id;
+        return false;
+    end;
+    update flyball.job_group u
+    set ended_at = clock_timestamp(), callback_job_id = callback, callback_problem = null, retry_at = null
+    where u.id = group_id;
+    return true;
+end $$;
+
+-- Adds what has changed to the counts of up to `most` groups; returns how many ended, and whether there
+-- may be more to do. Groups that another transaction holds are left to it, or to the next call.
+create function flyball.settle_groups(most int default 100, out ended int, out more boolean)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    found_groups bigint[];
+    settled      int := 0;
+    one          bigint;
+begin
+    ended := 0;
+    found_groups := array(
+        select distinct c.group_id from (select d.group_id from flyball.group_change d order by d.group_id limit 10000) c limit most
+    );
+    for one in
+        select g.id from flyball.job_group g
+        where g.id = any(found_groups || array(
+            select r.id from flyball.job_group r where r.retry_at <= clock_timestamp() order by r.retry_at limit most))
+        order by g.id
+        for no key update skip locked
+    loop
+        settled := settled + 1;
+        if flyball.settle_group(one) then
+            ended := ended + 1;
+        end if;
+    end loop;
+    more := cardinality(found_groups) = most and settled > 0;
+end $$;
+
+-- === Create and seal =============================================================================
+
+-- Refuses a name or a callback that is not acceptable. The callback is enqueued on trial and taken
+-- back, so the same rules hold as for every job.
+create function flyball.check_new_group(name text, callback jsonb) returns void
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    field   text;
+    message text;
+    code    text;
+begin
+    if name is null or octet_length(name) > 200 then
+        perform flyball.refuse('create_group', 'name', case when name is null then 'must not be null; leave it out for none'
+            else format('is %s bytes long; at most 200 are allowed', octet_length(name)) end);
+    elsif callback is null then
+        return;
+    elsif jsonb_typeof(callback) <> 'object' then
+        perform flyball.refuse('create_group', 'callback', format('must be a job as an object, not %s', jsonb_typeof(callback)));
+    elsif callback ? 'group' then
+        perform flyball.refuse('create_group', 'callback.group', 'must be left out: the callback runs after the group and is not in one');
+    end if;
+    begin
+        perform flyball.enqueue_many(jsonb_build_array(flyball.callback_with(callback, jsonb_build_object('id', 1000000000000000,
+            'name', name, 'jobs', 1000000000000000, 'completed', 1000000000000000, 'dead', 1000000000000000, 'cancelled', 1000000000000000))));
+        raise exception using errcode = 'FB001';
+    exception
+        when sqlstate 'FB001' then
+            null;
+        -- A lane that is full now need not be so when the group ends.
+        when configuration_limit_exceeded then
+            null;
+        when invalid_parameter_value or insufficient_privilege then
+            get stacked diagnostics field = column_name, message = message_text, code = returned_sqlstate;
+            raise exception using errcode = code, column = 'callback' || coalesce('.' || nullif(field, ''), ''),
+                message = format('create_group: callback%s: %s', coalesce('.' || nullif(field, ''), ''),
+                    regexp_replace(message, '^enqueue_many: jobs(\[0\])?[a-z_.]*: ', '')),
+                hint = 'Nothing was created.';
+    end;
+end $$;
+
+-- Creates a group for an owner of unique keys, with jobs that were checked, which seal it; the HTTP API
+-- knows its tokens. Rights are those of the caller.
+create function flyball.create_group_as(owner text, module text, name text, callback jsonb, jobs jsonb,
+    out group_id bigint, out job_ids bigint[], out duplicates boolean[])
+language plpgsql volatile as $$
+#variable_conflict use_variable
+begin
+    perform flyball.check_new_group(name, callback);
+    insert into flyball.job_group (owner, tenant, module, name, callback)
+    values (flyball.group_owner(owner), flyball.tenant_of(owner), module, name, callback)
+    returning id into group_id;
+    if jobs is not null then
+        select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n) into job_ids, duplicates
+        from flyball.enqueue_json_as(owner, module, jobs, group_id) with ordinality as e(job_id, duplicate, n);
+        perform flyball.seal_group_of(group_id, null);
+    end if;
+end $$;
+
+-- Creates a group in the caller's own transaction and returns its number. With `jobs`, up to 10,000 of
+-- them, it is sealed; without, jobs join by their field `group` until flyball.seal_group.
+create function flyball.create_group(callback jsonb default null, name text default '', jobs jsonb default null,
+    out group_id bigint, out job_ids bigint[], out duplicates boolean[])
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+begin
+    if jsonb_typeof(jobs) = 'null' then
+        jobs := null;
+    end if;
+    if jsonb_typeof(callback) = 'null' then
+        callback := null;
+    end if;
+    select g.group_id into group_id
+    from flyball.create_group_as(flyball.unique_owner(), flyball.caller_module(), name, callback, null) g;
+    if jobs is not null then
+        if jsonb_typeof(jobs) <> 'array' then
+            perform flyball.refuse('create_group', 'jobs', 'must be a JSON array of jobs');
+        elsif exists (select from jsonb_array_elements(jobs) j where jsonb_typeof(j.value) = 'object' and j.value ? 'group') then
+            perform flyball.refuse('create_group', 'jobs', 'must be without the field group: the jobs join the new group');
+        end if;
+        select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n) into job_ids, duplicates
+        from flyball.enqueue_many((
+            select coalesce(jsonb_agg(case when jsonb_typeof(j.job) = 'object' then j.job || jsonb_build_object('group', group_id)
+                else j.job end order by j.n), '[]')
+            from jsonb_array_elements(jobs) with ordinality as j(job, n)
+        )) with ordinality as e(job_id, duplicate, replaced, backlog, n);
+        perform flyball.seal_group_of(group_id, null);
+    end if;
+end $$;
+
+-- Seals a group of an owner; null for any. Returns 'sealed', 'ended' if all its jobs have ended by now,
+-- 'already sealed', 'already ended' or 'not found'.
+create function flyball.seal_group_of(group_id bigint, owner text) returns text
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    g flyball.job_group;
+begin
+    -- Waits for the transactions that add jobs.
+    select * into g from flyball.job_group u where u.id = group_id and (owner is null or u.owner = owner) for update;
+    if not found then
+        return 'not found';
+    elsif g.ended_at is not null then
+        return 'already ended';
+    elsif g.sealed_at is not null then
+        return 'already sealed';
+    end if;
+    update flyball.job_group u set sealed_at = clock_timestamp() where u.id = group_id;
+    return case when flyball.settle_group(group_id) then 'ended' else 'sealed' end;
+end $$;
+
+-- The groups that the caller reaches: all of them for an operator that acts for no tenant (null), else
+-- those of one owner.
+create function flyball.group_reach() returns text
+language sql stable
+return case when flyball.is_operator() and flyball.caller_tenant() = '' then null else flyball.group_owner(flyball.unique_owner()) end;
+
+-- Says that no more jobs join a group: when all have ended, its callback is enqueued.
+create function flyball.seal_group(group_id bigint) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return flyball.seal_group_of(seal_group.group_id, flyball.group_reach());
+end $$;
+
+-- A group with the changes that are not in its row yet. Never more jobs have ended than were counted:
+-- the changes of one job may come in two parts.
+create function flyball.group_view(g flyball.job_group) returns jsonb
+language sql stable
+return (
+    select jsonb_build_object('id', (g).id, 'name', (g).name, 'tenant', (g).tenant,
+        'state', case when (g).ended_at is not null then 'ended' when (g).sealed_at is not null then 'running' else 'open' end,
+        'jobs', c.jobs, 'pending', greatest(c.jobs - c.completed - c.dead - c.cancelled, 0), 'completed', c.completed, 'dead', c.dead,
+        'cancelled', c.cancelled, 'created_at', (g).created_at, 'sealed_at', (g).sealed_at, 'cancelled_at', (g).cancelled_at,
+        'ended_at', (g).ended_at, 'callback', (g).callback, 'callback_job_id', (g).callback_job_id,
+        'callback_problem', (g).callback_problem)
+    from (
+        select (g).jobs + coalesce(sum(d.jobs), 0)::bigint as jobs, (g).completed + coalesce(sum(d.completed), 0)::bigint as completed,
+            (g).dead + coalesce(sum(d.dead), 0)::bigint as dead, (g).cancelled + coalesce(sum(d.cancelled), 0)::bigint as cancelled
+        from flyball.group_change d where d.group_id = (g).id
+    ) c
+);
+
+-- A group of the caller's, or null.
+create function flyball.show_group(group_id bigint) returns jsonb
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return (
+        select flyball.group_view(g) from flyball.job_group g
+        where g.id = show_group.group_id and g.owner = coalesce(flyball.group_reach(), g.owner));
+end $$;
+
+-- === Cancel ======================================================================================
+
+-- Cancels up to max_jobs jobs of a group: waiting ones at once, running ones are asked to stop; no more
+-- can join. When all have ended, the callback is enqueued. While `more` is true, call again. Nulls if
+-- there is no such group. A member that is in no table of jobs any more counts as cancelled.
+create function flyball.cancel_group(group_id bigint, by text default null, why text default '', tenant text default null,
+    max_jobs int default 1000, out cancelled bigint, out requested bigint, out more boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+#variable_conflict use_variable
+declare
+    result record;
+    rounds int := 0;
+begin
+    if max_jobs is null or max_jobs not between 1 and 10000 then
+        perform flyball.refuse('cancel_group', 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more',
+            coalesce(max_jobs::text, 'null')));
+    end if;
+    -- Waits for the transactions that add jobs.
+    perform from flyball.job_group g where g.id = group_id and (tenant is null or g.tenant = tenant) for update;
+    if not found then
+        return;
+    end if;
+    update flyball.job_group g
+    set sealed_at = coalesce(g.sealed_at, clock_timestamp()), cancelled_at = coalesce(g.cancelled_at, clock_timestamp())
+    where g.id = group_id and (g.sealed_at is null or g.cancelled_at is null);
+    cancelled := 0;
+    requested := 0;
+    -- A job may be claimed or come back between two looks, so look again.
+    loop
+        with members as materialized (
+            select m.job_id, j.id is null as is_missing, j.lane_id, j.admission_lane, j.priority
+            from flyball.group_member m
+            left join lateral (
+                select o.id, o.lane_id, o.admission_lane, o.priority from flyball.job o where o.id = m.job_id limit 1
+            ) j on true
+            where m.group_id = cancel_group.group_id and not m.dead
+                and (select 1 from flyball.cancel c where c.job_id = m.job_id limit 1) is null
+            order by m.job_id
+            limit max_jobs - cancelled - requested
+        ),
+        was_ready as (
+            delete from flyball.ready
+            where ctid = any(array(
+                select r.tid
+                from members j
+                cross join lateral (
+                    select q.ctid as tid from flyball.ready q
+                    where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
+                    limit 1 for update skip locked
+                ) r
+            ))
+            returning job_id, attempt
+        ),
+        was_scheduled as (
+            delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt
+        ),
+        removed as (
+            select * from was_ready union all select * from was_scheduled
+        ),
+        history as (
+            insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
+        ),
+        released_keys as (
+            delete from flyball.unique_holder
+            where digest = any(array(
+                select u.digest from flyball.unique_holder u
+                where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
+            ))
+        ),
+        cancel_requests as (
+            insert into flyball.cancel (job_id)
+            select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
+            on conflict do nothing
+            returning flyball.cancel.job_id
+        ),
+        missing as (
+            delete from flyball.group_member m where m.job_id = any(array(select j.job_id from members j where j.is_missing)) returning m.job_id
+        ),
+        counted as (
+            insert into flyball.group_change (group_id, cancelled)
+            select cancel_group.group_id, count(*) from missing having count(*) > 0
+        )
+        select (select count(*) from members) as members, (select count(*) from removed) + (select count(*) from missing) as cancelled,
+            (select count(*) from cancel_requests) as requested
+        into result;
+        cancelled := cancelled + result.cancelled;
+        requested := requested + result.requested;
+        rounds := rounds + 1;
+        exit when result.members = 0 or cancelled + requested >= max_jobs or rounds >= 20;
+    end loop;
+    more := exists (
+        select from flyball.group_member m
+        where m.group_id = cancel_group.group_id and not m.dead
+            and (select 1 from flyball.cancel c where c.job_id = m.job_id limit 1) is null);
+    perform flyball.write_audit(null, flyball.audit_actor(by), 'group.cancel', group_id::text, null,
+        jsonb_build_object('cancelled', cancelled, 'requested', requested), why);
+    perform flyball.settle_group(group_id);
+end $$;
+
+-- === Permissions =================================================================================
+
+revoke execute on function flyball.group_owner, flyball.check_group, flyball.add_members, flyball.count_ended_member,
+    flyball.count_dead_member, flyball.enqueue_json_as, flyball.group_counts, flyball.callback_with, flyball.settle_group,
+    flyball.settle_groups, flyball.check_new_group, flyball.create_group_as, flyball.seal_group_of, flyball.group_reach,
+    flyball.group_view, flyball.cancel_group
+from public;
+
+comment on function flyball.create_group is 'Creates a group of jobs, with a callback job for when all have ended.';
+comment on function flyball.seal_group is 'Says that no more jobs join a group.';
+comment on function flyball.show_group is 'A group of the caller''s: its state, its counts and its callback.';
+comment on function flyball.cancel_group is 'Cancels up to max_jobs jobs of a group; call again while more is true.';

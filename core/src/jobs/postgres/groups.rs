@@ -1,0 +1,275 @@
+//! Groups: created, sealed, shown, cancelled, and settled, which is where they end.
+
+use serde_json::Value;
+use sqlx::types::Json;
+use sqlx::{PgExecutor, Row};
+
+use super::Queue;
+use super::client::Client;
+use super::enqueue::refuse_nul;
+use crate::jobs::operate::Attribution;
+use crate::jobs::{
+    CancelledGroup, CreatedGroup, Error, GroupFilter, GroupJob, JobGroup, NewGroup, NewJob,
+    SealAnswer, check,
+};
+
+pub(super) const CREATE: &str = "
+select group_id, job_ids, duplicates from flyball.create_group($1, $2, $3)";
+
+/// The statement for an owner of unique keys whose jobs have already been checked.
+pub(super) const CREATE_AS: &str = "
+select group_id, job_ids, duplicates from flyball.create_group_as($1, $2, $3, $4, $5)";
+
+pub(super) const SEAL: &str = "select flyball.seal_group($1)";
+
+pub(super) const SEAL_OF: &str = "
+select flyball.seal_group_of($1, case when $2::text is not null then 'tenant:' || $2 end)";
+
+pub(super) const SHOW: &str = "
+select flyball.group_view(g) from flyball.job_group g where g.id = $1 and ($2::text is null or g.tenant = $2)";
+
+pub(super) const LIST: &str = "
+select flyball.group_view(g) from flyball.job_group g where g.id < $1 order by g.id desc limit $2";
+
+pub(super) const LIST_OF_TENANT: &str = "
+select flyball.group_view(g) from flyball.job_group g
+where g.tenant = $3 and g.tenant <> '' and g.id < $1
+order by g.id desc
+limit $2";
+
+pub(super) const CANCEL: &str = "
+select cancelled, requested, more from flyball.cancel_group($1, $2, $3, $4, $5)";
+
+pub(super) const SETTLE: &str = "select ended, more from flyball.settle_groups()";
+
+// What is left of a group past its retention: dead letters that nobody requeued.
+pub(super) const FORGET: &str = "
+with old as materialized (
+    select id from flyball.job_group where ended_at < now() - make_interval(days => $2) order by ended_at limit $1
+),
+members as (
+    delete from flyball.group_member where group_id = any(array(select id from old))
+),
+changes as (
+    delete from flyball.group_change where group_id = any(array(select id from old))
+)
+delete from flyball.job_group where id = any(array(select id from old))";
+
+/// The most jobs of a group that one call cancels.
+const CANCELLED_MAX: i32 = 5_000;
+
+impl Client {
+    /// Creates a group, as part of the caller's own work in Postgres.
+    ///
+    /// ```no_run
+    /// # use flyball_core as flyball;
+    /// use flyball::Client;
+    /// use flyball::jobs::{NewGroup, NewJob};
+    /// use serde_json::json;
+    ///
+    /// # async fn import(pool: sqlx::PgPool, rows: Vec<i64>) -> Result<(), flyball::jobs::Error> {
+    /// let group = Client.create_group(&pool, &NewGroup::then(NewJob::new("report", json!({})))).await?;
+    /// let jobs: Vec<NewJob> = rows.iter().map(|row| NewJob::new("import", json!({"row": row})).group(group.id)).collect();
+    /// Client.enqueue_many(&pool, &jobs).await?;
+    /// Client.seal_group(&pool, group.id).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn create_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        group: &NewGroup,
+    ) -> Result<CreatedGroup, Error> {
+        refuse(group)?;
+        let row = sqlx::query(CREATE)
+            .bind(group.callback.as_ref().map(template))
+            .bind(&group.name)
+            .bind(group.jobs.as_deref().map(members))
+            .fetch_one(executor)
+            .await?;
+        created(&row)
+    }
+
+    /// Says that no more jobs join a group: when all have ended, its callback is enqueued.
+    ///
+    /// It waits for transactions that add jobs to the group.
+    pub async fn seal_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        group: i64,
+    ) -> Result<SealAnswer, Error> {
+        let answer: String = sqlx::query_scalar(SEAL)
+            .bind(group)
+            .fetch_one(executor)
+            .await?;
+        Ok(seal_answer(&answer))
+    }
+}
+
+impl Queue {
+    /// Creates a group for a caller with unique keys of its own, as [`Queue::enqueue_for`] enqueues
+    /// jobs.
+    pub async fn create_group_for(
+        &self,
+        owner: &str,
+        module: &str,
+        group: &NewGroup,
+    ) -> Result<CreatedGroup, Error> {
+        refuse(group)?;
+        let row = sqlx::query(CREATE_AS)
+            .bind(owner)
+            .bind(module)
+            .bind(&group.name)
+            .bind(group.callback.as_ref().map(template))
+            .bind(group.jobs.as_deref().map(members))
+            .fetch_one(&self.pool)
+            .await?;
+        created(&row)
+    }
+
+    /// Seals a group like [`Client::seal_group`]; with a tenant, only if the group belongs to it.
+    pub async fn seal_group(&self, id: i64, tenant: Option<&str>) -> Result<SealAnswer, Error> {
+        let answer: String = sqlx::query_scalar(SEAL_OF)
+            .bind(id)
+            .bind(tenant)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(seal_answer(&answer))
+    }
+
+    /// Returns a group with its counts; with a tenant, only if the group belongs to it.
+    pub async fn group(&self, id: i64, tenant: Option<&str>) -> Result<Option<JobGroup>, Error> {
+        let found: Option<Json<JobGroup>> = sqlx::query_scalar(SHOW)
+            .bind(id)
+            .bind(tenant)
+            .fetch_optional(&self.pool)
+            .await?;
+        Ok(found.map(|Json(group)| group))
+    }
+
+    /// Returns a page of groups, newest first.
+    pub async fn groups(&self, filter: &GroupFilter) -> Result<Vec<JobGroup>, Error> {
+        let before = filter.before.unwrap_or(i64::MAX);
+        let limit = filter.limit.clamp(1, 1000);
+        let statement = if filter.tenant.is_some() {
+            sqlx::query_scalar(LIST_OF_TENANT)
+                .bind(before)
+                .bind(limit)
+                .bind(&filter.tenant)
+        } else {
+            sqlx::query_scalar(LIST).bind(before).bind(limit)
+        };
+        let found: Vec<Json<JobGroup>> = statement.fetch_all(&self.pool).await?;
+        Ok(found.into_iter().map(|Json(group)| group).collect())
+    }
+
+    /// Cancels jobs of a group, some thousands in one call, and seals it: waiting jobs end at once,
+    /// running ones are asked to stop. `None` if there is no such group.
+    pub async fn cancel_group(
+        &self,
+        id: i64,
+        signed: &Attribution,
+    ) -> Result<Option<CancelledGroup>, Error> {
+        let row = sqlx::query(CANCEL)
+            .bind(id)
+            .bind(signed.line())
+            .bind(&signed.why)
+            .bind(&signed.identity.tenant)
+            .bind(CANCELLED_MAX)
+            .fetch_one(&self.pool)
+            .await?;
+        let Some(cancelled) = row.try_get("cancelled")? else {
+            return Ok(None);
+        };
+        Ok(Some(CancelledGroup {
+            cancelled,
+            requested: row.try_get("requested")?,
+            more: row.try_get("more")?,
+        }))
+    }
+
+    /// Adds the ends of jobs to the counts of their groups, and ends the groups that are sealed and
+    /// have no job left: their callbacks are enqueued in the same transaction. Returns the number of
+    /// groups that ended.
+    pub async fn settle_groups(&self) -> Result<u64, Error> {
+        let mut ended = 0;
+        loop {
+            let row = sqlx::query(SETTLE).fetch_one(&self.pool).await?;
+            ended += u64::from(row.try_get::<i32, _>("ended")?.unsigned_abs());
+            if !row.try_get::<bool, _>("more")? {
+                return Ok(ended);
+            }
+        }
+    }
+}
+
+/// Returns true if a job is a member of a group: the last bit of its id says so.
+pub fn is_member(job_id: i64) -> bool {
+    job_id & 1 == 1
+}
+
+fn created(row: &sqlx::postgres::PgRow) -> Result<CreatedGroup, Error> {
+    let ids: Option<Vec<i64>> = row.try_get("job_ids")?;
+    let duplicates: Option<Vec<bool>> = row.try_get("duplicates")?;
+    let jobs = ids
+        .into_iter()
+        .flatten()
+        .zip(duplicates.into_iter().flatten());
+    Ok(CreatedGroup {
+        id: row.try_get("group_id")?,
+        jobs: jobs
+            .map(|(id, duplicate)| GroupJob { id, duplicate })
+            .collect(),
+    })
+}
+
+fn seal_answer(answer: &str) -> SealAnswer {
+    match answer {
+        "sealed" => SealAnswer::Sealed,
+        "ended" => SealAnswer::Ended,
+        "not found" => SealAnswer::NotFound,
+        _ => SealAnswer::Already,
+    }
+}
+
+/// Refuses texts with a NUL, and jobs that name a group of their own.
+fn refuse(group: &NewGroup) -> Result<(), Error> {
+    let wrong = |index: Option<usize>, field: &str, message: &str| {
+        Err(Error::Refused {
+            index,
+            field: field.to_owned(),
+            message: message.to_owned(),
+        })
+    };
+    if group.name.contains('\0') {
+        return wrong(None, "name", check::NUL);
+    }
+    if let Some(callback) = &group.callback {
+        if let Some(field) = check::nul(callback) {
+            return wrong(None, &format!("callback.{field}"), check::NUL);
+        }
+        if callback.group.is_some() {
+            let why = "must be left out: the callback runs after the group and is not in one";
+            return wrong(None, "callback.group", why);
+        }
+    }
+    let jobs = group.jobs.as_deref().unwrap_or_default();
+    if let Some(index) = jobs.iter().position(|job| job.group.is_some()) {
+        let why = "must be left out: the jobs join the new group";
+        return wrong(Some(index), "group", why);
+    }
+    refuse_nul(jobs)
+}
+
+fn members(jobs: &[NewJob]) -> Json<Vec<Value>> {
+    Json(jobs.iter().map(|job| template(job).0).collect())
+}
+
+/// Returns a job as JSON with the fields that SQL knows, without those that are not set.
+fn template(job: &NewJob) -> Json<Value> {
+    let mut value = serde_json::to_value(job).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    Json(value)
+}

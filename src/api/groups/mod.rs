@@ -1,0 +1,4 @@
+//! Groups of jobs: create, seal, list, show, cancel.
+
+pub mod change;
+pub mod create;

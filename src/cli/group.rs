@@ -1,0 +1,283 @@
+//! `flyball group`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use super::enqueue::check_args;
+use super::exit::CliError;
+use super::given_text::given_text;
+use super::output::say;
+use super::signed::AuditArgs;
+use super::{connect, output};
+use crate::config::Settings;
+use crate::jobs::{
+    CancelledGroup, Client, GroupFilter, JobGroup, NewGroup, NewJob, Queue, SealAnswer,
+};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Create a group of jobs, with a callback job for when all of them have ended
+    Create(Create),
+    /// Seal a group: no more jobs can join it
+    Seal(GroupArgs),
+    /// Show a group: its state, its jobs by state, its callback
+    Show(GroupArgs),
+    /// List groups, newest first
+    List(List),
+    /// Cancel a group: waiting jobs end at once, running ones are asked to stop, and no more can
+    /// join
+    Cancel(Cancel),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flyball group create --callback '{\"kind\":\"report\",\"throttle\":\"mail\"}' --name import
+  flyball enqueue import --group 17 --args '{\"row\":1}'        a job joins it
+  flyball group seal 17        no more jobs come; the callback runs when all have ended
+  flyball group create --callback @report.json --jobs @jobs.json        all at once, sealed")]
+pub(super) struct Create {
+    /// The callback: a job as JSON with the fields of POST /api/v1/jobs, @FILE, or - for standard
+    /// input
+    #[arg(long, value_name = "JSON")]
+    callback: Option<String>,
+    /// Name for people
+    #[arg(long, default_value = "")]
+    name: String,
+    /// All jobs of the group: a JSON array of up to 10,000 jobs, @FILE, or - for standard input;
+    /// seals the group
+    #[arg(long, value_name = "JSON")]
+    jobs: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct GroupArgs {
+    /// The number of the group
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    id: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct List {
+    /// Only groups of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only groups with a lower number
+    #[arg(long, value_name = "ID")]
+    before: Option<i64>,
+    /// Maximum number of results
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    limit: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct Cancel {
+    /// The number of the group
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    id: i64,
+    #[command(flatten)]
+    signed: AuditArgs,
+}
+
+pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Create(args) => {
+            let group = read(&args)?;
+            let jobs: Vec<NewJob> = group.jobs.iter().flatten().cloned().collect();
+            check_args(&jobs, &settings)?;
+            check_args(group.callback.as_slice(), &settings)?;
+            let queue = connect::queue(&settings).await?;
+            let created = Client.create_group(&queue.pool, &group).await;
+            let created = created.context("no group was created")?;
+            if args.json {
+                output::json(&created)?;
+            } else if group.jobs.is_some() {
+                let jobs = created.jobs.iter().filter(|job| !job.duplicate).count();
+                say!("created group {} with {jobs} jobs, sealed", created.id);
+            } else {
+                say!(
+                    "created group {}; seal it when all its jobs are enqueued: flyball group seal {}",
+                    created.id,
+                    created.id
+                );
+            }
+        }
+        Command::Seal(args) => {
+            let queue = &connect::queue(&settings).await?;
+            let what = match queue.seal_group(args.id, None).await? {
+                SealAnswer::Sealed => "is sealed",
+                SealAnswer::Ended => "is sealed and has ended: all its jobs had",
+                SealAnswer::Already => "was sealed before",
+                SealAnswer::NotFound => bail!(unknown(args.id)),
+            };
+            if args.json {
+                output::json(&found(queue, args.id).await?)?;
+            } else {
+                say!("group {} {what}", args.id);
+            }
+        }
+        Command::Show(args) => {
+            let queue = &connect::queue(&settings).await?;
+            let group = found(queue, args.id).await?;
+            if args.json {
+                output::json(&group)?;
+            } else {
+                show(&group)?;
+            }
+        }
+        Command::List(args) => {
+            let queue = connect::queue(&settings).await?;
+            let filter = GroupFilter {
+                tenant: args.tenant,
+                before: args.before,
+                limit: args.limit,
+            };
+            let groups = queue.groups(&filter).await?;
+            if args.json {
+                output::json(&serde_json::json!({ "groups": groups }))?;
+            } else {
+                let header = [
+                    "ID",
+                    "STATE",
+                    "NAME",
+                    "TENANT",
+                    "JOBS",
+                    "PENDING",
+                    "COMPLETED",
+                    "DEAD",
+                    "CANCELLED",
+                    "CREATED",
+                ];
+                output::table(&header, groups.iter().map(row))?;
+            }
+        }
+        Command::Cancel(args) => {
+            let queue = connect::queue(&settings).await?;
+            let signed = args.signed.signature();
+            let mut all = CancelledGroup::default();
+            loop {
+                let step = queue.cancel_group(args.id, &signed).await?;
+                let Some(step) = step else {
+                    bail!(unknown(args.id))
+                };
+                all.cancelled += step.cancelled;
+                all.requested += step.requested;
+                if !step.more {
+                    break;
+                }
+            }
+            if args.signed.json {
+                output::json(&all)?;
+            } else {
+                say!(
+                    "group {} is cancelled: {} jobs will not run, {} are asked to stop",
+                    args.id,
+                    all.cancelled,
+                    all.requested
+                );
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(args: &Create) -> anyhow::Result<NewGroup> {
+    let value = |name: &str, given: &Option<String>| -> anyhow::Result<Option<Value>> {
+        let Some(given) = given else {
+            return Ok(None);
+        };
+        let read = serde_json::from_str(&given_text(given)?);
+        let wrong = |error| {
+            CliError::Refused(format!(
+                "{name}: is not JSON: {error}; no group was created"
+            ))
+        };
+        Ok(Some(read.map_err(wrong)?))
+    };
+    let wrong = |name: &str, error: serde_json::Error| {
+        CliError::Refused(format!("{name}: {error}; no group was created"))
+    };
+    let callback = value("callback", &args.callback)?;
+    let jobs = value("jobs", &args.jobs)?;
+    Ok(NewGroup {
+        name: args.name.clone(),
+        callback: callback
+            .map(serde_json::from_value)
+            .transpose()
+            .map_err(|error| wrong("callback", error))?,
+        jobs: jobs
+            .map(serde_json::from_value)
+            .transpose()
+            .map_err(|error| wrong("jobs", error))?,
+    })
+}
+
+async fn found(queue: &Queue, id: i64) -> anyhow::Result<JobGroup> {
+    let group = queue.group(id, None).await?;
+    Ok(group.ok_or_else(|| unknown(id))?)
+}
+
+fn unknown(id: i64) -> CliError {
+    CliError::NotFound(format!("there is no group {id}"))
+}
+
+fn row(group: &JobGroup) -> Vec<String> {
+    vec![
+        group.id.to_string(),
+        group.state.as_str().to_owned(),
+        group.name.clone(),
+        group.tenant.clone(),
+        group.jobs.to_string(),
+        group.pending.to_string(),
+        group.completed.to_string(),
+        group.dead.to_string(),
+        group.cancelled.to_string(),
+        format!("{:.0}", group.created_at),
+    ]
+}
+
+fn show(group: &JobGroup) -> anyhow::Result<()> {
+    say!("group      {}", group.id);
+    if !group.name.is_empty() {
+        say!("name       {}", group.name);
+    }
+    if !group.tenant.is_empty() {
+        say!("tenant     {}", group.tenant);
+    }
+    let cancelled = group.cancelled_at.map_or("", |_| ", cancelled");
+    say!("state      {}{cancelled}", group.state.as_str());
+    say!(
+        "jobs       {}: {} pending, {} completed, {} dead, {} cancelled",
+        group.jobs,
+        group.pending,
+        group.completed,
+        group.dead,
+        group.cancelled
+    );
+    say!("created    {:.0}", group.created_at);
+    if let Some(sealed) = group.sealed_at {
+        say!("sealed     {sealed:.0}");
+    }
+    if let Some(ended) = group.ended_at {
+        say!("ended      {ended:.0}");
+    }
+    match (&group.callback, group.callback_job_id) {
+        (_, Some(job)) => say!("callback   job {job}"),
+        (Some(callback), None) => say!("callback   {callback}"),
+        (None, None) => say!("callback   none"),
+    }
+    if let Some(problem) = &group.callback_problem {
+        say!("problem    {problem}; it is tried again every ten seconds");
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Groups of jobs on the command line.
+
+use super::shell::shell;
+
+const URL: &str = r#"{"url":"http://example.com/"}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_created_joined_sealed_shown_listed_and_cancelled() {
+    let shell = shell().await;
+    let callback = format!(r#"{{"kind":"http","args":{URL}}}"#);
+    let created = shell.ok(&[
+        "group",
+        "create",
+        "--callback",
+        &callback,
+        "--name",
+        "import",
+        "--json",
+    ]);
+    let id = created.json()["id"].to_string();
+    for _ in 0..2 {
+        shell.ok(&["enqueue", "http", "--args", URL, "--group", &id]);
+    }
+
+    let shown = shell.ok(&["group", "show", &id]).out;
+    for line in [
+        "name       import",
+        "state      open",
+        "jobs       2: 2 pending, 0 completed, 0 dead, 0 cancelled",
+        "callback   {",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert_eq!(
+        shell.ok(&["group", "seal", &id]).out,
+        format!("group {id} is sealed\n")
+    );
+    assert_eq!(
+        shell.ok(&["group", "seal", &id]).out,
+        format!("group {id} was sealed before\n")
+    );
+    let listed = shell.ok(&["job", "list", "--group", &id, "--json"]).json();
+    assert_eq!(listed["jobs"].as_array().unwrap().len(), 2);
+    assert!(
+        shell
+            .ok(&["job", "show", &listed["jobs"][0]["id"].to_string()])
+            .out
+            .contains(&format!("group      {id}\n"))
+    );
+    let cancelled = shell.ok(&["group", "cancel", &id, "--json"]).json();
+    assert_eq!(
+        (&cancelled["cancelled"], &cancelled["requested"]),
+        (&2.into(), &0.into())
+    );
+    let ended = shell.ok(&["group", "show", &id, "--json"]).json();
+    assert_eq!(
+        (&ended["state"], &ended["cancelled"]),
+        (&"ended".into(), &2.into())
+    );
+    let groups = shell.ok(&["group", "list"]).out;
+    assert!(
+        groups.contains("import") && groups.contains("ended"),
+        "{groups}"
+    );
+
+    let whole = format!("[{callback}, {callback}]");
+    assert_eq!(
+        shell.ok(&["group", "create", "--jobs", &whole]).out,
+        "created group 2 with 2 jobs, sealed\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_cannot_be_is_refused_and_nothing_is_created() {
+    let shell = shell().await;
+    for (arguments, code, message) in [
+        (
+            &["group", "create", "--callback", "{"][..],
+            4,
+            "callback: is not JSON",
+        ),
+        (
+            &["group", "create", "--callback", r#"{"kind":"http"}"#],
+            4,
+            "args/url: is missing",
+        ),
+        (
+            &["group", "create", "--callback", r#"{"kind":"nope"}"#],
+            4,
+            "callback.kind: \"nope\" is not a kind that any worker has registered",
+        ),
+        (
+            &[
+                "group",
+                "create",
+                "--callback",
+                r#"{"kind":"batch","prio":1}"#,
+            ],
+            4,
+            "callback: unknown field `prio`",
+        ),
+        (
+            &["group", "create", "--jobs", "{}"],
+            4,
+            "jobs: invalid type: map, expected a sequence",
+        ),
+        (&["group", "show", "7"], 3, "there is no group 7"),
+        (&["group", "seal", "7"], 3, "there is no group 7"),
+        (&["group", "cancel", "7"], 3, "there is no group 7"),
+        (&["group", "show", "seven"], 2, "invalid value 'seven'"),
+        (
+            &["enqueue", "http", "--args", URL, "--group", "7"],
+            4,
+            "group: 7 is not the number of a group of yours",
+        ),
+    ] {
+        shell.refused(arguments, code, message);
+    }
+    assert_eq!(
+        shell.ok(&["group", "list", "--json"]).json()["groups"],
+        serde_json::json!([])
+    );
+}

@@ -1,0 +1,212 @@
+//! Groups by SQL: what is refused, by name and with nothing changed, and whose groups a role reaches.
+
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Executor};
+
+use super::fixture::queue;
+use super::permissions::RolesFixture;
+
+#[tokio::test]
+async fn sql_refuses_bad_groups_by_the_name_of_the_field_and_changes_nothing() {
+    let (database, queue) = queue().await;
+    let open: i64 = sqlx::query_scalar("select group_id from flyball.create_group()")
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
+    let sealed: i64 = sqlx::query_scalar("select group_id from flyball.create_group(jobs => '[]')")
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
+    let long = "n".repeat(201);
+    let cases = [
+        (
+            format!("create_group(name => '{long}')"),
+            "name: is 201 bytes long; at most 200 are allowed",
+        ),
+        ("create_group(name => null)".into(), "name: must not be null"),
+        (
+            "create_group('[]')".into(),
+            "create_group: callback: must be a job as an object, not array",
+        ),
+        (
+            "create_group('{}')".into(),
+            "create_group: callback.kind: must name what runs the job",
+        ),
+        (
+            "create_group('{\"kind\": \"http\", \"group\": 1}')".into(),
+            "create_group: callback.group: must be left out",
+        ),
+        (
+            "create_group('{\"kind\": \"nope\"}')".into(),
+            "create_group: callback.kind: \"nope\" is not a kind that any worker has registered",
+        ),
+        (
+            "create_group('{\"kind\": \"http\", \"priority\": 7}')".into(),
+            "create_group: callback.priority: is 7; allowed are 0",
+        ),
+        (
+            "create_group('{\"kind\": \"http\", \"prio\": 7}')".into(),
+            "create_group: callback.prio: is not a field of a job; allowed are kind",
+        ),
+        (
+            "create_group(jobs => '{}')".into(),
+            "create_group: jobs: must be a JSON array of jobs",
+        ),
+        (
+            "create_group(jobs => '[{\"kind\": \"http\", \"group\": 1}]')".into(),
+            "create_group: jobs: must be without the field group",
+        ),
+        (
+            "create_group(jobs => '[{\"kind\": \"http\"}, {\"kind\": \"http\", \"cost\": -1}]')".into(),
+            "jobs[1].cost: is -1; allowed is more than 0",
+        ),
+        (
+            "create_group(jobs => '[{\"kind\": \"http\", \"unique_key\": \"a\", \"replace\": true}]')".into(),
+            "jobs[0].group: cannot be used together with replace or debounce",
+        ),
+        (
+            "enqueue('http', \"group\" => 4711)".into(),
+            "enqueue: group: 4711 is not the number of a group of yours; flyball.create_group makes one",
+        ),
+        (
+            format!("enqueue('http', \"group\" => {sealed})"),
+            "is sealed, and no more jobs can join it; create another one",
+        ),
+        (
+            format!("enqueue('http', \"group\" => {open}, unique_key => 'a', debounce => '1 minute')"),
+            "enqueue: group: cannot be used together with replace or debounce",
+        ),
+        (
+            "enqueue_many('[{\"kind\": \"http\"}, {\"kind\": \"http\", \"group\": 4711}]')".into(),
+            "enqueue_many: jobs[1].group: 4711 is not the number of a group of yours",
+        ),
+        (
+            "enqueue_many('[{\"kind\": \"http\", \"group\": 1.5}]')".into(),
+            "enqueue_many: jobs[0].group: must be the number of a group, not 1.5",
+        ),
+        (
+            "enqueue_many('[{\"kind\": \"http\", \"group\": \"a\"}]')".into(),
+            "enqueue_many: jobs[0].group: must be a number, not string",
+        ),
+        (
+            format!("cancel_group({open}, max_jobs => 0)"),
+            "cancel_group: max_jobs: is 0; allowed are 1 to 10000",
+        ),
+    ];
+    for (call, wanted) in cases {
+        let sql = format!("select * from flyball.{call}");
+        let error = database
+            .pool()
+            .execute(AssertSqlSafe(sql))
+            .await
+            .expect_err(&call);
+        let error = error.to_string();
+        assert!(error.contains(wanted), "{call}: {error}");
+    }
+    let left: (i64, i64) = sqlx::query_as(
+        "select (select count(*) from flyball.job_group), (select count(*) from flyball.job)",
+    )
+    .fetch_one(database.pool())
+    .await
+    .unwrap();
+    assert_eq!(left, (2, 0));
+    drop(queue);
+}
+
+#[tokio::test]
+async fn a_role_reaches_the_groups_of_its_owner_alone() {
+    let fixture = RolesFixture::new().await;
+    let mapping = format!(
+        "insert into flyball.producer (role, tenant) values ('{}', 'shop'), ('{}', 'bank')",
+        fixture.role("web"),
+        fixture.role("bank")
+    );
+    fixture.owner(&mapping).await;
+    for role in ["web", "bank", "planner", "owner"] {
+        let create = format!(
+            "select flyball.create_group('{{\"kind\": \"http\"}}', '{role}', '[{{\"kind\": \"http\"}}]'); select flyball.create_group(name => '{role}')"
+        );
+        assert_eq!(fixture.as_role(role, &create).await, None, "{role}");
+    }
+    let of = async |name: &str| -> i64 {
+        let sql = format!(
+            "select min(id)::text from flyball.job_group where name = '{name}' and sealed_at is null"
+        );
+        fixture.text(&sql).await.parse().unwrap()
+    };
+    let owners = fixture
+        .text("select string_agg(distinct name || ':' || tenant, ',' order by name || ':' || tenant) from flyball.job_group")
+        .await;
+    assert_eq!(owners, "bank:bank,owner:,planner:,web:shop");
+    for role in ["web", "bank", "planner"] {
+        for other in ["web", "bank", "planner", "owner"] {
+            let id = of(other).await;
+            let join = format!("select flyball.enqueue('http', \"group\" => {id})");
+            let sees = format!(
+                "do $$ begin if flyball.show_group({id}) is null or flyball.seal_group({id}) = 'not found' then raise 'not seen'; end if; end $$"
+            );
+            let joined = fixture.as_role(role, &join).await;
+            assert_eq!(joined.is_none(), role == other, "{role} {other} {joined:?}");
+            if role != other {
+                let seen = fixture.as_role(role, &sees).await.unwrap();
+                assert!(seen.1.contains("not seen"), "{role} {other} {seen:?}");
+            }
+            // To cancel is for operators, unless they grant it.
+            let cancel = format!("select flyball.cancel_group({id})");
+            let refused = fixture.as_role(role, &cancel).await.unwrap();
+            assert_eq!(refused.0, "42501", "{role} {other}");
+        }
+    }
+    // A role may not have a callback of a kind that it may not enqueue.
+    let secret = "select flyball.create_group('{\"kind\": \"secret\"}')";
+    let refused = fixture.as_role("web", secret).await.unwrap();
+    assert_eq!(refused.0, "42501");
+    assert!(
+        refused
+            .1
+            .contains("callback.kind: \"secret\" is not public"),
+        "{refused:?}"
+    );
+
+    // The callback is the tenant's.
+    let id = of("web").await;
+    fixture
+        .owner(&format!("update flyball.job_group set callback = '{{\"kind\": \"http\", \"args\": {{\"url\": \"u\", \"method\": \"POST\"}}}}' where id = {id}"))
+        .await;
+    fixture
+        .owner(&format!(
+            "select flyball.seal_group({id}); select flyball.cancel_group({id})"
+        ))
+        .await;
+    let callback = fixture
+        .text(&format!(
+            "select j.tenant || ' ' || (j.args -> 'body' -> 'group' ->> 'cancelled') from flyball.job_group g join flyball.job j on j.id = g.callback_job_id where g.id = {id}"
+        ))
+        .await;
+    assert_eq!(callback, "shop 1");
+}
+
+#[tokio::test]
+async fn a_group_is_shown_to_sql_with_its_counts() {
+    let (database, queue) = queue().await;
+    let id: i64 = sqlx::query_scalar(
+        "select group_id from flyball.create_group('{\"kind\": \"http\"}', 'a', '[{\"kind\": \"http\"}, {\"kind\": \"http\"}]')",
+    )
+    .fetch_one(database.pool())
+    .await
+    .unwrap();
+    let shown: Value = sqlx::query_scalar("select flyball.show_group($1)")
+        .bind(id)
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
+    let part: Value = ["name", "state", "jobs", "pending", "ended_at", "callback"]
+        .into_iter()
+        .map(|field| (field.to_owned(), shown[field].clone()))
+        .collect();
+    assert_eq!(
+        part,
+        json!({"name": "a", "state": "running", "jobs": 2, "pending": 2, "ended_at": null, "callback": {"kind": "http"}})
+    );
+    drop(queue);
+}
