@@ -169,6 +169,10 @@ async fn offset(queue: &Queue) -> Option<f64> {
 }
 
 /// Returns the time of this host, in unix seconds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this clock is compared with those of the servers"
+)]
 pub(super) fn seconds() -> f64 {
     Timestamp::now().as_microsecond() as f64 / 1e6
 }
