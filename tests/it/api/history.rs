@@ -49,12 +49,9 @@ async fn requests_a_minute_are_shown_for_a_throttle_and_for_a_key_where_the_sett
         }
         let (status, history) =
             get(&format!("{url}/api/v1/throttles/{name}/history?range=1h")).await;
-        assert_eq!(
-            (status, &history["problem"]),
-            (200, &Value::Null),
-            "{history}"
-        );
-        (peak(&history, "refused") > 0.0).then_some(history)
+        assert_eq!(status, 200, "{history}");
+        // Prometheus may answer too late on a busy machine.
+        (history["problem"].is_null() && peak(&history, "refused") > 0.0).then_some(history)
     })
     .await;
     assert_eq!(
