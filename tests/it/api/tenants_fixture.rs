@@ -182,6 +182,13 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
             "insert into flyball.attempt (job_id, attempt, outcome) select job_id, 1, 'completed' from gone",
         ),
     ];
+    // The first worker of all holds what runs: a broker with this number would give it back when
+    // nobody claims any more.
+    run(
+        server,
+        "insert into flyball.worker (name, host, pid, ttl, serves) values ('holder', 'h', 1, '1 hour', false)",
+    )
+    .await;
     for (state, insert) in moves {
         run(
             server,
