@@ -23,7 +23,7 @@ use crate::support::counterparts::{Elasticsearch, MongoServer};
 use crate::support::eventually;
 use crate::support::process::{Process, ProcessFixture};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(180);
 
 fn sink(server: &Elasticsearch, index: &str) -> Elastic {
     Elastic {
