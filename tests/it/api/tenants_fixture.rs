@@ -186,7 +186,8 @@ async fn owned(server: &ApiServer, tenant: &str) -> Owned {
     // nobody claims any more.
     run(
         server,
-        "insert into flyball.worker (name, host, pid, ttl, serves) values ('holder', 'h', 1, '1 hour', false)",
+        "insert into flyball.worker (name, host, pid, ttl, role, serves) values ('holder', 'h', 1, '1 hour', 'remote', false)
+         on conflict do nothing",
     )
     .await;
     for (state, insert) in moves {
