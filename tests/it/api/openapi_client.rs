@@ -97,7 +97,7 @@ impl Client {
         ];
         for (job, (operation, mut body)) in claimed.iter().zip(calls) {
             body["lease"] = job["lease"].clone();
-            let call = ask().part("id", &job["id"].to_string()).json(body);
+            let call = ask().part("id", job["id"].to_string()).json(body);
             self.gets(200, operation, call).await;
         }
     }
