@@ -27,13 +27,16 @@ pub(super) fn work_bodies() -> Vec<Body> {
         body("NewClaim", claim(), &["worker", "kinds"]),
         body(
             "Heartbeat",
-            of_lease(vec![("checkpoint", json!({})), ("progress", progress())]),
+            of_lease(vec![
+                ("checkpoint", without_nul()),
+                ("progress", progress()),
+            ]),
             &["lease"],
         ),
         body(
             "Completion",
             of_lease(vec![
-                ("result", json!({})),
+                ("result", without_nul()),
                 ("keep_s", number(0.0..=KEEP_S_MAX)),
             ]),
             &["lease"],
@@ -73,6 +76,11 @@ pub(super) fn work_bodies() -> Vec<Body> {
         ),
         body("GivenBack", of_lease(Vec::new()), &["lease"]),
     ]
+}
+
+/// Returns the schema of any JSON; Postgres keeps no text with a NUL.
+fn without_nul() -> Value {
+    json!({ "pattern": "^[^\\u0000]*$" })
 }
 
 fn number(range: RangeInclusive<f64>) -> Value {

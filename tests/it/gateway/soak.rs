@@ -138,7 +138,8 @@ async fn soak_ten_thousand_connections_are_sent_away_evenly() {
 async fn soak_a_tenant_over_its_limit_with_a_thousand_readers_costs_another_no_message() {
     const SECONDS: i64 = 30;
     const PER_SECOND: i64 = 5;
-    /// What an unoptimized build delivers to a thousand readers beside other work.
+    /// The messages a second that an unoptimized build delivers to a thousand readers beside other
+    /// work.
     const LIMIT: u32 = 20;
     const FLOOD: i64 = 3 * LIMIT as i64;
     let limits = GatewayLimits {
