@@ -548,6 +548,55 @@ begin
     return found_state;
 end $$;
 
+-- Cancels jobs wherever they are: those that wait end, and those that run are asked to stop. Returns
+-- the ids of the ones that ended, and how many were asked. A job may be on its way from one place to
+-- another, so the caller looks again.
+create function flyball.cancel_live(jobs bigint[], out cancelled_jobs bigint[], out requested bigint)
+language plpgsql volatile set enable_seqscan = off as $$
+#variable_conflict use_variable
+begin
+    with members as materialized (
+        select a.job_id, j.lane_id, j.admission_lane, j.priority
+        from unnest(jobs) as a(job_id)
+        cross join lateral (select o.lane_id, o.admission_lane, o.priority from flyball.job o where o.id = a.job_id limit 1) j
+    ),
+    was_ready as (
+        delete from flyball.ready
+        where ctid = any(array(
+            select r.tid from members j
+            cross join lateral (
+                select q.ctid as tid from flyball.ready q
+                where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
+                limit 1 for update skip locked
+            ) r
+        ))
+        returning job_id, attempt
+    ),
+    was_scheduled as (
+        delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt
+    ),
+    removed as (
+        select * from was_ready union all select * from was_scheduled
+    ),
+    history as (
+        insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
+    ),
+    released_keys as (
+        delete from flyball.unique_holder
+        where digest = any(array(
+            select u.digest from flyball.unique_holder u
+            where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
+        ))
+    ),
+    cancel_requests as (
+        insert into flyball.cancel (job_id)
+        select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
+        on conflict do nothing
+        returning flyball.cancel.job_id
+    )
+    select array(select w.job_id from removed w), (select count(*) from cancel_requests) into cancelled_jobs, requested;
+end $$;
+
 -- Cancels a batch: messages that wait end now, those that run are asked to stop, and no further one
 -- is enqueued. `sent` are those that a provider had accepted, `too_late` those that run, `ended` those
 -- that had ended otherwise, by their states; together they add up to the recipients. Cancelling again
@@ -560,6 +609,7 @@ declare
     batch   flyball.batch;
     was     text;
     members int;
+    gone    bigint[];
 begin
     select b.* into batch from flyball.batch b
     where b.id = batch_id and (cancel_batch.tenant is null or b.tenant = cancel_batch.tenant) for update;
@@ -577,43 +627,9 @@ begin
     -- A message may be on its way at each look: from the lane of its admission to that of its pool, to a
     -- worker, or back. So look again until each has ended, is asked to stop, or is cancelled.
     for look in 1..20 loop
-        with members as materialized (
-            select * from flyball.batch_jobs(batch_id)
-        ),
-        was_ready as (
-            delete from flyball.ready
-            where ctid = any(array(
-                select r.tid from members j
-                cross join lateral (
-                    select q.ctid as tid from flyball.ready q
-                    where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
-                    limit 1 for update skip locked
-                ) r
-            ))
-            returning job_id, attempt
-        ),
-        was_scheduled as (
-            delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt
-        ),
-        removed as (
-            select * from was_ready union all select * from was_scheduled
-        ),
-        history as (
-            insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
-        ),
-        released_keys as (
-            delete from flyball.unique_holder
-            where digest = any(array(
-                select u.digest from flyball.unique_holder u
-                where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
-            ))
-        ),
-        cancel_requests as (
-            insert into flyball.cancel (job_id)
-            select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
-            on conflict do nothing
-        )
-        update flyball.batch_message m set cancelled = true where m.job_id = any(array(select w.job_id from removed w));
+        select c.cancelled_jobs into gone
+        from flyball.cancel_live(array(select j.job_id from flyball.batch_jobs(batch_id) j)) c;
+        update flyball.batch_message m set cancelled = true where m.job_id = any(gone);
         exit when not exists (
             select from flyball.batch_jobs(batch_id) j
             where exists (
@@ -672,5 +688,5 @@ language sql stable set enable_seqscan = off as $$
 $$;
 
 revoke execute on function flyball.place_in_queue, flyball.enqueue_batch_messages, flyball.accept_batch, flyball.enqueue_expansion,
-    flyball.expand_batch, flyball.batch_jobs, flyball.pause_batch, flyball.resume_batch, flyball.cancel_batch, flyball.batch_state
+    flyball.expand_batch, flyball.batch_jobs, flyball.pause_batch, flyball.resume_batch, flyball.cancel_live, flyball.cancel_batch, flyball.batch_state
 from public;

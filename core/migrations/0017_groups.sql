@@ -424,8 +424,10 @@ create function flyball.cancel_group(group_id bigint, by text default null, why 
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 #variable_conflict use_variable
 declare
-    result record;
-    rounds int := 0;
+    found_members bigint[];
+    live          record;
+    missing       bigint;
+    rounds        int := 0;
 begin
     if max_jobs is null or max_jobs not between 1 and 10000 then
         perform flyball.refuse('cancel_group', 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more',
@@ -443,66 +445,28 @@ begin
     requested := 0;
     -- A job may be claimed or come back between two looks, so look again.
     loop
-        with members as materialized (
-            select m.job_id, j.id is null as is_missing, j.lane_id, j.admission_lane, j.priority
-            from flyball.group_member m
-            left join lateral (
-                select o.id, o.lane_id, o.admission_lane, o.priority from flyball.job o where o.id = m.job_id limit 1
-            ) j on true
+        found_members := array(
+            select m.job_id from flyball.group_member m
             where m.group_id = cancel_group.group_id and not m.dead
                 and (select 1 from flyball.cancel c where c.job_id = m.job_id limit 1) is null
             order by m.job_id
             limit max_jobs - cancelled - requested
-        ),
-        was_ready as (
-            delete from flyball.ready
-            where ctid = any(array(
-                select r.tid
-                from members j
-                cross join lateral (
-                    select q.ctid as tid from flyball.ready q
-                    where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
-                    limit 1 for update skip locked
-                ) r
-            ))
-            returning job_id, attempt
-        ),
-        was_scheduled as (
-            delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt
-        ),
-        removed as (
-            select * from was_ready union all select * from was_scheduled
-        ),
-        history as (
-            insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
-        ),
-        released_keys as (
-            delete from flyball.unique_holder
-            where digest = any(array(
-                select u.digest from flyball.unique_holder u
-                where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
-            ))
-        ),
-        cancel_requests as (
-            insert into flyball.cancel (job_id)
-            select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
-            on conflict do nothing
-            returning flyball.cancel.job_id
-        ),
-        missing as (
-            delete from flyball.group_member m where m.job_id = any(array(select j.job_id from members j where j.is_missing)) returning m.job_id
+        );
+        select * into live from flyball.cancel_live(found_members);
+        with gone as (
+            delete from flyball.group_member m
+            where m.job_id = any(found_members) and (select 1 from flyball.job o where o.id = m.job_id limit 1) is null
+            returning m.job_id
         ),
         counted as (
             insert into flyball.group_change (group_id, cancelled)
-            select cancel_group.group_id, count(*) from missing having count(*) > 0
+            select cancel_group.group_id, count(*) from gone having count(*) > 0
         )
-        select (select count(*) from members) as members, (select count(*) from removed) + (select count(*) from missing) as cancelled,
-            (select count(*) from cancel_requests) as requested
-        into result;
-        cancelled := cancelled + result.cancelled;
-        requested := requested + result.requested;
+        select count(*) into missing from gone;
+        cancelled := cancelled + cardinality(live.cancelled_jobs) + missing;
+        requested := requested + live.requested;
         rounds := rounds + 1;
-        exit when result.members = 0 or cancelled + requested >= max_jobs or rounds >= 20;
+        exit when cardinality(found_members) = 0 or cancelled + requested >= max_jobs or rounds >= 20;
     end loop;
     more := exists (
         select from flyball.group_member m
