@@ -319,5 +319,4 @@ fn start(shared: &Arc<WorkerContext>, claimed: Vec<Claimed>, worker_id: i32, fen
     for (one, token) in claimed.into_iter().zip(tokens) {
         shared.tasks.spawn(execute(shared.clone(), one, token));
     }
-    shared.metrics.running.set(shared.running.len() as i64);
 }

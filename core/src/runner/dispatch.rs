@@ -14,6 +14,7 @@ use super::discover::Discovery;
 use super::hold_reports::{report_holds, report_until_stopped};
 use super::lane_scheduler::{LaneScheduler, LaneTaken, PlannedAcquire};
 use super::shared::{WorkerContext, bounded};
+use super::slots::EarlyClaims;
 use crate::jobs::{Error, LaneCursor};
 use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit};
 
@@ -46,7 +47,7 @@ const MIN_HEAD_EVERY: Duration = Duration::from_millis(50);
 /// next one.
 const MAX_HEAD_EVERY: Duration = Duration::from_secs(2);
 
-/// Most claimed jobs whose end is not written yet, as a multiple of the jobs that may run at once;
+/// Most claimed jobs whose end is not written yet, as a multiple of the jobs that may be claimed;
 /// beyond it the dispatcher waits for Postgres.
 const UNWRITTEN: usize = 4;
 
@@ -61,6 +62,7 @@ struct DispatcherState {
     /// Granted jobs with a claim in progress.
     granted: usize,
     discovery: Discovery,
+    early_claims: EarlyClaims,
     /// Estimated time to claim at the head of a lane, in seconds.
     head_cost_s: f64,
     rings: (Instant, u32),
@@ -90,6 +92,7 @@ pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
         claims: JoinSet::new(),
         granted: 0,
         discovery: Discovery::new(now),
+        early_claims: EarlyClaims::new(now),
         head_cost_s: 0.0,
         rings: (now, 0),
         loud_until: now,
@@ -150,7 +153,7 @@ async fn turn(
         settle(shared, dispatcher, done).await?;
     }
     report_holds(shared, &mut dispatcher.scheduler).await;
-    let permits = permits(shared, dispatcher);
+    let permits = permits(shared, dispatcher, Instant::now());
     if permits == 0 || dispatcher.claims.len() >= CLAIMS {
         // Messages are admitted without a permit, so their lanes are looked for all the same.
         if permits == 0 && !shared.is_halted() {
@@ -172,7 +175,7 @@ async fn turn(
 }
 
 /// Returns the number of jobs that may be claimed now.
-fn permits(shared: &WorkerContext, dispatcher: &DispatcherState) -> usize {
+fn permits(shared: &WorkerContext, dispatcher: &mut DispatcherState, now: Instant) -> usize {
     if shared.is_halted() {
         return 0;
     }
@@ -185,7 +188,8 @@ fn permits(shared: &WorkerContext, dispatcher: &DispatcherState) -> usize {
             .saturating_sub(dispatcher.granted)
             .min(shared.config.batch);
     }
-    let most = shared.config.concurrency;
+    let early = dispatcher.early_claims.early(shared.slots.ended(), now);
+    let most = shared.config.concurrency + early;
     let free = most
         .saturating_sub(shared.running.len())
         .min((UNWRITTEN * most).saturating_sub(unwritten));

@@ -13,6 +13,7 @@ use super::running::StopReason;
 use super::runs::ServedKind;
 use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
+use super::slots::MAX_WAIT;
 use super::tallies::AttemptOutcome as Tallied;
 use crate::input;
 use crate::jobs::retry::Policy;
@@ -70,6 +71,7 @@ pub(super) async fn execute(
     let ran = ran
         .get()
         .map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
+    shared.metrics.running.set(shared.slots.taken() as i64);
     let stop = shared.running.end((info.id, info.fence));
     let ending = ending_of(&shared, &info, lane_id, outcome, stop, handler).await;
     let attempt = Attempted {
@@ -196,6 +198,15 @@ async fn run(
 ) -> Outcome {
     // Cancels all work that the handler started once the attempt is over, also after a timeout.
     let _over = cancelled.clone().drop_guard();
+    let slot = tokio::select! {
+        biased;
+        slot = shared.slots.take(MAX_WAIT) => slot,
+        () = cancelled.cancelled() => None,
+    };
+    let Some(_slot) = slot else {
+        return Outcome::HandedBack;
+    };
+    shared.metrics.running.set(shared.slots.taken() as i64);
     if let Some(outcome) = lost_its_last(shared, handler, &job).await {
         return outcome;
     }

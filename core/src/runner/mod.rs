@@ -1,4 +1,5 @@
-//! Runs jobs: permits, then tokens, then claim. Only jobs that can run at once are claimed.
+//! Runs jobs: permits, then tokens, then claim. Only jobs that can run at once are claimed, or
+//! within milliseconds.
 //!
 //! The runner knows lanes, throttles and handlers, but no kind by name: the composition root
 //! registers handlers. `remote/` hands jobs to workers in other programs instead of running them.
@@ -26,6 +27,7 @@ mod runs;
 mod served;
 mod settle;
 mod shared;
+mod slots;
 mod tallies;
 mod throttle_metrics;
 mod uncertain_claims;

@@ -20,6 +20,7 @@ use super::running::RunningJobs;
 use super::runs::Runs;
 use super::served::{Served, shards_of};
 use super::settle::Difference;
+use super::slots::RunSlots;
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
 use crate::jobs::postgres::{NewWorker, PgCheckpoints, Retention};
@@ -45,7 +46,8 @@ const DIFFERS: &str =
 pub struct Config {
     /// Name for people; a number makes it unique.
     pub name: String,
-    /// Most jobs that run at once.
+    /// Most jobs that run at once. Jobs that end within milliseconds are claimed before one of them
+    /// has ended.
     pub concurrency: usize,
     /// Most jobs claimed at once.
     pub batch: usize,
@@ -96,6 +98,7 @@ pub(super) struct WorkerContext {
     pub(super) served: Served,
     pub(super) metrics: WorkerMetrics,
     pub(super) running: RunningJobs,
+    pub(super) slots: RunSlots,
     pub(super) uncertain_claims: UncertainClaims,
     pub(super) worker_id: AtomicI32,
     /// Identity of this start of the worker in the throttles' counts of running jobs.
@@ -149,6 +152,7 @@ impl WorkerContext {
             runs: Runs::new(kinds, &metrics),
             metrics,
             running: RunningJobs::default(),
+            slots: RunSlots::new(config.concurrency),
             uncertain_claims: UncertainClaims::default(),
             worker_id: AtomicI32::new(0),
             holder: format!("{:016x}", rand::random::<u64>()),

@@ -20,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fill;
 
+/// The number of jobs of a runner with the default settings.
+pub const DEFAULTS: usize = 0;
+
 /// The interval between two reports of the count.
 const TELL_EVERY: Duration = Duration::from_millis(5);
 
@@ -32,7 +35,7 @@ pub struct DrainArgs {
     /// The throttles.
     #[arg(long)]
     pub redis_url: String,
-    /// Jobs per claim of the bare loop; jobs that the runner may run at once.
+    /// Jobs per claim of the bare loop; jobs that the runner may run at once, 0 for its defaults.
     #[arg(long)]
     pub batch: usize,
     /// Clients of the bare loop; 0 for the runner.
@@ -67,11 +70,18 @@ async fn runner(args: &DrainArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
         std::future::ready(Outcome::Done)
     });
     let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
-    let config = Config {
-        concurrency: 4 * args.batch,
-        batch: args.batch,
-        grace: Duration::from_secs(5),
-        ..Config::default()
+    let grace = Duration::from_secs(5);
+    let config = match args.batch {
+        DEFAULTS => Config {
+            grace,
+            ..Config::default()
+        },
+        batch => Config {
+            concurrency: 4 * batch,
+            batch,
+            grace,
+            ..Config::default()
+        },
     };
     let worker = Worker::start(config, queue, store, kinds, metrics).await?;
     report_count(done, lines).await;

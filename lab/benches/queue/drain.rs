@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::child;
 use crate::fill::{self, Group};
 use crate::report::{Report, against, count, median, ratio};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
@@ -36,6 +37,7 @@ struct Cell {
 enum DrainMethod {
     Floor(usize),
     Runner(&'static str),
+    Defaults,
 }
 
 /// Medians over the rounds of one way through one cell.
@@ -118,13 +120,18 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
                     "{label}: runner {}",
                     if *rps == "-1" { "free" } else { "finite" }
                 ),
+                DrainMethod::Defaults => format!("{label}: default settings"),
             };
             let (wall, cpu) = match (way, floor) {
-                (DrainMethod::Runner(_), Some(floor)) if cell.batch >= GOAL_BATCH => (
-                    against(medians.per_s / floor.per_s, GOAL_OF_FLOOR, true),
-                    against(medians.per_both_s / floor.per_both_s, GOAL_OF_FLOOR, true),
-                ),
-                (DrainMethod::Runner(_), Some(floor)) => (
+                (DrainMethod::Runner(_) | DrainMethod::Defaults, Some(floor))
+                    if cell.batch >= GOAL_BATCH =>
+                {
+                    (
+                        against(medians.per_s / floor.per_s, GOAL_OF_FLOOR, true),
+                        against(medians.per_both_s / floor.per_both_s, GOAL_OF_FLOOR, true),
+                    )
+                }
+                (DrainMethod::Runner(_) | DrainMethod::Defaults, Some(floor)) => (
                     ratio(medians.per_s / floor.per_s),
                     ratio(medians.per_both_s / floor.per_both_s),
                 ),
@@ -136,10 +143,9 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
                 count(medians.per_postgres_s),
                 count(medians.per_flyball_s),
                 count(medians.per_both_s),
-                if *way == DrainMethod::Runner("-1") || *way == DrainMethod::Runner(FAR_ABOVE) {
-                    count(medians.per_redis_s)
-                } else {
-                    "-".into()
+                match way {
+                    DrainMethod::Floor(_) => "-".into(),
+                    _ => count(medians.per_redis_s),
                 },
                 count(medians.peak_mib),
                 wall,
@@ -216,6 +222,9 @@ async fn measure_cell(
     if cli.variant.contains(&Variant::Finite) {
         ways.push(DrainMethod::Runner(FAR_ABOVE));
     }
+    if cli.variant.contains(&Variant::Defaults) {
+        ways.push(DrainMethod::Defaults);
+    }
     let mut measured: BTreeMap<DrainMethod, Vec<Ran>> = BTreeMap::new();
     // A deep backlog is kept from one batch size to the next; the jobs taken from it are replaced
     // before each run.
@@ -272,6 +281,10 @@ async fn once(
             world.knobs(THROTTLE, &[("rps", rps)]).await?;
             Drainer::Runner { processes: 1 }
         }
+        DrainMethod::Defaults => {
+            world.knobs(THROTTLE, &[("rps", "-1")]).await?;
+            Drainer::Runner { processes: 1 }
+        }
     };
     let patience = Duration::from_secs(if cli.full { 300 } else { 60 });
     if cli.statements {
@@ -279,10 +292,10 @@ async fn once(
     }
     // Each client of the bare loop holds one batch; the runner claims whatever has room, which
     // comes close to its concurrency.
-    let batch = if let DrainMethod::Runner(_) = way {
-        cell.batch * cli.in_flight
-    } else {
-        cell.batch
+    let batch = match way {
+        DrainMethod::Runner(_) => cell.batch * cli.in_flight,
+        DrainMethod::Floor(_) => cell.batch,
+        DrainMethod::Defaults => child::DEFAULTS,
     };
     let ran = run(
         world,

@@ -64,7 +64,7 @@ struct QueueArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
     clients: Vec<usize>,
     /// Case drain: drains to measure
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Variant::Floor, Variant::Free, Variant::Finite])]
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Variant::Floor, Variant::Free, Variant::Finite, Variant::Defaults])]
     variant: Vec<Variant>,
     /// Case drain: concurrent jobs of the runner, in batches
     #[arg(long, default_value_t = 1)]
@@ -118,6 +118,8 @@ enum Variant {
     Free,
     /// The runner with a finite rate that it never reaches
     Finite,
+    /// The runner with the default settings and an unlimited throttle
+    Defaults,
 }
 
 impl QueueArgs {

@@ -19,6 +19,7 @@ mod promote;
 mod push_back;
 mod remote;
 mod serving;
+mod slots;
 mod stores_away;
 mod worker;
 

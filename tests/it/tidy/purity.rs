@@ -217,6 +217,7 @@ const SERVICES: &[(&str, &str)] = &[
     ),
     ("runner/remote/polls.rs", "Hands jobs to workers elsewhere."),
     ("runner/release.rs", "Releases messages to their lanes."),
+    ("runner/slots.rs", "Lets claimed jobs wait for a slot."),
     ("runner/depth.rs", "Claims, executes and finishes jobs."),
     ("runner/discover.rs", "Claims, executes and finishes jobs."),
     ("runner/dispatch.rs", "Claims, executes and finishes jobs."),
