@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test client-test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
+.PHONY: help demo test client-test soak upgrade-test build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,10 @@ test: ## install missing requirements, build, and run all tests on a private Pos
 
 soak: ## run the long forms of the plan and fault tests; FLYBALL_SOAK_S seconds each (300)
 	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)
+
+upgrade-test: ## build the version before, and run its programs and this one's beside one schema
+	@scripts/setup.sh && FLYBALL_OLDER_PROGRAM=$$(scripts/older.sh) && export FLYBALL_OLDER_PROGRAM && \
+		exec cargo test --workspace --test it -- runner::upgrade $(ARGS)
 
 build: ## build the program for production: target/release/flyball
 	cargo build --release

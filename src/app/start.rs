@@ -474,14 +474,19 @@ pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow:
     anyhow::Error::new(why).context(NO_POSTGRES)
 }
 
-/// Migrates the schema and returns the number of migrations run. Fails if the schema is newer than
-/// the program.
+/// Migrates the schema and returns the number of migrations run. Fails if a newer program has taken
+/// away what this one needs.
 pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
-    if let Ok(Some(Schema::Newer(version))) = queue.schema().await {
-        anyhow::bail!(
-            "the schema is newer than this program (unknown migration {version}): upgrade the \
+    match queue.schema().await {
+        Ok(Some(Schema::TooNew(version))) => anyhow::bail!(
+            "the schema is too new for this program (unknown migration {version}): upgrade the \
              program"
-        );
+        ),
+        Ok(Some(Schema::Newer(version))) => tracing::warn!(
+            migration = version,
+            "the schema is that of a newer program, which this one can run beside: upgrade it soon"
+        ),
+        _ => {}
     }
     queue.migrate().await.context("migrating the schema failed")
 }

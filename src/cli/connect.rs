@@ -20,7 +20,7 @@ use crate::throttle::redis::RedisStore;
 /// Longest wait of a command for a server that is just starting.
 const SERVER_START_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connects to the queue. A missing or older schema is an error, a newer one a warning.
+/// Connects to the queue. A missing or older schema is an error, and so is one that is too new.
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     let queue = database(settings).await?;
     match queue.schema().await.map_err(Error::from)? {
@@ -33,14 +33,13 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
             );
             Err(CliError::NoSchema(text).into())
         }
-        Some(Schema::Newer(version)) => {
-            eprintln!(
-                "flyball: the schema is newer than this program (unknown migration {version}): \
-                 upgrade the program"
+        Some(Schema::TooNew(version)) => {
+            let text = format!(
+                "the schema is too new for this program (unknown migration {version}): upgrade the program"
             );
-            Ok(queue)
+            Err(CliError::NoSchema(text).into())
         }
-        Some(Schema::Current) | None => Ok(queue),
+        Some(Schema::Current | Schema::Newer(_)) | None => Ok(queue),
     }
 }
 

@@ -195,9 +195,19 @@ async fn schema(queue: &Queue, report: &mut Findings) -> bool {
             false,
         ),
         Ok(Some(Schema::Newer(version))) => (
+            Finding::warn(
+                CHECK,
+                format!(
+                    "it is that of a newer program: this one does not know migration {version}, and can run beside it"
+                ),
+                "upgrade this program",
+            ),
+            true,
+        ),
+        Ok(Some(Schema::TooNew(version))) => (
             Finding::fail(
                 CHECK,
-                format!("it is newer than this program, which does not know migration {version}"),
+                format!("it is too new for this program, which does not know migration {version}"),
                 "upgrade this program",
             ),
             false,

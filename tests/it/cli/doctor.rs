@@ -129,7 +129,23 @@ async fn a_postgres_that_cannot_be_used_is_named_without_its_address_and_passwor
 async fn a_schema_that_does_not_fit_is_named() {
     let shell = shell().await;
     sql(&shell, "insert into flyball.migration (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)").await;
-    fails(&shell, "schema", "does not know migration 9999");
+    let printed = shell.run(&["doctor", "--json"]);
+    is_found(
+        &printed,
+        "schema",
+        "warn",
+        "does not know migration 9999, and can run beside it",
+    );
+    sql(
+        &shell,
+        "update flyball.compatibility set oldest_program = 9999",
+    )
+    .await;
+    fails(
+        &shell,
+        "schema",
+        "too new for this program, which does not know migration 9999",
+    );
     sql(&shell, "delete from flyball.migration where version in (9999, (select max(version) from flyball.migration where version < 9999))").await;
     fails(
         &shell,

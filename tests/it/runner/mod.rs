@@ -21,6 +21,7 @@ mod remote;
 mod serving;
 mod slots;
 mod stores_away;
+mod upgrade;
 mod worker;
 
 pub use conservation::soak;

@@ -149,7 +149,12 @@ impl ProcessFixture {
 
     /// Returns the program's command in the test's environment.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&*PROGRAM);
+        self.command_of(&PROGRAM)
+    }
+
+    /// Returns the command of a program of this or another version in the test's environment.
+    pub fn command_of(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FLYBALL_")) {
             command.env_remove(name);
         }

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use sqlx::Row;
 use sqlx::migrate::{MigrateError, Migration, Migrator};
+use sqlx::{Executor, Postgres, Row};
 
 use super::Queue;
 use crate::postgres::Transaction;
@@ -57,12 +57,17 @@ pub enum Schema {
     Older(usize),
     /// The schema is the one that this program knows.
     Current,
-    /// A later program has applied this migration, which this program does not know.
+    /// A later program has applied this migration, which this program does not know, and this
+    /// program can still work beside it.
     Newer(i64),
+    /// A later program has applied this migration, and the schema lacks what this program needs.
+    TooNew(i64),
 }
 
 pub(super) const VERSIONS: &str =
     "select version from flyball.migration where success order by version";
+
+pub(super) const OLDEST_PROGRAM: &str = "select oldest_program from flyball.compatibility";
 
 impl Queue {
     /// Compares the schema with this program; returns `None` if this role may not read it.
@@ -87,12 +92,13 @@ impl Queue {
             .iter()
             .map(|row| row.try_get("version"))
             .collect::<Result<BTreeSet<i64>, _>>()?;
-        if let Some(newest) = run
-            .iter()
-            .rev()
-            .find(|version| !MIGRATOR.version_exists(**version))
-        {
-            return Ok(Some(Schema::Newer(*newest)));
+        if let Some(newest) = run.iter().rev().find(|version| is_unknown(**version)) {
+            let oldest = oldest_program(&self.pool).await?;
+            return Ok(Some(if is_served(oldest) {
+                Schema::Newer(*newest)
+            } else {
+                Schema::TooNew(*newest)
+            }));
         }
         let missing = MIGRATOR
             .iter()
@@ -106,6 +112,9 @@ impl Queue {
     }
 
     /// Brings the schema up to date; returns the number of migrations applied.
+    ///
+    /// A schema with migrations of a later program is left as it is, if this program can work
+    /// beside it.
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let mut done = 0;
         // One transaction for each, so that the locks of one are not held through the next.
@@ -121,9 +130,8 @@ impl Queue {
         sqlx::raw_sql(LOCK).execute(&mut *transaction).await?;
         sqlx::raw_sql(RECORD).execute(&mut *transaction).await?;
         let applied = applied(&mut transaction).await?;
-        if let Some(version) = applied
-            .keys()
-            .find(|version| !MIGRATOR.version_exists(**version))
+        if let Some(version) = applied.keys().find(|version| is_unknown(**version))
+            && !is_served(oldest_program(&mut *transaction).await?)
         {
             return Err(MigrateError::VersionMissing(*version));
         }
@@ -143,6 +151,24 @@ impl Queue {
         transaction.commit().await?;
         Ok(false)
     }
+}
+
+/// Returns true for a migration of a later program.
+fn is_unknown(version: i64) -> bool {
+    !MIGRATOR.version_exists(version)
+}
+
+/// Returns true if this program knows the migration that the oldest program must know.
+fn is_served(oldest_program: i64) -> bool {
+    MIGRATOR.version_exists(oldest_program)
+}
+
+/// Returns the newest migration of the oldest program that can work on the schema.
+async fn oldest_program(connection: impl Executor<'_, Database = Postgres>) -> sqlx::Result<i64> {
+    sqlx::query_scalar(OLDEST_PROGRAM)
+        .persistent(false)
+        .fetch_one(connection)
+        .await
 }
 
 /// Returns the version and the checksum of each applied migration.

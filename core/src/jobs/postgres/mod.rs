@@ -152,6 +152,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("mean costs", costs::MEANS),
     ("applied migrations", migrate::APPLIED),
     ("versions of the schema", migrate::VERSIONS),
+    ("oldest program of the schema", migrate::OLDEST_PROGRAM),
     ("apply migration", migrate::APPLY),
     ("promote", promote::PROMOTE),
     ("promote crowd", promote::PROMOTE_CROWD),
