@@ -37,7 +37,7 @@ impl Sisters {
             .await
             .unwrap();
         let sisters = Self { fixture, older };
-        sisters.runs(&sisters.older, &["migrate"]);
+        sisters.migrate(&sisters.older);
         Some(sisters)
     }
 
@@ -49,6 +49,11 @@ impl Sisters {
         let mut command = self.command(program);
         command.arg("serve");
         Process::start(command)
+    }
+
+    fn migrate(&self, program: &PathBuf) {
+        let output = self.command(program).arg("migrate").output().unwrap();
+        assert!(output.status.success(), "{program:?}: {output:?}");
     }
 
     /// Runs a command that must succeed, and returns what it printed as JSON.
@@ -76,11 +81,12 @@ impl Sisters {
         let jobs: Vec<Value> = (0..JOBS)
             .map(|n| self.job(&format!("{name}-{n}")))
             .collect();
-        let url = format!("{}/api/v1/jobs", server.url().await);
+        let url = format!("{}/api/v1/jobs/batch", server.url().await);
         let answer = reqwest::Client::new().post(url).json(&jobs).send().await;
         let answer = answer.unwrap();
         assert_eq!(answer.status(), 201, "{}", answer.text().await.unwrap());
-        let made: Vec<Value> = answer.json().await.unwrap();
+        let made: Value = answer.json().await.unwrap();
+        let made = made["jobs"].as_array().unwrap();
         made.iter().map(|one| one["id"].as_i64().unwrap()).collect()
     }
 
@@ -112,7 +118,7 @@ async fn two_versions_run_side_by_side_and_nothing_is_lost() {
     // The schema becomes the new one while the old workers run.
     fixture.target.delay(std::time::Duration::from_millis(20));
     jobs.extend(sisters.insert("meanwhile").await);
-    sisters.runs(newer, &["migrate"]);
+    sisters.migrate(newer);
     let mut new = sisters.serve(newer);
     new.worker_started().await;
 
@@ -164,7 +170,7 @@ async fn each_version_operates_what_the_other_made() {
         return;
     };
     let (fixture, older, newer) = (&sisters.fixture, &sisters.older, &*PROGRAM);
-    sisters.runs(newer, &["migrate"]);
+    sisters.migrate(newer);
     let programs = BTreeMap::from([("older", older), ("newer", newer)]);
     let servers: BTreeMap<_, _> = programs
         .iter()
