@@ -21,7 +21,7 @@ use crate::providers::{
 };
 use crate::recipient::live_rules::LiveRules;
 use crate::recipient::service::Gates;
-use crate::service::{LoopOptions, TaskSupervisor, periodic};
+use crate::service::{DueWork, LoopOptions, TaskSupervisor, periodic};
 use crate::throttle::{Name, Notes, Store};
 
 /// The time between two reads of the rates of pools.
@@ -133,6 +133,7 @@ impl RunningPools {
     pub(super) fn start(
         self,
         runs_jobs: bool,
+        due: DueWork,
         settings: &Settings,
         vital: &TaskSupervisor,
         cancel: &CancellationToken,
@@ -159,7 +160,7 @@ impl RunningPools {
             let throttles = throttles.collect();
             let rates = keep_capacities(throttles, store, &gates, cancel.child_token());
             tasks.push(vital.spawn("keep capacities", cancel.child_token(), rates));
-            let planned = gates.run(cancel.child_token());
+            let planned = gates.run(due, cancel.child_token());
             tasks.push(vital.spawn("plan messages", cancel.child_token(), planned));
             let (days, dead_days) = (settings.retention_days, settings.dead_message_days);
             let kept = notify::maintain(deliveries.clone(), days, dead_days, cancel.child_token());

@@ -49,7 +49,7 @@ use crate::jobs::{self, Kinds, Queue};
 use crate::notify::{NotificationHandler, recipient::KIND};
 use crate::postgres::{UnusablePostgres, reach};
 use crate::runner::{self, Worker};
-use crate::service::TaskSupervisor;
+use crate::service::{DueWork, TaskSupervisor};
 #[cfg(feature = "api")]
 use crate::throttle::Knobs;
 #[cfg(feature = "notifications")]
@@ -265,6 +265,7 @@ impl App {
             settings.tenant_limits(),
             cancel.child_token(),
         );
+        let due = DueWork::default();
         let mut tasks = vec![
             vital.spawn("keep knobs", cancel.child_token(), keep),
             vital.spawn("made throttles", cancel.child_token(), made),
@@ -276,7 +277,7 @@ impl App {
             tasks.push(vital.spawn("recipient rules", cancel.child_token(), keep));
         }
         #[cfg(feature = "notifications")]
-        tasks.extend(open.start(roles.runner, settings, &vital, &cancel));
+        tasks.extend(open.start(roles.runner, due.clone(), settings, &vital, &cancel));
         #[cfg(feature = "api")]
         if roles.api || roles.runner {
             let keep = gateway.clone().run(cancel.child_token());
@@ -298,11 +299,14 @@ impl App {
         }
         let worker = match roles.runner {
             true => {
-                let config = worker_config(settings);
                 let served = kinds_served(settings, &kinds)?;
-                let keep =
-                    cron::run_schedules(Schedules::new(queue.pool.clone()), cancel.child_token());
+                let schedules = Schedules::new(queue.pool.clone());
+                let keep = cron::run_schedules(schedules, due.clone(), cancel.child_token());
                 tasks.push(vital.spawn("cron", cancel.child_token(), keep));
+                let config = runner::Config {
+                    due,
+                    ..worker_config(settings)
+                };
                 Some(
                     Worker::start(config, queue.clone(), throttles.clone(), served, metrics)
                         .await

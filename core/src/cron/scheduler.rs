@@ -1,24 +1,20 @@
 //! The keeper of schedules: due occurrences become jobs. Every worker process runs it, without a
 //! leader.
 
-use std::time::Duration;
-
 use tokio_util::sync::CancellationToken;
 
 use super::postgres::{Advanced, Due, Error};
 use super::{Schedules, Timing};
-use crate::service::{LoopOptions, periodic};
+use crate::service::{DueWork, LoopOptions, UNWOKEN_EVERY, periodic};
 
-/// The time between two checks, and so the most by which an occurrence is late.
-const SCHEDULE_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Creates the jobs of due occurrences until `cancel` fires.
-pub async fn run_schedules(schedules: Schedules, cancel: CancellationToken) {
+/// Creates the jobs of due occurrences until `cancel` fires. The worker that looks for due work
+/// wakes it.
+pub async fn run_schedules(schedules: Schedules, due: DueWork, cancel: CancellationToken) {
     periodic(
         LoopOptions {
             name: "cron",
-            every: SCHEDULE_INTERVAL,
-            wake: None,
+            every: UNWOKEN_EVERY,
+            wake: Some(due.schedules),
         },
         cancel,
         || tick(&schedules),

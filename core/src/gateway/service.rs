@@ -36,8 +36,11 @@ const RING: &str = "flyball_channel";
 /// The messages of a tenant that are moved in one transaction.
 const COLLECTED_MAX: u32 = 500;
 
-/// The time between two looks for publications or messages; a notification comes sooner.
+/// The time between two looks for publications or messages where notifications are not heard.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The same where they are heard, and come sooner.
+const UNRUNG_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The pause of a collector while another is at work.
 const BUSY: Duration = Duration::from_millis(10);
@@ -71,6 +74,9 @@ const PRUNE_EVERY: Duration = Duration::from_secs(2);
 
 /// The time between two reports of open connections.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+/// The time between two steps of upkeep while there are no channels.
+const UNUSED_PRUNE_EVERY: Duration = Duration::from_secs(10);
 
 /// Messages deleted in one step.
 const PRUNED_MAX: i32 = 5000;
@@ -243,13 +249,17 @@ impl Gateway {
                 queue.listen_to(RING, notify, cancel).await;
             }
         };
+        let look_every = match self.queue.can_listen() {
+            true => UNRUNG_LOOK_EVERY,
+            false => LOOK_EVERY,
+        };
         let pace = |name, wake: Option<&Arc<Notify>>, every| LoopOptions {
             name,
             every,
             wake: wake.cloned(),
         };
         let collected = periodic(
-            pace("collect_publications", Some(&self.publications), LOOK_EVERY),
+            pace("collect_publications", Some(&self.publications), look_every),
             cancel.clone(),
             || {
                 let gateway = self.clone();
@@ -257,7 +267,7 @@ impl Gateway {
             },
         );
         let read = periodic(
-            pace("read_channels", Some(&self.messages), LOOK_EVERY),
+            pace("read_channels", Some(&self.messages), look_every),
             cancel.clone(),
             || {
                 let gateway = self.clone();
@@ -521,6 +531,10 @@ impl Gateway {
     }
 
     async fn prune_round(&self, place: &Mutex<ChannelPlace>) -> Result<(), Error> {
+        if !postgres::has_channels(&self.db).await? {
+            tokio::time::sleep(UNUSED_PRUNE_EVERY - PRUNE_EVERY).await;
+            return Ok(());
+        }
         while postgres::prune(&self.db, PRUNED_MAX).await? >= i64::from(PRUNED_MAX) {}
         let from = place.lock().clone();
         let next = postgres::forget(&self.db, &from, FORGOTTEN_MAX).await?;

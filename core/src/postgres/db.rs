@@ -10,7 +10,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use sqlx::postgres::{
     PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo,
 };
-use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, Row, SqlStr};
+use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, SqlStr};
 
 use super::Transaction;
 use super::transaction::BEGIN;
@@ -94,7 +94,8 @@ impl From<&String> for Access {
 /// statement, a setting or a lock of the session would stay on a connection that the next
 /// transaction of another client receives. Each statement is therefore parsed without a name,
 /// inside a transaction of its own that commits before the first row is returned. A call that is
-/// dropped half-way closes its connection, so that no open transaction ever returns to the pool.
+/// dropped half-way closes its connection, and so does a [`Transaction`] that is dropped before its
+/// end, so that no open transaction ever returns to the pool.
 #[derive(Clone)]
 pub struct Db {
     pool: PgPool,
@@ -149,20 +150,6 @@ impl Db {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(patience);
-        // A manual `begin` that was cancelled half-way leaves its connection inside a transaction;
-        // such a connection is discarded.
-        let pool = pool.after_release(|connection, _| {
-            Box::pin(async move {
-                // Outside a transaction the two times are equal only under the simple protocol.
-                let look = sqlx::raw_sql("select now() < statement_timestamp()")
-                    .fetch_one(&mut *connection);
-                // A connection that hangs silently must not keep its place in the pool.
-                let row = tokio::time::timeout(Duration::from_secs(2), look)
-                    .await
-                    .map_err(|_| sqlx::Error::WorkerCrashed)??;
-                Ok(!row.try_get::<bool, _>(0)?)
-            })
-        });
         match pooler {
             Pooler::None => {
                 let pool = pool.after_connect(|connection, _| {

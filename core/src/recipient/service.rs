@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::gate::AttemptEnd;
@@ -17,7 +16,7 @@ use super::metrics::GateMetrics;
 use super::postgres::{self, Addressless, ClaimKey, GateVerdict, PlannedMessage};
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
-use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
+use crate::service::{BatchPanicked, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, periodic};
 
 /// The channel on which Postgres tells of messages to plan.
 const CHANNEL: &str = "flyball_plan";
@@ -25,14 +24,8 @@ const CHANNEL: &str = "flyball_plan";
 /// Messages that are planned in one transaction.
 const PLANNED_MAX: i64 = 500;
 
-/// The time between two looks for messages to plan; a notification comes sooner.
-const PLAN_EVERY: Duration = Duration::from_secs(1);
-
 /// Digests that are closed in one transaction.
 const CLOSED_MAX: i64 = 500;
-
-/// The time between two looks for digests that are due.
-const CLOSE_EVERY: Duration = Duration::from_secs(1);
 
 /// The time between two steps that prune old rows.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
@@ -212,9 +205,9 @@ impl Gates {
         known.unwrap_or(UNKNOWN_CAPACITY_PER_S)
     }
 
-    /// Plans messages until `cancel` fires.
-    pub async fn run(self, cancel: CancellationToken) {
-        let wake = Arc::new(Notify::new());
+    /// Plans messages and closes digests until `cancel` fires.
+    pub async fn run(self, due: DueWork, cancel: CancellationToken) {
+        let wake = due.messages;
         let listened = {
             let (queue, wake) = (self.queue.clone(), wake.clone());
             let notify = move |_: &str| wake.notify_one();
@@ -223,7 +216,7 @@ impl Gates {
         };
         let pace = LoopOptions {
             name: "plan_messages",
-            every: PLAN_EVERY,
+            every: UNWOKEN_EVERY,
             wake: Some(wake),
         };
         let planned = periodic(pace, cancel.clone(), || {
@@ -235,8 +228,8 @@ impl Gates {
         });
         let pace = LoopOptions {
             name: "close_digests",
-            every: CLOSE_EVERY,
-            wake: None,
+            every: UNWOKEN_EVERY,
+            wake: Some(due.digests),
         };
         let closed = periodic(pace, cancel.clone(), || {
             let gates = self.clone();

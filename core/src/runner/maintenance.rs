@@ -2,7 +2,7 @@
 //! tables.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -11,15 +11,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::shared::{SHARD_TTL, WorkerContext};
 use crate::jobs::Error;
-use crate::jobs::postgres::{PromotionCursor, Rescued};
+use crate::jobs::postgres::{Due, PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
-use crate::service::{LoopOptions, periodic};
+use crate::service::{LoopOptions, UNWOKEN_EVERY, periodic};
 
+/// Interval of promotions while jobs become due one after the other.
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
+/// Longest time between two looks for due work.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Time without due jobs after which the next one is waited for.
+const QUIET_AFTER: Duration = Duration::from_secs(2);
 /// Time after which the rest of a crowd is left to the next tick, because a long tick would be
 /// taken for one that hangs.
 const CROWDED: Duration = Duration::from_secs(10);
-const GROUPS_EVERY: Duration = Duration::from_secs(1);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Most claims unknown to this worker that one round gives back.
@@ -31,34 +35,105 @@ const COMPARE_EVERY: Duration = Duration::from_secs(10);
 const LEARN_COSTS_EVERY: Duration = Duration::from_secs(5);
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
-pub(super) async fn promote(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+/// Wakes the worker's own loops when there is work for them.
+#[derive(Clone, Default)]
+pub(super) struct OwnWork {
+    /// Members of groups have ended.
+    pub(super) groups: Arc<Notify>,
+    /// Jobs may be given back.
+    rescues: Arc<AtomicBool>,
+}
+
+/// The times of the loop that looks for due work.
+struct Looks {
+    next: Instant,
+    promoted: Option<Instant>,
+}
+
+/// Looks for due work, promotes due jobs, and wakes the loops of the rest.
+pub(super) async fn promote(shared: Arc<WorkerContext>, own: OwnWork, cancel: CancellationToken) {
     let pace = LoopOptions {
         name: "promote",
         every: PROMOTE_EVERY,
         wake: None,
     };
+    let looks = Arc::new(tokio::sync::Mutex::new(Looks {
+        next: Instant::now(),
+        promoted: None,
+    }));
     periodic(pace, cancel, || {
-        let shared = shared.clone();
-        async move {
-            let begun = Instant::now();
-            let mut promoted = shared.queue.promote().await?;
-            let mut crowd = PromotionCursor::default();
-            loop {
-                if promoted.jobs > 0 {
-                    shared.notifier.notify(&promoted.lanes);
-                }
-                if !promoted.more || begun.elapsed() > CROWDED {
-                    return Ok::<(), Error>(());
-                }
-                promoted = shared.queue.promote_crowd(&mut crowd).await?;
-            }
-        }
+        let (shared, own, looks) = (shared.clone(), own.clone(), looks.clone());
+        async move { look_and_promote(&shared, &own, &mut *looks.lock().await).await }
     })
     .await;
 }
 
-/// Counts the ends of members of groups, at once after those that this worker has written and each
-/// second for all others, and ends groups with their callbacks.
+async fn look_and_promote(
+    shared: &WorkerContext,
+    own: &OwnWork,
+    looks: &mut Looks,
+) -> Result<(), Error> {
+    let now = Instant::now();
+    let is_busy = looks.promoted.is_some_and(|at| now - at < QUIET_AFTER);
+    let mut rest = Duration::ZERO;
+    let mut jobs = is_busy;
+    if now >= looks.next {
+        let due = shared.queue.due().await?;
+        tell(shared, own, &due);
+        jobs |= due.jobs;
+        if !jobs {
+            // The sleep of the loop follows.
+            let next = due.next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
+            rest = next.saturating_sub(PROMOTE_EVERY);
+        }
+        looks.next = if is_busy { now + LOOK_EVERY } else { now };
+    }
+    if jobs && promote_due(shared).await? > 0 {
+        looks.promoted = Some(now);
+    }
+    tokio::time::sleep(rest).await;
+    Ok(())
+}
+
+fn tell(shared: &WorkerContext, own: &OwnWork, due: &Due) {
+    let others = &shared.config.due;
+    let loops = [
+        (due.schedules, &others.schedules),
+        (due.messages, &others.messages),
+        (due.digests, &others.digests),
+        (due.groups, &own.groups),
+    ];
+    for (is_due, wake) in loops {
+        if is_due {
+            wake.notify_one();
+        }
+    }
+    if due.rescues {
+        own.rescues.store(true, Ordering::Relaxed);
+    }
+    shared.throttles.set_workers(due.workers.max(1) as u32);
+}
+
+/// Promotes due jobs, and returns their number.
+async fn promote_due(shared: &WorkerContext) -> Result<i64, Error> {
+    let begun = Instant::now();
+    let mut promoted = shared.queue.promote().await?;
+    let mut crowd = PromotionCursor::default();
+    let mut jobs = 0;
+    loop {
+        if promoted.jobs > 0 {
+            jobs += promoted.jobs;
+            shared.notifier.notify(&promoted.lanes);
+        }
+        if !promoted.more || begun.elapsed() > CROWDED {
+            return Ok(jobs);
+        }
+        promoted = shared.queue.promote_crowd(&mut crowd).await?;
+    }
+}
+
+/// Counts the ends of members of groups, at once after those that this worker has written and within
+/// a second for all others, and ends groups with their callbacks.
 pub(super) async fn settle_groups(
     shared: Arc<WorkerContext>,
     members_ended: Arc<Notify>,
@@ -66,7 +141,7 @@ pub(super) async fn settle_groups(
 ) {
     let pace = LoopOptions {
         name: "groups",
-        every: GROUPS_EVERY,
+        every: UNWOKEN_EVERY,
         wake: Some(members_ended),
     };
     periodic(pace, cancel, || {
@@ -79,16 +154,23 @@ pub(super) async fn settle_groups(
     .await;
 }
 
-pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+pub(super) async fn rescue(shared: Arc<WorkerContext>, own: OwnWork, cancel: CancellationToken) {
     let pace = LoopOptions {
         name: "rescue",
         every: RESCUE_EVERY,
         wake: None,
     };
+    let last = Arc::new(Mutex::new(None::<Instant>));
     periodic(pace, cancel, || {
-        let shared = shared.clone();
+        let (shared, own, last) = (shared.clone(), own.clone(), last.clone());
         async move {
             return_uncertain(&shared).await?;
+            let is_needed = own.rescues.swap(false, Ordering::Relaxed)
+                || last.lock().is_none_or(|at| at.elapsed() >= UNWOKEN_EVERY);
+            if !is_needed {
+                return Ok(());
+            }
+            *last.lock() = Some(Instant::now());
             log_rescued(&shared, &shared.queue.rescue().await?);
             let expired = shared.queue.rescue_expired().await?;
             log_rescued(&shared, &expired);
@@ -99,9 +181,6 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken
                     "cancelled returned jobs whose cancellation was requested"
                 );
             }
-            shared
-                .throttles
-                .set_workers(shared.queue.live_workers().await?.max(1) as u32);
             Ok::<(), Error>(())
         }
     })

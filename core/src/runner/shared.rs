@@ -26,6 +26,7 @@ use super::uncertain_claims::UncertainClaims;
 use crate::jobs::postgres::{NewWorker, PgCheckpoints, Retention};
 use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
 use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue};
+use crate::service::DueWork;
 use crate::throttle;
 
 /// Time for which a worker keeps its part of the shards without renewing it.
@@ -61,6 +62,8 @@ pub struct Config {
     pub serves: Serves,
     /// Permission to start although settings differ from those of a live worker.
     pub may_differ: bool,
+    /// The loops beside the worker that it wakes when there is work for them.
+    pub due: DueWork,
 }
 
 impl Default for Config {
@@ -74,6 +77,7 @@ impl Default for Config {
             retention: Retention::days(7),
             serves: Serves::default(),
             may_differ: false,
+            due: DueWork::default(),
         }
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Stopping;
+use super::maintenance::OwnWork;
 use super::notifier::Notifier;
 use super::report_completions;
 use super::running::StopReason;
@@ -61,14 +62,14 @@ impl Worker {
         shared.register().await?;
         shared.refuse_to_differ().await?;
         shared.hold_shards().await?;
-        let members_ended = Arc::new(Notify::new());
+        let own = OwnWork::default();
         let backlog = Backlog {
             queue,
             metrics,
             notifier: shared.notifier.clone(),
             unwritten: shared.unwritten.clone(),
             running: shared.running.clone(),
-            members_ended: members_ended.clone(),
+            members_ended: own.groups.clone(),
         };
         let stopping = Stopping::default();
         let living = CancellationToken::new();
@@ -93,17 +94,17 @@ impl Worker {
             vital.spawn(
                 "promote",
                 requested(),
-                maintenance::promote(shared.clone(), requested()),
+                maintenance::promote(shared.clone(), own.clone(), requested()),
             ),
             vital.spawn(
                 "groups",
                 requested(),
-                maintenance::settle_groups(shared.clone(), members_ended, requested()),
+                maintenance::settle_groups(shared.clone(), own.groups.clone(), requested()),
             ),
             vital.spawn(
                 "rescue",
                 requested(),
-                maintenance::rescue(shared.clone(), requested()),
+                maintenance::rescue(shared.clone(), own.clone(), requested()),
             ),
             vital.spawn(
                 "rescue_orphans",

@@ -4,11 +4,13 @@
 //! of a tick is the business of the room that owns it.
 
 mod batch;
+mod due_work;
 mod periodic;
 mod postgres;
 mod supervisor;
 
 pub use batch::{BatchPanicked, Batcher};
+pub use due_work::{DueWork, UNWOKEN_EVERY};
 pub use periodic::{LoopOptions, periodic};
 pub use postgres::{Leader, STATEMENTS};
 pub use supervisor::TaskSupervisor;

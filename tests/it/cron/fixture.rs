@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flyball::cron::{self, NewSchedule, Schedule, Schedules};
 use flyball::jobs::NewJob;
+use flyball::service::DueWork;
 use serde_json::json;
 use sqlx::Executor as _;
 use tokio_util::sync::CancellationToken;
@@ -36,8 +37,10 @@ impl CronFixture {
     /// Runs the loops of this many processes.
     pub fn keep(&self, processes: usize) {
         for _ in 0..processes {
+            let due = due_now_and_then(&self.cancel);
             tokio::spawn(cron::run_schedules(
                 self.schedules.clone(),
+                due,
                 self.cancel.clone(),
             ));
         }
@@ -103,4 +106,18 @@ impl Drop for CronFixture {
 
 pub fn report(name: &str, expression: &str) -> NewSchedule {
     NewSchedule::new(name, expression, NewJob::new("report", json!({"of": name})))
+}
+
+/// Returns the wake-ups of a worker that looks for due work all the time.
+pub fn due_now_and_then(cancel: &CancellationToken) -> DueWork {
+    let due = DueWork::default();
+    let (wake, cancel) = (due.schedules.clone(), cancel.clone());
+    tokio::spawn(cancel.run_until_cancelled_owned(async move {
+        let mut every = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            every.tick().await;
+            wake.notify_one();
+        }
+    }));
+    due
 }

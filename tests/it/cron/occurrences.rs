@@ -5,6 +5,7 @@ use std::time::Duration;
 use flyball::cron::postgres::STATEMENTS;
 use flyball::cron::{self, CatchUp, NewSchedule, Overlap, RunNowOutcome};
 use flyball::jobs::NewJob;
+use flyball::service::DueWork;
 use serde_json::json;
 use sqlx::{Executor as _, SqlSafeStr as _};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +60,7 @@ async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it
             .map(|_| {
                 tokio::spawn(cron::run_schedules(
                     fixture.schedules.clone(),
+                    DueWork::default(),
                     CancellationToken::new(),
                 ))
             })

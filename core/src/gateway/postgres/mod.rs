@@ -12,7 +12,7 @@ pub use collect::{CollectOutcome, TenantGrant, WaitingPublications, collect};
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
 pub use publish::{NewPublication, Published, publish};
 pub use tickets::{issue_ticket, take_ticket};
-pub use upkeep::{ChannelPlace, forget, prune};
+pub use upkeep::{ChannelPlace, forget, has_channels, prune};
 pub use usage::{ChannelUsage, ConnectionReport, channel_usage, report_connections};
 
 /// The statements of this folder, for the test that prepares each.
@@ -33,6 +33,7 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("channels: count", usage::COUNT),
     ("channels: report", usage::REPORT),
     ("channels: usage", usage::LIST),
+    ("channels: any", upkeep::HAS_CHANNELS),
     ("channels: prune", upkeep::PRUNE),
     ("channels: forget", upkeep::FORGET),
 ];

@@ -12,6 +12,17 @@ pub(super) const PRUNE: &str = "select p.messages from flyball.prune_channel_mes
 pub(super) const FORGET: &str =
     "select f.next_tenant, f.next_name, f.forgotten from flyball.forget_channels($1, $2, $3) f";
 
+pub(super) const HAS_CHANNELS: &str = "
+select exists (select from flyball.channel_message) or exists (select from flyball.channel) as has_channels";
+
+/// Returns true if there is a channel or a message of one.
+pub async fn has_channels(db: &Db) -> Result<bool, Error> {
+    Ok(query(HAS_CHANNELS)
+        .fetch_one(db)
+        .await?
+        .try_get("has_channels")?)
+}
+
 /// A place in the order of all channels: after this tenant and name.
 pub type ChannelPlace = (String, String);
 

@@ -31,6 +31,9 @@ const THROTTLES_WRITTEN: usize = 1_000;
 /// figures.
 const MIN_WALK_INTERVAL: Duration = Duration::from_millis(900);
 
+/// The same of a part in which the last walk found nothing, except for ready jobs, which fill lanes.
+const EMPTY_WALK_INTERVAL: Duration = Duration::from_millis(2700);
+
 /// The time after which the figures are read from the table again.
 const READ_EVERY: Duration = Duration::from_millis(900);
 
@@ -205,6 +208,21 @@ struct Walk {
     began: Option<Instant>,
     /// The duration of the last whole walk, rests included.
     took: Duration,
+    /// True if the last whole walk found nothing.
+    is_empty: bool,
+}
+
+impl Walk {
+    /// Returns true if the next page or the next walk is due.
+    fn is_due(&self, part: JobTable) -> bool {
+        let interval = match part {
+            JobTable::Scheduled | JobTable::Running | JobTable::Dead if self.is_empty => {
+                EMPTY_WALK_INTERVAL
+            }
+            _ => MIN_WALK_INTERVAL,
+        };
+        self.position.is_some() || self.began.is_none_or(|began| began.elapsed() >= interval)
+    }
 }
 
 /// The walker: the counter, and the progress of each walk.
@@ -228,6 +246,7 @@ impl Sweeper {
             position: None,
             began: None,
             took: Duration::ZERO,
+            is_empty: false,
         };
         Self {
             queue,
@@ -255,12 +274,7 @@ impl Sweeper {
             self.start().await?;
         }
         for part in JOB_TABLES {
-            let walk = self.walks[part as usize];
-            if walk.position.is_some()
-                || walk
-                    .began
-                    .is_none_or(|began| began.elapsed() >= MIN_WALK_INTERVAL)
-            {
+            if self.walks[part as usize].is_due(part) {
                 self.page(part).await?;
             }
         }
@@ -338,6 +352,7 @@ impl Sweeper {
         if walk.position.is_none() {
             walk.began = Some(now);
         }
+        let is_first = walk.position.is_none();
         let (lane, priority, job) = walk.position.unwrap_or((i64::MIN, 0, i64::MIN));
         let requested = match part {
             JobTable::Ready => sqlx::query(WALK_READY)
@@ -380,6 +395,7 @@ impl Sweeper {
             walk.position = last;
         } else {
             walk.position = None;
+            walk.is_empty = is_first && entries == 0;
             walk.took = walk.began.map_or(Duration::ZERO, |began| began.elapsed());
             self.counter.end(part, today);
             if self.counter.round() {

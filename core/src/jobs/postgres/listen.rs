@@ -13,6 +13,11 @@ use super::Queue;
 const CHANNEL: &str = "flyball";
 
 impl Queue {
+    /// Returns true if this process hears notifications, which needs sessions of its own.
+    pub fn can_listen(&self) -> bool {
+        self.sessions.is_some()
+    }
+
     /// Passes the lanes named by producers and promoters to `notify`, or none if they are unknown,
     /// until `cancel` fires.
     ///

@@ -13,6 +13,7 @@ mod deepest;
 mod depth;
 mod depth_cache;
 mod drop;
+mod due;
 mod enqueue;
 mod error;
 mod failing;
@@ -49,6 +50,7 @@ pub use connect::Queue;
 pub use costs::KindCost;
 pub use depth::Sweeper;
 pub use depth_cache::Depths;
+pub use due::Due;
 pub(crate) use enqueue::refuse_nul;
 pub use feedback::{Feedbacks, WorkerReport};
 pub use groups::is_member;
@@ -150,6 +152,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget depths", maintenance::FORGET_DEPTHS),
     ("learn costs", costs::LEARN),
     ("mean costs", costs::MEANS),
+    ("due work", due::DUE),
     ("applied migrations", migrate::APPLIED),
     ("versions of the schema", migrate::VERSIONS),
     ("oldest program of the schema", migrate::OLDEST_PROGRAM),

@@ -140,6 +140,7 @@ pub async fn close_due(
     let mut transaction = db.begin().await?;
     let (due, now) = due(&mut transaction, most).await?;
     if due.is_empty() {
+        transaction.rollback().await?;
         return Ok(ClosedDigests::default());
     }
     let plans = plans(&mut transaction, &due, rules, capacity, now).await?;

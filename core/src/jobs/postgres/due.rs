@@ -1,0 +1,72 @@
+//! One look for everything that waits for its time.
+
+use std::time::Duration;
+
+use sqlx::Row;
+
+use super::Queue;
+use crate::jobs::Error;
+
+// Each part is one probe of an index. `now()` and not `clock_timestamp()`, which could bound none.
+pub(super) const DUE: &str = "
+select coalesce(j.at <= now(), false) as jobs,
+    coalesce(c.at <= now(), false)
+        or exists (select from flyball.cron where not paused and next_at is null and problem is null) as schedules,
+    coalesce(d.at <= now(), false) as digests,
+    exists (
+        select from (values (-4::smallint), (-3::smallint), (-2::smallint), (-1::smallint)) as p(turn)
+        cross join lateral (
+            select from flyball.scheduled s
+            where (s.turn, s.run_at) >= (p.turn, '-infinity') and (s.turn, s.run_at) <= (p.turn, now())
+            order by s.turn, s.run_at
+            limit 1
+        ) m
+    ) as messages,
+    exists (select from flyball.group_change) or exists (select from flyball.job_group where retry_at <= now()) as groups,
+    exists (select from flyball.worker where not rescued and (stopped_at is not null or heartbeat_at + ttl < now()))
+        or exists (select from flyball.lease where broker_id is not null and expires_at < now())
+        or exists (select from flyball.cancel) as rescues,
+    (select count(*) from flyball.worker where stopped_at is null and heartbeat_at + ttl >= now() and role <> 'remote') as workers,
+    extract(epoch from least(j.at, c.at, d.at) - clock_timestamp())::float8 as next_s
+from (select (select run_at from flyball.scheduled where turn >= 0 order by run_at limit 1) as at) j
+cross join (select (select next_at from flyball.cron where not paused order by next_at limit 1) as at) c
+cross join (select (select closes_at from flyball.digest order by closes_at limit 1) as at) d";
+
+/// The work that is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Jobs become ready.
+    pub jobs: bool,
+    /// Schedules have an occurrence.
+    pub schedules: bool,
+    /// Digests close.
+    pub digests: bool,
+    /// Messages are to be planned.
+    pub messages: bool,
+    /// Members of groups have ended.
+    pub groups: bool,
+    /// Jobs of workers that are gone, or whose cancellation was requested, may be given back.
+    pub rescues: bool,
+    /// Live workers.
+    pub workers: i64,
+    /// Time until the next job, occurrence or digest; zero if one is due, `None` if none waits.
+    pub next: Option<Duration>,
+}
+
+impl Queue {
+    /// Looks for everything that waits for its time.
+    pub async fn due(&self) -> Result<Due, Error> {
+        let row = sqlx::query(DUE).fetch_one(&self.pool).await?;
+        let next_s: Option<f64> = row.try_get("next_s")?;
+        Ok(Due {
+            jobs: row.try_get("jobs")?,
+            schedules: row.try_get("schedules")?,
+            digests: row.try_get("digests")?,
+            messages: row.try_get("messages")?,
+            groups: row.try_get("groups")?,
+            rescues: row.try_get("rescues")?,
+            workers: row.try_get("workers")?,
+            next: next_s.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX)),
+        })
+    }
+}
