@@ -261,6 +261,7 @@ mod tests {
             due_at: Some(Timestamp::from_second(60).unwrap()),
             last_error: Some("500\nwith a body".into()),
             group: None,
+            tags: Vec::new(),
         }
     }
 

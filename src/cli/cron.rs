@@ -84,6 +84,9 @@ pub(super) struct Set {
     /// Longest time of one attempt: a span such as 10m, or seconds
     #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
+    /// A short text by which people find its jobs; repeat it for several
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
     /// After a downtime: one run for all missed occurrences, all of them (at most 100), or none
     #[arg(long, default_value = "one", value_parser = parse::<CatchUp>)]
     catch_up: CatchUp,
@@ -290,6 +293,7 @@ async fn make(
         max_attempts: set.max_attempts,
         cost: set.cost,
         timeout_s: set.timeout,
+        tags: set.tags,
         ..NewJob::new(set.kind, args_of(&set.args)?)
     };
     // Built-in kinds check their arguments now; those of other kinds are checked by their workers.

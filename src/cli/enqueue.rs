@@ -80,6 +80,9 @@ pub(super) struct Args {
     /// The number of the group that the job joins
     #[arg(long, value_name = "ID", conflicts_with = "file", value_parser = clap::value_parser!(i64).range(1..))]
     group: Option<i64>,
+    /// A short text by which people find the job; repeat it for several
+    #[arg(long = "tag", value_name = "TAG", conflicts_with = "file")]
+    tags: Vec<String>,
     /// Enqueue this many copies
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
     count: u32,
@@ -159,6 +162,7 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         debounce_max_s: args.debounce_max,
         replace: args.replace,
         group: args.group,
+        tags: args.tags.clone(),
         ..NewJob::new(args.kind.clone().unwrap_or_default(), value)
     })
 }

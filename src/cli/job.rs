@@ -355,6 +355,9 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
     if let Some(group) = head.group {
         say!("group      {group}");
     }
+    if !head.tags.is_empty() {
+        say!("tags       {}", head.tags.join(", "));
+    }
     say!("priority   {}", head.priority);
     say!("attempt    {} of {}", head.attempt, head.max_attempts);
     say!("cost       {}", head.cost);

@@ -311,6 +311,8 @@ pub struct Schedule {
     /// The timeout of an attempt in seconds, if the schedule sets it.
     #[serde(rename = "timeout")]
     pub timeout_s: Option<f64>,
+    /// The tags of its jobs.
+    pub tags: Vec<String>,
     /// The policy for missed occurrences.
     pub catch_up: CatchUp,
     /// The policy for an occurrence while the last job is unfinished.

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::NewJob;
 use super::retry::MAX_DELAY;
+use super::{TAG_BYTES_MAX, TAGS_MAX};
 use crate::throttle::{MAX_KEY_BYTES, Name};
 
 /// The largest arguments, in bytes of JSON text.
@@ -39,8 +40,10 @@ pub(crate) fn nul(job: &NewJob) -> Option<&'static str> {
         ("unique_key", job.unique_key.as_ref()),
         ("traceparent", job.traceparent.as_ref()),
     ];
+    let tags = job.tags.iter().map(|tag| ("tags", Some(tag)));
     texts
         .into_iter()
+        .chain(tags)
         .find(|(_, text)| text.is_some_and(|text| text.contains('\0')))
         .map(|(field, _)| field)
 }
@@ -160,7 +163,36 @@ fn own(job: &NewJob, now: Timestamp) -> Option<(&'static str, String)> {
         .timeout_s
         .filter(|seconds| !(MIN_TIMEOUT_S..=MAX_SPAN_S).contains(seconds));
     let allowed = "allowed is at least a microsecond (0.000001 s) and at most 366 days";
-    timeout.and_then(|seconds| wrong("timeout", format!("is {seconds}; {allowed}")))
+    timeout
+        .and_then(|seconds| wrong("timeout", format!("is {seconds}; {allowed}")))
+        .or_else(|| tags(&job.tags))
+}
+
+fn tags(tags: &[String]) -> Option<(&'static str, String)> {
+    if tags.len() > TAGS_MAX {
+        let count = tags.len();
+        return wrong(
+            "tags",
+            format!("has {count} elements; at most {TAGS_MAX} are allowed"),
+        );
+    }
+    tags.iter().find_map(|tag| {
+        if !(1..=TAG_BYTES_MAX).contains(&tag.len()) {
+            let bytes = tag.len();
+            let allowed = format!("allowed are texts of 1 to {TAG_BYTES_MAX} bytes");
+            wrong(
+                "tags",
+                format!("has an element of {bytes} bytes; {allowed}"),
+            )
+        } else if tag.chars().any(char::is_control) {
+            wrong(
+                "tags",
+                format!("{tag:?} has a control character, which no tag may have"),
+            )
+        } else {
+            None
+        }
+    })
 }
 
 fn holds_nul(args: &Value) -> bool {

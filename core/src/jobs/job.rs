@@ -70,6 +70,12 @@ impl FromStr for State {
     }
 }
 
+/// The most tags of a job.
+pub const TAGS_MAX: usize = 16;
+
+/// The longest tag, in bytes.
+pub const TAG_BYTES_MAX: usize = 64;
+
 /// A job to be enqueued.
 ///
 /// Field names and defaults are the same in SQL, HTTP, CLI and Rust.
@@ -129,6 +135,9 @@ pub struct NewJob {
     /// The number of the group that the job joins; absent for none.
     #[serde(default)]
     pub group: Option<i64>,
+    /// Short texts by which people find the job: up to 16, each of 1 to 64 bytes.
+    #[serde(default)]
+    pub tags: Vec<String>,
 }
 
 impl NewJob {
@@ -151,6 +160,7 @@ impl NewJob {
             debounce_max_s: None,
             replace: false,
             group: None,
+            tags: Vec::new(),
         }
     }
 
@@ -279,6 +289,12 @@ impl NewJob {
             group: Some(id),
             ..self
         }
+    }
+
+    /// Adds a tag, by which people find the job; a job has up to 16.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tags.push(tag.into());
+        self
     }
 
     /// Sets the timeout of one attempt, instead of the timeout of the kind.

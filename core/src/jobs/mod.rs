@@ -33,7 +33,7 @@ pub use ending::{Ending, Finish};
 pub use group::*;
 pub use handler::{Handler, PreparedJob};
 pub use handler_error::{HandlerError, IntoOutcome};
-pub use job::{Job, NewJob, State};
+pub use job::{Job, NewJob, State, TAG_BYTES_MAX, TAGS_MAX};
 pub use kinds::{Kinds, Tuning};
 pub use operate::*;
 pub use outcome::{OnAmbiguous, Outcome};

@@ -63,6 +63,8 @@ pub struct Summary {
     pub last_error: Option<String>,
     /// The number of the group that counts the job; absent for none.
     pub group: Option<i64>,
+    /// Short texts by which people find the job.
+    pub tags: Vec<String>,
 }
 
 /// A job with its details: arguments, attempts, worker and progress.

@@ -37,7 +37,7 @@ order by l.priority, j.id";
 // was asked for. A `real` read by way of its text is the number that was written.
 const WAITING: &str = "
 select j.kind, j.args, j.throttle, j.key, j.priority, j.run_at, j.max_attempts, j.cost, j.timeout_s::text::float8 as timeout_s,
-    j.traceparent, j.group_id,
+    j.traceparent, j.group_id, j.tags,
     case when j.unique_key = sha256(convert_to(j.kind || chr(31) || $2, 'UTF8')) then $2
          else 'sha256:' || encode(j.unique_key, 'hex') end as unique_key
 from flyball.job j
@@ -202,6 +202,9 @@ fn new_job(row: &PgRow) -> Result<NewJob, sqlx::Error> {
         traceparent: row.try_get("traceparent")?,
         unique_key: row.try_get("unique_key")?,
         group: row.try_get("group_id")?,
+        tags: row
+            .try_get::<Option<Vec<String>>, _>("tags")?
+            .unwrap_or_default(),
         ..NewJob::new(row.try_get::<String, _>("kind")?, row.try_get("args")?)
     })
 }

@@ -172,6 +172,7 @@ function facts(job) {
     ['throttle', h('a', { href: throttleAddress(job.throttle) }, job.throttle)],
     ['key', job.key ? h('a', { href: jobsAddress({ throttle: job.throttle, key: job.key }), 'aria-label': `Jobs of ${laneText(job)}` }, job.key) : 'none'],
     ['tenant', job.tenant || null],
+    ['tags', (job.tags ?? []).join(', ') || null],
     ['attempt', `${job.attempt} of ${job.max_attempts}`],
     ['priority', String(job.priority)],
     ['cost', job.cost === 1 ? '1 token' : `${job.cost} tokens`],

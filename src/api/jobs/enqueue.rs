@@ -325,6 +325,7 @@ fn as_sent(job: NewJob, id: i64, tenant: &str) -> JobDetail {
             due_at,
             last_error: None,
             group: job.group,
+            tags: job.tags,
         },
         args: job.args,
         unique: job.unique_key.is_some(),

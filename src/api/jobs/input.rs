@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::api::http::fields::{Errors, ObjectReader, TIME, must_be, pointer};
 use crate::input::wording::{any_of, must_be_one_of};
 use crate::jobs::check::{OF_SCHEDULES, SCHEDULES_ONLY};
-use crate::jobs::{Kinds, NewJob};
+use crate::jobs::{Kinds, NewJob, TAG_BYTES_MAX, TAGS_MAX};
 use crate::throttle::Name;
 
 /// The fields of a job, as in SQL.
-pub const FIELDS: [&str; 16] = [
+pub const FIELDS: [&str; 17] = [
     "kind",
     "args",
     "throttle",
@@ -27,6 +27,7 @@ pub const FIELDS: [&str; 16] = [
     "debounce_max",
     "replace",
     "group",
+    "tags",
 ];
 
 /// The longest kind, in bytes.
@@ -198,8 +199,47 @@ pub(in crate::api) fn job(
     if fields.has("group") {
         job.group = fields.whole("group", GROUP_IDS, ", the number of a group");
     }
+    if let Some(value) = fields.take_nullable("tags") {
+        job.tags = tags(&mut fields, value);
+    }
     together(&mut fields, &job, is_unique);
     Some(job)
+}
+
+fn tags(fields: &mut ObjectReader<'_>, value: Value) -> Vec<String> {
+    let Value::Array(items) = value else {
+        let allowed = format!("a list of at most {TAGS_MAX} texts of 1 to {TAG_BYTES_MAX} bytes");
+        fields.refuse("tags", &allowed, &value);
+        return Vec::new();
+    };
+    if items.len() > TAGS_MAX {
+        let count = items.len();
+        fields.wrong(
+            "tags",
+            format!("must be at most {TAGS_MAX} texts, not {count}"),
+        );
+        return Vec::new();
+    }
+    let mut tags: Vec<String> = Vec::new();
+    for (index, item) in items.into_iter().enumerate() {
+        match item {
+            Value::String(tag) if is_tag(&tag) => {
+                if !tags.contains(&tag) {
+                    tags.push(tag);
+                }
+            }
+            other => {
+                let allowed =
+                    format!("a text of 1 to {TAG_BYTES_MAX} bytes without control characters");
+                fields.wrong_below("tags", &format!("/{index}"), must_be(&allowed, &other));
+            }
+        }
+    }
+    tags
+}
+
+fn is_tag(text: &str) -> bool {
+    (1..=TAG_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 fn kind(fields: &mut ObjectReader<'_>, known: &KnownKinds<'_>) -> Option<String> {

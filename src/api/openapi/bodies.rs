@@ -27,7 +27,7 @@ use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
 use crate::inbox::request::{IDS_MAX, MARKS, words};
 use crate::input::patterns::CHANNEL_BYTES;
 use crate::jobs::check::OF_SCHEDULES;
-use crate::jobs::{BATCH_JOBS_MAX, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX};
+use crate::jobs::{BATCH_JOBS_MAX, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, TAG_BYTES_MAX, TAGS_MAX};
 use crate::notify::args::{
     CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY,
     PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
@@ -315,7 +315,14 @@ fn job() -> Vec<(&'static str, Value)> {
         ("debounce_max", span(None, DEBOUNCE_MAX_MAX_S)),
         ("replace", with_default(flag(), json!(false))),
         ("group", or_null(whole(GROUP_IDS))),
+        ("tags", or_null(tags())),
     ]
+}
+
+fn tags() -> Value {
+    let mut tag = text(1..=TAG_BYTES_MAX);
+    tag["pattern"] = json!("^[^\\u0000-\\u001f\\u007f-\\u009f]*$");
+    json!({ "type": "array", "maxItems": TAGS_MAX, "items": tag })
 }
 
 /// Returns the fields of a group, whose jobs and whose callback name no group of their own.

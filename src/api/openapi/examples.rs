@@ -396,7 +396,7 @@ fn recipient() -> Value {
 fn new_job() -> Value {
     json!({
         "kind": "http", "args": { "method": "POST", "url": "https://example.org/hook" }, "throttle": "hooks", "key": "acme",
-        "max_attempts": 5, "timeout": "30 seconds",
+        "max_attempts": 5, "timeout": "30 seconds", "tags": ["import"],
     })
 }
 
@@ -413,6 +413,7 @@ fn summary() -> Value {
     json!({
         "id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "tenant": "shop", "state": "ready", "priority": 1, "attempt": 0,
         "max_attempts": 5, "cost": 1.0, "created_at": AT, "due_at": null, "last_error": null, "group": null,
+        "tags": ["import"],
     })
 }
 
@@ -456,7 +457,7 @@ fn schedule() -> Value {
     json!({
         "name": "nightly-report", "expression": "30 2 * * MON-FRI", "time_zone": "Europe/Berlin", "kind": "http",
         "args": { "url": "https://example.com/report" }, "throttle": "default", "key": "", "priority": 1, "max_attempts": 10,
-        "cost": 1.0, "timeout": null, "catch_up": "one", "overlap": "skip", "paused": false, "next_at": "2026-11-23T01:30:00Z",
+        "cost": 1.0, "timeout": null, "tags": [], "catch_up": "one", "overlap": "skip", "paused": false, "next_at": "2026-11-23T01:30:00Z",
         "upcoming": ["2026-11-23T01:30:00Z", "2026-11-24T01:30:00Z"], "last_at": "2026-11-20T01:30:00Z", "last_job_id": ID,
         "skipped_at": null, "problem": null, "updated_at": AT,
     })

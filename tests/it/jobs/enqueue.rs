@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use flyball::jobs::postgres::{LaneClaim, NewWorker};
-use flyball::jobs::{Client, Enqueued, Error, NewJob, Queue, State};
+use flyball::jobs::{Client, Enqueued, Error, JobFilter, NewJob, Queue, State};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgPool};
 
@@ -187,6 +187,7 @@ async fn the_same_job_by_sql_by_json_and_by_columns_is_the_same_row() {
         cost: 2.5,
         traceparent: Some(trace.into()),
         timeout_s: Some(90.0),
+        tags: vec!["import".into(), "a, b".into()],
         ..http()
     };
     let by_columns = queue.enqueue(&[job.clone(), http()]).await.unwrap()[0].id;
@@ -199,7 +200,7 @@ async fn the_same_job_by_sql_by_json_and_by_columns_is_the_same_row() {
     let by_sql: i64 = sqlx::query_scalar(
         "select job_id from flyball.enqueue('http', '{\"url\": \"http://127.0.0.1/\"}', throttle => 'hooks', key => 'k', priority => 2,
             run_at => '2030-01-01Z', max_attempts => 3, cost => 2.5,
-            traceparent => '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', timeout => '90 seconds')",
+            traceparent => '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', timeout => '90 seconds', tags => array['import', 'a, b', 'import'])",
     )
     .fetch_one(database.pool())
     .await
@@ -219,6 +220,23 @@ async fn the_same_job_by_sql_by_json_and_by_columns_is_the_same_row() {
     assert_eq!(
         (&rows[0]["traceparent"], &rows[0]["timeout_s"]),
         (&json!(trace), &json!(90))
+    );
+    assert_eq!(
+        rows[0]["tags"],
+        json!(["import", "a, b"]),
+        "each is kept once"
+    );
+    let filter = JobFilter {
+        key: Some("k".into()),
+        limit: 9,
+        ..JobFilter::default()
+    };
+    let listed = queue.list(&filter).await.unwrap();
+    assert_eq!(listed.len(), 4);
+    assert!(listed.iter().all(|job| job.tags == ["import", "a, b"]));
+    assert_eq!(
+        queue.get(alone).await.unwrap().unwrap().summary.tags,
+        ["import", "a, b"]
     );
 }
 

@@ -18,4 +18,5 @@ mod replace;
 mod replace_races;
 mod sql;
 mod store;
+mod tags;
 mod tenants;

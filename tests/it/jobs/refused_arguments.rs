@@ -9,7 +9,11 @@ use super::enqueue::{count, http, queue};
 #[tokio::test]
 async fn every_wrong_argument_is_refused_with_the_same_words_by_every_entry_point() {
     let (database, queue) = queue().await;
-    let cases: [(NewJob, &str, &str); 19] = [
+    let tagged = |tags: &[&str]| NewJob {
+        tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
+        ..http()
+    };
+    let cases: [(NewJob, &str, &str); 23] = [
         (
             NewJob {
                 kind: "nope".into(),
@@ -162,6 +166,26 @@ async fn every_wrong_argument_is_refused_with_the_same_words_by_every_entry_poin
             "replace",
             "needs a unique_key",
         ),
+        (
+            tagged(&["a"; 17]),
+            "tags",
+            "has 17 elements; at most 16 are allowed",
+        ),
+        (
+            tagged(&["import", ""]),
+            "tags",
+            "has an element of 0 bytes; allowed are texts of 1 to 64 bytes",
+        ),
+        (
+            tagged(&["x".repeat(65).as_str()]),
+            "tags",
+            "has an element of 65 bytes; allowed are texts of 1 to 64 bytes",
+        ),
+        (
+            tagged(&["a\nb"]),
+            "tags",
+            "\"a\\nb\" has a control character, which no tag may have",
+        ),
     ];
 
     for (job, at, output) in cases {
@@ -312,6 +336,14 @@ async fn json_of_the_wrong_shape_is_refused_by_field_and_place() {
             json!([{"kind": "http", "timeout_s": 1}]),
             "jobs[0].timeout_s: is not a field of a job; allowed are kind, args",
         ),
+        (
+            json!([{"kind": "http", "tags": "import"}]),
+            "jobs[0].tags: must be a list of texts, not string",
+        ),
+        (
+            json!([{"kind": "http"}, {"kind": "http", "tags": ["a", 7]}]),
+            "jobs[1].tags: has an element that is a number; allowed are texts",
+        ),
     ];
     for (jobs, output) in cases {
         let refused = sqlx::query("select flyball.enqueue_many($1)")
@@ -355,6 +387,23 @@ async fn columns_of_different_lengths_are_refused() {
              '{{null}}', '{{1}}', '{{null}}', '{{null}}', '{{null}}', '{{null}}', '{{f}}')"
         )
     };
+    let wrong = [
+        ("'{null,null}'", "every argument must be an array"),
+        (
+            "array['{\"tag\": [\"a\"]}'::jsonb]",
+            "jobs[0].options: \"tag\" is not an option of a job; allowed are tags",
+        ),
+        (
+            "array['[]'::jsonb]",
+            "jobs[0].options: must be an object, not array",
+        ),
+    ];
+    for (options, output) in wrong {
+        let call = call("'{a}'").replace("'{f}')", &format!("'{{f}}', options => {options})"));
+        let refused = database.pool().execute(AssertSqlSafe(call)).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(output), "{refused}");
+    }
     for keys in ["'{}'", "'{a,b}'", "null"] {
         let refused = database
             .pool()

@@ -42,6 +42,12 @@ async fn a_job_that_cannot_be_is_refused_by_the_same_field_with_a_database_and_w
             ),
             ("traceparent", letter("ada").traceparent("00-x")),
             ("group", letter("ada").group(4711)),
+            ("tags", letter("ada").tag("")),
+            ("tags", letter("ada").tag("a\0b")),
+            (
+                "tags",
+                (0..17).fold(letter("ada"), |job, tag| job.tag(tag.to_string())),
+            ),
             ("timeout", letter("ada").timeout(Duration::ZERO)),
             ("timeout", letter("ada").timeout(Duration::from_nanos(1))),
             ("debounce", letter("ada").debounce(day)),

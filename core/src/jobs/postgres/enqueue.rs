@@ -1,6 +1,7 @@
 //! Enqueueing from Rust and HTTP, through the SQL functions, so that the same rules apply to all.
 
 use jiff_sqlx::{Timestamp, ToSqlx};
+use serde_json::{Value, json};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::types::Json;
@@ -11,18 +12,18 @@ use crate::jobs::{Enqueued, Error, NewJob, check};
 
 pub(super) const ENQUEUE: &str = "
 select job_id, duplicate, replaced, backlog
-from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
+from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
 
 // A single job needs no arrays: this is a third of the work.
 pub(super) const ENQUEUE_ONE: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11, flyball.span($12), flyball.span($13),
-    flyball.span($14), $15, $16)";
+    flyball.span($14), $15, $16, $17)";
 
 /// The statement for an owner of unique keys whose rights have already been checked.
 pub(super) const ENQUEUE_AS: &str = "
 select job_id, duplicate, replaced, backlog
-from flyball.enqueue_rows_as($17, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $18, false, $16)";
+from flyball.enqueue_rows_as($18, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $19, false, $16, $17)";
 
 /// The beginning of an owner that is a tenant.
 pub(crate) const TENANT: &str = "tenant:";
@@ -120,6 +121,7 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
         .bind(job.debounce_max_s)
         .bind(job.replace)
         .bind(job.group)
+        .bind((!job.tags.is_empty()).then_some(&job.tags))
         .fetch_all(executor)
         .await
 }
@@ -147,6 +149,7 @@ fn rows<'a>(statement: &'static str, jobs: &'a [NewJob]) -> Query<'a, Postgres, 
         .bind(column(jobs, |job| job.debounce_max_s))
         .bind(column(jobs, |job| job.replace))
         .bind(groups(jobs))
+        .bind(options(jobs))
 }
 
 /// Returns the groups of the jobs, if one joins a group.
@@ -154,6 +157,14 @@ fn groups(jobs: &[NewJob]) -> Option<Vec<Option<i64>>> {
     jobs.iter()
         .any(|job| job.group.is_some())
         .then(|| column(jobs, |job| job.group))
+}
+
+/// Returns the fields that have no column of their own, if one job has any.
+fn options(jobs: &[NewJob]) -> Option<Vec<Option<Json<Value>>>> {
+    let all = column(jobs, |job| {
+        (!job.tags.is_empty()).then(|| Json(json!({ "tags": job.tags })))
+    });
+    all.iter().any(Option::is_some).then_some(all)
 }
 
 /// Returns one field of all jobs as an array for Postgres.

@@ -101,7 +101,7 @@ macro_rules! walk_table {
             "
     ) h
     cross join lateral (
-        select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
+        select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id, tags
         from flyball.job where id = h.job_id limit 1
     ) j"
         ))
@@ -110,7 +110,7 @@ macro_rules! walk_table {
 
 pub(super) const LIST: &str = walk!(
     "
-    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id, tags
     from flyball.job
     where id < $5 and id >= $6
     order by id desc
@@ -120,7 +120,7 @@ pub(super) const LIST: &str = walk!(
 // The positions of this walk are jobs of the tenant, so they reveal nothing about those of others.
 pub(super) const LIST_OF_TENANT: &str = walk!(
     "
-    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id, tags
     from flyball.job
     where tenant = $12 and tenant <> '' and id < $5 and id >= $6
     order by id desc
@@ -129,7 +129,7 @@ pub(super) const LIST_OF_TENANT: &str = walk!(
 
 pub(super) const LIST_OF_GROUP: &str = walk!(
     "
-    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id
+    select id, lane_id, admission_lane, priority, max_attempts, cost, created_at, kind, throttle, key, tenant, group_id, tags
     from flyball.job
     where group_id = $13 and id < $5 and id >= $6
     order by id desc

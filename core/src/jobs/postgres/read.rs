@@ -13,7 +13,7 @@ use crate::postgres::json_or_text;
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
 // primary key.
 pub(super) const GET: &str = "
-select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
+select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.tags, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
     coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt, coalesce(d.error, a.error) as last_error,
     case when l.job_id is not null then 'running'
          when r.job_id is not null then 'ready'
@@ -178,6 +178,9 @@ pub(super) fn summary(row: &PgRow) -> Result<Summary, sqlx::Error> {
         due_at: moment(row, "due_at"),
         last_error: row.try_get("last_error")?,
         group: row.try_get("group_id")?,
+        tags: row
+            .try_get::<Option<Vec<String>>, _>("tags")?
+            .unwrap_or_default(),
     })
 }
 

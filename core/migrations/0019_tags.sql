@@ -1,0 +1,967 @@
+-- Chapter 19: tags of jobs, and a place for further fields.
+--
+-- The functions that take jobs column by column get one more column, `options`: fields of a job that few
+-- jobs have, as an object. So the next such field needs no further parameter, and jobs without any pay
+-- for none.
+
+-- Short texts by which people find jobs; null for none.
+alter table flyball.job add column tags text[];
+-- Finds jobs by their tags. Jobs without are left out, so they cost it nothing; the list of pending
+-- entries is off, because the search that reads it would take as long as nobody knows.
+create index job_tags on flyball.job using gin (tags) with (fastupdate = off) where tags is not null;
+
+-- Returns what is wrong with the options of a job, or nothing.
+create function flyball.check_options(options jsonb, out field text, out message text)
+language plpgsql immutable as $$
+#variable_conflict use_variable
+declare
+    tag jsonb;
+begin
+    if options is null or options = '{}' then
+        return;
+    elsif jsonb_typeof(options) <> 'object' then
+        field := 'options';
+        message := format('must be an object, not %s', jsonb_typeof(options));
+        return;
+    end if;
+    select format('%s is not an option of a job; allowed are tags', to_json(left(o.name, 64))), 'options' into message, field
+    from jsonb_object_keys(options) as o(name)
+    where o.name <> 'tags'
+    limit 1;
+    if found then
+        return;
+    end if;
+
+    field := 'tags';
+    if jsonb_typeof(options -> 'tags') not in ('array', 'null') then
+        message := format('must be a list of texts, not %s', jsonb_typeof(options -> 'tags'));
+        return;
+    elsif jsonb_typeof(options -> 'tags') = 'array' then
+        if jsonb_array_length(options -> 'tags') > 16 then
+            message := format('has %s elements; at most 16 are allowed', jsonb_array_length(options -> 'tags'));
+            return;
+        end if;
+        for tag in select t.value from jsonb_array_elements(options -> 'tags') t loop
+            message := case
+                when jsonb_typeof(tag) <> 'string' then format('has an element that is a %s; allowed are texts of 1 to 64 bytes', jsonb_typeof(tag))
+                when octet_length(tag #>> '{}') not between 1 and 64
+                    then format('has an element of %s bytes; allowed are texts of 1 to 64 bytes', octet_length(tag #>> '{}'))
+                when tag #>> '{}' ~ '[\u0001-\u001f\u007f-\u009f]' then format('%s has a control character, which no tag may have', tag) end;
+            if message is not null then
+                return;
+            end if;
+        end loop;
+    end if;
+
+    field := null;
+end $$;
+
+-- The tags among the options of a job, each once and in order; null for none.
+create function flyball.tags_of(options jsonb) returns text[]
+language sql immutable parallel safe
+return case when jsonb_typeof(options -> 'tags') = 'array' then (
+    select array_agg(t.tag order by t.n)
+    from (
+        select e.tag, min(e.n) as n from jsonb_array_elements_text(options -> 'tags') with ordinality as e(tag, n) group by e.tag
+    ) t
+) end;
+
+-- === Enqueue ======================================================================================
+
+drop function flyball.admit_unchecked, flyball.admit, flyball.enqueue, flyball.enqueue_rows, flyball.enqueue_rows_as;
+
+-- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs.
+create function flyball.admit_unchecked(
+    entry_point text,
+    kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
+    unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
+    debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
+    group_id bigint default null, options jsonb default null,
+    out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    holder       record;
+    holder_state record;
+    attempted    boolean;
+    old_lane     bigint;
+    lane         bigint := flyball.lane_of(throttle, key);
+    owner_tenant constant text := flyball.tenant_of(owner);
+    -- The lane in which a message of a tenant waits, unless the entry point took its slot.
+    waiting_lane constant bigint := case when kind = 'notification' and owner_tenant <> '' and not admitted
+        then flyball.lane_of(flyball.admission_throttle(owner_tenant), module) end;
+    target_lane  constant bigint := coalesce(waiting_lane, lane);
+    due_at       timestamptz := coalesce(now() + debounce, run_at);
+    digest       bytea;
+    until        constant timestamptz := now() + unique_for;
+    burst_start  timestamptz := case when debounce is not null then now() end;
+    replaces     constant boolean := replace or debounce is not null;
+begin
+    job_id := flyball.next_id() | (group_id is not null)::int;
+    duplicate := false;
+    replaced := false;
+
+    if unique_key is not null then
+        digest := flyball.unique_digest(owner, kind, unique_key);
+        -- Each round takes the key, or takes the waiting job out of its queue, or has seen another
+        -- transaction do so.
+        for round in 1..1000 loop
+            if round = 1000 then
+                raise exception using errcode = '40001', message = format('%s: the job that holds the unique_key kept moving', entry_point),
+                    hint = 'Nothing was enqueued. Try again.';
+            end if;
+            -- A second producer of the same new key waits here until the first commits or rolls
+            -- back.
+            insert into flyball.unique_holder as u (digest, job_id, expires_at, since) values (digest, job_id, until, burst_start)
+            on conflict do nothing;
+            exit when found;
+
+            if replaces then
+                -- Producers that replace run one after another, so that the key cannot pass to
+                -- another job during the search for this one.
+                select u.job_id, u.expires_at, u.since into holder from flyball.unique_holder u where u.digest = digest for update;
+                continue when not found;
+                -- Promotion moves a job from here to `ready`, so this is the order of the search.
+                -- The transaction that deletes the row has the job: a claim skips it or was faster.
+                delete from flyball.scheduled s where s.job_id = holder.job_id returning null::bigint, s.attempt > 0 into old_lane, attempted;
+                if not found then
+                    delete from flyball.ready r
+                    where r.lane_id in ((select j.lane_id from flyball.job j where j.id = holder.job_id),
+                            (select j.admission_lane from flyball.job j where j.id = holder.job_id))
+                        and r.priority = (select j.priority from flyball.job j where j.id = holder.job_id) and r.job_id = holder.job_id
+                    returning r.lane_id, r.attempt > 0 into old_lane, attempted;
+                end if;
+                replaced := found;
+                exit when replaced;
+            else
+                select u.job_id, u.expires_at, u.since into holder from flyball.unique_holder u where u.digest = digest;
+                continue when not found;
+            end if;
+
+            -- One statement and so one snapshot, in which a job is in one table only.
+            select exists (select from flyball.scheduled s where s.job_id = holder.job_id)
+                    or exists (
+                        select from flyball.ready r
+                        where r.lane_id in ((select j.lane_id from flyball.job j where j.id = holder.job_id),
+                                (select j.admission_lane from flyball.job j where j.id = holder.job_id))
+                            and r.priority = (select j.priority from flyball.job j where j.id = holder.job_id) and r.job_id = holder.job_id
+                    ) as is_waiting,
+                exists (select from flyball.lease l where l.job_id = holder.job_id) as is_running
+            into holder_state;
+            continue when replaces and holder_state.is_waiting;
+            if not replaces and (holder.expires_at > now() or holder.expires_at is null and (holder_state.is_waiting or holder_state.is_running)) then
+                job_id := holder.job_id;
+                duplicate := true;
+                return;
+            end if;
+
+            -- The key passes to the new job: it has expired, or the job that held it is running or
+            -- has ended.
+            update flyball.unique_holder as u set job_id = job_id, expires_at = until, since = burst_start
+            where u.digest = digest and u.job_id = holder.job_id and u.expires_at is not distinct from holder.expires_at;
+            exit when found;
+        end loop;
+    end if;
+
+    if replaced then
+        -- The waiting job keeps its place and its id and gets the new arguments. Workers read it
+        -- only after they claim the row that is inserted below, so none can run it with the old
+        -- arguments.
+        job_id := holder.job_id;
+        duplicate := true;
+        -- The burst of the waiting job continues. A job that was not delayed is not a burst, and
+        -- one that was tried and failed is over: then a new burst begins, with all attempts.
+        if debounce is not null and not attempted then
+            burst_start := coalesce(holder.since, burst_start);
+        end if;
+        update flyball.unique_holder as u set since = burst_start where u.digest = digest and u.since is distinct from burst_start;
+        due_at := least(due_at, burst_start + coalesce(debounce_max, debounce * 10));
+        update flyball.job as j
+        set lane_id = lane, priority = priority, max_attempts = max_attempts, cost = cost, run_at = due_at, throttle = throttle,
+            key = key, args = args, traceparent = traceparent, timeout_s = extract(epoch from timeout),
+            module = module, admission_lane = waiting_lane, tags = flyball.tags_of(options)
+        where j.id = job_id;
+        delete from flyball.checkpoint c where c.job_id = job_id;
+    else
+        if to_regclass('flyball.job_' || (job_id >> 38)) is null then
+            perform flyball.ensure_day(job_id >> 38);
+        end if;
+        if due_at is null or due_at <= now() then
+            backlog := flyball.check_backlog(entry_point, throttle, key, lane, 1);
+        end if;
+        if kind = 'notification' and owner_tenant <> '' then
+            perform flyball.record_pending(entry_point, owner_tenant, array[job_id], priority = 0);
+        end if;
+        insert into flyball.job
+            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, unique_key, unique_until, args,
+             traceparent, timeout_s, module, admission_lane, group_id, tags)
+        values (job_id, lane, priority, max_attempts, cost, due_at, kind, throttle, key, owner_tenant, digest, until, args,
+            traceparent, extract(epoch from timeout), module, waiting_lane, group_id,
+            flyball.tags_of(options));
+        if group_id is not null then
+            perform flyball.add_members(group_id, array[job_id]);
+        end if;
+    end if;
+
+    if flyball.needs_plan(kind, args) then
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique, turn)
+        values (job_id, greatest(due_at, now()), target_lane, priority, cost, false, unique_key is not null and unique_for is null,
+            priority - 4);
+        if due_at is null or due_at <= now() then
+            perform pg_notify('flyball_plan', '');
+        end if;
+    elsif due_at is null or due_at <= now() then
+        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
+        values (target_lane, priority, job_id, cost, unique_key is not null and unique_for is null);
+        -- Producers notify only while a dispatcher sleeps: an active one sees new jobs by their
+        -- ids. A job with an old id that just came to this lane would be found late.
+        if replaced and old_lane is distinct from target_lane or coalesce((select d.asleep from flyball.wakeup d), true) then
+            perform pg_notify('flyball', target_lane::text);
+        end if;
+    else
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
+        values (job_id, due_at, target_lane, priority, cost, false, unique_key is not null and unique_for is null);
+    end if;
+end $$;
+
+-- Enqueues one job with validated arguments by all rules; the entry points call it for anything
+-- beyond a plain insert. If the throttle's knob `over_limit` is merge, a job with a unique key
+-- replaces the waiting one, as with `replace`, and the history of that one records it. The recorded
+-- knobs are at most a second or so old; an unreadable knob counts as wait.
+create function flyball.admit(
+    entry_point text,
+    kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
+    unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
+    debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
+    group_id bigint default null, options jsonb default null,
+    out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    -- A member does not take the place of a job that its group does not count.
+    merges constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace and group_id is null
+        and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
+begin
+    select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
+    from flyball.admit_unchecked(entry_point, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
+        traceparent, timeout, debounce, debounce_max, replace or merges, owner, module, admitted, group_id, options) a;
+    if merges and replaced then
+        insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
+    end if;
+end $$;
+
+-- Enqueues one job in the caller's own transaction. It runs with the rights of the schema's owner,
+-- so a role needs only `grant usage on schema flyball`: it can enqueue, and neither read nor change
+-- what others have enqueued. The fast path is for jobs that every role may enqueue; all others are
+-- checked in full. A message of the default priority gets the priority in its arguments.
+create function flyball.enqueue(
+    kind text,
+    args jsonb default '{}',
+    throttle text default 'default',
+    key text default '',
+    priority int default 1,
+    run_at timestamptz default null,
+    max_attempts int default 10,
+    unique_key text default null,
+    unique_for interval default null,
+    cost float8 default 1,
+    traceparent text default null,
+    timeout interval default null,
+    debounce interval default null,
+    debounce_max interval default null,
+    replace boolean default false,
+    "group" bigint default null,
+    tags text[] default null,
+    out job_id bigint,
+    out duplicate boolean,
+    out replaced boolean,
+    out backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    issue       record;
+    must_notify boolean;
+    options     jsonb;
+begin
+    if kind = 'notification' and priority = 1 then
+        priority := flyball.notification_priority(args);
+    end if;
+
+    if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace
+        and "group" is null and tags is null
+    then
+        -- The whole of a plain job. It inserts nothing if `check_job` might refuse, if today's
+        -- partition is missing, or if the throttle limits its backlog or its costs. The length of
+        -- the arguments' text is measured: their size as jsonb says little, because 1e100000 takes
+        -- as much as 1.5, and a value from a table may be compressed.
+        with inserted as (
+            insert into flyball.job
+                (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args, traceparent, timeout_s)
+            select flyball.next_id(), flyball.lane_of(throttle, key), priority, max_attempts, cost, kind, throttle, key,
+                flyball.caller_tenant(), args, traceparent, extract(epoch from timeout)
+            from flyball.kind k
+            where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
+                and octet_length(args::text) <= 262144
+                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
+                and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = '' and not flyball.needs_plan(kind, args))
+                and not flyball.is_of_admission(throttle)
+                and octet_length(key) <= 512
+                and priority between 0 and 3
+                and max_attempts between 1 and 1000
+                and cost > 0 and cost <= 1
+                and (traceparent is null or flyball.is_traceparent(traceparent))
+                and (timeout is null or timeout >= interval '1 microsecond' and timeout <= interval '366 days')
+                and to_regclass('flyball.job_' || flyball.day_of(now())) is not null
+                and not exists (select from flyball.knobs b where b.throttle = throttle and b.fields ?| array['max_backlog', 'max_cost'])
+            returning id, lane_id
+        )
+        insert into flyball.ready as r (lane_id, priority, job_id, cost, holds_unique)
+        select inserted.lane_id, priority, inserted.id, cost, false from inserted
+        returning r.job_id, false, false, (select d.asleep from flyball.wakeup d) is distinct from false
+        into job_id, duplicate, replaced, must_notify;
+        if must_notify then
+            perform pg_notify('flyball', flyball.lane_of(throttle, key)::text);
+            return;
+        elsif must_notify is not null then
+            return;
+        end if;
+    end if;
+
+    select * into issue from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
+        run_at, traceparent, timeout, debounce, debounce_max, replace);
+    if issue.field is null and tags is not null then
+        options := jsonb_build_object('tags', tags);
+        select o.field, o.message, '22023' as code into issue from flyball.check_options(options) o;
+    end if;
+    if issue.field is null and "group" is not null then
+        select 'group' as field, g.message, '22023' as code into issue
+        from flyball.check_group("group", flyball.unique_owner(), replace or debounce is not null) as g(message)
+        where g.message is not null;
+    end if;
+    if issue.field is not null then
+        raise exception using
+            errcode = issue.code,
+            message = format('enqueue: %s: %s', issue.field, issue.message),
+            column = issue.field,
+            hint = 'Nothing was enqueued.';
+    end if;
+    select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
+    from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
+        traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner(), flyball.caller_module(), group_id => "group",
+        options => options) a;
+    if flyball.needs_plan(kind, args) then
+        perform flyball.refuse_capped(flyball.caller_tenant(), array[job_id], array[kind], array[args], array[coalesce(now() + debounce, run_at)],
+            array[duplicate]);
+    end if;
+end $$;
+
+-- Enqueues validated jobs for an owner of unique keys, which names the tenant of the jobs as well:
+-- the functions below determine the caller; the HTTP API knows its tokens. It runs with the rights
+-- of its caller, so calling it directly gains nothing.
+create function flyball.enqueue_rows_as(
+    owner text, trusted boolean,
+    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
+    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
+    debounces float8[], debounce_maxes float8[], replaces boolean[], module text default '', admitted boolean default false,
+    groups bigint[] default null, options jsonb[] default null)
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    size          constant int := coalesce(cardinality(kinds), 0);
+    today         constant bigint := flyball.day_of(now());
+    immediate     constant boolean := run_ats is not null and array_remove(run_ats, null) = '{}';
+    plain         constant boolean := unique_keys is not null and array_remove(unique_keys, null) = '{}';
+    untraced      constant boolean := array_remove(traceparents, null) = '{}';
+    untimed       constant boolean := array_remove(timeouts, null) = '{}';
+    -- Null if no job is to join a group.
+    joins         constant bigint[] := case when array_remove(groups, null) <> '{}' then groups end;
+    -- Null if no job has options.
+    extras        constant jsonb[] := case when array_remove(options, null) <> '{}' then options end;
+    owner_tenant  constant text := flyball.tenant_of(owner);
+    sender_module constant text := module;
+    messages      constant boolean := owner_tenant <> '' and 'notification' = any (kinds);
+    -- The messages that must be planned; null if there are none.
+    unplanned     boolean[] := case when 'notification' = any (kinds) then array(
+        select flyball.needs_plan(g.kind, g.args) from unnest(kinds, args) with ordinality as g(kind, args, n) order by g.n) end;
+    -- The lane in which messages of a tenant wait, unless the entry point took their slots.
+    waiting_lane  constant bigint := case when messages and not admitted
+        then flyball.lane_of(flyball.admission_throttle(owner_tenant), module) end;
+    one           record;
+    result        record;
+    lane_backlog  jsonb;
+    place         bigint;
+    ids           bigint[];
+    lanes         bigint[];
+    -- The lanes in which the jobs stand first.
+    target_lanes  bigint[];
+    -- True if they all wait behind others, for which a worker comes anyway.
+    all_behind    boolean := false;
+    duplicates    boolean[];
+    replacements  boolean[];
+    backlogs      jsonb[];
+begin
+    if unplanned is not null and true <> all (unplanned) then
+        unplanned := null;
+    end if;
+    if size > 10000 then
+        raise exception using errcode = '22023', column = '',
+            message = format('enqueue_many: jobs: has %s elements; at most 10000 are allowed', size),
+            hint = 'Nothing was enqueued.';
+    elsif array[cardinality(args), cardinality(throttles), cardinality(keys), cardinality(priorities), cardinality(run_ats),
+            cardinality(max_attempts), cardinality(unique_keys), cardinality(unique_fors), cardinality(costs),
+            cardinality(traceparents), cardinality(timeouts), cardinality(debounces), cardinality(debounce_maxes),
+            cardinality(replaces)] is distinct from array_fill(size, array[14]) or cardinality(groups) <> size
+        or cardinality(options) <> size
+    then
+        raise exception using errcode = '22023', column = '',
+            message = 'enqueue_rows: every argument must be an array with one element for each job', hint = 'Nothing was enqueued.';
+    elsif size = 0 then
+        return;
+    end if;
+
+    if 'notification' = any (kinds) and 1 = any (priorities) then
+        priorities := array(
+            select case when g.kind = 'notification' and g.priority = 1 then flyball.notification_priority(g.args) else g.priority end
+            from unnest(kinds, priorities, args) with ordinality as g(kind, priority, args, n)
+            order by g.n);
+    end if;
+
+    -- Each column is checked as a whole, which is far cheaper than checking each job. Only if a
+    -- column holds a suspicious value are the jobs checked one by one.
+    if (plain and immediate
+        and array_remove(unique_fors, null) = '{}' and array_remove(debounces, null) = '{}' and array_remove(debounce_maxes, null) = '{}'
+        and false = all (replaces)
+        and case when kinds[1] = all (kinds) then exists (select from flyball.kind k where k.name = kinds[1] and (trusted or k.public))
+                 else kinds <@ array(select k.name from flyball.kind k where k.name in (select distinct unnest(kinds)) and (trusted or k.public)) end
+        and array_position(args, null) is null
+        and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
+        and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
+                      and not flyball.is_of_admission(throttles[1])
+                      and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 7) not in ('notify:', 'tenant:'))
+                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and not flyball.is_of_admission(t)
+                                      and (trusted or left(t, 4) <> 'api:' and left(t, 7) not in ('notify:', 'tenant:'))
+                                  from (select distinct unnest(throttles) as t) as t) end
+        and 512 >= all (select octet_length(k) from unnest(keys) as k)
+        and 0 <= all (priorities) and 3 >= all (priorities)
+        and (trusted or owner_tenant = '' or 0 <> all (priorities) or 'notification' <> all (kinds))
+        and 1 <= all (max_attempts) and 1000 >= all (max_attempts)
+        and 0 < all (costs) and 1 >= all (costs)
+        and not exists (select from flyball.knobs b where b.throttle = any(array(select distinct unnest(throttles))) and b.fields ? 'max_cost')
+        and (untraced or true = all (select flyball.is_traceparent(t) from unnest(array_remove(traceparents, null)) as t))
+        and (untimed or 1e-6 <= all (array_remove(timeouts, null)) and 366 * 86400.0 >= all (array_remove(timeouts, null)))) is not true
+    then
+        for one in
+            select g.n, c.field, c.message, c.code
+            from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs,
+                    traceparents, timeouts, debounces, debounce_maxes, replaces) with ordinality
+                as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
+                    timeout, debounce, debounce_max, replace, n)
+            cross join lateral flyball.check_job(g.kind, g.args, g.throttle, g.key, g.priority, g.max_attempts, g.unique_key,
+                flyball.span(g.unique_for), g.cost, g.run_at, g.traceparent, flyball.span(g.timeout), flyball.span(g.debounce),
+                flyball.span(g.debounce_max), g.replace, owner, trusted) c
+            where c.field is not null
+            order by g.n
+            limit 1
+        loop
+            raise exception using
+                errcode = one.code,
+                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
+                column = one.field,
+                table = (one.n - 1)::text,
+                hint = 'Nothing was enqueued.';
+        end loop;
+    end if;
+
+    if extras is not null then
+        for one in
+            select g.n, c.field, c.message
+            from unnest(extras) with ordinality as g(options, n)
+            cross join lateral flyball.check_options(g.options) c
+            where g.options is not null and c.field is not null
+            order by g.n
+            limit 1
+        loop
+            raise exception using
+                errcode = '22023',
+                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
+                column = one.field,
+                table = (one.n - 1)::text,
+                hint = 'Nothing was enqueued.';
+        end loop;
+    end if;
+
+    if joins is not null then
+        -- In the order of their numbers, as everywhere.
+        for one in
+            select g.n, c.message
+            from (
+                select j.id, bool_or(j.replaces) as replaces, coalesce(min(j.n) filter (where j.replaces), min(j.n)) as n
+                from (
+                    select u.id, u.n, u.replace or u.debounce is not null as replaces
+                    from unnest(joins, replaces, debounces) with ordinality as u(id, replace, debounce, n)
+                    where u.id is not null
+                ) as j
+                group by j.id
+                order by j.id
+            ) g
+            cross join lateral flyball.check_group(g.id, owner, g.replaces) as c(message)
+            where c.message is not null
+            order by g.n
+            limit 1
+        loop
+            raise exception using
+                errcode = '22023',
+                message = format('enqueue_many: jobs[%s].group: %s', one.n - 1, one.message),
+                column = 'group',
+                table = (one.n - 1)::text,
+                hint = 'Nothing was enqueued.';
+        end loop;
+    end if;
+
+    if to_regclass('flyball.job_' || today) is null then
+        perform flyball.ensure_day(today);
+    end if;
+
+    -- Each lane with a limit is checked once, before jobs are added to it.
+    if exists (
+        select from (select distinct unnest(throttles)) as t(name)
+        join flyball.knobs b on b.throttle = t.name and b.fields ? 'max_backlog'
+    ) then
+        backlogs := array_fill(null::jsonb, array[size]);
+        for one in
+            select g.throttle, g.key, flyball.lane_of(g.throttle, g.key) as lane, array_agg(g.n) as places
+            from unnest(throttles, keys, run_ats, unique_keys) with ordinality as g(throttle, key, run_at, unique_key, n)
+            where g.unique_key is null and (g.run_at is null or g.run_at <= now())
+            group by 1, 2, 3
+            order by 3
+        loop
+            lane_backlog := flyball.check_backlog('enqueue_many', one.throttle, one.key, one.lane, cardinality(one.places));
+            if lane_backlog is not null then
+                foreach place in array one.places loop
+                    backlogs[place] := lane_backlog;
+                end loop;
+            end if;
+        end loop;
+    end if;
+
+    ids := case when joins is null then array(select (today << 38) | (nextval('flyball.job_seq') << 1) from generate_series(1, size))
+        else array(
+            select (today << 38) | (nextval('flyball.job_seq') << 1) | (g.id is not null)::int
+            from unnest(joins) with ordinality as g(id, n)
+            order by g.n) end;
+    lanes := case when throttles[1] = all (throttles) and keys[1] = all (keys)
+        then array_fill(flyball.lane_of(throttles[1], keys[1]), array[size])
+        else array(select flyball.lane_of(g.throttle, g.key) from (select unnest(throttles) as throttle, unnest(keys) as key) as g) end;
+
+    target_lanes := case when waiting_lane is null then lanes
+        else array(select case when g.kind = 'notification' then waiting_lane else g.lane end
+                   from unnest(kinds, lanes) with ordinality as g(kind, lane, n) order by g.n) end;
+    if waiting_lane is not null and 'notification' = all (kinds) then
+        all_behind := flyball.has_waiting(owner_tenant, sender_module);
+    end if;
+    if messages then
+        perform flyball.record_pending('enqueue_many', owner_tenant, m.ids, m.urgent)
+        from (
+            select array_agg(g.id) as ids, bool_and(g.priority = 0) as urgent
+            from unnest(ids, kinds, priorities, unique_keys) as g(id, kind, priority, unique_key)
+            where g.kind = 'notification' and g.unique_key is null
+        ) m
+        where m.ids is not null;
+    end if;
+
+    if plain and immediate and untraced and untimed and not messages and unplanned is null and joins is null and extras is null then
+        insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, tenant, args)
+        select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
+            unnest(keys), owner_tenant, unnest(args);
+        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
+        select unnest(lanes), unnest(priorities), unnest(ids), unnest(costs), false;
+    else
+        insert into flyball.job
+            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, args, traceparent, timeout_s,
+             module, admission_lane, group_id, tags)
+        select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, owner_tenant, g.args,
+            g.traceparent, g.timeout, sender_module, case when g.kind = 'notification' then waiting_lane end, g.group_id,
+            flyball.tags_of(g.options)
+        from (
+            select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
+                unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
+                unnest(keys) as key, unnest(args) as args, unnest(traceparents) as traceparent, unnest(timeouts) as timeout,
+                unnest(unique_keys) as unique_key, unnest(joins) as group_id,
+                unnest(extras) as options
+        ) as g
+        where g.unique_key is null;
+        if joins is not null then
+            perform flyball.add_members(g.id, array_agg(g.job_id))
+            from unnest(joins, ids, unique_keys) as g(id, job_id, unique_key)
+            where g.id is not null and g.unique_key is null
+            group by g.id;
+        end if;
+        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
+        select g.lane, g.priority, g.id, g.cost, false
+        from (
+            select unnest(target_lanes) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
+                unnest(run_ats) as run_at, unnest(unique_keys) as unique_key, unnest(unplanned) as unplanned
+        ) as g
+        where g.unique_key is null and (g.run_at is null or g.run_at <= now()) and g.unplanned is not true;
+    end if;
+
+    if not immediate or unplanned is not null then
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique, turn)
+        select g.id, greatest(g.run_at, now()), g.lane, g.priority, g.cost, false, false, case when g.unplanned then g.priority - 4 else 0 end
+        from unnest(ids, run_ats, target_lanes, priorities, costs, unique_keys, unplanned)
+            as g(id, run_at, lane, priority, cost, unique_key, unplanned)
+        where g.unique_key is null and (g.run_at > now() or g.unplanned);
+    end if;
+    if unplanned is not null then
+        perform pg_notify('flyball_plan', '');
+    end if;
+
+    if not all_behind and coalesce((select d.asleep from flyball.wakeup d), true) then
+        -- No lane is named if several got jobs.
+        perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
+        from unnest(target_lanes, run_ats, unique_keys, unplanned) as g(lane, run_at, unique_key, unplanned)
+        where g.unique_key is null and (g.run_at is null or g.run_at <= now()) and g.unplanned is not true
+        having count(*) > 0;
+    end if;
+
+    if plain then
+        return query select unnest(ids), false, false, unnest(backlogs);
+        return;
+    end if;
+
+    duplicates := array_fill(false, array[size]);
+    replacements := array_fill(false, array[size]);
+    backlogs := coalesce(backlogs, array_fill(null::jsonb, array[size]));
+    -- Keys are taken in the order of their digests, as everywhere: transactions that want the same
+    -- keys wait and never deadlock.
+    for one in
+        select g.*
+        from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents,
+                timeouts, debounces, debounce_maxes, replaces, joins, extras) with ordinality
+            as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
+                timeout, debounce, debounce_max, replace, group_id, options, n)
+        where g.unique_key is not null
+        order by flyball.unique_digest(owner, g.kind, g.unique_key), g.n
+    loop
+        result := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
+            one.max_attempts, one.unique_key, flyball.span(one.unique_for), one.cost, one.traceparent, flyball.span(one.timeout),
+            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner, sender_module,
+            admitted, one.group_id, one.options);
+        ids[one.n] := result.job_id;
+        duplicates[one.n] := result.duplicate;
+        replacements[one.n] := result.replaced;
+        backlogs[one.n] := result.backlog;
+    end loop;
+    return query select * from unnest(ids, duplicates, replacements, backlogs);
+end $$;
+
+-- Enqueues many jobs given column by column, all or none; element n of every array belongs to job
+-- n. For programs: it avoids JSON on both sides. Durations are in seconds. Returns one row per job,
+-- in order.
+create function flyball.enqueue_rows(
+    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
+    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
+    debounces float8[], debounce_maxes float8[], replaces boolean[], groups bigint[] default null,
+    options jsonb[] default null)
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    ids       bigint[];
+    repeats   boolean[];
+    replaced  boolean[];
+    backlogs  jsonb[];
+begin
+    if kinds is null or 'notification' <> all (kinds) then
+        return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+            run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
+            flyball.caller_module(), false, groups, options);
+        return;
+    end if;
+    select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n), array_agg(e.replaced order by e.n), array_agg(e.backlog order by e.n)
+    into ids, repeats, replaced, backlogs
+    from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+        run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
+        flyball.caller_module(), false, groups, options) with ordinality as e(job_id, duplicate, replaced, backlog, n);
+    perform flyball.refuse_capped(flyball.caller_tenant(), ids, kinds, args, run_ats, repeats);
+    return query select * from unnest(ids, repeats, replaced, backlogs);
+end $$;
+
+-- Enqueues many jobs, all or none, in the caller's own transaction; returns one row per job, in
+-- order.
+create or replace function flyball.enqueue_many(jobs jsonb)
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    allowed           constant text[] := array['kind', 'args', 'throttle', 'key', 'priority', 'run_at', 'max_attempts', 'unique_key',
+        'unique_for', 'cost', 'traceparent', 'timeout', 'debounce', 'debounce_max', 'replace', 'group', 'tags'];
+    -- The fields with a column of their own; the others are the options of the job.
+    plain_fields      constant text[] := allowed[:16];
+    extra_fields      constant text[] := allowed[17:];
+    duration_fields   constant text[] := array['unique_for', 'timeout', 'debounce', 'debounce_max'];
+    is_valid          boolean := false;
+    c                 record;
+    j                 jsonb;
+    at                int := -1;
+    name              text;
+    value             jsonb;
+    type              text;
+    expected_type     text;
+    -- Timestamps as JSON writes a timestamptz, as Postgres prints it, and as RFC 3339 says;
+    -- "yesterday" and "now" are not accepted.
+    timestamp_pattern constant text := '^\d{4,6}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|[+-]\d\d(:?\d\d)?)?$';
+    out_of_range      text;
+    problem           text;
+begin
+    if jobs is null or jsonb_typeof(jobs) <> 'array' then
+        raise exception using errcode = '22023', column = '',
+            message = 'enqueue_many: jobs: must be a JSON array of jobs', hint = 'Nothing was enqueued.';
+    elsif jsonb_array_length(jobs) > 10000 then
+        raise exception using errcode = '22023', column = '',
+            message = format('enqueue_many: jobs: has %s elements; at most 10000 are allowed', jsonb_array_length(jobs)),
+            hint = 'Nothing was enqueued.';
+    elsif jsonb_array_length(jobs) = 0 then
+        return;
+    end if;
+
+    -- All elements at once. Type errors are not reported yet at this point.
+    begin
+        select bool_and(
+                a.j - allowed = '{}'
+                and coalesce(jsonb_typeof(a.j -> 'kind') = 'string', false)
+                and coalesce(jsonb_typeof(a.j -> 'throttle') = 'string', true)
+                and coalesce(jsonb_typeof(a.j -> 'key') = 'string', true)
+                and coalesce(jsonb_typeof(a.j -> 'priority') = 'number' and f.priority = trunc(f.priority), true)
+                and coalesce(jsonb_typeof(a.j -> 'max_attempts') = 'number' and f.max_attempts = trunc(f.max_attempts), true)
+                and coalesce(jsonb_typeof(a.j -> 'cost') = 'number', true)
+                and coalesce(jsonb_typeof(a.j -> 'replace') = 'boolean', true)
+                and coalesce(jsonb_typeof(a.j -> 'run_at') = 'null' or a.j ->> 'run_at' ~ timestamp_pattern, true)
+                and coalesce(jsonb_typeof(a.j -> 'unique_key') in ('string', 'null'), true)
+                and coalesce(jsonb_typeof(a.j -> 'traceparent') in ('string', 'null'), true)
+                and coalesce(jsonb_typeof(a.j -> 'group') = 'null'
+                    or jsonb_typeof(a.j -> 'group') = 'number' and f."group" = trunc(f."group") and f."group" between 1 and 1e15, true)
+            ) as is_valid,
+            array_agg(f.kind) as kinds, array_agg(coalesce(a.j -> 'args', '{}')) as args,
+            array_agg(coalesce(f.throttle, 'default')) as throttles, array_agg(coalesce(f.key, '')) as keys,
+            array_agg(coalesce(f.priority::int, 1)) as priorities, array_agg(f.run_at) as run_ats,
+            array_agg(coalesce(f.max_attempts::int, 10)) as max_attempts, array_agg(f.unique_key) as unique_keys,
+            array_agg(flyball.seconds_of(f.unique_for)) as unique_fors, array_agg(coalesce(f.cost, 1)) as costs,
+            array_agg(f.traceparent) as traceparents, array_agg(flyball.seconds_of(f.timeout)) as timeouts,
+            array_agg(flyball.seconds_of(f.debounce)) as debounces, array_agg(flyball.seconds_of(f.debounce_max)) as debounce_maxes,
+            array_agg(coalesce(f.replace, false)) as replaces, array_agg(f."group"::bigint) as groups,
+            array_agg(case when a.j ?| extra_fields then a.j - plain_fields end) as options
+        into c
+        from jsonb_array_elements(jobs) as a(j)
+        cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority numeric,
+            run_at timestamptz, max_attempts numeric, unique_key text, unique_for jsonb, cost float8, traceparent text,
+            timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean, "group" numeric);
+        is_valid := c.is_valid and 1e9 >= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null))
+            and -1e9 <= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null));
+    exception when data_exception then
+        is_valid := false;
+    end;
+
+    if not is_valid then
+        for j in select e from jsonb_array_elements(jobs) as e loop
+            at := at + 1;
+            problem := null;
+            name := '';
+            if jsonb_typeof(j) <> 'object' then
+                problem := 'must be an object';
+            else
+                for name, value in select e.key, e.value from jsonb_each(j) as e loop
+                    type := jsonb_typeof(value);
+                    out_of_range := format('is out of range; allowed is more than 0 and at most %s',
+                        case name when 'debounce_max' then '3660 days (316224000 seconds)' else '366 days (31622400 seconds)' end);
+                    expected_type := case
+                        when name in ('kind', 'throttle', 'key', 'unique_key', 'run_at', 'traceparent') then 'string'
+                        when name in ('priority', 'max_attempts', 'cost', 'group') then 'number'
+                        when name = 'replace' then 'boolean'
+                        else null end;
+                    if not name = any(allowed) then
+                        problem := format('is not a field of a job; allowed are %s', array_to_string(allowed, ', '));
+                    elsif type = 'null' and (name in ('run_at', 'unique_key', 'traceparent', 'group') or name = any(duration_fields)) then
+                        continue;
+                    elsif expected_type is not null and type <> expected_type then
+                        problem := format('must be a %s, not %s', expected_type, type);
+                    elsif name in ('priority', 'max_attempts') and (value::numeric <> trunc(value::numeric) or abs(value::numeric) > 1e9) then
+                        problem := format('must be a whole number, not %s', left(value::text, 40));
+                    elsif name = 'group' and (value::numeric <> trunc(value::numeric) or value::numeric not between 1 and 1e15) then
+                        problem := format('must be the number of a group, not %s', left(value::text, 40));
+                    elsif name = 'cost' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e300 then
+                        problem := 'is out of range; allowed is more than 0 and at most 1e9 tokens';
+                    elsif name = any(duration_fields) and type = 'number' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e9 then
+                        problem := out_of_range;
+                    elsif name = any(duration_fields) and type not in ('number', 'string') then
+                        problem := format('must be seconds or an interval text, not %s', type);
+                    elsif name = 'run_at' or name = any(duration_fields) then
+                        begin
+                            if name = 'run_at' then
+                                problem := case when (j ->> name)::timestamptz is null or j ->> name !~ timestamp_pattern
+                                    then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', left(j ->> name, 64)) end;
+                            elsif abs(flyball.seconds_of(value)) > 1e9 then
+                                problem := out_of_range;
+                            end if;
+                        exception when data_exception then
+                            problem := case name
+                                when 'run_at' then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', left(j ->> name, 64))
+                                else format('"%s" is not a span; write seconds as a number, or a text like "10 minutes"', j ->> name) end;
+                        end;
+                    end if;
+                    exit when problem is not null;
+                end loop;
+            end if;
+            if problem is null and j -> 'kind' is null then
+                name := 'kind';
+                problem := 'must name what runs the job, for instance ''http''';
+            end if;
+            if problem is not null then
+                raise exception using
+                    errcode = '22023',
+                    message = format('enqueue_many: jobs[%s]%s: %s', at, coalesce('.' || nullif(name, ''), ''), problem),
+                    column = name,
+                    table = at::text,
+                    hint = 'Nothing was enqueued.';
+            end if;
+        end loop;
+        raise exception using errcode = '22023', column = '', message = 'enqueue_many: jobs: cannot be read',
+            hint = 'Nothing was enqueued.';
+    end if;
+
+    return query select * from flyball.enqueue_rows(c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats, c.max_attempts,
+        c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces,
+        case when array_remove(c.groups, null) <> '{}' then c.groups end, c.options);
+end $$;
+
+-- Enqueues jobs of a JSON array whose fields have been checked, for an owner of unique keys.
+create or replace function flyball.enqueue_json_as(owner text, module text, jobs jsonb, group_id bigint default null)
+returns table (job_id bigint, duplicate boolean)
+language sql volatile as $$
+    select e.job_id, e.duplicate
+    from (
+        select array_agg(f.kind order by a.n) as kinds, array_agg(coalesce(a.j -> 'args', '{}') order by a.n) as args,
+            array_agg(coalesce(f.throttle, 'default') order by a.n) as throttles, array_agg(coalesce(f.key, '') order by a.n) as keys,
+            array_agg(coalesce(f.priority, 1) order by a.n) as priorities, array_agg(f.run_at order by a.n) as run_ats,
+            array_agg(coalesce(f.max_attempts, 10) order by a.n) as max_attempts, array_agg(f.unique_key order by a.n) as unique_keys,
+            array_agg(flyball.seconds_of(f.unique_for) order by a.n) as unique_fors, array_agg(coalesce(f.cost, 1) order by a.n) as costs,
+            array_agg(f.traceparent order by a.n) as traceparents, array_agg(flyball.seconds_of(f.timeout) order by a.n) as timeouts,
+            array_agg(flyball.seconds_of(f.debounce) order by a.n) as debounces,
+            array_agg(flyball.seconds_of(f.debounce_max) order by a.n) as debounce_maxes,
+            array_agg(coalesce(f.replace, false) order by a.n) as replaces, array_agg(enqueue_json_as.group_id) as groups,
+            array_agg(case when a.j ? 'tags' then jsonb_build_object('tags', a.j -> 'tags') end order by a.n) as options
+        from jsonb_array_elements(enqueue_json_as.jobs) with ordinality as a(j, n)
+        cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority int,
+            run_at timestamptz, max_attempts int, unique_key text, unique_for jsonb, cost float8, traceparent text,
+            timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean)
+        having count(*) > 0
+    ) c
+    cross join lateral flyball.enqueue_rows_as(enqueue_json_as.owner, true, c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats,
+        c.max_attempts, c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces,
+        enqueue_json_as.module, false, c.groups, c.options) e
+$$;
+
+-- === Schedules ====================================================================================
+
+-- Tags of the jobs of a schedule; null for none.
+alter table flyball.cron add column tags text[];
+
+drop function flyball.schedule;
+
+-- Makes a schedule or replaces the one of this name; true if it is new. The same expression and
+-- time zone keep the next occurrence, so a program may declare its schedules at each start. It runs
+-- with the rights of its caller, which needs rights on flyball.cron.
+create function flyball.schedule(
+    name text,
+    expression text,
+    kind text,
+    args jsonb default '{}',
+    time_zone text default 'UTC',
+    throttle text default 'default',
+    key text default '',
+    priority int default 1,
+    max_attempts int default 10,
+    cost float8 default 1,
+    timeout interval default null,
+    catch_up text default 'one',
+    overlap text default 'skip',
+    paused boolean default null,
+    tags text[] default null)
+returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    issue  record;
+    is_new boolean;
+begin
+    select c.field, c.message, '22023' as code into issue from flyball.check_schedule(name, expression, time_zone, catch_up, overlap) c;
+    if issue.field is null then
+        select * into issue from flyball.check_job(
+            kind => kind, args => args, throttle => throttle, key => key, priority => priority, max_attempts => max_attempts,
+            unique_key => null::text, unique_for => null::interval, cost => cost, run_at => null::timestamptz,
+            timeout => timeout);
+    end if;
+    if issue.field is null and tags is not null then
+        select o.field, o.message, '22023' as code into issue from flyball.check_options(jsonb_build_object('tags', tags)) o;
+    end if;
+    if issue.field is not null then
+        raise exception using
+            errcode = coalesce(issue.code, '22023'),
+            message = format('schedule: %s: %s', issue.field, issue.message),
+            column = issue.field,
+            hint = 'No schedule was changed.';
+    end if;
+
+    insert into flyball.cron as c
+        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap, paused,
+         tags)
+    values
+        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, extract(epoch from timeout), catch_up,
+         overlap, coalesce(paused, false), flyball.tags_of(jsonb_build_object('tags', tags)))
+    on conflict on constraint cron_pkey do update
+        set expression = excluded.expression, time_zone = excluded.time_zone, kind = excluded.kind, args = excluded.args,
+            throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
+            cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, catch_up = excluded.catch_up, overlap = excluded.overlap,
+            paused = coalesce(paused, c.paused),
+            -- A schedule that was paused or had a problem starts afresh; one that only gets other
+            -- arguments keeps its next occurrence.
+            next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
+                           then c.next_at end,
+            problem = null, updated_at = clock_timestamp()
+    returning c.xmax = 0 into is_new;
+    return is_new;
+end $$;
+
+-- Makes the job of one occurrence; `at` null is "now, by hand". With overlap `skip` the unique key
+-- is the schedule's, so an unfinished job blocks the next one. With `allow` it is the occurrence's,
+-- kept for an hour, so moving a schedule back does not make its job twice. It makes only the job in
+-- the table, and only for roles that may change the table.
+create or replace function flyball.enqueue_occurrence(name text, at timestamptz, out job_id bigint, out duplicate boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    c          flyball.cron;
+    unique_key constant text := 'cron:' || name;
+begin
+    if not has_table_privilege(flyball.caller(), 'flyball.cron'::regclass, 'UPDATE') then
+        raise exception using errcode = '42501', message = format('role %s may not run schedules: it has no right to update flyball.cron',
+            to_json(flyball.caller()));
+    end if;
+    select * into c from flyball.cron k where k.name = name;
+    if not found then
+        return;
+    end if;
+    select e.job_id, e.duplicate into job_id, duplicate
+    from flyball.enqueue_rows_as('cron', true, array[c.kind], array[c.args], array[c.throttle], array[c.key], array[c.priority::int],
+        array[at], array[c.max_attempts::int],
+        array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
+        array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
+        array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false],
+        options => array[case when c.tags is not null then jsonb_build_object('tags', c.tags) end]) e;
+end $$;
+
+comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
+comment on function flyball.enqueue_rows is 'Enqueues up to 10,000 jobs given column by column, all or none; durations are in seconds.';
+comment on function flyball.enqueue_rows_as is 'As flyball.enqueue_rows, for an owner of unique keys; needs rights on the tables.';
+comment on function flyball.schedule is 'Makes or replaces a schedule: a job at each time of a cron expression. See docs/reference/sql.md.';
