@@ -42,7 +42,7 @@ pub(super) const EXPRESSION_BYTES_MAX: usize = 256;
 /// The longest name of a time zone, in bytes.
 pub(super) const ZONE_BYTES_MAX: usize = 64;
 /// Fields of a job that the schedule sets itself.
-pub(super) const SET_BY_SCHEDULE: [&str; 8] = [
+pub(super) const SET_BY_SCHEDULE: [&str; 13] = [
     "run_at",
     "unique_key",
     "unique_for",
@@ -51,6 +51,11 @@ pub(super) const SET_BY_SCHEDULE: [&str; 8] = [
     "replace",
     "traceparent",
     "group",
+    "after",
+    "after_failure",
+    "on_complete",
+    "on_dead",
+    "webhook_secret",
 ];
 
 /// A new schedule. It has these fields and the fields of a job, without those that make sense for a

@@ -38,6 +38,24 @@ pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
     })
 }
 
+/// Explains the wait of a job for others; `None` if it waits for none.
+pub fn for_others(job: &JobDetail) -> Option<WaitReason> {
+    let dead = job.waits_for.iter().find(|one| one.state == State::Dead);
+    let shown = dead.or_else(|| job.waits_for.first())?;
+    let what = match shown.state {
+        State::Dead => format!("job {}, which is dead: requeue it, or discard it", shown.id),
+        state => format!("the end of job {}, which is {}", shown.id, state.as_str()),
+    };
+    let more = match job.waits_for.len() - 1 {
+        0 => String::new(),
+        more => format!(", and for {more} more"),
+    };
+    Some(WaitReason {
+        reason: format!("it waits for {what}{more}"),
+        until: job.summary.due_at,
+    })
+}
+
 /// Explains the wait of a ready job that no live worker serves.
 pub fn for_a_worker(remedy: String) -> WaitReason {
     WaitReason {

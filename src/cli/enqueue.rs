@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr as _;
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +15,7 @@ use super::output::say;
 use super::{connect, output, when};
 use crate::app;
 use crate::config::Settings;
-use crate::jobs::{Enqueued, NewJob};
+use crate::jobs::{AfterFailure, Enqueued, NewJob};
 
 /// Most jobs in one statement.
 const BATCH: usize = 1000;
@@ -83,6 +84,21 @@ pub(super) struct Args {
     /// A short text by which people find the job; repeat it for several
     #[arg(long = "tag", value_name = "TAG", conflicts_with = "file")]
     tags: Vec<String>,
+    /// The number of a job after whose end this one runs; repeat it for several
+    #[arg(long, value_name = "ID", conflicts_with = "file", value_parser = clap::value_parser!(i64).range(1..))]
+    after: Vec<i64>,
+    /// If one of those does not complete: cancel this job, or run it anyway
+    #[arg(long, value_name = "FATE", requires = "after", value_parser = AfterFailure::from_str)]
+    after_failure: Option<AfterFailure>,
+    /// The URL that is called when the job has completed
+    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    on_complete: Option<String>,
+    /// The URL that is called when the job is dead
+    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    on_dead: Option<String>,
+    /// The name of the secret that signs these calls
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    webhook_secret: Option<String>,
     /// Enqueue this many copies
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
     count: u32,
@@ -163,6 +179,11 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         replace: args.replace,
         group: args.group,
         tags: args.tags.clone(),
+        after: args.after.clone(),
+        after_failure: args.after_failure,
+        on_complete: args.on_complete.clone(),
+        on_dead: args.on_dead.clone(),
+        webhook_secret: args.webhook_secret.clone(),
         ..NewJob::new(args.kind.clone().unwrap_or_default(), value)
     })
 }

@@ -14,8 +14,8 @@ use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::config::Settings;
 use crate::jobs::{
-    CancelAnswer, CancelFilter, JobDetail, JobFilter, MoveAnswer, Queue, RetryAnswer, State,
-    Summary,
+    AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, JobSearch, MoveAnswer, Queue,
+    RetryAnswer, State, Summary,
 };
 use crate::throttle::Name;
 
@@ -335,6 +335,11 @@ fn row(job: &Summary) -> Vec<String> {
     ]
 }
 
+fn listed(ids: &[i64]) -> String {
+    let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
+    ids.join(", ")
+}
+
 fn show(job: &JobDetail) -> anyhow::Result<()> {
     let head = &job.summary;
     say!("job        {}", head.id);
@@ -357,6 +362,30 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
     }
     if !head.tags.is_empty() {
         say!("tags       {}", head.tags.join(", "));
+    }
+    if !job.after.is_empty() {
+        let fate = job.after_failure.map_or("", |fate| match fate {
+            AfterFailure::Cancel => "",
+            AfterFailure::Run => ", whatever their ends",
+        });
+        say!("after      {}{fate}", listed(&job.after));
+    }
+    if !job.waits_for.is_empty() {
+        let each = job.waits_for.iter();
+        let each: Vec<String> = each
+            .map(|one| format!("{} ({})", one.id, one.state.as_str()))
+            .collect();
+        say!("waits for  {}", each.join(", "));
+    }
+    let signed = job.webhook_secret.as_deref().unwrap_or_default();
+    let signed = match signed {
+        "" => String::new(),
+        name => format!(", signed with {name}"),
+    };
+    for (end, url) in [("completes", &job.on_complete), ("dies", &job.on_dead)] {
+        if let Some(url) = url {
+            say!("calls      {url} when it {end}{signed}");
+        }
     }
     say!("priority   {}", head.priority);
     say!("attempt    {} of {}", head.attempt, head.max_attempts);

@@ -166,6 +166,11 @@ impl NewSchedule {
             ("replace", self.job.replace),
             ("traceparent", self.job.traceparent.is_some()),
             ("group", self.job.group.is_some()),
+            ("after", !self.job.after.is_empty()),
+            ("after_failure", self.job.after_failure.is_some()),
+            ("on_complete", self.job.on_complete.is_some()),
+            ("on_dead", self.job.on_dead.is_some()),
+            ("webhook_secret", self.job.webhook_secret.is_some()),
         ];
         for (field, _) in own.into_iter().filter(|(_, is_set)| *is_set) {
             wrong(

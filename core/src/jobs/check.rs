@@ -39,6 +39,9 @@ pub(crate) fn nul(job: &NewJob) -> Option<&'static str> {
         ("key", Some(&job.key)),
         ("unique_key", job.unique_key.as_ref()),
         ("traceparent", job.traceparent.as_ref()),
+        ("on_complete", job.on_complete.as_ref()),
+        ("on_dead", job.on_dead.as_ref()),
+        ("webhook_secret", job.webhook_secret.as_ref()),
     ];
     let tags = job.tags.iter().map(|tag| ("tags", Some(tag)));
     texts
@@ -235,6 +238,14 @@ fn together(job: &NewJob) -> Option<(&'static str, String)> {
         _ if job.group.is_some() => wrong(
             "group",
             "cannot be used with a queue in memory, which has no groups; use one on a database",
+        ),
+        _ if !job.after.is_empty() || job.after_failure.is_some() => wrong(
+            "after",
+            "cannot be used with a queue in memory, which keeps no ends; use one on a database",
+        ),
+        _ if job.has_webhooks() || job.webhook_secret.is_some() => wrong(
+            "on_complete",
+            "cannot be used with a queue in memory, nor can on_dead: it calls no webhooks; use one on a database",
         ),
         _ => None,
     }

@@ -70,6 +70,47 @@ impl FromStr for State {
     }
 }
 
+/// The fate of a job if one of those after which it runs does not complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum AfterFailure {
+    /// It is cancelled if one of them is cancelled or discarded, and waits for a dead one, which may
+    /// be requeued.
+    Cancel,
+    /// It runs when all have ended, in whatever way; a dead one has ended.
+    Run,
+}
+
+impl AfterFailure {
+    /// All fates, by their names in SQL, HTTP and the command line.
+    pub const WORDS: [(&'static str, Self); 2] = [("cancel", Self::Cancel), ("run", Self::Run)];
+
+    /// Returns the name of the fate.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Run => "run",
+        }
+    }
+}
+
+impl FromStr for AfterFailure {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::WORDS.into_iter().find(|(word, _)| *word == name);
+        let found = found.map(|(_, fate)| fate);
+        found.ok_or_else(|| format!("{name:?} is not known; allowed are cancel and run"))
+    }
+}
+
+/// The most jobs after which a job runs.
+pub const AFTER_MAX: usize = 100;
+
+/// The throttle of the calls of webhooks.
+pub const WEBHOOKS: &str = "webhooks";
+
 /// The most tags of a job.
 pub const TAGS_MAX: usize = 16;
 
@@ -136,8 +177,23 @@ pub struct NewJob {
     #[serde(default)]
     pub group: Option<i64>,
     /// Short texts by which people find the job: up to 16, each of 1 to 64 bytes.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// The jobs after whose end this one runs, by their numbers; at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<i64>,
+    /// The fate of the job if one of those does not complete; absent means cancel.
+    #[serde(default)]
+    pub after_failure: Option<AfterFailure>,
+    /// The URL that is called when the job has completed.
+    #[serde(default)]
+    pub on_complete: Option<String>,
+    /// The URL that is called when the job is dead.
+    #[serde(default)]
+    pub on_dead: Option<String>,
+    /// The name of the secret that signs these calls.
+    #[serde(default)]
+    pub webhook_secret: Option<String>,
 }
 
 impl NewJob {
@@ -161,6 +217,11 @@ impl NewJob {
             replace: false,
             group: None,
             tags: Vec::new(),
+            after: Vec::new(),
+            after_failure: None,
+            on_complete: None,
+            on_dead: None,
+            webhook_secret: None,
         }
     }
 
@@ -295,6 +356,54 @@ impl NewJob {
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.push(tag.into());
         self
+    }
+
+    /// Lets the job begin when these others have ended; at most 100.
+    ///
+    /// If one of them is cancelled or discarded, this job is cancelled, and a dead one is waited
+    /// for, unless [`NewJob::after_failure`] says otherwise.
+    pub fn after(mut self, jobs: impl IntoIterator<Item = i64>) -> Self {
+        self.after.extend(jobs);
+        self
+    }
+
+    /// Sets the fate of the job if one of those of [`NewJob::after`] does not complete.
+    pub fn after_failure(self, fate: AfterFailure) -> Self {
+        Self {
+            after_failure: Some(fate),
+            ..self
+        }
+    }
+
+    /// Sets the URL that is called when the job has completed, with an event of the type
+    /// `job.completed`.
+    pub fn on_complete(self, url: impl Into<String>) -> Self {
+        Self {
+            on_complete: Some(url.into()),
+            ..self
+        }
+    }
+
+    /// Sets the URL that is called when the job is dead, with an event of the type `job.dead`.
+    pub fn on_dead(self, url: impl Into<String>) -> Self {
+        Self {
+            on_dead: Some(url.into()),
+            ..self
+        }
+    }
+
+    /// Sets the name of the secret that signs the calls of [`NewJob::on_complete`] and
+    /// [`NewJob::on_dead`]; the workers hold the secret itself.
+    pub fn webhook_secret(self, name: impl Into<String>) -> Self {
+        Self {
+            webhook_secret: Some(name.into()),
+            ..self
+        }
+    }
+
+    /// Returns true if a webhook is called at an end of the job.
+    pub fn has_webhooks(&self) -> bool {
+        self.on_complete.is_some() || self.on_dead.is_some()
     }
 
     /// Sets the timeout of one attempt, instead of the timeout of the kind.

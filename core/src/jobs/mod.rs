@@ -26,6 +26,7 @@ pub mod serving;
 pub mod shard;
 pub mod tally;
 pub mod typed;
+pub mod webhook;
 
 pub use claim::{Claimed, LaneClaim, LaneCursor};
 pub use context::{AttemptReport, Checkpoint, CheckpointError, Checkpoints, Context, JobInfo};
@@ -33,7 +34,7 @@ pub use ending::{Ending, Finish};
 pub use group::*;
 pub use handler::{Handler, PreparedJob};
 pub use handler_error::{HandlerError, IntoOutcome};
-pub use job::{Job, NewJob, State, TAG_BYTES_MAX, TAGS_MAX};
+pub use job::{AFTER_MAX, AfterFailure, Job, NewJob, State, TAG_BYTES_MAX, TAGS_MAX, WEBHOOKS};
 pub use kinds::{Kinds, Tuning};
 pub use operate::*;
 pub use outcome::{OnAmbiguous, Outcome};

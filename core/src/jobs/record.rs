@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::State;
+use super::{AfterFailure, State};
 
 /// The result of enqueueing one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -97,8 +97,30 @@ pub struct JobDetail {
     pub cancelling: bool,
     /// The progress of a long job, as last stored.
     pub progress: Option<Progress>,
+    /// The jobs after which it runs, as they were given.
+    pub after: Vec<i64>,
+    /// Its fate if one of those does not complete, if it was given.
+    pub after_failure: Option<AfterFailure>,
+    /// Those for which it still waits.
+    pub waits_for: Vec<AwaitedJob>,
+    /// The URL that is called when it has completed.
+    pub on_complete: Option<String>,
+    /// The URL that is called when it is dead.
+    pub on_dead: Option<String>,
+    /// The name of the secret that signs these calls.
+    pub webhook_secret: Option<String>,
     /// The result of a completed job, as long as it is kept.
     pub result: Option<Value>,
+}
+
+/// A job for whose end another one waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct AwaitedJob {
+    /// The number of the job.
+    pub id: i64,
+    /// Its state.
+    pub state: State,
 }
 
 /// A finished attempt.

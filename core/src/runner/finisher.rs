@@ -91,6 +91,7 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
                 if kept.iter().any(|id| is_member(*id)) {
                     backlog.members_ended.notify_one();
                 }
+                backlog.ended.note(&kept);
                 let fenced = part.len() - kept.len();
                 if fenced > 0 {
                     backlog.metrics.fenced.inc_by(fenced as u64);

@@ -9,11 +9,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::shared::{SHARD_TTL, WorkerContext};
-use crate::jobs::Error;
+use super::shared::{EndedJobs, SHARD_TTL, WorkerContext};
 use crate::jobs::postgres::{Due, PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
+use crate::jobs::{Error, WEBHOOKS};
 use crate::service::{LoopOptions, UNWOKEN_EVERY, periodic};
+use crate::throttle::{self, Change, Name};
 
 /// Interval of promotions while jobs become due one after the other.
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
@@ -24,6 +25,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(2);
 /// Time after which the rest of a crowd is left to the next tick, because a long tick would be
 /// taken for one that hangs.
 const CROWDED: Duration = Duration::from_secs(10);
+const COUNT_GROUPS_EVERY: Duration = Duration::from_secs(10);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Most claims unknown to this worker that one round gives back.
@@ -40,6 +42,8 @@ const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct OwnWork {
     /// Members of groups have ended.
     pub(super) groups: Arc<Notify>,
+    /// Jobs that others may wait for have ended.
+    pub(super) ended: Arc<EndedJobs>,
     /// Jobs may be given back.
     rescues: Arc<AtomicBool>,
 }
@@ -102,6 +106,7 @@ fn tell(shared: &WorkerContext, own: &OwnWork, due: &Due) {
         (due.messages, &others.messages),
         (due.digests, &others.digests),
         (due.groups, &own.groups),
+        (due.waiting, &own.ended.wake),
     ];
     for (is_due, wake) in loops {
         if is_due {
@@ -133,7 +138,7 @@ async fn promote_due(shared: &WorkerContext) -> Result<i64, Error> {
 }
 
 /// Counts the ends of members of groups, at once after those that this worker has written and within
-/// a second for all others, and ends groups with their callbacks.
+/// a second for all others, ends groups with their callbacks, and enqueues the calls of webhooks.
 pub(super) async fn settle_groups(
     shared: Arc<WorkerContext>,
     members_ended: Arc<Notify>,
@@ -144,10 +149,83 @@ pub(super) async fn settle_groups(
         every: UNWOKEN_EVERY,
         wake: Some(members_ended),
     };
+    let is_made = Arc::new(AtomicBool::new(false));
+    periodic(pace, cancel, || {
+        let (shared, is_made) = (shared.clone(), is_made.clone());
+        async move {
+            let settled = shared.queue.settle().await?;
+            if settled.calls > 0
+                && !is_made.load(Ordering::Relaxed)
+                && let Ok(name) = Name::new(WEBHOOKS)
+            {
+                // Without an answer of Redis the calls wait, and the next ones try again.
+                let made = shared.throttles.set(&name, &modest()).await;
+                let is_there = matches!(made, Ok(_) | Err(throttle::Error::Invalid(_)));
+                is_made.store(is_there, Ordering::Relaxed);
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+/// Counts groups and refused calls for the metrics.
+pub(super) async fn count_groups(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
+        name: "group counts",
+        every: COUNT_GROUPS_EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
-            shared.queue.settle_groups().await?;
+            let counts = shared.queue.group_counts().await?;
+            let metrics = &shared.metrics;
+            metrics.groups_open.set(counts.open);
+            metrics.callbacks_refused.set(counts.callbacks_refused);
+            metrics.calls_refused.set(counts.calls_refused);
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+/// Returns the first knobs of the throttle of webhooks; existing ones stay.
+fn modest() -> Change {
+    let fields = [("rps", "50"), ("key_rps", "10"), ("on_store_loss", "open")];
+    Change {
+        fields: fields
+            .into_iter()
+            .map(|(field, text)| (field.to_owned(), Some(text.to_owned())))
+            .collect(),
+        by: "flyball".to_owned(),
+        why: "calls of webhooks of jobs; adjust it as needed".to_owned(),
+        create: true,
+        absent_only: true,
+        ..Change::default()
+    }
+}
+
+/// Frees jobs that wait for others: at once after the ends that this worker has written, and within
+/// a second for all others.
+pub(super) async fn release_waiting(
+    shared: Arc<WorkerContext>,
+    ended: Arc<EndedJobs>,
+    cancel: CancellationToken,
+) {
+    let pace = LoopOptions {
+        name: "waiting",
+        every: UNWOKEN_EVERY,
+        wake: Some(ended.wake.clone()),
+    };
+    periodic(pace, cancel, || {
+        let (shared, ended) = (shared.clone(), ended.clone());
+        async move {
+            let released = shared.queue.release_waiting(&ended.take()).await?;
+            ended.set_awaited(released.waiting);
+            if !released.lanes.is_empty() {
+                shared.notifier.notify(&released.lanes);
+            }
             Ok::<(), Error>(())
         }
     })

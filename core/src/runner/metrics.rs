@@ -61,6 +61,12 @@ pub struct WorkerMetrics {
     pub unserved: Family<UnservedLabels, Gauge>,
     /// Number of differences in what the live workers run.
     pub differences: Gauge,
+    /// Number of groups of jobs that have not ended.
+    pub groups_open: Gauge,
+    /// Number of groups whose callback could not be enqueued.
+    pub callbacks_refused: Gauge,
+    /// Number of calls of webhooks that could not be enqueued.
+    pub calls_refused: Gauge,
     /// Jobs claimed.
     pub claimed: Counter,
     /// Messages that waited for a tenant's limits and were admitted.
@@ -94,6 +100,9 @@ impl WorkerMetrics {
             not_served: Family::default(),
             unserved: Family::default(),
             differences: Gauge::default(),
+            groups_open: Gauge::default(),
+            callbacks_refused: Gauge::default(),
+            calls_refused: Gauge::default(),
             claimed: Counter::default(),
             admitted: Counter::default(),
             fenced: Counter::default(),
@@ -133,6 +142,21 @@ impl WorkerMetrics {
             "flyball_worker_differences",
             "Differences between the live workers in what they can run",
             metrics.differences.clone(),
+        );
+        registry.register(
+            "flyball_groups_open",
+            "Groups of jobs that have not ended, counted up to 10,000",
+            metrics.groups_open.clone(),
+        );
+        registry.register(
+            "flyball_group_callbacks_refused",
+            "Groups whose callback could not be enqueued and is tried again",
+            metrics.callbacks_refused.clone(),
+        );
+        registry.register(
+            "flyball_webhook_calls_refused",
+            "Calls of webhooks that could not be enqueued and are tried again",
+            metrics.calls_refused.clone(),
         );
         registry.register(
             "flyball_jobs_claimed",

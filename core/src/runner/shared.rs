@@ -82,6 +82,9 @@ impl Default for Config {
     }
 }
 
+/// Most ended jobs that are kept for those that wait for them.
+const ENDED_MAX: usize = 50_000;
+
 /// The end of an attempt, with the lane to which its job returns if it is not over.
 pub(super) struct FinishedRun {
     pub(super) finish: Finish,
@@ -323,6 +326,39 @@ pub(super) struct Backlog {
     pub(super) running: RunningJobs,
     /// Wakes the loop that settles groups.
     pub(super) members_ended: Arc<Notify>,
+    /// The jobs that ended, for the loop that frees those that wait for them.
+    pub(super) ended: Arc<EndedJobs>,
+}
+
+/// Jobs that ended here, while jobs wait for others at all.
+#[derive(Default)]
+pub(super) struct EndedJobs {
+    is_awaited: AtomicBool,
+    ids: Mutex<Vec<i64>>,
+    pub(super) wake: Arc<Notify>,
+}
+
+impl EndedJobs {
+    /// Notes jobs whose attempts ended. Those beyond a bound are found by the look at all.
+    pub(super) fn note(&self, ids: &[i64]) {
+        if !self.is_awaited.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut noted = self.ids.lock();
+        let room = ENDED_MAX.saturating_sub(noted.len());
+        noted.extend(ids.iter().take(room));
+        self.wake.notify_one();
+    }
+
+    /// Returns the jobs noted since the last call.
+    pub(super) fn take(&self) -> Vec<i64> {
+        std::mem::take(&mut *self.ids.lock())
+    }
+
+    /// Records whether jobs wait for others at all.
+    pub(super) fn set_awaited(&self, is_awaited: bool) {
+        self.is_awaited.store(is_awaited, Ordering::Relaxed);
+    }
 }
 
 impl Backlog {

@@ -70,6 +70,7 @@ impl Worker {
             unwritten: shared.unwritten.clone(),
             running: shared.running.clone(),
             members_ended: own.groups.clone(),
+            ended: own.ended.clone(),
         };
         let stopping = Stopping::default();
         let living = CancellationToken::new();
@@ -100,6 +101,16 @@ impl Worker {
                 "groups",
                 requested(),
                 maintenance::settle_groups(shared.clone(), own.groups.clone(), requested()),
+            ),
+            vital.spawn(
+                "group counts",
+                requested(),
+                maintenance::count_groups(shared.clone(), requested()),
+            ),
+            vital.spawn(
+                "waiting",
+                requested(),
+                maintenance::release_waiting(shared.clone(), own.ended.clone(), requested()),
             ),
             vital.spawn(
                 "rescue",

@@ -37,7 +37,7 @@ order by l.priority, j.id";
 // was asked for. A `real` read by way of its text is the number that was written.
 const WAITING: &str = "
 select j.kind, j.args, j.throttle, j.key, j.priority, j.run_at, j.max_attempts, j.cost, j.timeout_s::text::float8 as timeout_s,
-    j.traceparent, j.group_id, j.tags,
+    j.traceparent, j.group_id, j.tags, j.after, j.after_failure, j.on_complete, j.on_dead, j.webhook_secret,
     case when j.unique_key = sha256(convert_to(j.kind || chr(31) || $2, 'UTF8')) then $2
          else 'sha256:' || encode(j.unique_key, 'hex') end as unique_key
 from flyball.job j
@@ -53,7 +53,8 @@ with keys as (
 update flyball.scheduled set run_at = run_at - make_interval(secs => $1)";
 const NEXT_DUE: &str = "
 select least((select 0::float8 from flyball.ready limit 1),
-    (select extract(epoch from min(run_at) - clock_timestamp())::float8 from flyball.scheduled))";
+    (select extract(epoch from min(run_at) - clock_timestamp())::float8 from flyball.scheduled where turn >= -4))";
+const AWAITED: &str = "select distinct after_id from flyball.job_after";
 
 pub(super) struct PostgresBackend {
     queue: Queue,
@@ -94,6 +95,11 @@ impl PostgresBackend {
 
     pub(super) async fn take_due(&self) -> Result<Vec<Job>, Error> {
         self.queue.settle_groups().await?;
+        let awaited: Vec<i64> = sqlx::query_scalar(AWAITED)
+            .fetch_all(&self.queue.pool)
+            .await
+            .map_err(jobs::Error::from)?;
+        self.queue.release_waiting(&awaited).await?;
         while self.queue.promote().await?.more {}
         let take = sqlx::query(TAKE).bind(FENCE).bind(self.worker_id);
         let rows = take
@@ -205,6 +211,15 @@ fn new_job(row: &PgRow) -> Result<NewJob, sqlx::Error> {
         tags: row
             .try_get::<Option<Vec<String>>, _>("tags")?
             .unwrap_or_default(),
+        after: row
+            .try_get::<Option<Vec<i64>>, _>("after")?
+            .unwrap_or_default(),
+        after_failure: row
+            .try_get::<Option<String>, _>("after_failure")?
+            .and_then(|fate| fate.parse().ok()),
+        on_complete: row.try_get("on_complete")?,
+        on_dead: row.try_get("on_dead")?,
+        webhook_secret: row.try_get("webhook_secret")?,
         ..NewJob::new(row.try_get::<String, _>("kind")?, row.try_get("args")?)
     })
 }

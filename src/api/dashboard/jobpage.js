@@ -6,7 +6,7 @@ import { ago, clock, count, duration, UNKNOWN, unixSeconds } from './format.js';
 import { askChange, changeJob, CHANGES } from './jobchange.js';
 import { allows, jobTone, laneText } from './jobwords.js';
 import { pauseKey } from './keypause.js';
-import { jobsAddress, throttleAddress } from './views.js';
+import { jobAddress, jobsAddress, throttleAddress } from './views.js';
 
 const ENDED = ['completed', 'cancelled', 'dead'];
 
@@ -173,6 +173,12 @@ function facts(job) {
     ['key', job.key ? h('a', { href: jobsAddress({ throttle: job.throttle, key: job.key }), 'aria-label': `Jobs of ${laneText(job)}` }, job.key) : 'none'],
     ['tenant', job.tenant || null],
     ['tags', (job.tags ?? []).join(', ') || null],
+    ['after', job.after?.length ? jobLinks(job.after.map((/** @type {number} */ id) => ({ id }))) : null],
+    ['if one fails', job.after?.length ? (job.after_failure === 'run' ? 'runs anyway' : 'is cancelled') : null],
+    ['waits for', job.waits_for?.length ? jobLinks(job.waits_for) : null],
+    ['calls when completed', job.on_complete ?? null],
+    ['calls when dead', job.on_dead ?? null],
+    ['signed with', job.webhook_secret ?? null],
     ['attempt', `${job.attempt} of ${job.max_attempts}`],
     ['priority', String(job.priority)],
     ['cost', job.cost === 1 ? '1 token' : `${job.cost} tokens`],
@@ -188,6 +194,11 @@ function facts(job) {
   ];
   const shown = all.filter(([, value]) => value !== null && value !== '');
   return h('dl', { class: 'facts' }, ...shown.map(([label, value]) => h('div', { class: label === 'trace' ? 'trace' : null }, h('dt', null, label), h('dd', null, value ?? UNKNOWN))));
+}
+
+/** Lists jobs with their states. @param {{ id: number, state?: string }[]} jobs */
+function jobLinks(jobs) {
+  return h('span', null, ...jobs.flatMap(({ id, state }, n) => [n ? ', ' : '', h('a', { href: jobAddress(id) }, String(id)), state ? ` ${state}` : '']));
 }
 
 /** @param {string} title @param {any} value */

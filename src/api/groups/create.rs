@@ -143,6 +143,14 @@ async fn read(state: &JobsState, value: Value) -> Result<NewGroup, Problem> {
             let message = "must be left out: the callback runs after the group and is not in one";
             errors.body("/callback/group", message);
         }
+        if group
+            .callback
+            .as_ref()
+            .is_some_and(|job| !job.after.is_empty())
+        {
+            let message = "must be left out: the callback runs after the group";
+            errors.body("/callback/after", message);
+        }
     }
     if let Some(Value::Array(jobs)) = jobs {
         let mut read = Vec::with_capacity(jobs.len());

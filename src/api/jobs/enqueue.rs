@@ -108,6 +108,9 @@ pub async fn enqueue(
     if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
         // The existing job may belong to another client of the same tenant.
         job.args = Value::Null;
+        job.on_complete = None;
+        job.on_dead = None;
+        job.webhook_secret = None;
     }
     let Enqueued {
         duplicate,
@@ -338,6 +341,12 @@ fn as_sent(job: NewJob, id: i64, tenant: &str) -> JobDetail {
         traceparent: job.traceparent,
         cancelling: false,
         progress: None,
+        after: job.after,
+        after_failure: job.after_failure,
+        waits_for: Vec::new(),
+        on_complete: job.on_complete,
+        on_dead: job.on_dead,
+        webhook_secret: job.webhook_secret,
         result: None,
     }
 }

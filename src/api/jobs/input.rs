@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::api::http::fields::{Errors, ObjectReader, TIME, must_be, pointer};
 use crate::input::wording::{any_of, must_be_one_of};
 use crate::jobs::check::{OF_SCHEDULES, SCHEDULES_ONLY};
-use crate::jobs::{Kinds, NewJob, TAG_BYTES_MAX, TAGS_MAX};
+use crate::jobs::{AFTER_MAX, AfterFailure, Kinds, NewJob, TAG_BYTES_MAX, TAGS_MAX, webhook};
 use crate::throttle::Name;
 
 /// The fields of a job, as in SQL.
-pub const FIELDS: [&str; 17] = [
+pub const FIELDS: [&str; 22] = [
     "kind",
     "args",
     "throttle",
@@ -28,6 +28,11 @@ pub const FIELDS: [&str; 17] = [
     "replace",
     "group",
     "tags",
+    "after",
+    "after_failure",
+    "on_complete",
+    "on_dead",
+    "webhook_secret",
 ];
 
 /// The longest kind, in bytes.
@@ -54,6 +59,8 @@ pub const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=1000;
 const TRACEPARENT_EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// The numbers of groups.
 pub const GROUP_IDS: std::ops::RangeInclusive<i64> = 1..=1_000_000_000_000_000;
+/// The numbers of jobs: whole numbers that JavaScript reads exactly.
+pub const JOB_IDS: std::ops::RangeInclusive<i64> = 1..=(1 << 53) - 1;
 /// The most jobs of one batch.
 pub const BATCH_MAX: usize = 10_000;
 
@@ -202,6 +209,15 @@ pub(in crate::api) fn job(
     if let Some(value) = fields.take_nullable("tags") {
         job.tags = tags(&mut fields, value);
     }
+    if let Some(value) = fields.take_nullable("after") {
+        job.after = after(&mut fields, value);
+    }
+    let has_fate = fields.has("after_failure");
+    job.after_failure = fields.choice("after_failure", &AfterFailure::WORDS);
+    if has_fate && job.after.is_empty() {
+        fields.wrong("after_failure", "must be left out without after");
+    }
+    webhooks(&mut fields, &mut job);
     together(&mut fields, &job, is_unique);
     Some(job)
 }
@@ -236,6 +252,70 @@ fn tags(fields: &mut ObjectReader<'_>, value: Value) -> Vec<String> {
         }
     }
     tags
+}
+
+fn after(fields: &mut ObjectReader<'_>, value: Value) -> Vec<i64> {
+    let Value::Array(items) = value else {
+        let allowed = format!("a list of at most {AFTER_MAX} numbers of jobs");
+        fields.refuse("after", &allowed, &value);
+        return Vec::new();
+    };
+    if items.len() > AFTER_MAX {
+        let count = items.len();
+        fields.wrong(
+            "after",
+            format!("must be at most {AFTER_MAX} numbers of jobs, not {count}"),
+        );
+    }
+    let mut ids = Vec::new();
+    for (index, item) in items.iter().enumerate().take(AFTER_MAX) {
+        match item.as_i64().filter(|id| JOB_IDS.contains(id)) {
+            Some(id) => ids.push(id),
+            None => {
+                let below = format!("/{index}");
+                fields.wrong_below("after", &below, must_be("the number of a job", item));
+            }
+        }
+    }
+    ids
+}
+
+/// Returns the field of a job with webhooks that errors about them name.
+pub(super) fn webhook_field(job: &NewJob) -> &'static str {
+    if job.on_complete.is_some() {
+        "on_complete"
+    } else {
+        "on_dead"
+    }
+}
+
+/// Reads the webhooks of a job.
+fn webhooks(fields: &mut ObjectReader<'_>, job: &mut NewJob) {
+    job.webhook_secret = fields.text_or_null("webhook_secret", 1..=webhook::SECRET_BYTES_MAX);
+    for name in ["on_complete", "on_dead"] {
+        let Some(url) = fields.text_or_null(name, 1..=webhook::URL_BYTES_MAX) else {
+            continue;
+        };
+        if let Some(message) = webhook::url_problem(&url) {
+            fields.wrong(name, message);
+        }
+        let place = match name {
+            "on_complete" => &mut job.on_complete,
+            _ => &mut job.on_dead,
+        };
+        *place = Some(url);
+    }
+    let Some(secret) = &job.webhook_secret else {
+        return;
+    };
+    if !job.has_webhooks() {
+        fields.wrong(
+            "webhook_secret",
+            "must be left out without on_complete and on_dead",
+        );
+    } else if let Some(message) = webhook::secret_problem(secret) {
+        fields.wrong("webhook_secret", message);
+    }
 }
 
 fn is_tag(text: &str) -> bool {
@@ -373,6 +453,18 @@ fn together(fields: &mut ObjectReader<'_>, job: &NewJob, is_unique: bool) {
         fields.wrong(
             "group",
             "must be left out beside replace and debounce: the job may take the place of one outside of the group",
+        );
+    }
+    if !job.after.is_empty() && (job.replace || job.debounce_s.is_some()) {
+        fields.wrong(
+            "after",
+            "must be left out beside replace and debounce: the job may take the place of one that waits for no other",
+        );
+    }
+    if job.has_webhooks() && (job.replace || job.debounce_s.is_some()) {
+        fields.wrong(
+            webhook_field(job),
+            "must be left out beside replace and debounce: the job may take the place of one without webhooks",
         );
     }
     match (job.debounce_s, job.debounce_max_s) {

@@ -475,3 +475,108 @@ fn refusals_are_as_pinned() {
     .map(|body| (body.to_string(), lines(known(body))));
     crate::input::pinned::check("enqueue", single.into_iter().chain(many));
 }
+
+#[test]
+fn tags_are_short_texts_and_each_is_kept_once() {
+    let job = read(json!({"kind": "free", "tags": ["import", "a b", "import"]})).unwrap();
+    assert_eq!(job.tags, ["import", "a b"]);
+    assert!(
+        read(json!({"kind": "free", "tags": null}))
+            .unwrap()
+            .tags
+            .is_empty()
+    );
+    for (tags, at, message) in [
+        (json!("import"), "/tags", "must be a list of at most 16"),
+        (json!(vec!["a"; 17]), "/tags", "must be at most 16 texts"),
+        (json!(["a", 7]), "/tags/1", "must be a text of 1 to 64"),
+        (json!([""]), "/tags/0", "must be a text of 1 to 64"),
+        (json!(["a\n"]), "/tags/0", "must be a text of 1 to 64"),
+        (
+            json!(["x".repeat(65)]),
+            "/tags/0",
+            "must be a text of 1 to 64",
+        ),
+    ] {
+        let (pointer, found) = refused(json!({"kind": "free", "tags": tags}));
+        assert_eq!(pointer, at);
+        assert!(found.starts_with(message), "{found}");
+    }
+}
+
+#[test]
+fn a_job_runs_after_others_by_their_numbers() {
+    let body = json!({"kind": "free", "after": [1, 2], "after_failure": "run"});
+    let job = read(body).unwrap();
+    assert_eq!(job.after, [1, 2]);
+    assert_eq!(job.after_failure, Some(AfterFailure::Run));
+    for (body, at, message) in [
+        (json!({"after": 7}), "/after", "must be a list of at most"),
+        (
+            json!({"after": vec![1; 101]}),
+            "/after",
+            "must be at most 100 numbers",
+        ),
+        (
+            json!({"after": [1, "2"]}),
+            "/after/1",
+            "must be the number of a job",
+        ),
+        (json!({"after": [0]}), "/after/0", "must be the number"),
+        (
+            json!({"after": [1], "after_failure": "wait"}),
+            "/after_failure",
+            "must be",
+        ),
+        (
+            json!({"after_failure": "run"}),
+            "/after_failure",
+            "must be left out without after",
+        ),
+        (
+            json!({"after": [1], "unique_key": "u", "replace": true}),
+            "/after",
+            "must be left out beside replace",
+        ),
+    ] {
+        let mut body = body;
+        body["kind"] = json!("free");
+        let (pointer, found) = refused(body);
+        assert_eq!(pointer, at);
+        assert!(found.starts_with(message), "{found}");
+    }
+}
+
+#[test]
+fn webhooks_are_urls_and_their_secret_is_named() {
+    let body = json!({"kind": "free", "on_complete": "https://a.example/x", "webhook_secret": "s"});
+    let job = read(body).unwrap();
+    assert_eq!(job.on_complete.as_deref(), Some("https://a.example/x"));
+    assert_eq!(job.webhook_secret.as_deref(), Some("s"));
+    for (body, at, message) in [
+        (json!({"on_dead": "a.example"}), "/on_dead", "must be a URL"),
+        (json!({"on_dead": 7}), "/on_dead", "must be"),
+        (
+            json!({"on_complete": "https://a.example/", "webhook_secret": "whsec_hunter2"}),
+            "/webhook_secret",
+            "must be the name of a secret",
+        ),
+        (
+            json!({"webhook_secret": "s"}),
+            "/webhook_secret",
+            "must be left out without on_complete",
+        ),
+        (
+            json!({"on_dead": "https://a.example/", "unique_key": "u", "replace": true}),
+            "/on_dead",
+            "must be left out beside replace",
+        ),
+    ] {
+        let mut body = body;
+        body["kind"] = json!("free");
+        let (pointer, found) = refused(body);
+        assert_eq!(pointer, at);
+        assert!(found.starts_with(message), "{found}");
+        assert!(!found.contains("hunter2"), "{found}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::input::webhook_field;
 use super::state::JobsState;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::Errors;
@@ -9,9 +10,12 @@ use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::postgres;
-use crate::jobs::NewJob;
+use crate::jobs::{NewJob, WEBHOOKS};
 use crate::notify::args::PRIORITIES;
 use crate::notify::recipient::KIND as NOTIFICATION;
+
+/// The kind of the jobs that call webhooks.
+const HTTP: &str = "http";
 
 /// Accepts the jobs, or lists each that the token may not enqueue; with `is_batch` the pointers
 /// hold the index of the job.
@@ -76,6 +80,22 @@ pub async fn check_at(
             );
             errors.body(format!("{at}/kind"), message);
         }
+        if job.has_webhooks() {
+            let name = webhook_field(job);
+            let token = caller.token_name();
+            if !may(&HTTP.to_owned()) {
+                let message = format!(
+                    "token {token} may not name webhooks, because it may not enqueue jobs of the kind {HTTP}, which call them"
+                );
+                errors.body(format!("{at}/{name}"), message);
+            } else if !caller.may_enqueue_to(WEBHOOKS) {
+                let allowed = leave.throttles_reported();
+                let message = format!(
+                    "token {token} may not name webhooks, because it may not enqueue jobs to the throttle {WEBHOOKS}, through which they are called; allowed: {allowed}"
+                );
+                errors.body(format!("{at}/{name}"), message);
+            }
+        }
         if !caller.may_enqueue_to(&job.throttle) {
             let (token, throttle, allowed) = (
                 caller.token_name(),
@@ -118,7 +138,9 @@ fn missing_scope(caller: &Caller, job: &NewJob) -> Option<(&'static str, TokenSc
 /// kinds, the announcements of other processes declare.
 async fn public_kinds(state: &JobsState, jobs: &[NewJob]) -> Result<BTreeSet<String>, Problem> {
     let here = &state.kinds;
-    let named: BTreeSet<&String> = jobs.iter().map(|job| &job.kind).collect();
+    let http = HTTP.to_owned();
+    let called = jobs.iter().any(NewJob::has_webhooks).then_some(&http);
+    let named: BTreeSet<&String> = jobs.iter().map(|job| &job.kind).chain(called).collect();
     let mut public: BTreeSet<String> = named
         .iter()
         .filter(|kind| here.get(kind).is_some_and(|handler| handler.public()))

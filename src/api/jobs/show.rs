@@ -272,7 +272,9 @@ pub async fn why_job_waits(
 ) -> Option<WaitReason> {
     let job = &detail.summary;
     if job.state != JobState::Ready {
-        return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
+        return waiting::for_others(detail)
+            .or_else(|| waiting::for_its_time(job))
+            .or_else(|| waiting::for_its_handler(detail));
     }
     if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
         return Some(waiting::for_everything(sees_all.then_some(&pause)));

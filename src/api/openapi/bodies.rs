@@ -1,20 +1,20 @@
 //! The bodies of requests: their fields, with the limits with which they are read.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::job_bodies::{job, of_group, together};
 use super::values::{
-    above_zero, any_text, by, flag, one_of, or_null, run_at, span, text, throttle, time, whole,
-    why, with_default,
+    above_zero, any_text, by, flag, one_of, or_null, run_at, text, time, whole, why, with_default,
 };
 use crate::admission::RECIPIENTS_MAX;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::gateway::tickets::CHANNELS_MAX;
 use crate::api::http::operate::START_BYTES_MAX;
+use crate::api::jobs::filters::{TENANT_CHARS_MAX, UNIQUE_KEY_BYTES_MAX};
 use crate::api::jobs::input::{
-    COST_MAX, DEBOUNCE_MAX_MAX_S, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS,
-    PRIORITIES, SPAN_MAX_S, TIMEOUT_MIN_S,
+    COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
 };
-use crate::api::jobs::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
+use crate::api::jobs::many::{CANCEL_FILTERS, LIVE};
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
 use crate::api::notifications::batch_input::OF_RECIPIENT;
 use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
@@ -26,8 +26,7 @@ use crate::api::throttles::check::{API_BYTES_MAX, METHOD_BYTES_MAX, PATH_BYTES_M
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
 use crate::inbox::request::{IDS_MAX, MARKS, words};
 use crate::input::patterns::CHANNEL_BYTES;
-use crate::jobs::check::OF_SCHEDULES;
-use crate::jobs::{BATCH_JOBS_MAX, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, TAG_BYTES_MAX, TAGS_MAX};
+use crate::jobs::BATCH_JOBS_MAX;
 use crate::notify::args::{
     CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY,
     PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
@@ -286,101 +285,6 @@ fn recipients() -> Value {
         "type": "object", "properties": fields, "required": ["id"], "additionalProperties": false,
     });
     json!({ "type": "array", "minItems": 1, "maxItems": IMPORT_MAX, "items": one })
-}
-
-fn job() -> Vec<(&'static str, Value)> {
-    let mut unique_key = or_null(text(1..=KEY_BYTES_MAX));
-    unique_key["not"] = json!({ "type": "string", "pattern": format!("^{OF_SCHEDULES}") });
-    let trace = "^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$";
-    vec![
-        ("kind", text(1..=KIND_BYTES_MAX)),
-        ("args", json!({ "default": {} })),
-        (
-            "throttle",
-            with_default(throttle(), json!(crate::throttle::Name::DEFAULT)),
-        ),
-        ("key", with_default(text(0..=KEY_BYTES_MAX), json!(""))),
-        ("priority", with_default(whole(PRIORITIES), json!(1))),
-        ("run_at", or_null(run_at())),
-        ("max_attempts", with_default(whole(MAX_ATTEMPTS), json!(10))),
-        ("unique_key", unique_key),
-        ("unique_for", span(None, SPAN_MAX_S)),
-        ("cost", with_default(above_zero(COST_MAX), json!(1))),
-        (
-            "traceparent",
-            json!({ "type": ["string", "null"], "pattern": trace }),
-        ),
-        ("timeout", span(Some(TIMEOUT_MIN_S), SPAN_MAX_S)),
-        ("debounce", span(None, SPAN_MAX_S)),
-        ("debounce_max", span(None, DEBOUNCE_MAX_MAX_S)),
-        ("replace", with_default(flag(), json!(false))),
-        ("group", or_null(whole(GROUP_IDS))),
-        ("tags", or_null(tags())),
-    ]
-}
-
-fn tags() -> Value {
-    let mut tag = text(1..=TAG_BYTES_MAX);
-    tag["pattern"] = json!("^[^\\u0000-\\u001f\\u007f-\\u009f]*$");
-    json!({ "type": "array", "maxItems": TAGS_MAX, "items": tag })
-}
-
-/// Returns the fields of a group, whose jobs and whose callback name no group of their own.
-fn of_group() -> Vec<(&'static str, Value)> {
-    let fields: Map<String, Value> = job()
-        .into_iter()
-        .filter(|(field, _)| *field != "group")
-        .map(|(field, limits)| (field.to_owned(), limits))
-        .collect();
-    let mut of_job = together();
-    of_job["type"] = json!("object");
-    of_job["properties"] = Value::Object(fields);
-    of_job["required"] = json!(["kind"]);
-    of_job["additionalProperties"] = json!(false);
-    // The jobs take the place of no other, so that none of them is outside of the group.
-    let mut member = of_job.clone();
-    if let Some(fields) = member["properties"].as_object_mut() {
-        fields
-            .retain(|field, _| !["replace", "debounce", "debounce_max"].contains(&field.as_str()));
-    }
-    vec![
-        ("name", or_null(text(0..=GROUP_NAME_BYTES_MAX))),
-        ("callback", or_null(of_job.clone())),
-        (
-            "jobs",
-            json!({ "type": ["array", "null"], "maxItems": GROUP_JOBS_MAX, "items": member }),
-        ),
-    ]
-}
-
-/// Returns the constraints of job fields that are valid only together with others, or only without
-/// them. A schema cannot express that `debounce_max` is not below `debounce`.
-fn together() -> Value {
-    let unique =
-        json!({ "required": ["unique_key"], "properties": { "unique_key": { "type": "string" } } });
-    let unique_alone = json!({
-        "required": ["unique_key"], "properties": { "unique_key": { "type": "string" }, "unique_for": { "type": "null" } },
-    });
-    json!({
-        "dependentSchemas": {
-            "unique_for": { "if": is_given("unique_for"), "then": unique },
-            "debounce": { "if": is_given("debounce"), "then": {
-                "required": ["unique_key"],
-                "properties": { "unique_key": { "type": "string" }, "unique_for": { "type": "null" }, "run_at": { "type": "null" } },
-            } },
-            "debounce_max": { "if": is_given("debounce_max"), "then": {
-                "required": ["debounce"], "properties": { "debounce": { "not": { "type": "null" } } },
-            } },
-            "replace": { "if": { "properties": { "replace": { "const": true } } }, "then": unique_alone },
-            "group": { "if": is_given("group"), "then": {
-                "properties": { "replace": { "const": false }, "debounce": { "type": "null" } },
-            } },
-        },
-    })
-}
-
-fn is_given(field: &str) -> Value {
-    json!({ "properties": { field: { "not": { "type": "null" } } } })
 }
 
 fn of_schedule() -> Vec<(&'static str, Value)> {

@@ -428,7 +428,8 @@ fn detail() -> Value {
     let more = json!({
         "args": { "method": "POST", "url": "https://example.org/hook" }, "unique": false, "attempts": [], "worker": null,
         "heartbeat_at": null, "heartbeat_age_s": null, "started_at": null, "timeout_s": 30.0, "traceparent": null,
-        "cancelling": false, "progress": null,
+        "cancelling": false, "progress": null, "after": [], "after_failure": null, "waits_for": [],
+        "on_complete": null, "on_dead": "https://example.org/hooks/jobs", "webhook_secret": "jobs",
     });
     if let (Some(job), Value::Object(more)) = (job.as_object_mut(), more) {
         job.extend(more);

@@ -4,6 +4,7 @@ mod bodies;
 mod bounds;
 pub mod document;
 mod examples;
+mod job_bodies;
 mod operation_id;
 mod problems;
 mod values;

@@ -8,6 +8,7 @@ mod groups;
 mod history;
 mod hostile_clients;
 pub mod issuer;
+mod job_fields;
 mod jobs;
 mod jwks;
 mod jwt;

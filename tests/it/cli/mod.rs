@@ -4,6 +4,7 @@ mod doctor;
 mod dry_run;
 mod errors;
 mod groups;
+mod job_fields;
 mod jobs;
 mod messages;
 mod recipient_rules;

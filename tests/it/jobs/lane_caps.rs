@@ -41,7 +41,7 @@ async fn above_its_cap_a_lane_takes_more_and_says_so() {
         "another throttle has no cap"
     );
     assert_eq!(
-        one(&queue, on("a").after(Duration::from_secs(60)))
+        one(&queue, on("a").run_in(Duration::from_secs(60)))
             .await
             .backlog,
         None,
@@ -212,7 +212,7 @@ async fn a_full_lane_that_rejects_takes_nothing_and_names_itself() {
     );
     let replaced = one(&queue, on("a").unique("held").replace()).await;
     assert!(replaced.replaced, "a replacement adds nothing");
-    one(&queue, on("a").after(Duration::from_secs(60))).await;
+    one(&queue, on("a").run_in(Duration::from_secs(60))).await;
     queue.enqueue(&[on("b"), on("b")]).await.unwrap();
 }
 

@@ -1,5 +1,7 @@
 //! The queue in Postgres: enqueueing, ending and changing jobs.
 
+mod after;
+mod after_refused;
 mod claims;
 mod costs;
 mod depth;
@@ -20,3 +22,4 @@ mod sql;
 mod store;
 mod tags;
 mod tenants;
+mod webhooks;

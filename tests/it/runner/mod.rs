@@ -1,6 +1,7 @@
 //! Workers: in this process, and as separate processes that die.
 
 mod admission;
+mod after;
 mod broken_store;
 mod chaos;
 mod conservation;
@@ -22,6 +23,7 @@ mod serving;
 mod slots;
 mod stores_away;
 mod upgrade;
+mod webhooks;
 mod worker;
 
 pub use conservation::soak;

@@ -28,7 +28,7 @@ use crate::jobs::{Enqueued, Error, NewJob};
 /// # async fn sign_up(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut transaction = pool.begin().await?;
 /// let user: i64 = sqlx::query_scalar("insert into users default values returning id").fetch_one(&mut *transaction).await?;
-/// let job = NewJob::of("welcome", &Welcome { user })?.throttle("mail").key(user.to_string()).after(Duration::from_secs(60));
+/// let job = NewJob::of("welcome", &Welcome { user })?.throttle("mail").key(user.to_string()).run_in(Duration::from_secs(60));
 /// let enqueued = Client.enqueue(&mut *transaction, job).await?;
 /// transaction.commit().await?;
 /// println!("job {}", enqueued.id);
@@ -89,9 +89,9 @@ impl NewJob {
     /// [`NewJob::run_at`] takes a point in time instead.
     #[allow(
         clippy::disallowed_methods,
-        reason = "`after` is relative to the clock of the sender"
+        reason = "`run_in` is relative to the clock of the sender"
     )]
-    pub fn after(self, delay: Duration) -> Self {
+    pub fn run_in(self, delay: Duration) -> Self {
         // A time beyond the calendar becomes the last one, which the store refuses like any time
         // beyond ten years.
         let at = Timestamp::now()

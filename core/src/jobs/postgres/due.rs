@@ -22,7 +22,10 @@ select coalesce(j.at <= now(), false) as jobs,
             limit 1
         ) m
     ) as messages,
-    exists (select from flyball.group_change) or exists (select from flyball.job_group where retry_at <= now()) as groups,
+    exists (select from flyball.group_change) or exists (select from flyball.job_group where retry_at <= now())
+        or exists (select from flyball.webhook_call where retry_at is null) or exists (select from flyball.webhook_call where retry_at <= now())
+        as groups,
+    exists (select from flyball.job_after) as waiting,
     exists (select from flyball.worker where not rescued and (stopped_at is not null or heartbeat_at + ttl < now()))
         or exists (select from flyball.lease where broker_id is not null and expires_at < now())
         or exists (select from flyball.cancel) as rescues,
@@ -43,8 +46,10 @@ pub struct Due {
     pub digests: bool,
     /// Messages are to be planned.
     pub messages: bool,
-    /// Members of groups have ended.
+    /// Members of groups have ended, or webhooks are to be called.
     pub groups: bool,
+    /// Jobs wait for others.
+    pub waiting: bool,
     /// Jobs of workers that are gone, or whose cancellation was requested, may be given back.
     pub rescues: bool,
     /// Live workers.
@@ -64,6 +69,7 @@ impl Queue {
             digests: row.try_get("digests")?,
             messages: row.try_get("messages")?,
             groups: row.try_get("groups")?,
+            waiting: row.try_get("waiting")?,
             rescues: row.try_get("rescues")?,
             workers: row.try_get("workers")?,
             next: next_s.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX)),

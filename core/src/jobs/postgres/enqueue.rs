@@ -1,14 +1,14 @@
 //! Enqueueing from Rust and HTTP, through the SQL functions, so that the same rules apply to all.
 
 use jiff_sqlx::{Timestamp, ToSqlx};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Postgres, Row};
 
 use super::Queue;
-use crate::jobs::{Enqueued, Error, NewJob, check};
+use crate::jobs::{AfterFailure, Enqueued, Error, NewJob, check};
 
 pub(super) const ENQUEUE: &str = "
 select job_id, duplicate, replaced, backlog
@@ -18,7 +18,7 @@ from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13
 pub(super) const ENQUEUE_ONE: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11, flyball.span($12), flyball.span($13),
-    flyball.span($14), $15, $16, $17)";
+    flyball.span($14), $15, $16, $17, $18, $19, $20, $21, $22)";
 
 /// The statement for an owner of unique keys whose rights have already been checked.
 pub(super) const ENQUEUE_AS: &str = "
@@ -122,6 +122,11 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
         .bind(job.replace)
         .bind(job.group)
         .bind((!job.tags.is_empty()).then_some(&job.tags))
+        .bind((!job.after.is_empty()).then_some(&job.after))
+        .bind(job.after_failure.map(AfterFailure::as_str))
+        .bind(&job.on_complete)
+        .bind(&job.on_dead)
+        .bind(&job.webhook_secret)
         .fetch_all(executor)
         .await
 }
@@ -161,10 +166,31 @@ fn groups(jobs: &[NewJob]) -> Option<Vec<Option<i64>>> {
 
 /// Returns the fields that have no column of their own, if one job has any.
 fn options(jobs: &[NewJob]) -> Option<Vec<Option<Json<Value>>>> {
-    let all = column(jobs, |job| {
-        (!job.tags.is_empty()).then(|| Json(json!({ "tags": job.tags })))
-    });
+    let all = column(jobs, options_of);
     all.iter().any(Option::is_some).then_some(all)
+}
+
+fn options_of(job: &NewJob) -> Option<Json<Value>> {
+    let mut options = Map::new();
+    if !job.tags.is_empty() {
+        options.insert("tags".to_owned(), json!(job.tags));
+    }
+    if !job.after.is_empty() {
+        options.insert("after".to_owned(), json!(job.after));
+    }
+    if let Some(fate) = job.after_failure {
+        options.insert("after_failure".to_owned(), json!(fate));
+    }
+    for (name, text) in [
+        ("on_complete", &job.on_complete),
+        ("on_dead", &job.on_dead),
+        ("webhook_secret", &job.webhook_secret),
+    ] {
+        if let Some(text) = text {
+            options.insert(name.to_owned(), json!(text));
+        }
+    }
+    (!options.is_empty()).then(|| Json(Value::Object(options)))
 }
 
 /// Returns one field of all jobs as an array for Postgres.

@@ -40,7 +40,13 @@ limit $2";
 pub(super) const CANCEL: &str = "
 select cancelled, requested, more from flyball.cancel_group($1, $2, $3, $4, $5)";
 
-pub(super) const SETTLE: &str = "select ended, more from flyball.settle_groups()";
+pub(super) const SETTLE: &str = "select ended, more, calls from flyball.settle_groups()";
+
+// The last two are few, and each count reads one small index.
+pub(super) const COUNTS: &str = "
+select (select count(*) from (select 1 from flyball.job_group where ended_at is null limit 10000) g) as open,
+    (select count(*) from (select 1 from flyball.job_group where retry_at is not null limit 10000) g) as callbacks_refused,
+    (select count(*) from (select 1 from flyball.webhook_call where retry_at is not null limit 10000) c) as calls_refused";
 
 // What is left of a group past its retention: dead letters that nobody requeued.
 pub(super) const FORGET: &str = "
@@ -189,21 +195,57 @@ impl Queue {
     }
 
     /// Adds the ends of jobs to the counts of their groups, and ends the groups that are sealed and
-    /// have no job left: their callbacks are enqueued in the same transaction. Returns the number of
-    /// groups that ended.
+    /// have no job left: their callbacks are enqueued in the same transaction. Enqueues the calls of
+    /// webhooks. Returns the number of groups that ended.
     pub async fn settle_groups(&self) -> Result<u64, Error> {
-        let mut ended = 0;
+        Ok(self.settle().await?.groups)
+    }
+
+    /// Returns the figures of groups and webhooks.
+    pub async fn group_counts(&self) -> Result<GroupCounts, Error> {
+        let row = sqlx::query(COUNTS).fetch_one(&self.pool).await?;
+        Ok(GroupCounts {
+            open: row.try_get("open")?,
+            callbacks_refused: row.try_get("callbacks_refused")?,
+            calls_refused: row.try_get("calls_refused")?,
+        })
+    }
+
+    /// Does what [`Queue::settle_groups`] does, and counts the calls as well.
+    pub async fn settle(&self) -> Result<Settled, Error> {
+        let mut settled = Settled::default();
         loop {
             let row = sqlx::query(SETTLE).fetch_one(&self.pool).await?;
-            ended += u64::from(row.try_get::<i32, _>("ended")?.unsigned_abs());
+            settled.groups += u64::from(row.try_get::<i32, _>("ended")?.unsigned_abs());
+            settled.calls += u64::from(row.try_get::<i32, _>("calls")?.unsigned_abs());
             if !row.try_get::<bool, _>("more")? {
-                return Ok(ended);
+                return Ok(settled);
             }
         }
     }
 }
 
-/// Returns true if a job is a member of a group: the last bit of its id says so.
+/// The figures of groups and webhooks, for metrics; each is counted up to 10,000.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCounts {
+    /// Groups that have not ended.
+    pub open: i64,
+    /// Groups whose callback could not be enqueued.
+    pub callbacks_refused: i64,
+    /// Calls of webhooks that could not be enqueued.
+    pub calls_refused: i64,
+}
+
+/// The result of settling groups and webhooks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// The number of groups that ended.
+    pub groups: u64,
+    /// The number of calls of webhooks that were enqueued.
+    pub calls: u64,
+}
+
+/// Returns true if a job is a member of a group or has webhooks: the last bit of its id says so.
 pub fn is_member(job_id: i64) -> bool {
     job_id & 1 == 1
 }
@@ -251,6 +293,10 @@ fn refuse(group: &NewGroup) -> Result<(), Error> {
         if callback.group.is_some() {
             let why = "must be left out: the callback runs after the group and is not in one";
             return wrong(None, "callback.group", why);
+        }
+        if !callback.after.is_empty() {
+            let why = "must be left out: the callback runs after the group";
+            return wrong(None, "callback.after", why);
         }
     }
     let jobs = group.jobs.as_deref().unwrap_or_default();

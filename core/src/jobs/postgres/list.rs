@@ -61,7 +61,8 @@ page as (
         limit 1
     ) r on true
     left join lateral (
-        select h.attempt, h.run_at, h.retry from flyball.scheduled h where h.job_id = m.id limit 1
+        select h.attempt, case when h.turn >= -4 or h.run_at > now() then h.run_at end as run_at, h.retry
+        from flyball.scheduled h where h.job_id = m.id limit 1
     ) s on true
     left join lateral (
         select h.attempt, h.error from flyball.dead h where h.job_id = m.id limit 1

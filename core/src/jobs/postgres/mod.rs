@@ -3,6 +3,7 @@
 //! Hot paths are single statements, so that a caller that is cancelled half-way cannot leave a
 //! transaction open on a pooled connection. The tables are documented in `core/migrations/`.
 
+mod after;
 mod cancel;
 mod checkpoint;
 mod claim;
@@ -43,6 +44,7 @@ mod tenants;
 mod unserved;
 mod workers;
 
+pub use after::ReleasedJobs;
 pub use checkpoint::PgCheckpoints;
 pub use claim::Batch;
 pub use client::Client;
@@ -53,7 +55,7 @@ pub use depth_cache::Depths;
 pub use due::Due;
 pub(crate) use enqueue::refuse_nul;
 pub use feedback::{Feedbacks, WorkerReport};
-pub use groups::is_member;
+pub use groups::{GroupCounts, Settled, is_member};
 pub use lanes::{Arrivals, Slice};
 pub use look::SeenJob;
 pub use maintenance::{MaintenanceReport, Retention};
@@ -125,6 +127,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("list groups of tenant", groups::LIST_OF_TENANT),
     ("cancel group", groups::CANCEL),
     ("settle groups", groups::SETTLE),
+    ("counts of groups", groups::COUNTS),
+    ("release waiting", after::RELEASE),
     ("forget groups", groups::FORGET),
     ("read reports", feedback::READ_REPORTS),
     ("delete old reports", feedback::DELETE_OLD_REPORTS),

@@ -3,9 +3,10 @@
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::types::Json;
 
 use super::{Queue, states};
-use crate::jobs::{Attempt, Error, FailedAttempt, JobDetail, Progress, Summary};
+use crate::jobs::{Attempt, AwaitedJob, Error, FailedAttempt, JobDetail, Progress, Summary};
 use crate::postgres::json_or_text;
 
 // A `real` read by way of its text is the number that was written.
@@ -13,7 +14,8 @@ use crate::postgres::json_or_text;
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
 // primary key.
 pub(super) const GET: &str = "
-select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.tags, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
+select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.tags, j.priority, j.max_attempts, j.cost, j.created_at,
+    case when s.turn >= -4 or s.run_at > now() then s.run_at end as due_at,
     coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt, coalesce(d.error, a.error) as last_error,
     case when l.job_id is not null then 'running'
          when r.job_id is not null then 'ready'
@@ -23,7 +25,12 @@ select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.tags, j.priority
          else 'completed' end as state,
     j.args, j.unique_key is not null as is_unique, j.timeout_s::text::float8 as timeout_s, j.traceparent, w.name as worker, w.heartbeat_at,
     extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s, l.claimed_at as started_at,
-    l.job_id is not null and x.job_id is not null as cancelling, c.done, c.total, c.note, c.updated_at, o.result
+    l.job_id is not null and x.job_id is not null as cancelling, c.done, c.total, c.note, c.updated_at, o.result,
+    j.after, j.after_failure, case when s.turn < -4 then (
+        select jsonb_agg(jsonb_build_object('id', w.after_id, 'state', coalesce(flyball.job_state(w.after_id), 'cancelled')) order by w.after_id)
+        from flyball.job_after w
+        where w.job_id = j.id
+    ) end as waits_for, j.on_complete, j.on_dead, j.webhook_secret
 from flyball.job j
 left join flyball.lease l on l.job_id = j.id
 left join flyball.ready r on r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id
@@ -141,6 +148,19 @@ fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<JobDetail, sqlx::Error>
         traceparent: row.try_get("traceparent")?,
         cancelling: row.try_get("cancelling")?,
         progress: progress(row)?,
+        after: row
+            .try_get::<Option<Vec<i64>>, _>("after")?
+            .unwrap_or_default(),
+        after_failure: row
+            .try_get::<Option<String>, _>("after_failure")?
+            .and_then(|fate| fate.parse().ok()),
+        waits_for: row
+            .try_get::<Option<Json<Vec<AwaitedJob>>>, _>("waits_for")?
+            .map(|Json(awaited)| awaited)
+            .unwrap_or_default(),
+        on_complete: row.try_get("on_complete")?,
+        on_dead: row.try_get("on_dead")?,
+        webhook_secret: row.try_get("webhook_secret")?,
         result: row.try_get("result")?,
     })
 }

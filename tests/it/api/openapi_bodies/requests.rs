@@ -101,6 +101,11 @@ fn settle(body: &mut Value) {
     if body.contains_key("group") {
         body.insert("group".into(), Value::Null);
     }
+    // Nor that of a job after which another one runs.
+    if body.contains_key("kind") {
+        body.remove("after");
+        body.remove("after_failure");
+    }
     let is_message = body.contains_key("channel");
     let has = |body: &Map<String, Value>, name: &str| {
         body.get(name).is_some_and(|value| !value.is_null())
