@@ -122,6 +122,9 @@ impl ApiState {
             tokens: TokenMetrics::new(deps.key_metrics),
             ..HttpMetrics::default()
         };
+        let owners = deps.tokens.iter().map(AuthToken::owner);
+        let key_owners = owners.filter(|owner| owner.starts_with("token:"));
+        let key_owners = key_owners.map(str::to_owned).collect();
         let auth = Arc::new(Authenticator::new(
             deps.tokens,
             deps.jwt,
@@ -145,6 +148,7 @@ impl ApiState {
                 kinds: deps.kinds,
                 throttles: deps.throttles.clone(),
                 metrics: metrics.clone(),
+                key_owners,
             }),
             throttles: Arc::new(ThrottlesState {
                 throttles: deps.throttles.clone(),

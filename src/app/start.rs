@@ -42,7 +42,7 @@ use crate::config::{self, Settings};
 use crate::cron::{self, Schedules};
 #[cfg(feature = "api")]
 use crate::gateway::service::Gateway;
-use crate::jobs::postgres::{Retention, Schema};
+use crate::jobs::postgres::{KindRetention, Retention, Schema};
 use crate::jobs::serving::Serves;
 use crate::jobs::{self, Kinds, Queue};
 #[cfg(feature = "notifications")]
@@ -531,6 +531,7 @@ fn worker_config(settings: &Settings) -> runner::Config {
             days: settings.retention_days,
             dead_days: settings.dead_retention_days,
         },
+        kind_retentions: kind_retentions(settings),
         serves: Serves {
             throttles: settings.serve_throttles.clone(),
             kinds: settings.serve_kinds.clone(),
@@ -539,6 +540,20 @@ fn worker_config(settings: &Settings) -> runner::Config {
         may_differ: settings.settings_may_differ,
         ..runner::Config::default()
     }
+}
+
+/// Returns the kinds to which the settings give a retention of their own.
+fn kind_retentions(settings: &Settings) -> Vec<KindRetention> {
+    // The settings have been validated, so every number of seconds is in range.
+    let span = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
+    let kinds = settings.kinds.iter();
+    let kept = kinds.map(|(kind, set)| KindRetention {
+        kind: kind.clone(),
+        finished: span(set.retention_s),
+        dead: span(set.dead_retention_s),
+    });
+    kept.filter(|kept| kept.finished.is_some() || kept.dead.is_some())
+        .collect()
 }
 
 /// Names the settings as the place of a refusal because of them.

@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use super::bulk::Bulk;
+use super::search_args::SearchArgs;
 use super::{connect, when};
 use crate::config::Settings;
 use crate::jobs::DeadFilter;
@@ -52,6 +53,8 @@ pub(super) struct DeadFilterArgs {
     /// Only jobs that died before a time, or before a span ago such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     died_before: Option<Timestamp>,
+    #[command(flatten)]
+    search: SearchArgs,
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
@@ -62,7 +65,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             keep_attempts,
             bulk,
         } => {
-            let (filter, signed) = (&filter.read(), &bulk.signed.signature());
+            let (filter, signed) = (&filter.read(&settings), &bulk.signed.signature());
             let step = |walk| -> BoxFuture<'_, _> {
                 Box::pin(async move {
                     queue
@@ -74,7 +77,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 .await?;
         }
         Command::Discard { filter, bulk } => {
-            let (filter, signed) = (&filter.read(), &bulk.signed.signature());
+            let (filter, signed) = (&filter.read(&settings), &bulk.signed.signature());
             let step = |walk| -> BoxFuture<'_, _> {
                 Box::pin(async move { queue.discard_dead(filter, &walk, signed).await })
             };
@@ -86,7 +89,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 }
 
 impl DeadFilterArgs {
-    fn read(self) -> DeadFilter {
+    fn read(self, settings: &Settings) -> DeadFilter {
         let Self {
             kind,
             throttle,
@@ -94,6 +97,7 @@ impl DeadFilterArgs {
             error_like,
             died_after,
             died_before,
+            search,
         } = self;
         DeadFilter {
             kind,
@@ -102,6 +106,9 @@ impl DeadFilterArgs {
             error_like,
             died_after,
             died_before,
+            tenant: search.tenant.clone(),
+            group: search.group,
+            search: search.search(settings),
         }
     }
 }

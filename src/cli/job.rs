@@ -10,12 +10,13 @@ use jiff::Timestamp;
 use super::bulk::Bulk;
 use super::exit::CliError;
 use super::output::say;
+use super::search_args::{SEARCH, SearchArgs};
 use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::config::Settings;
 use crate::jobs::{
-    AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, JobSearch, MoveAnswer, Queue,
-    RetryAnswer, State, Summary,
+    AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, JobSearch, MoveAnswer, Queue, RetryAnswer,
+    State, Summary,
 };
 use crate::throttle::Name;
 
@@ -75,9 +76,12 @@ pub(super) struct ListArgs {
     /// Only jobs with this key
     #[arg(long)]
     key: Option<String>,
-    /// Only jobs of this group
-    #[arg(long, value_name = "ID")]
-    group: Option<i64>,
+    /// Only dead jobs, and others that failed before, whose last error matches this pattern:
+    /// 'timeout%' begins with, '%timeout%' contains
+    #[arg(long, value_name = "PATTERN")]
+    error_like: Option<String>,
+    #[command(flatten)]
+    search: SearchArgs,
     /// Only jobs that were enqueued at or after a time, or within a span before now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     created_after: Option<Timestamp>,
@@ -107,7 +111,7 @@ pub(super) struct One {
 #[derive(clap::Args)]
 pub(super) struct Cancel {
     /// The job's number
-    #[arg(conflicts_with_all = FILTERS, conflicts_with_all = FOR_MANY)]
+    #[arg(conflicts_with_all = FILTERS, conflicts_with_all = SEARCH, conflicts_with_all = FOR_MANY)]
     id: Option<i64>,
     /// Only jobs of this kind
     #[arg(long)]
@@ -127,18 +131,25 @@ pub(super) struct Cancel {
     /// Only jobs that were enqueued before a time, or before a span ago such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     created_before: Option<Timestamp>,
+    /// Only jobs that failed before, with a last error that matches this pattern: 'timeout%' begins
+    /// with, '%timeout%' contains
+    #[arg(long, value_name = "PATTERN")]
+    error_like: Option<String>,
+    #[command(flatten)]
+    search: SearchArgs,
     #[command(flatten)]
     bulk: Bulk,
 }
 
 /// The filters by which many jobs are cancelled.
-const FILTERS: [&str; 6] = [
+const FILTERS: [&str; 7] = [
     "kind",
     "throttle",
     "key",
     "state",
     "created_after",
     "created_before",
+    "error_like",
 ];
 
 /// Options that only make sense for many jobs.
@@ -154,7 +165,7 @@ pub(super) enum Search {
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = &connect::queue(&settings).await?;
     match command {
-        Command::List(list) => search(queue, list).await?,
+        Command::List(list) => search(queue, list, &settings).await?,
         Command::Show(one) => {
             let Some(mut job) = queue.get(one.id).await? else {
                 bail!(unknown(one.id))
@@ -188,10 +199,17 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             state,
             created_after,
             created_before,
+            error_like,
+            search,
             bulk,
             ..
         }) => {
+            let is_empty = search.is_empty();
             let filter = &CancelFilter {
+                tenant: search.tenant.clone(),
+                group: search.group,
+                error_like,
+                search: search.search(&settings),
                 kind,
                 throttle,
                 key,
@@ -199,10 +217,18 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 created_after,
                 created_before,
             };
-            if *filter == CancelFilter::default() {
-                let filters = FILTERS
-                    .map(|name| format!("--{}", name.replace('_', "-")))
-                    .join(", ");
+            let own = CancelFilter {
+                tenant: None,
+                search: JobSearch::default(),
+                ..filter.clone()
+            };
+            if is_empty && own == CancelFilter::default() {
+                let filters: Vec<String> = [&FILTERS[..], &SEARCH[1..]]
+                    .concat()
+                    .iter()
+                    .map(|name| format!("--{}", name.replace('_', "-").replace("tags", "tag")))
+                    .collect();
+                let filters = filters.join(", ");
                 bail!(CliError::Refused(format!(
                     "give the number of a job, or one or more of {filters}; nothing was cancelled"
                 )));
@@ -254,7 +280,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 }
 
 /// Walks back page by page until there are enough jobs, there are no more, or the time is over.
-async fn search(queue: &Queue, list: ListArgs) -> anyhow::Result<()> {
+async fn search(queue: &Queue, list: ListArgs, settings: &Settings) -> anyhow::Result<()> {
     if let Some(throttle) = &list.throttle {
         Name::new(throttle.as_str())?;
     }
@@ -267,8 +293,10 @@ async fn search(queue: &Queue, list: ListArgs) -> anyhow::Result<()> {
         kind: list.kind,
         throttle: list.throttle,
         key: list.key,
-        tenant: None,
-        group: list.group,
+        tenant: list.search.tenant.clone(),
+        group: list.search.group,
+        error_like: list.error_like,
+        search: list.search.search(settings),
         created_after: list.created_after,
         created_before: list.created_before,
         before: list.before,

@@ -14,6 +14,7 @@ pub mod exit;
 mod given_text;
 mod governor;
 mod group;
+mod index;
 mod job;
 mod lane;
 mod migrate;
@@ -24,6 +25,7 @@ mod pause;
 mod recipient;
 mod replay;
 mod rules_file;
+mod search_args;
 mod serve;
 mod services;
 mod signed;
@@ -74,6 +76,9 @@ enum Command {
     /// Create, seal, show, list and cancel groups of jobs
     #[command(subcommand)]
     Group(group::Command),
+    /// Add, list and drop indexes that make searches of jobs fast
+    #[command(subcommand)]
+    Index(index::Command),
     /// Requeue or discard dead jobs
     #[command(subcommand)]
     Dead(dead::Command),
@@ -169,6 +174,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Recipient(command) => recipient::run(command, settings).await,
             Command::Job(command) => job::run(command, settings).await,
             Command::Group(command) => group::run(command, settings).await,
+            Command::Index(command) => index::run(command, settings).await,
             Command::Dead(command) => dead::run(command, settings).await,
             Command::Lane(command) => lane::run(command, settings).await,
             Command::Throttle(command) => throttle::run(command, settings).await,

@@ -186,6 +186,8 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
             set.retry_base_s,
             set.retry_factor,
             set.retry_max_s,
+            set.retention_s,
+            set.dead_retention_s,
         ];
         for ((key, low, high, allowed), number) in KIND_KEYS.iter().zip(numbers) {
             if let Some(number) = number.filter(|number| !(*low..=*high).contains(number)) {

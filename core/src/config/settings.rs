@@ -175,6 +175,10 @@ pub struct KindSettings {
     pub retry_factor: Option<f64>,
     /// Longest wait of all, in seconds.
     pub retry_max_s: Option<f64>,
+    /// Retention of its finished jobs, in seconds from their ends.
+    pub retention_s: Option<f64>,
+    /// Retention of its dead letters, in seconds from their deaths.
+    pub dead_retention_s: Option<f64>,
     /// True if every SQL role and every token that may enqueue may enqueue this kind.
     pub public: Option<bool>,
 }
@@ -258,6 +262,13 @@ pub const KIND_KEYS: &[(&str, f64, f64, &str)] = &[
     ("retry_base_s", 0.001, 604_800.0, "0.001 to 604800"),
     ("retry_factor", 1.0, 100.0, "1 to 100"),
     ("retry_max_s", 0.001, 604_800.0, "0.001 to 604800"),
+    ("retention_s", 3600.0, 315_360_000.0, "3600 to 315360000"),
+    (
+        "dead_retention_s",
+        3600.0,
+        315_360_000.0,
+        "3600 to 315360000",
+    ),
 ];
 
 /// The format of log lines.

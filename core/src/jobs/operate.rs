@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::State;
 
@@ -55,6 +56,31 @@ impl Attribution {
 /// The separator between the parts of a signature.
 const SEPARATOR: char = '\u{1f}';
 
+/// A search for jobs by more than their place, state and time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobSearch {
+    /// Only jobs of this trace: its id, or a whole `traceparent`.
+    pub trace: Option<String>,
+    /// Only jobs that hold or held this unique key.
+    pub unique_key: Option<String>,
+    /// Owners of that key besides operators, schedules and roles, such as `token:billing`. The keys
+    /// of a tenant's jobs are always the tenant's.
+    pub key_owners: Vec<String>,
+    /// Only jobs whose arguments contain this object, as `@>` of Postgres defines it.
+    pub args: Option<Value>,
+    /// Only jobs whose arguments fit this SQL/JSON path, such as `$.customer.id == 17`.
+    pub args_path: Option<String>,
+    /// Only jobs that have all of these tags.
+    pub tags: Vec<String>,
+}
+
+impl JobSearch {
+    /// Returns the tags, or nothing if none is asked for.
+    pub(crate) fn given_tags(&self) -> Option<&[String]> {
+        Some(self.tags.as_slice()).filter(|tags| !tags.is_empty())
+    }
+}
+
 /// A filter of the unfinished jobs to cancel; at least one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CancelFilter {
@@ -70,6 +96,14 @@ pub struct CancelFilter {
     pub created_after: Option<Timestamp>,
     /// Only jobs enqueued before this time.
     pub created_before: Option<Timestamp>,
+    /// Only jobs of this tenant; an operation for a tenant has that tenant's in any case.
+    pub tenant: Option<String>,
+    /// Only jobs of this group.
+    pub group: Option<i64>,
+    /// Only jobs that failed before, with a last error that matches this pattern of SQL's `LIKE`.
+    pub error_like: Option<String>,
+    /// Only jobs that fit this search.
+    pub search: JobSearch,
 }
 
 /// A filter of the dead jobs to requeue or discard; at least one field must be set.
@@ -88,6 +122,12 @@ pub struct DeadFilter {
     pub died_after: Option<Timestamp>,
     /// Only jobs that died before this time.
     pub died_before: Option<Timestamp>,
+    /// Only jobs of this tenant; an operation for a tenant has that tenant's in any case.
+    pub tenant: Option<String>,
+    /// Only jobs of this group.
+    pub group: Option<i64>,
+    /// Only jobs that fit this search.
+    pub search: JobSearch,
 }
 
 /// The extent and the starting point of one bulk call.
@@ -157,6 +197,19 @@ pub enum MoveAnswer {
     Refused(State),
     /// The job does not exist.
     NotFound,
+}
+
+/// An index over jobs that an operator has added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobIndex {
+    /// The path of the value in the arguments; `None` for the index by trace.
+    pub path: Option<Vec<String>>,
+    /// The time at which it was added.
+    pub created_at: Timestamp,
+    /// True if it is complete and searches use it.
+    pub is_ready: bool,
+    /// Its size.
+    pub bytes: i64,
 }
 
 /// A pause of all claiming, in all processes.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{AfterFailure, State};
+use super::{AfterFailure, JobSearch, State};
 
 /// The result of enqueueing one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -177,6 +177,11 @@ pub struct JobFilter {
     pub tenant: Option<String>,
     /// Only jobs of this group.
     pub group: Option<i64>,
+    /// Only jobs whose last error matches this pattern of SQL's `LIKE`: of dead jobs, and of others
+    /// that failed before.
+    pub error_like: Option<String>,
+    /// Only jobs that fit this search.
+    pub search: JobSearch,
     /// Only jobs enqueued at this time or later.
     pub created_after: Option<Timestamp>,
     /// Only jobs enqueued before this time.

@@ -23,7 +23,7 @@ use super::settle::Difference;
 use super::slots::RunSlots;
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
-use crate::jobs::postgres::{NewWorker, PgCheckpoints, Retention};
+use crate::jobs::postgres::{KindRetention, NewWorker, PgCheckpoints, Retention};
 use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
 use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue};
 use crate::service::DueWork;
@@ -58,6 +58,8 @@ pub struct Config {
     pub grace: Duration,
     /// Retention of finished jobs and dead letters.
     pub retention: Retention,
+    /// Kinds with a retention of their own: of finished jobs, and of dead letters.
+    pub kind_retentions: Vec<KindRetention>,
     /// The jobs that the worker was told to serve. Kinds and pools are the handlers' to leave out.
     pub serves: Serves,
     /// Permission to start although settings differ from those of a live worker.
@@ -75,6 +77,7 @@ impl Default for Config {
             ttl: Duration::from_secs(30),
             grace: Duration::from_secs(20),
             retention: Retention::days(7),
+            kind_retentions: Vec::new(),
             serves: Serves::default(),
             may_differ: false,
             due: DueWork::default(),
@@ -206,6 +209,11 @@ impl WorkerContext {
             kinds: self.runs.names().to_vec(),
         };
         self.queue.declare_kinds(&self.runs.public()).await?;
+        for kept in &self.config.kind_retentions {
+            self.queue
+                .set_retention(&kept.kind, kept.finished, kept.dead)
+                .await?;
+        }
         let id = self.queue.register(&worker).await?;
         let told = &self.config.serves.throttles;
         self.queue

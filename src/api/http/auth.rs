@@ -64,6 +64,11 @@ impl AuthToken {
         }
     }
 
+    /// Returns the owner of its unique keys; empty for operators.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
     /// Returns the token with a module other than its name.
     #[must_use]
     pub fn with_module(self, module: &str) -> Self {

@@ -222,7 +222,7 @@ pub(in crate::api) fn job(
     Some(job)
 }
 
-fn tags(fields: &mut ObjectReader<'_>, value: Value) -> Vec<String> {
+pub(super) fn tags(fields: &mut ObjectReader<'_>, value: Value) -> Vec<String> {
     let Value::Array(items) = value else {
         let allowed = format!("a list of at most {TAGS_MAX} texts of 1 to {TAG_BYTES_MAX} bytes");
         fields.refuse("tags", &allowed, &value);

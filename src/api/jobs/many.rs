@@ -1,16 +1,20 @@
 //! Changes of many jobs at once: cancel the jobs of a filter, requeue or discard dead jobs.
 
+use std::sync::Arc;
+
 use axum::extract::{Request, State};
 use axum::{Extension, Json};
 use jiff::Timestamp;
 
+use super::filters::{pattern_of_body, search_of_body};
 use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
+use super::state::JobsState;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::ObjectReader;
 use crate::api::http::operate::{self, BulkChange, signed};
 use crate::api::http::problem::Problem;
 
-use crate::jobs::{CancelFilter, DeadFilter, Queue, State as JobState};
+use crate::jobs::{CancelFilter, DeadFilter, State as JobState};
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 
 /// The states that can be cancelled, with their names.
@@ -20,10 +24,6 @@ pub(in crate::api) const LIVE: [(&str, JobState); 4] = [
     (JobState::Retryable.as_str(), JobState::Retryable),
     (JobState::Running.as_str(), JobState::Running),
 ];
-/// The longest pattern, in bytes.
-pub(in crate::api) const PATTERN_BYTES_MAX: usize = 500;
-/// The most `%` of a pattern, because each multiplies the time that a match may take.
-pub(in crate::api) const PATTERN_WILDCARDS_MAX: usize = 5;
 
 /// The filters of jobs to cancel; at least one is required.
 #[derive(utoipa::ToSchema)]
@@ -44,6 +44,24 @@ pub struct CancelMany {
     created_after: Option<Timestamp>,
     /// Only jobs that were enqueued before this time.
     created_before: Option<Timestamp>,
+    /// Only jobs that failed before, with a last error that matches this pattern: `timeout%` begins
+    /// with, `%timeout%` contains.
+    error_like: Option<String>,
+    /// Only jobs of this tenant; for operators.
+    tenant: Option<String>,
+    /// Only jobs of this group.
+    group: Option<i64>,
+    /// Only jobs of this trace: its id, or a whole `traceparent`.
+    trace: Option<String>,
+    /// Only jobs that hold or held this unique key.
+    unique_key: Option<String>,
+    /// Only jobs whose arguments contain this object.
+    args: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Only jobs whose arguments fit this SQL/JSON path, such as `$.customer.id == 17`: comparisons
+    /// of a path with a value, joined by `&&` and `||`.
+    args_path: Option<String>,
+    /// Only jobs that have all of these tags.
+    tags: Option<Vec<String>>,
     /// The most jobs of this request, 1 to 10,000; 1000 if absent.
     limit: Option<i64>,
     /// `true` changes nothing and counts the jobs, up to 10,000.
@@ -76,6 +94,21 @@ pub struct DeadMany {
     died_after: Option<Timestamp>,
     /// Only jobs that died before this time.
     died_before: Option<Timestamp>,
+    /// Only jobs of this tenant; for operators.
+    tenant: Option<String>,
+    /// Only jobs of this group.
+    group: Option<i64>,
+    /// Only jobs of this trace: its id, or a whole `traceparent`.
+    trace: Option<String>,
+    /// Only jobs that hold or held this unique key.
+    unique_key: Option<String>,
+    /// Only jobs whose arguments contain this object.
+    args: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Only jobs whose arguments fit this SQL/JSON path, such as `$.customer.id == 17`: comparisons
+    /// of a path with a value, joined by `&&` and `||`.
+    args_path: Option<String>,
+    /// Only jobs that have all of these tags.
+    tags: Option<Vec<String>>,
     /// `true` keeps the count of used attempts; for requeueing only.
     keep_attempts: Option<bool>,
     /// The most jobs of this request, 1 to 10,000; 1000 if absent.
@@ -94,22 +127,14 @@ pub struct DeadMany {
 #[utoipa::path(post, path = "/api/v1/jobs/cancel", operation_id = "cancel_jobs", tag = "jobs", request_body = CancelMany,
     responses((status = 200, body = BulkChange)))]
 pub async fn cancel(
-    State(queue): State<Queue>,
+    State(state): State<Arc<JobsState>>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<BulkChange>, Problem> {
-    const FILTERS: [&str; 6] = [
-        "kind",
-        "throttle",
-        "key",
-        "state",
-        "created_after",
-        "created_before",
-    ];
     let read = |fields: &mut ObjectReader<'_>| {
-        need_one_of(fields, &FILTERS);
+        need_one_of(fields, &CANCEL_FILTERS);
         let (kind, throttle, key) = place(fields);
-        let state = fields.choice("state", &LIVE);
+        let live = fields.choice("state", &LIVE);
         let created_after = fields.time("created_after");
         let created_before = fields.time("created_before");
         in_order(
@@ -117,14 +142,21 @@ pub async fn cancel(
             ("created_after", created_after),
             ("created_before", created_before),
         );
+        let error_like = pattern_of_body(fields);
+        let mut found = search_of_body(fields, &caller);
+        state.fill_owners(&mut found.search, &caller);
         (
             CancelFilter {
                 kind,
                 throttle,
                 key,
-                state,
+                state: live,
                 created_after,
                 created_before,
+                tenant: found.tenant,
+                group: found.group,
+                error_like,
+                search: found.search,
             },
             operate::walk(fields),
         )
@@ -132,15 +164,15 @@ pub async fn cancel(
     let ((filter, walk), signed) = signed(
         request,
         &caller,
-        &[&FILTERS[..], &operate::FIELDS].concat(),
+        &[&CANCEL_FILTERS[..], &["tenant"], &operate::FIELDS].concat(),
         read,
     )
     .await?;
 
     operate::count_or_change(
         walk.dry_run,
-        queue.count_cancel_jobs(&filter, &signed),
-        queue.cancel_jobs(&filter, &walk, &signed),
+        state.queue.count_cancel_jobs(&filter, &signed),
+        state.queue.cancel_jobs(&filter, &walk, &signed),
     )
     .await
 }
@@ -149,24 +181,29 @@ pub async fn cancel(
 #[utoipa::path(post, path = "/api/v1/dead/requeue", operation_id = "requeue_dead", tag = "jobs", request_body = DeadMany,
     responses((status = 200, body = BulkChange)))]
 pub async fn requeue(
-    State(queue): State<Queue>,
+    State(state): State<Arc<JobsState>>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<BulkChange>, Problem> {
     let read = |fields: &mut ObjectReader<'_>| {
         (
-            dead(fields),
+            dead(fields, &state, &caller),
             fields.flag("keep_attempts").unwrap_or(false),
             operate::walk(fields),
         )
     };
-    let allowed = [&DEAD_FILTERS[..], &["keep_attempts"], &operate::FIELDS].concat();
+    let allowed = [
+        &DEAD_FILTERS[..],
+        &["tenant", "keep_attempts"],
+        &operate::FIELDS,
+    ]
+    .concat();
     let ((filter, keep, walk), signed) = signed(request, &caller, &allowed, read).await?;
 
     operate::count_or_change(
         walk.dry_run,
-        queue.count_dead(&filter, &signed),
-        queue.requeue_dead(&filter, keep, &walk, &signed),
+        state.queue.count_dead(&filter, &signed),
+        state.queue.requeue_dead(&filter, keep, &walk, &signed),
     )
     .await
 }
@@ -175,44 +212,65 @@ pub async fn requeue(
 #[utoipa::path(post, path = "/api/v1/dead/discard", operation_id = "discard_dead", tag = "jobs", request_body = DeadMany,
     responses((status = 200, body = BulkChange)))]
 pub async fn discard(
-    State(queue): State<Queue>,
+    State(state): State<Arc<JobsState>>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<BulkChange>, Problem> {
-    let read = |fields: &mut ObjectReader<'_>| (dead(fields), operate::walk(fields));
+    let read =
+        |fields: &mut ObjectReader<'_>| (dead(fields, &state, &caller), operate::walk(fields));
     let ((filter, walk), signed) = signed(
         request,
         &caller,
-        &[&DEAD_FILTERS[..], &operate::FIELDS].concat(),
+        &[&DEAD_FILTERS[..], &["tenant"], &operate::FIELDS].concat(),
         read,
     )
     .await?;
 
     operate::count_or_change(
         walk.dry_run,
-        queue.count_dead(&filter, &signed),
-        queue.discard_dead(&filter, &walk, &signed),
+        state.queue.count_dead(&filter, &signed),
+        state.queue.discard_dead(&filter, &walk, &signed),
     )
     .await
 }
 
-/// The filters of dead jobs.
-pub(in crate::api) const DEAD_FILTERS: [&str; 6] = [
+/// The filters of jobs to cancel, of which one is required.
+pub(in crate::api) const CANCEL_FILTERS: [&str; 13] = [
+    "kind",
+    "throttle",
+    "key",
+    "state",
+    "created_after",
+    "created_before",
+    "error_like",
+    "group",
+    "trace",
+    "unique_key",
+    "args",
+    "args_path",
+    "tags",
+];
+
+/// The filters of dead jobs, of which one is required.
+pub(in crate::api) const DEAD_FILTERS: [&str; 12] = [
     "kind",
     "throttle",
     "key",
     "error_like",
     "died_after",
     "died_before",
+    "group",
+    "trace",
+    "unique_key",
+    "args",
+    "args_path",
+    "tags",
 ];
 
-fn dead(fields: &mut ObjectReader<'_>) -> DeadFilter {
+fn dead(fields: &mut ObjectReader<'_>, state: &JobsState, caller: &Caller) -> DeadFilter {
     need_one_of(fields, &DEAD_FILTERS);
     let (kind, throttle, key) = place(fields);
-    let error_like = fields.text_or_null("error_like", 1..=PATTERN_BYTES_MAX);
-    if let Some(message) = error_like.as_deref().and_then(wrong_pattern) {
-        fields.wrong("error_like", message);
-    }
+    let error_like = pattern_of_body(fields);
     let died_after = fields.time("died_after");
     let died_before = fields.time("died_before");
     in_order(
@@ -220,6 +278,8 @@ fn dead(fields: &mut ObjectReader<'_>) -> DeadFilter {
         ("died_after", died_after),
         ("died_before", died_before),
     );
+    let mut found = search_of_body(fields, caller);
+    state.fill_owners(&mut found.search, caller);
     DeadFilter {
         kind,
         throttle,
@@ -227,20 +287,10 @@ fn dead(fields: &mut ObjectReader<'_>) -> DeadFilter {
         error_like,
         died_after,
         died_before,
+        tenant: found.tenant,
+        group: found.group,
+        search: found.search,
     }
-}
-
-/// Returns the error of a pattern that Postgres would refuse, or match too slowly.
-fn wrong_pattern(pattern: &str) -> Option<String> {
-    let trailing = pattern.chars().rev().take_while(|c| *c == '\\').count();
-    if trailing % 2 == 1 {
-        return Some(
-            "the pattern ends with a lone backslash; write two for a backslash itself".to_owned(),
-        );
-    }
-    let wildcards = pattern.matches('%').count();
-    (wildcards > PATTERN_WILDCARDS_MAX)
-        .then(|| format!("the pattern has {wildcards} %; allowed: at most {PATTERN_WILDCARDS_MAX}"))
 }
 
 fn place(fields: &mut ObjectReader<'_>) -> (Option<String>, Option<String>, Option<String>) {
@@ -272,20 +322,5 @@ fn in_order(
         && from >= to
     {
         fields.wrong(low.0, format!("{from} is not before {}, {to}", high.0));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wrong_pattern;
-
-    #[test]
-    fn a_pattern_may_not_end_in_a_lone_backslash_nor_have_many_wildcards() {
-        for good in ["%", "timeout%", "%a%b%c%", r"100\%", r"a\\"] {
-            assert_eq!(wrong_pattern(good), None, "{good}");
-        }
-        for bad in [r"a\", r"a\\\", "%a%b%c%d%e%f"] {
-            assert!(wrong_pattern(bad).is_some(), "{bad}");
-        }
     }
 }

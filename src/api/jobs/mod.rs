@@ -1,6 +1,7 @@
 //! Jobs: enqueue, search, show and change.
 
 pub mod enqueue;
+pub mod filters;
 pub mod input;
 pub mod many;
 pub mod moves;

@@ -10,7 +10,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::input::{GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX};
+use super::filters::{pattern_of_query, search_of_query};
+use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::redact::mask_args;
 use super::state::JobsState;
 use crate::api::http::caller::Caller;
@@ -21,7 +22,7 @@ use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::waiting::{self, WaitReason};
 use crate::jobs::serving::remedy;
-use crate::jobs::{Attempt, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary};
+use crate::jobs::{self, Attempt, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary};
 use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
 /// The longest wait for the end of a job, in seconds: below the timeouts of most proxies.
@@ -92,7 +93,14 @@ pub struct Attempts {
         ("kind" = Option<String>, Query, description = "Only jobs of this kind."),
         ("throttle" = Option<String>, Query, description = "Only jobs of this throttle."),
         ("key" = Option<String>, Query, description = "Only jobs with this key; an empty `key=` selects jobs without a key."),
+        ("tenant" = Option<String>, Query, description = "Only jobs of this tenant; for operators."),
         ("group" = Option<i64>, Query, description = "Only jobs of this group."),
+        ("error_like" = Option<String>, Query, description = "Only dead jobs, and others that failed before, whose last error matches this pattern: `timeout%` begins with, `%timeout%` contains."),
+        ("trace" = Option<String>, Query, description = "Only jobs of this trace: its id, or a whole `traceparent`."),
+        ("unique_key" = Option<String>, Query, description = "Only jobs that hold or held this unique key."),
+        ("args" = Option<String>, Query, description = "Only jobs whose arguments contain this JSON object, such as `{\"customer\": {\"id\": 17}}`."),
+        ("args_path" = Option<String>, Query, description = "Only jobs whose arguments fit this SQL/JSON path, such as `$.customer.id == 17`: comparisons of a path with a value, joined by `&&` and `||`."),
+        ("tags" = Option<String>, Query, description = "Only jobs with this tag, or with all of a JSON array of tags, such as `[\"urgent\", \"eu\"]`."),
         ("created_after" = Option<Timestamp>, Query, description = "Only jobs that were enqueued at this time or later."),
         ("created_before" = Option<Timestamp>, Query, description = "Only jobs that were enqueued before this time."),
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
@@ -108,7 +116,14 @@ pub async fn list(
         "kind",
         "throttle",
         "key",
+        "tenant",
         "group",
+        "error_like",
+        "trace",
+        "unique_key",
+        "args",
+        "args_path",
+        "tags",
         "created_after",
         "created_before",
         "limit",
@@ -116,6 +131,9 @@ pub async fn list(
     ];
     let mut query = Query::open(pairs, &allowed);
     let searched = query.choice("state", &SEARCHED);
+    let mut found = search_of_query(&mut query, &caller);
+    state.fill_owners(&mut found.search, &caller);
+    let asked = found.tenant.clone();
     let filter = JobFilter {
         state: searched.and_then(|searched| match searched {
             Searched::In(state) => Some(state),
@@ -127,8 +145,10 @@ pub async fn list(
         key: query.text_or_empty("key", KEY_BYTES_MAX),
         created_after: query.time("created_after"),
         created_before: query.time("created_before"),
-        tenant: caller.tenant.as_deref().map(str::to_owned),
-        group: query.whole("group", GROUP_IDS),
+        tenant: caller.tenant.as_deref().map(str::to_owned).or(found.tenant),
+        group: found.group,
+        error_like: pattern_of_query(&mut query),
+        search: found.search,
         before: query.whole("before", 1..=i64::MAX),
         limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
     };
@@ -143,8 +163,11 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let page = with_timeout(LIST_TIMEOUT, state.queue.page(&filter)).await?;
-    let next = page.next.map(|next| next_page(&filter, next));
+    let read = async { state.queue.page(&filter).await.map_err(refused) };
+    let page = with_timeout(LIST_TIMEOUT, read).await?;
+    let next = page
+        .next
+        .map(|next| next_page(&filter, asked.as_deref(), next));
     let headers = next_link(next.as_deref());
     Ok((
         headers,
@@ -321,7 +344,17 @@ pub fn id_of(text: &str) -> Result<i64, Problem> {
     })
 }
 
-fn next_page(filter: &JobFilter, before: i64) -> String {
+/// Converts a refusal of a filter, whose place is the query.
+fn refused(error: jobs::Error) -> Problem {
+    match error {
+        jobs::Error::Refused { field, message, .. } => {
+            Problem::at(Code::InvalidQuery, FieldLocation::Query, &field, message)
+        }
+        error => error.into(),
+    }
+}
+
+fn next_page(filter: &JobFilter, tenant: Option<&str>, before: i64) -> String {
     let mut page = format!("/api/v1/jobs?limit={}&before={before}", filter.limit);
     let mut add = |name: &str, value: Option<&str>| {
         if let Some(value) = value {
@@ -340,6 +373,16 @@ fn next_page(filter: &JobFilter, before: i64) -> String {
     add("throttle", filter.throttle.as_deref());
     add("key", filter.key.as_deref());
     add("group", filter.group.map(|id| id.to_string()).as_deref());
+    add("tenant", tenant);
+    add("error_like", filter.error_like.as_deref());
+    let search = &filter.search;
+    add("trace", search.trace.as_deref());
+    add("unique_key", search.unique_key.as_deref());
+    let args = search.args.as_ref().map(ToString::to_string);
+    add("args", args.as_deref());
+    add("args_path", search.args_path.as_deref());
+    let tags = (!search.tags.is_empty()).then(|| serde_json::json!(search.tags).to_string());
+    add("tags", tags.as_deref());
     add(
         "created_after",
         filter.created_after.map(|at| at.to_string()).as_deref(),
@@ -361,13 +404,25 @@ mod tests {
             state: Some(JobState::Dead),
             key: Some("a&b ü".into()),
             group: Some(17),
+            tenant: Some("acme".into()),
+            search: jobs::JobSearch {
+                args: Some(serde_json::json!({"a": 1})),
+                args_path: Some("$.b == \"c\"".into()),
+                tags: vec!["x".into()],
+                ..jobs::JobSearch::default()
+            },
             limit: 5,
             ..JobFilter::default()
         };
-        assert_eq!(
-            next_page(&filter, 42),
-            "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC&group=17"
-        );
+        let rest = "&args=%7B%22a%22%3A1%7D&args_path=%24.b%20%3D%3D%20%22c%22&tags=%5B%22x%22%5D";
+        for (tenant, in_link) in [(Some("acme"), "&tenant=acme"), (None, "")] {
+            assert_eq!(
+                next_page(&filter, tenant, 42),
+                format!(
+                    "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC&group=17{in_link}{rest}"
+                )
+            );
+        }
     }
 
     #[test]

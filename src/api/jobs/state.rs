@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::api::http::caller::Caller;
 use crate::api::http::metrics::HttpMetrics;
-use crate::jobs::{Kinds, Queue};
+use crate::jobs::{JobSearch, Kinds, Queue};
 use crate::throttle::Store;
 
 pub struct JobsState {
@@ -12,4 +13,16 @@ pub struct JobsState {
     pub kinds: Kinds,
     pub throttles: Arc<dyn Store>,
     pub metrics: HttpMetrics,
+    /// The owners of the unique keys of tokens without a tenant.
+    pub key_owners: Vec<String>,
+}
+
+impl JobsState {
+    /// Fills in the owners whose unique keys a caller may mean.
+    pub(in crate::api) fn fill_owners(&self, search: &mut JobSearch, caller: &Caller) {
+        if search.unique_key.is_some() {
+            search.key_owners.clone_from(&self.key_owners);
+            search.key_owners.push(caller.owner.to_string());
+        }
+    }
 }

@@ -2,18 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::job_bodies::{job, of_group, together};
+use super::job_bodies::{job, of_group, tags, together};
 use super::values::{
-    above_zero, any_text, by, flag, one_of, or_null, run_at, text, time, whole, why, with_default,
+    above_zero, any_text, args_path, by, error_like, flag, one_of, or_null, run_at, text, throttle,
+    time, trace, whole, why, with_default,
 };
 use crate::admission::RECIPIENTS_MAX;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::gateway::tickets::CHANNELS_MAX;
 use crate::api::http::operate::START_BYTES_MAX;
 use crate::api::jobs::filters::{TENANT_CHARS_MAX, UNIQUE_KEY_BYTES_MAX};
-use crate::api::jobs::input::{
-    COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
-};
+use crate::api::jobs::input::{COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES};
 use crate::api::jobs::many::{CANCEL_FILTERS, LIVE};
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
 use crate::api::notifications::batch_input::OF_RECIPIENT;
@@ -116,14 +115,7 @@ pub(super) fn bodies() -> Vec<Body> {
             &["run_at"],
         ),
         Body {
-            more: at_least_one(&[
-                "kind",
-                "throttle",
-                "key",
-                "state",
-                "created_after",
-                "created_before",
-            ]),
+            more: at_least_one(&CANCEL_FILTERS),
             ..body("CancelMany", with_signed(cancel_many()), &[])
         },
         Body {
@@ -346,28 +338,41 @@ fn cancel_many() -> Vec<(&'static str, Value)> {
         ("state", or_null(one_of(&LIVE))),
         ("created_after", or_null(time())),
         ("created_before", or_null(time())),
+        ("error_like", error_like()),
     ];
-    [place(), own, walk()].concat()
+    [place(), own, search(), walk()].concat()
 }
 
-const DEAD: [&str; 6] = crate::api::jobs::many::DEAD_FILTERS;
+/// The filters that all bulk changes share.
+fn search() -> Vec<(&'static str, Value)> {
+    let mut some_tags = tags();
+    some_tags["minItems"] = json!(1);
+    vec![
+        ("tenant", or_null(text(1..=TENANT_CHARS_MAX))),
+        ("group", or_null(whole(GROUP_IDS))),
+        ("trace", or_null(trace())),
+        ("unique_key", or_null(text(1..=UNIQUE_KEY_BYTES_MAX))),
+        (
+            "args",
+            json!({ "type": ["object", "null"], "minProperties": 1 }),
+        ),
+        ("args_path", or_null(args_path())),
+        ("tags", or_null(some_tags)),
+    ]
+}
+
+const DEAD: [&str; 12] = crate::api::jobs::many::DEAD_FILTERS;
 
 fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
-    let mut like = or_null(text(1..=PATTERN_BYTES_MAX));
-    like["pattern"] = json!(format!(
-        "^[^%\\u0000]*(%[^%\\u0000]*){{0,{PATTERN_WILDCARDS_MAX}}}$"
-    ));
-    // A lone backslash at the end escapes nothing, so it is refused.
-    like["not"] = json!({ "type": "string", "pattern": "(^|[^\\\\])(\\\\\\\\)*\\\\$" });
     let mut own = vec![
-        ("error_like", like),
+        ("error_like", error_like()),
         ("died_after", or_null(time())),
         ("died_before", or_null(time())),
     ];
     if requeues {
         own.push(("keep_attempts", flag()));
     }
-    [place(), own, walk()].concat()
+    [place(), own, search(), walk()].concat()
 }
 
 /// Requires one of the fields, because an edit of no knob is a mistake.

@@ -9,12 +9,18 @@ use serde_json::{Map, Value, json};
 
 use super::bodies::{Body, bodies};
 use super::operation_id::id_of;
-use super::values::{flag, from, one_of, schedule, text, throttle, time, whole, with_default};
+use super::values::{
+    args_path, error_like, flag, from, one_of, or_empty, schedule, text, throttle, time, trace,
+    whole, with_default,
+};
 use super::work_bodies::work_bodies;
 use crate::api::gates::digests;
 use crate::api::gateway::connect::{self, TICKET_BYTES};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
+use crate::api::jobs::filters::{
+    ARGS_BYTES_MAX, TAGS_BYTES_MAX, TENANT_CHARS_MAX, UNIQUE_KEY_BYTES_MAX,
+};
 use crate::api::jobs::input::{
     BATCH_MAX, COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
     SPAN_MAX_S, TIMEOUT_MIN_S,
@@ -302,6 +308,15 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("check_recipient", _, "category") => text(0..=CATEGORY_BYTES),
         ("stream_events", _, "job") => whole(1..=i64::MAX),
         ("stream_events" | "list_jobs", _, "group") => whole(GROUP_IDS),
+        ("list_jobs", _, "tenant") => text(0..=TENANT_CHARS_MAX),
+        ("list_jobs", _, "error_like") => or_empty(error_like()),
+        ("list_jobs", _, "trace") => or_empty(trace()),
+        ("list_jobs", _, "unique_key") => text(0..=UNIQUE_KEY_BYTES_MAX),
+        ("list_jobs", _, "args") => {
+            json!({ "type": "string", "maxLength": ARGS_BYTES_MAX, "contentMediaType": "application/json" })
+        }
+        ("list_jobs", _, "tags") => text(0..=TAGS_BYTES_MAX),
+        ("list_jobs", _, "args_path") => or_empty(args_path()),
         ("list_jobs", _, "state") => one_of(&crate::api::jobs::show::SEARCHED),
         ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
         (_, _, "channel") => one_of(&Channel::WORDS),

@@ -67,7 +67,7 @@ fn secret() -> Value {
     name
 }
 
-fn tags() -> Value {
+pub(super) fn tags() -> Value {
     let mut tag = text(1..=TAG_BYTES_MAX);
     tag["pattern"] = json!("^[^\\u0000-\\u001f\\u007f-\\u009f]*$");
     json!({ "type": "array", "maxItems": TAGS_MAX, "items": tag })

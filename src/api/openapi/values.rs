@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::api::clock;
 use crate::api::http::operate::{BY_BYTES_MAX, WHY_BYTES_MAX};
+use crate::api::jobs::filters::{PATH_BYTES_MAX, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
 use crate::cron::schedule::NAME_BYTES_MAX as SCHEDULE_BYTES_MAX;
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 
@@ -13,6 +14,39 @@ pub(super) fn text(bytes: RangeInclusive<usize>) -> Value {
     json!({
         "type": "string", "minLength": bytes.start(), "maxLength": bytes.end(), "x-max-bytes": bytes.end(), "pattern": "^[^\\u0000]*$",
     })
+}
+
+/// Returns the schema of the id of a trace, or of a whole `traceparent`.
+pub(super) fn trace() -> Value {
+    json!({
+        "type": "string", "pattern": "^([0-9a-f]{32}|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$",
+    })
+}
+
+/// Returns the schema of a path over the arguments of jobs, in the form that `flyball.read_args_path`
+/// accepts.
+pub(super) fn args_path() -> Value {
+    let quoted = r#""[^"\\\u0000-\u001f]*""#;
+    let path = format!(r"\$(\.([A-Za-z_][A-Za-z0-9_]*|{quoted})|\[(\*|0|[1-9][0-9]{{0,5}})\])*");
+    let value = format!(r"(-?(0|[1-9][0-9]{{0,17}})(\.[0-9]{{1,9}})?|{quoted}|true|false|null)");
+    let term = format!(
+        r"({path} *(==|!=|<>|<=|<|>=|>) *{value}|{path} starts with {quoted}|exists *\({path}\))"
+    );
+    json!({
+        "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX, "x-max-bytes": PATH_BYTES_MAX,
+        "pattern": format!(r"^{term}( *(&&|\|\|) *{term})*$"),
+    })
+}
+
+/// Returns the schema of a pattern of errors.
+pub(super) fn error_like() -> Value {
+    let mut like = or_null(text(1..=PATTERN_BYTES_MAX));
+    like["pattern"] = json!(format!(
+        "^[^%\\u0000]*(%[^%\\u0000]*){{0,{PATTERN_WILDCARDS_MAX}}}$"
+    ));
+    // A lone backslash at the end escapes nothing, so it is refused.
+    like["not"] = json!({ "type": "string", "pattern": "(^|[^\\\\])(\\\\\\\\)*\\\\$" });
+    like
 }
 
 /// Returns the schema of a text that only the limit of the whole body bounds.
@@ -65,6 +99,19 @@ pub(super) fn run_at() -> Value {
 
 pub(super) fn one_of<T>(words: &[(&str, T)]) -> Value {
     json!({ "type": "string", "enum": words.iter().map(|(word, _)| *word).collect::<Vec<_>>() })
+}
+
+/// Returns the schema of the same text in a query, where an empty one counts as absent.
+pub(super) fn or_empty(mut schema: Value) -> Value {
+    schema["type"] = json!("string");
+    if let Some(fields) = schema.as_object_mut() {
+        fields.remove("minLength");
+    }
+    if let Some(pattern) = schema["pattern"].as_str() {
+        let inner = pattern.trim_start_matches('^').trim_end_matches('$');
+        schema["pattern"] = json!(format!("^({inner})?$"));
+    }
+    schema
 }
 
 /// Adds `null` to a schema.

@@ -320,3 +320,116 @@ async fn pages_lead_to_every_job_once_and_keep_the_filter() {
     assert!(seen.is_sorted_by(|a, b| a > b), "newest first, none twice");
     assert_eq!(api.body("/api/v1/jobs?state=dead").await["jobs"], json!([]));
 }
+
+#[tokio::test]
+async fn a_search_by_content_finds_in_lists_what_a_bulk_change_takes() {
+    let api = spawn_api(None).await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let order = api
+        .enqueue(
+            json!({"args": {"order": 17, "to": "a"}, "tags": ["eu", "a,b"], "unique_key": "o17"}),
+        )
+        .await;
+    let traced = api
+        .enqueue(json!({"traceparent": format!("00-{trace}-00f067aa0ba902b7-01")}))
+        .await;
+    let list = async |query: &str| -> Vec<i64> {
+        let body = api.body(&format!("/api/v1/jobs?{query}")).await;
+        let jobs = body["jobs"].as_array().unwrap().iter();
+        jobs.map(|job| job["id"].as_i64().unwrap()).collect()
+    };
+    for (query, body, wanted) in [
+        (
+            "args=%7B%22order%22%3A17%7D",
+            json!({"args": {"order": 17}}),
+            vec![order],
+        ),
+        (
+            "args_path=%24.order%20%3D%3D%2017",
+            json!({"args_path": "$.order == 17"}),
+            vec![order],
+        ),
+        ("tags=eu", json!({"tags": ["eu"]}), vec![order]),
+        (
+            "tags=%5B%22eu%22%2C%22a%2Cb%22%5D",
+            json!({"tags": ["eu", "a,b"]}),
+            vec![order],
+        ),
+        ("tags=us", json!({"tags": ["us"]}), vec![]),
+        (
+            format!("trace={trace}").as_str(),
+            json!({"trace": trace}),
+            vec![traced],
+        ),
+        ("unique_key=o17", json!({"unique_key": "o17"}), vec![order]),
+        (
+            "tenant=shop",
+            json!({"kind": "mail", "tenant": "shop"}),
+            vec![],
+        ),
+        (
+            "error_like=%25502%25",
+            json!({"error_like": "%502%"}),
+            vec![],
+        ),
+    ] {
+        assert_eq!(list(query).await, wanted, "{query}");
+        let mut body = body;
+        body["dry_run"] = json!(true);
+        let counted = api.post("/api/v1/jobs/cancel", body.clone()).await;
+        let counted: Value = counted.json().await.unwrap();
+        assert_eq!(counted["jobs"], wanted.len(), "{body}: {counted}");
+        let dead = api.post("/api/v1/dead/requeue", body).await;
+        assert_eq!(dead.status(), StatusCode::OK);
+    }
+
+    for (query, part) in [
+        ("args=%7B", "/args: is not JSON"),
+        ("args=%5B1%5D", "/args: must be a JSON object"),
+        (
+            "args_path=%24.a%20%3D%3D%20%24.b",
+            "/args_path: \"$.a == $.b\" is not allowed",
+        ),
+        ("trace=x", "/trace: \"x\" is not the id of a trace"),
+        (
+            "error_like=a%5C",
+            "/error_like: the pattern ends with a lone backslash",
+        ),
+        (
+            "tags=%5B%5D",
+            "/tags: must be a tag, or a JSON array of 1 to 16 tags",
+        ),
+    ] {
+        let refused = problem(
+            api.get(&format!("/api/v1/jobs?{query}")).await,
+            400,
+            "invalid_query",
+        )
+        .await;
+        assert!(
+            refused["detail"].as_str().unwrap().contains(part),
+            "{query}: {refused}"
+        );
+    }
+    for (body, part) in [
+        (json!({"args": []}), "/args: must be a JSON object"),
+        (
+            json!({"args_path": "$"}),
+            "/args_path: \"$\" is not allowed",
+        ),
+        (json!({"tags": []}), "/tags: must have 1 to 16 tags"),
+        (json!({"tenant": "shop"}), "no filter is given"),
+    ] {
+        for path in ["/api/v1/jobs/cancel", "/api/v1/dead/discard"] {
+            let refused = problem(api.post(path, body.clone()).await, 422, "invalid_fields").await;
+            assert!(
+                refused
+                    .to_string()
+                    .replace('\\', "")
+                    .contains(&part.replace('\\', "")),
+                "{path} {body}: {refused}"
+            );
+        }
+    }
+    assert_eq!(list("state=ready").await, [traced, order]);
+}

@@ -127,6 +127,11 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             "/api/v1/jobs?state=ready&throttle=mail&key=zeta-key",
             "/api/v1/jobs?throttle=notify:zeta",
             "/api/v1/jobs?kind=notification",
+            "/api/v1/jobs?args_path=exists(%24)",
+            "/api/v1/jobs?unique_key=order-7",
+            "/api/v1/jobs?error_like=%25",
+            "/api/v1/jobs?tags=zeta-tag",
+            "/api/v1/jobs?group=1",
         ]),
         ("GET", "/api/v1/groups") => within(&[
             template,

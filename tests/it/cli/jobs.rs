@@ -290,3 +290,91 @@ async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_o
         "FLYBALL_KNOBS_DIR (setting knobs_dir): must be a folder of files <throttle>.toml, or empty for none, not \"nowhere\"",
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_found_by_their_arguments_and_an_index_for_it_is_added_and_dropped() {
+    let shell = shell().await;
+    let args = r#"{"method":"POST","url":"http://example.com/","body":{"order":17}}"#;
+    let id = shell
+        .ok(&["enqueue", "http", "--args", args, "--tag", "eu", "--json"])
+        .json()["jobs"][0]["id"]
+        .to_string();
+    shell.ok(&[
+        "enqueue",
+        "http",
+        "--args",
+        r#"{"url":"http://example.com/"}"#,
+    ]);
+    let found = |filter: &[&str]| {
+        let list = shell
+            .ok(&[&["job", "list", "--json"][..], filter].concat())
+            .json();
+        let jobs = list["jobs"].as_array().unwrap().iter();
+        jobs.map(|job| job["id"].to_string()).collect::<Vec<_>>()
+    };
+    let by_args = ["--args", r#"{"body":{"order":17}}"#];
+    for filter in [
+        &by_args[..],
+        &["--args-path", "$.body.order == 17"],
+        &["--tag", "eu"],
+    ] {
+        assert_eq!(found(filter), std::slice::from_ref(&id), "{filter:?}");
+    }
+    shell.refused(
+        &["job", "list", "--args-path", "$.a"],
+        4,
+        "args_path: \"$.a\" is not allowed",
+    );
+    shell.refused(&["job", "cancel", "--args", "x"], 2, "is not JSON");
+    shell.refused(
+        &["job", "cancel", &id, "--tag", "eu"],
+        2,
+        "cannot be used with",
+    );
+    shell.refused(
+        &["job", "cancel", "--tenant", "shop"],
+        4,
+        "--args-path, --tag; nothing was cancelled",
+    );
+
+    let created = shell.ok(&["index", "create", "--args", "$.body.order"]).out;
+    assert_eq!(created, "the index by $.body.order is ready\n");
+    assert_eq!(found(&by_args), std::slice::from_ref(&id));
+    let list = shell.ok(&["index", "list", "--json"]).json();
+    assert_eq!(
+        (&list["indexes"][0]["by"], &list["indexes"][0]["ready"]),
+        (&json!("$.body.order"), &json!(true))
+    );
+    shell.refused(
+        &["index", "create", "--args", "body"],
+        2,
+        "allowed is a path of names",
+    );
+    shell.refused(
+        &["index", "create", "--args", "$.a b"],
+        4,
+        "letters, digits and _",
+    );
+    shell.refused(
+        &["index", "drop", "--trace"],
+        3,
+        "there is no index by trace",
+    );
+    shell.ok(&["index", "drop", "--args", "$.body.order"]);
+    assert_eq!(
+        shell.ok(&["index", "list", "--json"]).json()["indexes"],
+        json!([])
+    );
+    assert_eq!(
+        shell
+            .ok(&[
+                "job",
+                "cancel",
+                "--args-path",
+                "$.body.order == 17",
+                "--yes"
+            ])
+            .out,
+        "1 jobs cancelled\n"
+    );
+}

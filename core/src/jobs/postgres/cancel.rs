@@ -14,7 +14,7 @@ pub(super) const CANCEL: &str = "select flyball.cancel($1, $2, $3, $4)";
 
 pub(super) const CANCEL_JOBS: &str = "
 select cancelled, requested, next
-from flyball.cancel_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+from flyball.cancel_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)";
 
 // A job that was asked to stop and waits again, because its attempt ended at the same moment, ends
 // here.
@@ -128,7 +128,15 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.identity.tenant)
+            .bind(signed.identity.tenant.as_ref().or(filter.tenant.as_ref()))
+            .bind(filter.group)
+            .bind(&filter.error_like)
+            .bind(&filter.search.trace)
+            .bind(&filter.search.unique_key)
+            .bind(&filter.search.key_owners)
+            .bind(&filter.search.args)
+            .bind(&filter.search.args_path)
+            .bind(filter.search.given_tags())
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {

@@ -48,10 +48,14 @@ select (select count(*) from (select 1 from flyball.job_group where ended_at is 
     (select count(*) from (select 1 from flyball.job_group where retry_at is not null limit 10000) g) as callbacks_refused,
     (select count(*) from (select 1 from flyball.webhook_call where retry_at is not null limit 10000) c) as calls_refused";
 
-// What is left of a group past its retention: dead letters that nobody requeued.
+// What is left of a group past its retention: dead letters that nobody requeued. A group stays as long
+// as the kind that is kept longest.
 pub(super) const FORGET: &str = "
 with old as materialized (
-    select id from flyball.job_group where ended_at < now() - make_interval(days => $2) order by ended_at limit $1
+    select id from flyball.job_group
+    where ended_at < now() - greatest(make_interval(days => $2), (select max(retention) from flyball.kind_retention))
+    order by ended_at
+    limit $1
 ),
 members as (
     delete from flyball.group_member where group_id = any(array(select id from old))

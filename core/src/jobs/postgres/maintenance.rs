@@ -28,6 +28,17 @@ pub struct Retention {
     pub dead_days: u32,
 }
 
+/// The retention of one kind, instead of that of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindRetention {
+    /// The kind.
+    pub kind: String,
+    /// The retention of its finished jobs; `None` for that of all kinds.
+    pub finished: Option<Duration>,
+    /// The retention of its dead letters; `None` for that of all kinds.
+    pub dead: Option<Duration>,
+}
+
 impl Retention {
     /// Returns a retention of `days` for finished jobs and without end for dead letters.
     pub fn days(days: u32) -> Self {
@@ -54,6 +65,12 @@ const PRUNING: Duration = Duration::from_secs(10);
 /// The time for thinning, apart from that for pruning, so that days that cannot be pruned do not
 /// hold up those that must be thinned.
 const THINNING: Duration = Duration::from_secs(15);
+
+/// The time of all kinds together in a round; the next round goes on from there.
+const EXPIRING: Duration = Duration::from_secs(10);
+
+/// The duty cycle of expiring jobs of a kind: it works for one part in this many of the time.
+const EXPIRE_DUTY: u32 = 3;
 
 /// The duty cycle of thinning: it works for one part in this many of the time.
 const THIN_DUTY: u32 = 5;
@@ -161,6 +178,25 @@ where depth = 0 and weight = 1 and lane_id = any(array(
         and (select r.lane_id from flyball.ready r where r.lane_id = d.lane_id limit 1) is null
 ))";
 
+// Kinds that are kept shorter than all others, and those whose dead letters are kept otherwise.
+pub(super) const KIND_RETENTIONS: &str = "
+select kind, retention < make_interval(days => $1) as is_shorter, dead_retention is not null as keeps_dead
+from flyball.kind_retention where kind <> '*' order by kind";
+
+pub(super) const EXPIRE_JOBS: &str = "select deleted, more from flyball.expire_jobs($1, $2)";
+
+pub(super) const EXPIRE_DEAD: &str = "
+select e.deleted, e.more
+from flyball.kind_retention k
+cross join lateral flyball.expire_dead(k.kind, k.dead_retention, $2) e
+where k.kind = $1";
+
+pub(super) const EXPIRE_OTHER_DEAD: &str =
+    "select deleted, more from flyball.expire_dead('*', make_interval(days => $1), $2)";
+
+pub(super) const SET_RETENTION: &str = "
+select flyball.set_retention($1, make_interval(secs => $2), make_interval(secs => $3))";
+
 pub(super) const FORGET_DEPTHS: &str = "
 delete from flyball.depth
 where throttle = any(array(
@@ -190,9 +226,7 @@ impl Queue {
             done.forgotten += self.forget(statement, None).await?;
         }
         done.forgotten += self.forget(groups::FORGET, Some(retention.days)).await?;
-        if retention.dead_days > 0 {
-            done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
-        }
+        self.expire(retention, &mut done).await?;
         // Each round checks another part of the directory; the ids of lanes are spread evenly.
         let lanes = sqlx::query(FORGET_LANES)
             .bind(rand::random::<i64>())
@@ -209,6 +243,67 @@ impl Queue {
         }
         self.prune(retention, &mut done).await?;
         Ok(done)
+    }
+
+    /// Sets the retention of a kind's finished jobs and of its dead letters; `None` is that of all
+    /// kinds.
+    pub async fn set_retention(
+        &self,
+        kind: &str,
+        finished: Option<Duration>,
+        dead: Option<Duration>,
+    ) -> Result<(), Error> {
+        sqlx::query(SET_RETENTION)
+            .bind(kind)
+            .bind(finished.map(|span| span.as_secs_f64()))
+            .bind(dead.map(|span| span.as_secs_f64()))
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Discards dead letters past their retention, and deletes finished jobs of kinds that are kept
+    /// shorter than all others.
+    async fn expire(
+        &self,
+        retention: Retention,
+        done: &mut MaintenanceReport,
+    ) -> Result<(), Error> {
+        let kinds: Vec<(String, Option<bool>, bool)> = sqlx::query_as(KIND_RETENTIONS)
+            .bind(retention.days as i32)
+            .fetch_all(&self.pool)
+            .await?;
+        // Each gets its share, and at least one step.
+        let share = EXPIRING / (2 * kinds.len() as u32 + 1);
+        let keep_dead = kinds.iter().any(|(_, _, keeps_dead)| *keeps_dead);
+        if retention.dead_days > 0 && !keep_dead {
+            done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
+        } else if retention.dead_days > 0 {
+            let step = || {
+                sqlx::query_as(EXPIRE_OTHER_DEAD)
+                    .bind(retention.dead_days as i32)
+                    .bind(MAX_ROWS_DELETED as i32)
+                    .fetch_optional(&self.pool)
+            };
+            done.forgotten += steps(step, share).await?;
+        }
+        for (kind, is_shorter, keeps_dead) in &kinds {
+            for (statement, is_due) in [
+                (EXPIRE_DEAD, *keeps_dead),
+                (EXPIRE_JOBS, is_shorter.unwrap_or(false)),
+            ] {
+                let step = || {
+                    sqlx::query_as(statement)
+                        .bind(kind)
+                        .bind(MAX_ROWS_DELETED as i32)
+                        .fetch_optional(&self.pool)
+                };
+                if is_due {
+                    done.forgotten += steps(step, share).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Empties the days past their retention; those in which too many jobs stay are thinned
@@ -284,5 +379,26 @@ impl Queue {
             tokio::time::sleep(step.elapsed() * (THIN_DUTY - 1)).await;
         }
         Ok(())
+    }
+}
+
+/// Repeats a bounded step until it has nothing more to do, for a while, and rests in between so that
+/// it takes a part of the time only; returns the rows that it deleted.
+async fn steps<F>(step: impl Fn() -> F, share: Duration) -> Result<u64, Error>
+where
+    F: Future<Output = Result<Option<(i64, bool)>, sqlx::Error>>,
+{
+    let began = Instant::now();
+    let mut deleted = 0;
+    loop {
+        let begun = Instant::now();
+        let Some((rows, more)) = step().await? else {
+            return Ok(deleted);
+        };
+        deleted += rows.unsigned_abs();
+        if !more || began.elapsed() >= share {
+            return Ok(deleted);
+        }
+        tokio::time::sleep(begun.elapsed() * (EXPIRE_DUTY - 1)).await;
     }
 }

@@ -21,6 +21,7 @@ mod failing;
 mod feedback;
 mod finish;
 mod groups;
+mod job_indexes;
 mod lane;
 mod lane_arrivals;
 mod lanes;
@@ -58,7 +59,7 @@ pub use feedback::{Feedbacks, WorkerReport};
 pub use groups::{GroupCounts, Settled, is_member};
 pub use lanes::{Arrivals, Slice};
 pub use look::SeenJob;
-pub use maintenance::{MaintenanceReport, Retention};
+pub use maintenance::{KindRetention, MaintenanceReport, Retention};
 pub use migrate::{MIGRATOR, Schema};
 pub use notify::{NewMessage, SentMessage};
 pub use promote::{Promoted, PromotionCursor};
@@ -152,6 +153,11 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget cancels", maintenance::FORGET_CANCELS),
     ("forget unreadable leases", maintenance::FORGET_UNREADABLE),
     ("forget dead", maintenance::FORGET_DEAD),
+    ("retentions of kinds", maintenance::KIND_RETENTIONS),
+    ("expire jobs", maintenance::EXPIRE_JOBS),
+    ("expire dead", maintenance::EXPIRE_DEAD),
+    ("expire other dead", maintenance::EXPIRE_OTHER_DEAD),
+    ("set retention", maintenance::SET_RETENTION),
     ("forget lanes", maintenance::FORGET_LANES),
     ("forget depths", maintenance::FORGET_DEPTHS),
     ("learn costs", costs::LEARN),
@@ -174,13 +180,10 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("get", read::GET),
     ("attempts", read::ATTEMPTS),
     ("list", list::LIST),
-    ("list of tenant", list::LIST_OF_TENANT),
-    ("list of group", list::LIST_OF_GROUP),
-    ("list ready of lane", list::LIST_READY_OF_LANE),
-    ("list running", list::LIST_RUNNING),
-    ("list scheduled", list::LIST_SCHEDULED),
-    ("list dead", list::LIST_DEAD),
-    ("range of ids", list::RANGE),
+    ("list job indexes", job_indexes::LIST),
+    ("add job index", job_indexes::ADD),
+    ("remove job index", job_indexes::REMOVE),
+    ("missing parts of a job index", job_indexes::MISSING),
     ("failures", read::FAILURES),
     ("failing", failing::FAILING),
     ("last error", failing::LAST_ERROR),

@@ -16,11 +16,11 @@ pub(super) const RESCHEDULE: &str = "select flyball.reschedule($1, $2, $3, $4, $
 
 pub(super) const REQUEUE_DEAD: &str = "
 select jobs, next
-from flyball.requeue_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+from flyball.requeue_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)";
 
 pub(super) const DISCARD_DEAD: &str = "
 select jobs, next
-from flyball.discard_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+from flyball.discard_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
 
 impl Queue {
     /// Makes a dead, retryable or scheduled job ready now; a dead one starts over with all its
@@ -102,7 +102,14 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.identity.tenant)
+            .bind(signed.identity.tenant.as_ref().or(filter.tenant.as_ref()))
+            .bind(filter.group)
+            .bind(&filter.search.trace)
+            .bind(&filter.search.unique_key)
+            .bind(&filter.search.key_owners)
+            .bind(&filter.search.args)
+            .bind(&filter.search.args_path)
+            .bind(filter.search.given_tags())
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {
@@ -131,7 +138,14 @@ impl Queue {
             .bind(&walk.start)
             .bind(signed.line())
             .bind(&signed.why)
-            .bind(&signed.identity.tenant)
+            .bind(signed.identity.tenant.as_ref().or(filter.tenant.as_ref()))
+            .bind(filter.group)
+            .bind(&filter.search.trace)
+            .bind(&filter.search.unique_key)
+            .bind(&filter.search.key_owners)
+            .bind(&filter.search.args)
+            .bind(&filter.search.args_path)
+            .bind(filter.search.given_tags())
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {

@@ -66,8 +66,9 @@ impl Draw<'_> {
         ask
     }
 }
-/// Returns cursors, which only a response can provide.
-const STATEFUL: [&str; 3] = ["start", "after", "cursor"];
+/// Cursors, which only a response can provide, and JSON in a query, whose form is not in
+/// the schema.
+const STATEFUL: [&str; 5] = ["start", "after", "cursor", "args", "tags"];
 
 fn of_throttle(operation: &str) -> String {
     if operation == "edit_throttle" {

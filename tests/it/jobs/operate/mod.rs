@@ -1,5 +1,6 @@
 //! Operations on jobs that exist, on a real Postgres.
 
+mod filters;
 mod fixture;
 mod lanes;
 mod many_jobs;

@@ -2,4 +2,5 @@
 
 mod days;
 mod fixture;
+mod kinds;
 mod remains;

@@ -1,0 +1,75 @@
+//! The filters that commands on many jobs share.
+
+use serde_json::Value;
+
+use crate::config::Settings;
+use crate::jobs::JobSearch;
+
+/// The options of this file, for commands that take one job or a filter.
+pub(super) const SEARCH: [&str; 7] = [
+    "tenant",
+    "group",
+    "trace",
+    "unique_key",
+    "args",
+    "args_path",
+    "tags",
+];
+
+#[derive(clap::Args)]
+pub(super) struct SearchArgs {
+    /// Only jobs of this tenant
+    #[arg(long)]
+    pub(super) tenant: Option<String>,
+    /// Only jobs of this group
+    #[arg(long, value_name = "ID")]
+    pub(super) group: Option<i64>,
+    /// Only jobs of this trace: its id, or a whole traceparent
+    #[arg(long, value_name = "ID")]
+    trace: Option<String>,
+    /// Only jobs that hold or held this unique key
+    #[arg(long, value_name = "KEY")]
+    unique_key: Option<String>,
+    /// Only jobs whose arguments contain this JSON object
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    args: Option<Value>,
+    /// Only jobs whose arguments fit this path, such as '$.customer.id == 17'
+    #[arg(long, value_name = "PATH")]
+    args_path: Option<String>,
+    /// Only jobs with this tag; repeat it for jobs that have all of several
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+}
+
+impl SearchArgs {
+    /// Returns the search, with the tokens of the settings as possible owners of the unique key.
+    pub(super) fn search(self, settings: &Settings) -> JobSearch {
+        let tokens = settings.api_tokens.keys();
+        JobSearch {
+            key_owners: tokens.map(|name| format!("token:{name}")).collect(),
+            trace: self.trace,
+            unique_key: self.unique_key,
+            args: self.args,
+            args_path: self.args_path,
+            tags: self.tags,
+        }
+    }
+
+    /// Returns true if none of the filters is given; that of a tenant alone is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.group.is_none()
+            && self.trace.is_none()
+            && self.unique_key.is_none()
+            && self.args.is_none()
+            && self.args_path.is_none()
+            && self.tags.is_empty()
+    }
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| {
+        format!(
+            "is not JSON ({error}); allowed is an object such as {{\"customer\": {{\"id\": 17}}}}"
+        )
+    })
+}
