@@ -9,6 +9,14 @@ export const HOSTILE = '<img src=x onerror="window.hacked=1">';
 
 const ERRORS = ['https://old.example.org: certificate has expired', 'POST https://hooks.example.com/in answered 502 Bad Gateway', 'POST https://hooks.example.com/in answered 502 Bad Gateway'];
 
+/** Returns the test of a filter of jobs. @param {(name: string) => any} given */
+function matcher(given) {
+  const like = given('error_like');
+  const pattern = like ? new RegExp(`^${like.replace(/\\(.)|%/g, (all, literal) => (literal ? `\u0001${literal.charCodeAt(0)}\u0002` : '\u0003')).replace(/[.*+?^${}()|[\]\\]/g, '\\$&').replaceAll('\u0003', '[^]*').replace(/\u0001(\d+)\u0002/g, (_, code) => String.fromCharCode(Number(code)).replace(/[.*+?^${}()|[\]\\]/g, '\\$&'))}$`) : null;
+  const trace = given('trace');
+  return (job) => ['throttle', 'kind', 'key', 'state'].every((name) => !given(name) || job[name] === given(name)) && (!pattern || pattern.test(job.last_error ?? '')) && (!trace || job.traceparent?.includes(trace));
+}
+
 export class MockJobs {
   /** @param {number} now unix seconds @param {() => any[]} running the running jobs of now */
   constructor(now, running) {
@@ -21,7 +29,7 @@ export class MockJobs {
       ...many(12, 7600001600, (id) => job(id, 'retryable', { attempt: 3, due_at: iso(now + 3600), last_error: ERRORS[1] })),
       ...many(8, 7600001500, (id, i) => job(id, 'scheduled', { throttle: 'notify.sms', kind: 'notification', due_at: iso(now + 3600 + i) })),
       ...many(70, 7600000900, (id, i) => job(id, 'dead', { kind: i % 4 ? 'http' : 'mail', throttle: i % 4 ? 'webhooks' : 'notify.sms', key: `customer-${i % 9}`, attempt: 10, created_at: iso(now - 400 * i), last_error: i === 1 ? `job ${id} said ${HOSTILE}` : ERRORS[i % 3] })),
-      ...many(30, 7600000700, (id) => job(id, 'completed', { attempt: 1 })),
+      ...many(30, 7600000700, (id, i) => job(id, 'completed', { attempt: 1, traceparent: i === 3 ? '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' : null })),
     ];
   }
 
@@ -32,8 +40,9 @@ export class MockJobs {
   /** @param {URLSearchParams} query @param {string} path */
   list(query, path) {
     const limit = Number(query.get('limit') ?? 100);
-    const match = (job) => ['throttle', 'kind', 'key', 'state'].every((name) => !query.get(name) || job[name] === query.get(name)) && (!query.get('created_after') || job.created_at >= query.get('created_after'));
-    const rest = this.all().filter(match).filter((job) => job.id < Number(query.get('before') ?? Infinity));
+    const match = matcher((name) => query.get(name));
+    const isRecent = (job) => !query.get('created_after') || job.created_at >= query.get('created_after');
+    const rest = this.all().filter((job) => match(job) && isRecent(job)).filter((job) => job.id < Number(query.get('before') ?? Infinity));
     const page = rest.slice(0, limit);
     const next = new URLSearchParams(query);
     next.set('before', String(page.at(-1)?.id ?? 0));
@@ -44,8 +53,8 @@ export class MockJobs {
   many(path, order) {
     const verb = path.split('/').at(-1);
     const states = path.includes('/dead/') ? ['dead'] : order.state ? [order.state] : LIVE;
-    const like = order.error_like === undefined ? /^/ : new RegExp(`^${order.error_like.split('%').map((part) => part.replace(/\\(.)/g, '$1').replace(/[.*+?^${}()|[\]\\]/g, '\\$&')).join('[^]*')}$`);
-    const match = (job) => states.includes(job.state) && ['throttle', 'kind', 'key'].every((name) => !order[name] || job[name] === order[name]) && like.test(job.last_error ?? '');
+    const fits = matcher((name) => (name === 'state' ? null : order[name]));
+    const match = (job) => states.includes(job.state) && fits(job);
     const found = this.stored.filter(match);
     if (order.dry_run) return { jobs: found.length, requested: 0, dry_run: true, more: false, next: null };
     const taken = found.slice(0, STEP);

@@ -107,6 +107,8 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
     await page.until('older jobs', `document.querySelectorAll('#jobs-body tr').length > 90`);
     await shot(page, 'jobs');
     await view('#jobs?state=dead&error=certificate', `document.querySelectorAll('#jobs-body tr').length > 10 && [...document.querySelectorAll('#jobs-body tr')].every((r) => r.textContent.includes('certificate'))`);
+    await page.evaluate(`document.querySelector('#jobs-filter [name=trace]').value = '4bf92f3577b34da6a3ce929d0e0e4736', document.querySelector('#jobs-filter [name=error]').value = '', document.getElementById('jobs-filter').requestSubmit(), true`);
+    await view('#jobs?trace=4bf92f3577b34da6a3ce929d0e0e4736', `document.querySelectorAll('#jobs-body tr').length === 1`);
     return /ready[\d,]+running\d+scheduledretryabledead\d+completed/.test(counts) ? [] : [`the tabs say "${counts}"`];
   });
 

@@ -37,8 +37,9 @@ test('each_view_has_an_address_and_parts_of_views_lead_to_them', () => {
 
 test('the_filter_of_jobs_is_read_from_the_address_and_makes_one_request', () => {
   const read = (text) => jobQuery(new URLSearchParams(text));
-  assert.deepEqual(read('state=nonsense&since=3h&kind= http '), { state: '', kind: 'http', throttle: '', key: '', since: '', error: '' });
-  assert.equal(read('state=ready&error=x').error, '');
+  assert.deepEqual(read('state=nonsense&since=3h&kind= http '), { state: '', kind: 'http', throttle: '', key: '', group: '', since: '', error: '', trace: '', unique_key: '', args: '', tag: '' });
+  assert.equal(jobsPath(read('error=50%25&args=$.a == 1'), 5, NOW), '/api/v1/jobs?limit=5&error_like=%2550%5C%25%25&args_path=%24.a+%3D%3D+1');
+  assert.equal(jobsPath(read('args={"a":1}&trace=0af7&unique_key=k&group=7'), 5, NOW), '/api/v1/jobs?limit=5&group=7&trace=0af7&unique_key=k&args=%7B%22a%22%3A1%7D');
   assert.equal(jobsPath(read('state=ready&throttle=a&since=1h'), 50, NOW), `/api/v1/jobs?limit=50&state=ready&throttle=a&created_after=${encodeURIComponent(iso(NOW - 3600))}`);
   assert.equal(filterText(read('state=dead&throttle=a&error=502')), 'dead, of throttle a, with "502" in the error');
 });
@@ -47,6 +48,10 @@ test('changes_of_all_that_match_are_those_that_the_api_knows', () => {
   const of = (text) => bulkChanges(jobQuery(new URLSearchParams(text)), NOW);
   assert.deepEqual(of('state=dead&throttle=a&error=5%25').map(({ verb, path, body }) => [verb, path, body.throttle, body.error_like]), [['requeue', '/api/v1/dead/requeue', 'a', '%5\\%%'], ['discard', '/api/v1/dead/discard', 'a', '%5\\%%']]);
   assert.deepEqual(of('state=ready&key=k&since=24h'), [{ verb: 'cancel', path: '/api/v1/jobs/cancel', body: { state: 'ready', key: 'k', created_after: iso(NOW - 86400) } }]);
+  assert.deepEqual(of('state=dead')[0].body, { error_like: '%' });
+  assert.deepEqual(of('state=ready&group=7&args={"a": 1}&error=x')[0].body, { state: 'ready', group: 7, error_like: '%x%', args: { a: 1 } });
+  assert.deepEqual(of('state=dead&tag=eu')[0].body, { tags: ['eu'] });
+  assert.deepEqual(of('state=dead&args=nonsense')[0].body, { args: 'nonsense' });
   // Neither ended jobs nor dead ones by the time of enqueueing can be changed at once, nor jobs of any state.
   for (const none of ['', 'state=completed', 'state=cancelled', 'state=dead&since=1h']) assert.deepEqual(of(none), [], none);
   assert.deepEqual(['dead', 'ready', 'completed'].map((state) => ['retry', 'cancel', 'discard'].filter((verb) => allows(verb, state)).join()), ['retry,discard', 'cancel', '']);

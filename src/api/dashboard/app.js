@@ -87,7 +87,7 @@ const jobList = new JobList({
   tabs: $('jobs-tabs'), timed: $('jobs-timed'), form: $('jobs-filter'), note: $('jobs-note'), body: $('jobs-body'), empty: $('jobs-empty'), more: $('jobs-more'), bar: $('jobs-bar'), all: $('jobs-all'), lookup: $('lookup'), lookupNote: $('lookup-note'),
 });
 const jobPage = new JobPage({ title: $('job-title'), badge: $('job-badge'), result: $('job-result'), note: $('job-note'), buttons: $('job-buttons') });
-const failures = new Failures({ dead: $('dead'), deadEmpty: $('dead-empty'), deadNote: $('dead-note'), said: $('dead-said'), recent: $('errors'), recentEmpty: $('errors-empty'), recentNote: $('errors-note') });
+const failures = new Failures({ dead: $('dead'), deadEmpty: $('dead-empty'), deadNote: $('dead-note'), deadMore: $('dead-more'), said: $('dead-said'), recent: $('errors'), recentEmpty: $('errors-empty'), recentNote: $('errors-note') });
 const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note') });
 const audit = new AuditLog({ form: $('audit-filter'), body: $('audit'), empty: $('audit-empty'), note: $('audit-note') });
 const totals = new Totals({ workers: $('workers'), running: $('running-total'), ready: $('ready-total'), dead: $('dead-total'), failing: $('failing-total'), oldest: $('oldest-total') });

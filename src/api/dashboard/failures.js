@@ -2,15 +2,17 @@
 // error, and the attempts that failed recently.
 
 import { get } from './api.js';
-import { h, keyed, setText } from './dom.js';
+import { h, keyed, setText, show } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
 import { groupByError } from './errorgroups.js';
 import { changeAll } from './jobbulk.js';
 import { cell, showRows } from './lists.js';
 import { jobAddress, jobsAddress } from './views.js';
 
-/** The newest dead letters, and failed attempts, that are grouped. */
+/** The newest dead letters that are grouped, and as many more on request; the failed attempts. */
 const READ = 1_000;
+/** The most pages of one thousand, because a page may be short although more follow. */
+const PAGES_MAX = 5;
 const ROWS = 50;
 /** The words of an error by which the list of jobs is filtered. */
 const SEARCHED_CHARS = 80;
@@ -19,13 +21,31 @@ const SEARCHED_CHARS = 80;
 
 export class Failures {
   /**
-   * @param {{ dead: HTMLElement, deadEmpty: HTMLElement, deadNote: HTMLElement, said: HTMLElement, recent: HTMLElement, recentEmpty: HTMLElement, recentNote: HTMLElement }} place
+   * @param {{ dead: HTMLElement, deadEmpty: HTMLElement, deadNote: HTMLElement, deadMore: HTMLElement, said: HTMLElement, recent: HTMLElement, recentEmpty: HTMLElement, recentNote: HTMLElement }} place
    */
   constructor(place) {
     this.place = place;
     this.busy = false;
+    this.thousands = 1;
     /** @type {Group[]} */
     this.groups = [];
+    place.deadMore.addEventListener('click', () => {
+      this.thousands += 1;
+      this.refresh().catch((error) => setText(place.said, error.message));
+    });
+  }
+
+  /** Reads the newest dead letters, a thousand for each time that older ones were asked for. */
+  async readDead() {
+    const jobs = [];
+    /** @type {string | null} */
+    let next = `/api/v1/jobs?state=dead&limit=${READ}`;
+    for (let page = 0; next && jobs.length < READ * this.thousands && page < PAGES_MAX * this.thousands; page += 1) {
+      const answer = await get(next);
+      jobs.push(...answer.jobs);
+      next = answer.next ?? null;
+    }
+    return { jobs, next };
   }
 
   /**
@@ -34,10 +54,11 @@ export class Failures {
    */
   async refresh() {
     if (this.busy) return;
-    const [dead, recent] = await Promise.all([get(`/api/v1/jobs?state=dead&limit=${READ}`), get(`/api/v1/failures?limit=${READ}`)]);
+    const [dead, recent] = await Promise.all([this.readDead(), get(`/api/v1/failures?limit=${READ}`)]);
     const jobs = dead.jobs.map((/** @type {any} */ job) => ({ throttle: job.throttle, kind: job.kind, error: job.last_error, at: unixSeconds(job.created_at) ?? 0, id: job.id }));
     const failed = recent.failures.map((/** @type {any} */ one) => ({ throttle: one.throttle, kind: one.kind, error: one.error, at: unixSeconds(one.at) ?? 0, id: one.job_id }));
     this.groups = groupByError(jobs);
+    show(this.place.deadMore, Boolean(dead.next));
     const now = Date.now() / 1000;
     setText(this.place.deadNote, dead.next ? `of the newest ${count(jobs.length)}; the question before a change counts all` : jobs.length ? `${count(jobs.length)} in all` : '');
     this.drawDead(Boolean(dead.next), now);

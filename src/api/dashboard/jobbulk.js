@@ -21,7 +21,7 @@ const TEXTS = {
 /**
  * Counts the jobs of a bulk change, asks, and makes it step by step; returns what was done, or null
  * if the person changes nothing.
- * @param {{ verb: 'requeue' | 'discard' | 'cancel', path: string, body: Record<string, string> }} change
+ * @param {{ verb: 'requeue' | 'discard' | 'cancel', path: string, body: Record<string, any> }} change
  * @param {{ what: string, text: string, told: (text: string) => void }} words `what` names the jobs, `text` tells which they are
  * @returns {Promise<string | null>}
  */

@@ -63,7 +63,6 @@ export class JobList {
     const before = JSON.stringify(this.query);
     this.query = jobQuery(query);
     for (const name of FILTERS.filter((one) => one !== 'state')) this.place.form.elements.namedItem(name).value = /** @type {any} */ (this.query)[name];
-    show(this.place.form.elements.namedItem('error').closest('label'), this.query.state === 'dead');
     this.drawTabs();
     if (before !== JSON.stringify(this.query)) {
       this.pages = 1;
@@ -99,14 +98,13 @@ export class JobList {
   async refresh() {
     this.asked += 1;
     const asked = this.asked;
-    const wanted = this.query.error.toLowerCase();
     const rows = [];
     /** @type {string | null} */
     let next = jobsPath(this.query, ROWS, Date.now() / 1000);
     for (let page = 0; next && rows.length < ROWS * this.pages && page < PAGES_MAX * this.pages; page += 1) {
       const answer = await get(next);
       if (asked !== this.asked) return;
-      rows.push(...answer.jobs.filter((/** @type {any} */ job) => !wanted || (job.last_error ?? '').toLowerCase().includes(wanted)));
+      rows.push(...answer.jobs);
       next = answer.next ?? null;
     }
     this.jobs = rows;

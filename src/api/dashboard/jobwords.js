@@ -1,7 +1,7 @@
 // The words of jobs: the filter of the list and its address, the request that it makes, what a
 // state allows, and the bodies of changes of many. Pure.
 
-import { deadFilter } from './operate.js';
+import { contains } from './operate.js';
 
 /** The states, each with what it waits for or how it ended. @type {{ name: string, title: string }[]} */
 export const STATES = [
@@ -11,9 +11,12 @@ export const STATES = [
 /** The spans of the filter by time, in seconds. @type {Record<string, number>} */
 export const SPANS = { '1h': 3_600, '24h': 86_400, '7d': 604_800 };
 /** The fields of the filter, in the order of its address. */
-export const FILTERS = ['state', 'kind', 'throttle', 'key', 'since', 'error'];
+export const FILTERS = ['state', 'kind', 'throttle', 'key', 'group', 'since', 'error', 'trace', 'unique_key', 'args', 'tag'];
 
-/** @typedef {{ state: string, kind: string, throttle: string, key: string, since: string, error: string }} JobQuery */
+/**
+ * @typedef {{ state: string, kind: string, throttle: string, key: string, group: string, since: string, error: string, trace: string, unique_key: string, args: string, tag: string }} JobQuery
+ *   `args` is a JSON object that the arguments contain, or a path such as `$.customer.id == 17`
+ */
 
 /**
  * Reads the filter of an address; what is unknown is left out.
@@ -24,17 +27,48 @@ export function jobQuery(query) {
   const value = (/** @type {string} */ name) => (query.get(name) ?? '').trim();
   const state = STATES.some(({ name }) => name === value('state')) ? value('state') : '';
   const since = value('since') in SPANS ? value('since') : '';
-  return { state, kind: value('kind'), throttle: value('throttle'), key: value('key'), since, error: state === 'dead' ? value('error') : '' };
+  return { state, kind: value('kind'), throttle: value('throttle'), key: value('key'), group: value('group'), since, error: value('error'), trace: value('trace'), unique_key: value('unique_key'), args: value('args'), tag: value('tag') };
+}
+
+/**
+ * Returns the filters that all requests share, as the API names them. What a person types as an error
+ * stands for itself.
+ * @param {JobQuery} filter
+ * @returns {Record<string, string>}
+ */
+function shared({ kind, throttle, key, group, error, trace, unique_key, args, tag }) {
+  const isPath = args.startsWith('$') || args.startsWith('exists');
+  const given = { kind, throttle, key, group, error_like: error && contains(error), trace, unique_key, [isPath ? 'args_path' : 'args']: args, tags: tag && JSON.stringify([tag]) };
+  return Object.fromEntries(Object.entries(given).filter(([, value]) => value));
+}
+
+/**
+ * Returns the same for a body, in which a group is a number and arguments are JSON. Text that is no JSON
+ * goes as it is, and the API says what is wrong with it.
+ * @param {JobQuery} filter
+ * @returns {Record<string, any>}
+ */
+function sharedBody(filter) {
+  const { group, args, tags, ...rest } = shared(filter);
+  return { ...rest, ...(tags ? { tags: json(tags) } : {}), ...(group ? { group: json(group) } : {}), ...(args ? { args: json(args) } : {}) };
+}
+
+/** @param {string} text */
+function json(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }
 
 /**
  * Returns the path of the first page.
  * @param {JobQuery} filter @param {number} limit @param {number} now unix seconds
  */
-export function jobsPath({ state, kind, throttle, key, since }, limit, now) {
-  const query = new URLSearchParams({ limit: String(limit) });
-  for (const [name, value] of Object.entries({ state, kind, throttle, key })) if (value) query.set(name, value);
-  const after = sinceTime(since, now);
+export function jobsPath(filter, limit, now) {
+  const query = new URLSearchParams({ limit: String(limit), ...(filter.state ? { state: filter.state } : {}), ...shared(filter) });
+  const after = sinceTime(filter.since, now);
   if (after) query.set('created_after', after);
   return `/api/v1/jobs?${query}`;
 }
@@ -59,24 +93,25 @@ export function allows(verb, state) {
  * Returns the changes of all jobs of a filter, each with the path and the body of its request. The
  * API requeues and discards dead jobs, and cancels live ones.
  * @param {JobQuery} filter @param {number} now unix seconds
- * @returns {{ verb: 'requeue' | 'discard' | 'cancel', path: string, body: Record<string, string> }[]}
+ * @returns {{ verb: 'requeue' | 'discard' | 'cancel', path: string, body: Record<string, any> }[]}
  */
 export function bulkChanges(filter, now) {
-  const { state, kind, throttle, key, since } = filter;
+  const { state, since } = filter;
+  const body = sharedBody(filter);
   // The routes of dead jobs filter by the time of death, and the list by that of enqueueing.
   if (state === 'dead' && !since) {
-    return /** @type {const} */ (['requeue', 'discard']).map((verb) => ({ verb, path: `/api/v1/dead/${verb}`, body: deadFilter(filter) }));
+    // The API requires at least one filter: `%` matches any error.
+    const named = Object.keys(body).length > 0 ? body : { error_like: '%' };
+    return /** @type {const} */ (['requeue', 'discard']).map((verb) => ({ verb, path: `/api/v1/dead/${verb}`, body: named }));
   }
   if (!allows('cancel', state)) return [];
-  /** @type {Record<string, string>} */
-  const body = { state };
-  for (const [name, value] of Object.entries({ kind, throttle, key, created_after: sinceTime(since, now) })) if (value) body[name] = value;
-  return [{ verb: 'cancel', path: '/api/v1/jobs/cancel', body }];
+  const after = sinceTime(since, now);
+  return [{ verb: 'cancel', path: '/api/v1/jobs/cancel', body: { state, ...body, ...(after ? { created_after: after } : {}) } }];
 }
 
 /** Describes a filter, for questions. @param {JobQuery} filter */
-export function filterText({ state, kind, throttle, key, since, error }) {
-  const parts = [state, throttle && `of throttle ${throttle}`, kind && `of kind ${kind}`, key && `with key ${key}`, since && `enqueued within ${since}`, error && `with "${error}" in the error`];
+export function filterText({ state, kind, throttle, key, group, since, error, trace, unique_key, args, tag }) {
+  const parts = [state, throttle && `of throttle ${throttle}`, kind && `of kind ${kind}`, key && `with key ${key}`, group && `of group ${group}`, since && `enqueued within ${since}`, error && `with "${error}" in the error`, trace && `of trace ${trace}`, unique_key && `with unique key ${unique_key}`, args && `with arguments ${args}`, tag && `with tag ${tag}`];
   return parts.filter(Boolean).join(', ');
 }
 

@@ -55,28 +55,7 @@ export async function walk(step, told) {
   return jobs;
 }
 
-/**
- * Returns the filter of dead jobs for the API. `%` and `_` that a person types match themselves.
- * @param {{ throttle: string, kind: string, key: string, error: string }} typed
- * @returns {Record<string, string>}
- */
-export function deadFilter({ throttle, kind, key, error }) {
-  /** @type {Record<string, string>} */
-  const filter = {};
-  if (throttle) filter.throttle = throttle;
-  if (kind) filter.kind = kind;
-  if (key) filter.key = key;
-  if (error) filter.error_like = `%${error.replace(/[\\%_]/g, (c) => `\\${c}`)}%`;
-  // The API requires at least one filter: `%` matches any error.
-  if (Object.keys(filter).length === 0) filter.error_like = '%';
-  return filter;
-}
-
-/**
- * Describes the filter.
- * @param {{ throttle: string, kind: string, key: string, error: string }} typed
- */
-export function deadFilterText({ throttle, kind, key, error }) {
-  const parts = [throttle && `of throttle ${throttle}`, kind && `of kind ${kind}`, key && `with key ${key}`, error && `with "${error}" in the error`];
-  return parts.filter(Boolean).join(', ');
+/** Returns the pattern of errors that contain a text; `%` and `_` in it match themselves. @param {string} text */
+export function contains(text) {
+  return `%${text.replace(/[\\%_]/g, (c) => `\\${c}`)}%`;
 }
