@@ -17,12 +17,14 @@ mod knobs;
 mod library;
 mod logging;
 mod made_throttles;
+mod otel;
 #[cfg(feature = "notifications")]
 mod pools;
 #[cfg(feature = "notifications")]
 mod recipient_rules;
 #[cfg(feature = "api")]
 mod remote;
+mod secret_keys;
 mod seeding;
 #[cfg(feature = "governor")]
 mod servers;
@@ -39,6 +41,7 @@ pub use library::{Builder, Runner};
 pub use logging::start_logging;
 #[cfg(feature = "cli")]
 pub(crate) use recipient_rules::changed_at;
+pub(crate) use secret_keys::secret_keys;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
 pub use start::{App, Roles, serve};

@@ -63,7 +63,7 @@ pub use flyball_core::signals;
 #[doc(hidden)]
 pub use flyball_core::{admission, inbox, notify, providers, recipient};
 #[doc(hidden)]
-pub use flyball_core::{control, input, postgres, service};
+pub use flyball_core::{control, input, postgres, service, trace};
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub use flyball_core::{plot, stack};

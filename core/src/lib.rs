@@ -70,5 +70,7 @@ pub mod signals;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod stack;
+#[doc(hidden)]
+pub mod trace;
 
 pub use jobs::Client;

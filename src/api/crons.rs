@@ -291,7 +291,7 @@ async fn turn(
 }
 
 fn schedules(queue: &Queue) -> Schedules {
-    Schedules::new(queue.pool.clone())
+    Schedules::of(queue)
 }
 
 async fn found(queue: &Queue, name: &str) -> Result<Schedule, Problem> {

@@ -33,6 +33,7 @@ use crate::recipient::service::Gates;
 use crate::signals::Prometheus;
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::{ApiLimit, CallerKnobs, Store};
+use crate::trace::Tracer;
 
 /// The dependencies of the API, set by the composition root.
 #[derive(Clone)]
@@ -83,6 +84,8 @@ pub struct Deps {
     pub jwt: Option<Arc<JwtAuth>>,
     /// The metrics of other rooms, e.g. the runner's; the API adds its own.
     pub registry: Arc<Registry>,
+    /// The maker of spans for requests that enqueue.
+    pub tracer: Tracer,
     /// The token that is cancelled when the process stops: streams end and the listener closes.
     pub cancel: CancellationToken,
 }
@@ -111,6 +114,7 @@ struct ApiParts {
     live: Live,
     metrics: HttpMetrics,
     registry: Arc<Registry>,
+    tracer: Tracer,
     cancel: CancellationToken,
     document: ApiDocument,
 }
@@ -196,6 +200,7 @@ impl ApiState {
             live: deps.live,
             metrics,
             registry: deps.registry,
+            tracer: deps.tracer,
             cancel: deps.cancel,
             document: ApiDocument(openapi.into()),
         }))
@@ -232,6 +237,7 @@ parts! {
     Live = live,
     HttpMetrics = metrics,
     Arc<Registry> = registry,
+    Tracer = tracer,
     CancellationToken = cancel,
     ApiDocument = document,
 }

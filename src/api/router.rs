@@ -13,7 +13,7 @@ use super::deps::{ApiState, Deps};
 use super::gateway::{asyncapi, connect, events as channel_events, publish, tickets, usage};
 use super::groups::{change, create};
 use super::http::problem::{self, Code, Problem};
-use super::http::{budget, fields, gate, guard, login, metrics as request_metrics};
+use super::http::{budget, fields, gate, guard, login, metrics as request_metrics, server_span};
 use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
 use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
@@ -158,6 +158,7 @@ pub fn of_metrics(deps: Deps) -> Router {
 fn layered(routes: Router<ApiState>, app: ApiState) -> Router {
     routes
         .fallback(no_route)
+        .layer(from_fn_with_state(app.clone(), server_span::measure))
         .layer(from_fn_with_state(app.clone(), gate::gate))
         .layer(from_fn_with_state(app.clone(), guard::guard))
         .layer(from_fn_with_state(app.clone(), headers::tell_limits))

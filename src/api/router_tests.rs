@@ -112,6 +112,7 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
             .collect(),
         jwt: None,
         registry: Arc::default(),
+        tracer: crate::trace::Tracer::default(),
         cancel: cancel.clone(),
     };
     let listener = crate::api::bind("127.0.0.1:0", token.is_some())

@@ -79,7 +79,7 @@ impl Runner {
 
     /// Returns the schedules in its database.
     pub fn schedules(&self) -> Schedules {
-        Schedules::new(self.app.queue.pool.clone())
+        Schedules::of(&self.app.queue)
     }
 
     /// Runs until `stop` is done, then stops in order: no more jobs are claimed, running jobs
@@ -257,7 +257,7 @@ impl Builder {
             for (name, change) in &changes {
                 app.throttles.set(name, change).await?;
             }
-            let schedules = Schedules::new(app.queue.pool.clone());
+            let schedules = Schedules::of(&app.queue);
             for schedule in &self.schedules {
                 schedules.set(schedule).await?;
             }

@@ -26,12 +26,14 @@ use super::kinds::{built_in_kinds, kinds_served, tune};
 use super::knobs::policies;
 use super::knobs::read_knobs;
 use super::logging::start_logging;
+use super::otel::{self, Traces};
 #[cfg(feature = "notifications")]
 use super::pools;
 #[cfg(feature = "notifications")]
 use super::recipient_rules::{self, RulesFile};
 #[cfg(feature = "api")]
 use super::remote;
+use super::secret_keys::secret_keys;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles};
 #[cfg(feature = "notifications")]
@@ -56,6 +58,7 @@ use crate::throttle::Knobs;
 use crate::throttle::Notes;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
+use crate::trace::Tracer;
 
 /// The error for a Postgres that cannot be used.
 pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or database_url";
@@ -113,6 +116,7 @@ pub struct App {
     cancel: CancellationToken,
     vital: TaskSupervisor,
     tasks: Vec<JoinHandle<()>>,
+    traces: Traces,
 }
 
 impl App {
@@ -156,6 +160,7 @@ impl App {
         )
         .await
         .context(NO_POSTGRES)?;
+        let queue = queue.with_secret_keys(secret_keys()?);
         queue.refuse_hidden_pooler().await?;
         migrate(&queue).await?;
         queue
@@ -182,6 +187,7 @@ impl App {
 
         let mut registry = Registry::default();
         let metrics = runner::WorkerMetrics::register(&mut registry);
+        let (tracer, traces) = otel::start(&mut registry)?;
         #[cfg(feature = "notifications")]
         let open = pools::open(
             built,
@@ -286,7 +292,7 @@ impl App {
         #[cfg(feature = "api")]
         let remote = remote::brokers(
             settings,
-            worker_config(settings),
+            worker_config(settings, &tracer),
             (&queue, &throttles),
             &metrics,
             &kinds,
@@ -300,12 +306,12 @@ impl App {
         let worker = match roles.runner {
             true => {
                 let served = kinds_served(settings, &kinds)?;
-                let schedules = Schedules::new(queue.pool.clone());
+                let schedules = Schedules::of(&queue);
                 let keep = cron::run_schedules(schedules, due.clone(), cancel.child_token());
                 tasks.push(vital.spawn("cron", cancel.child_token(), keep));
                 let config = runner::Config {
                     due,
-                    ..worker_config(settings)
+                    ..worker_config(settings, &tracer)
                 };
                 Some(
                     Worker::start(config, queue.clone(), throttles.clone(), served, metrics)
@@ -361,6 +367,7 @@ impl App {
                 jwt,
                 tokens: tokens.iter().map(api_tokens::token).collect(),
                 registry: Arc::new(registry),
+                tracer,
                 cancel: cancel.child_token(),
             };
             if let Some(listener) = metrics_listener {
@@ -392,6 +399,7 @@ impl App {
             cancel,
             vital,
             tasks,
+            traces,
         })
     }
 
@@ -426,6 +434,7 @@ impl App {
             let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), self.leased.give_back_all()).await;
+        self.traces.stop().await;
         // Closing waits for all connections in use, and one may be held for long.
         let _ = tokio::time::timeout(Duration::from_secs(2), self.queue.pool.close()).await;
     }
@@ -522,7 +531,7 @@ impl Signals {
     }
 }
 
-fn worker_config(settings: &Settings) -> runner::Config {
+fn worker_config(settings: &Settings, tracer: &Tracer) -> runner::Config {
     runner::Config {
         concurrency: settings.concurrency,
         ttl: Duration::from_secs_f64(settings.worker_ttl_s),
@@ -538,6 +547,7 @@ fn worker_config(settings: &Settings) -> runner::Config {
             pools: settings.serve_pools.clone(),
         },
         may_differ: settings.settings_may_differ,
+        tracer: tracer.clone(),
         ..runner::Config::default()
     }
 }

@@ -48,9 +48,10 @@ pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
     reach(&settings.database(), SERVER_START_TIMEOUT, false)
         .await
         .map_err(|why| app::unreachable(why, settings))?;
-    Queue::connect(settings.database(), 2, SERVER_START_TIMEOUT)
+    let queue = Queue::connect(settings.database(), 2, SERVER_START_TIMEOUT)
         .await
-        .context(app::NO_POSTGRES)
+        .context(app::NO_POSTGRES)?;
+    Ok(queue.with_secret_keys(app::secret_keys()?))
 }
 
 /// Connects to the throttles.

@@ -146,7 +146,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         bail!(cron::Error::Invalid(vec![bad]));
     }
     let queue = connect::queue(&settings).await?;
-    let schedules = Schedules::new(queue.pool.clone());
+    let schedules = Schedules::of(&queue);
     match command {
         Command::List { json } => list(&schedules, json).await?,
         Command::Show { name, json } => {
@@ -297,9 +297,8 @@ async fn make(
         ..NewJob::new(set.kind, args_of(&set.args)?)
     };
     // Built-in kinds check their arguments now; those of other kinds are checked by their workers.
-    if let Some(handler) = crate::app::built_in_kinds(settings, None)?.get(&job.kind)
-        && let Err(issues) = handler.prepare(&job.args)
-    {
+    let issues = crate::app::built_in_kinds(settings, None)?.check(&job.kind, &job.args);
+    if !issues.is_empty() {
         bail!(CliError::Refused(format!(
             "{}; no schedule was changed",
             input::listed("args", &issues)

@@ -247,15 +247,12 @@ pub(super) fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result
     let kinds = app::built_in_kinds(settings, None)?;
     let mut wrong = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
-        let Some(handler) = kinds.get(&job.kind) else {
-            continue;
-        };
         let place = if jobs.len() > 1 {
             format!("job {at}: ")
         } else {
             String::new()
         };
-        let issues = handler.prepare(&job.args).err().unwrap_or_default();
+        let issues = kinds.check(&job.kind, &job.args);
         wrong.extend(
             issues
                 .iter()

@@ -97,11 +97,14 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             check_args(&jobs, &settings)?;
             check_args(group.callback.as_slice(), &settings)?;
             let queue = connect::queue(&settings).await?;
-            let created = Client.create_group(&queue.pool, &group).await;
-            let created = created.context("no group was created")?;
+            let created = async {
+                let group = group.encrypted(queue.secret_keys())?;
+                Client.create_group(&queue.pool, &group).await
+            };
+            let created = created.await.context("no group was created")?;
             if args.json {
                 output::json(&created)?;
-            } else if group.jobs.is_some() {
+            } else if args.jobs.is_some() {
                 let jobs = created.jobs.iter().filter(|job| !job.duplicate).count();
                 say!("created group {} with {jobs} jobs, sealed", created.id);
             } else {

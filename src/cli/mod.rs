@@ -9,6 +9,7 @@ mod connect;
 mod cron;
 mod dead;
 mod doctor;
+mod encrypt;
 mod enqueue;
 pub mod exit;
 mod given_text;
@@ -62,6 +63,10 @@ enum Command {
     Migrate(migrate::Args),
     /// Enqueue one job, or many from a file
     Enqueue(enqueue::Args),
+    /// Print a new key for secret arguments, for FLYBALL_SECRET_KEYS
+    SecretKey(encrypt::SecretKeyArgs),
+    /// Encrypt a secret value for jobs of a kind, to put it into their arguments by SQL
+    Encrypt(encrypt::Args),
     /// Send one message, in the name of a tenant if given, or check what its recipient may get
     Notify(notify::Args),
     /// Show, pause, resume and cancel batches of messages
@@ -149,6 +154,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Governor(command) = cli.command {
         return governor::run(command);
     }
+    // Neither do keys, which must not depend on a server.
+    if let Command::SecretKey(args) = &cli.command {
+        return encrypt::print_key(args);
+    }
+    if let Command::Encrypt(args) = cli.command {
+        return encrypt::run(args);
+    }
     let settings = Settings::from_env(cli.config.as_deref());
     // Settings that cannot be used are what the doctor looks for.
     if let Command::Doctor(args) = &cli.command {
@@ -188,6 +200,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Services(_)
             | Command::Simulate(_)
             | Command::Governor(_)
+            | Command::SecretKey(_)
+            | Command::Encrypt(_)
             | Command::Doctor(_) => unreachable!("handled above"),
         }
     });

@@ -1,13 +1,18 @@
 //! Schedules in Postgres: one statement per function.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use jiff::Timestamp;
+use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use super::schedule::{CATCH_UPS, OVERLAPS};
 use super::{NewSchedule, Schedule, ScheduleProblem, Timing};
-use crate::jobs::{self, Enqueued};
+use crate::jobs::postgres::secrets::{encrypt, refused};
+use crate::jobs::{self, Enqueued, Queue, SecretKeys, secret};
 use crate::postgres::{Columns, Db};
 
 /// The most schedules that one check takes.
@@ -54,6 +59,7 @@ const ADVANCE: &str =
 const SET_ASIDE: &str =
     "update flyball.cron set next_at = null, problem = $2 where name = $1 and xmin::text = $3";
 const NOW: &str = "select clock_timestamp()";
+const ARGS: &str = "select args from flyball.cron where name = $1 and kind = $2";
 
 /// Every statement of this file, so that a test can prepare each on the migrated schema.
 pub const STATEMENTS: &[(&str, &str)] = &[
@@ -67,6 +73,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("advance schedule", ADVANCE),
     ("set schedule aside", SET_ASIDE),
     ("time of schedules", NOW),
+    ("arguments of schedule", ARGS),
 ];
 
 /// An error of the store of schedules.
@@ -123,12 +130,24 @@ pub(super) struct Due {
 #[derive(Clone)]
 pub struct Schedules {
     pool: Db,
+    keys: Arc<SecretKeys>,
 }
 
 impl Schedules {
     /// Returns the schedules of the database behind `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
-        Self { pool: pool.into() }
+        Self {
+            pool: pool.into(),
+            keys: Arc::default(),
+        }
+    }
+
+    /// Returns the schedules of a queue's database; secret arguments are encrypted with its keys.
+    pub fn of(queue: &Queue) -> Self {
+        Self {
+            pool: queue.pool.clone(),
+            keys: queue.secret_keys().clone(),
+        }
     }
 
     /// Creates a schedule, or replaces the one with its name; returns true if it is new.
@@ -139,8 +158,8 @@ impl Schedules {
         if !problems.is_empty() {
             return Err(Error::Invalid(problems));
         }
-        let job = &schedule.job;
-        jobs::postgres::refuse_nul(std::slice::from_ref(job))?;
+        let job = self.at_rest(schedule).await?;
+        jobs::postgres::refuse_unstorable(std::slice::from_ref(&*job))?;
         let statement = sqlx::query_scalar(SET)
             .bind(&schedule.name)
             .bind(&schedule.expression)
@@ -161,6 +180,45 @@ impl Schedules {
             .fetch_one(&self.pool)
             .await
             .map_err(jobs::Error::from)?)
+    }
+
+    /// Returns the job of a schedule as it is stored, with its secret values encrypted. Values that
+    /// are stored already stay as they are: encrypted anew they would differ, and count as a
+    /// change.
+    async fn at_rest<'a>(&self, schedule: &'a NewSchedule) -> Result<Cow<'a, jobs::NewJob>, Error> {
+        let job = &schedule.job;
+        if self.keys.is_empty() || !secret::has_secrets(&job.args) {
+            return Ok(Cow::Borrowed(job));
+        }
+        let mut at_rest = job.clone();
+        let stored: Option<Json<Value>> = sqlx::query_scalar(ARGS)
+            .bind(&schedule.name)
+            .bind(&job.kind)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
+        if let Some(Json(stored)) = stored
+            && self.is_same(&job.kind, &stored, &job.args)
+        {
+            at_rest.args = stored;
+            return Ok(Cow::Owned(at_rest));
+        }
+        encrypt(&self.keys, &mut at_rest, "").map_err(|issue| refused(None, "", &issue))?;
+        Ok(Cow::Owned(at_rest))
+    }
+
+    fn is_same(&self, kind: &str, stored: &Value, declared: &Value) -> bool {
+        let decrypt = |args: &Value| {
+            let mut args = args.clone();
+            self.keys.decrypt(kind, "", &mut args).ok().map(|_| args)
+        };
+        // What an older key encrypted is encrypted anew.
+        let newest = self.keys.capabilities().next();
+        secret::first_plain(stored).is_none()
+            && secret::needs(stored)
+                .into_iter()
+                .all(|need| Some(need) == newest)
+            && decrypt(stored).is_some_and(|decrypted| decrypt(declared) == Some(decrypted))
     }
 
     /// Deletes a schedule, but not its jobs; returns false if there is none.
@@ -295,12 +353,14 @@ fn read(row: &PgRow) -> Due {
     let upcoming = Timing::new(&expression, &time_zone)
         .map(|timing| timing.preview(now))
         .unwrap_or_default();
+    let mut args = columns.json("args");
+    secret::mask(&mut args);
     let schedule = Schedule {
         name: columns.get("name"),
         expression,
         time_zone,
         kind: columns.get("kind"),
-        args: columns.json("args"),
+        args,
         throttle: columns.get("throttle"),
         key: columns.get("key"),
         priority: columns.get("priority"),

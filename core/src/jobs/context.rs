@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Job, OnAmbiguous, Quota};
 use crate::throttle;
+use crate::trace::{TraceParent, Tracer};
 
 /// The shortest time between two writes of progress; reports in between are skipped.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -38,6 +39,8 @@ pub struct JobInfo {
     pub created_at: Timestamp,
     /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
+    /// The attempt within its trace, and the maker of spans below it.
+    trace: Option<(TraceParent, Tracer)>,
     last_progress: Mutex<Option<Instant>>,
     report: Mutex<AttemptReport>,
 }
@@ -74,6 +77,25 @@ impl JobInfo {
     pub fn attempt_report(&self) -> AttemptReport {
         *self.report.lock()
     }
+
+    /// Puts the attempt into a trace.
+    #[cfg(feature = "runner")]
+    pub(crate) fn traced(self, at: TraceParent, tracer: &Tracer) -> Self {
+        Self {
+            trace: Some((at, tracer.clone())),
+            ..self
+        }
+    }
+
+    /// Begins the span of a request that the attempt sends; `None` outside of a trace.
+    #[cfg(feature = "http")]
+    pub(crate) fn open_call(
+        &self,
+        name: impl FnOnce() -> String,
+    ) -> Option<crate::trace::OpenSpan> {
+        let (attempt, tracer) = self.trace.as_ref()?;
+        tracer.open(Some(*attempt), crate::trace::SpanRole::Client, name)
+    }
 }
 
 impl From<&Job> for JobInfo {
@@ -89,6 +111,7 @@ impl From<&Job> for JobInfo {
             fence: job.fence,
             created_at: job.created_at,
             traceparent: job.traceparent.clone(),
+            trace: None,
             last_progress: Mutex::new(None),
             report: Mutex::default(),
         }
@@ -125,6 +148,13 @@ impl Context {
             throttles,
             checkpoints,
         }
+    }
+
+    /// Returns the `traceparent` of this attempt, a child of the producer's, for the requests that
+    /// the handler sends; `None` if the job belongs to no trace.
+    pub fn traceparent(&self) -> Option<String> {
+        let (attempt, _) = self.job.trace.as_ref()?;
+        Some(attempt.to_string())
     }
 
     /// Reports the real cost of the job, in tokens of its throttle; the last report counts.

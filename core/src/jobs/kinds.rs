@@ -12,7 +12,7 @@ use super::handler::{Handler, PreparedJob};
 use super::retry::Policy;
 use super::serving::{SharedSettings, is_served};
 use super::typed::{Typed, TypedFn};
-use super::{Context, IntoOutcome, Issue, Job, TypedHandler};
+use super::{Context, IntoOutcome, Issue, Job, TypedHandler, secret};
 
 /// The operator's settings for a kind; `None` keeps the value of the handler.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -107,6 +107,27 @@ impl Kinds {
     /// Returns the handler of a kind.
     pub fn get(&self, kind: &str) -> Option<&Arc<dyn Handler>> {
         self.0.get(kind)
+    }
+
+    /// Returns every problem with the arguments of a job of a kind, if its handler is known here.
+    ///
+    /// The handler sees the secret values that are marked. Encrypted ones only its worker sees, so
+    /// that one checks them.
+    pub fn check(&self, kind: &str, args: &Value) -> Vec<Issue> {
+        let Some(handler) = self.get(kind) else {
+            return Vec::new();
+        };
+        if !secret::has_secrets(args) {
+            return handler.prepare(args).err().unwrap_or_default();
+        }
+        let Some((plain, texts)) = secret::as_checked(args) else {
+            return Vec::new();
+        };
+        let mut issues = handler.prepare(&plain).err().unwrap_or_default();
+        for issue in &mut issues {
+            texts.remove_from(&mut issue.message);
+        }
+        issues
     }
 
     /// Returns the capabilities that all handlers offer together.

@@ -72,6 +72,20 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome without these texts in its error, which is kept and shown.
+    #[cfg(feature = "runner")]
+    pub(crate) fn without(mut self, secrets: &super::secret::SecretTexts) -> Self {
+        match &mut self {
+            Self::Retry { error, .. }
+            | Self::Ambiguous { error, .. }
+            | Self::Throttled { error, .. }
+            | Self::Overloaded { error, .. }
+            | Self::Dead { error } => secrets.remove_from(error),
+            Self::Done | Self::Snooze { .. } | Self::Cancelled | Self::HandedBack => {}
+        }
+        self
+    }
+
     /// Returns true if the receiver refused, whether it named us or sheds load from all.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Throttled { .. } | Self::Overloaded { .. })

@@ -308,6 +308,7 @@ pub fn remedy(
             "add [pools.<name>] to the settings of a worker, or name its pool with --pools"
         }
         Some("secret") => "set the variable of that secret for a worker",
+        Some("secret-key") => "add that key to FLYBALL_SECRET_KEYS of a worker",
         Some("source" | "sink") => "add it to the settings of a worker",
         _ => "start a worker that does",
     };

@@ -14,13 +14,18 @@ use super::hyper::{HttpClient, TransportError};
 use super::quota::quota;
 use super::request::{MAX_TIMEOUT_MS, Request};
 use super::resolve::{Lookup, Resolver};
+use super::response::Response;
 use super::signature::{PREFIX, Secrets, is_name};
 use super::template;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, Scope};
+use crate::trace::{OpenSpan, SpanValue};
 
 /// Delay of a job if this process has no descriptor left, which is not the job's fault and uses no
 /// attempt.
 const SHORT_DELAY: Duration = Duration::from_secs(2);
+
+/// The header with the place of a request in its trace.
+const TRACEPARENT: &str = "traceparent";
 
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Default)]
@@ -87,16 +92,27 @@ impl HttpHandler {
             ),
             None => request.body.take(),
         };
-        let signature = self
+        let mut headers = self
             .sign(&request, job, body.as_deref())
             .map_err(|error| Outcome::Dead { error })?;
+        let call = match request.has_header(TRACEPARENT) {
+            true => None,
+            false => context.job.open_call(|| request.method.clone()),
+        };
+        headers.extend(
+            call.as_ref()
+                .map(|call| (TRACEPARENT, call.context.to_string())),
+        );
         let policy = request.on_ambiguous;
         context.hand_over(policy);
         let sent = self
             .client
-            .send(&request, &signature, body, &context.cancelled)
+            .send(&request, &headers, body, &context.cancelled)
             .await;
         context.answered();
+        if let Some(call) = call {
+            end_call(call, &request.method, &sent);
+        }
         Ok(match sent {
             Ok(response) => {
                 if let Some(quota) = quota(&response.headers, now_s()) {
@@ -179,6 +195,29 @@ impl HttpHandler {
             .map(Vec::from)
             .ok_or_else(|| format!("/secret names {name:?}, but this worker has no {variable}"))
     }
+}
+
+/// Ends the span of a request. The receiver's address stays out, because it may tell whose it is.
+fn end_call(mut call: OpenSpan, method: &str, sent: &Result<Response, TransportError>) {
+    let status = sent.as_ref().ok().map(|response| response.status);
+    call.note(|| {
+        let method = SpanValue::Text(method.to_owned().into());
+        let mut all = vec![("http.request.method", method)];
+        match (status, sent) {
+            (Some(status), _) => {
+                all.push((
+                    "http.response.status_code",
+                    SpanValue::Number(status.into()),
+                ));
+            }
+            (None, Err(error)) => {
+                all.push(("error.type", SpanValue::Text(error.name().into())));
+            }
+            (None, Ok(_)) => {}
+        }
+        all
+    });
+    call.end(status.is_none_or(|status| status >= 400));
 }
 
 /// Renders a template on a separate thread, where it blocks no other task.

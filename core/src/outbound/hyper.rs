@@ -80,6 +80,20 @@ pub enum TransportError {
     },
 }
 
+impl TransportError {
+    /// Returns the kind of failure in one word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Unsendable(_) => "unsendable",
+            Self::Unsent(_) => "unsent",
+            Self::Short(_) => "no_descriptor",
+            Self::Unanswered(_) => "unanswered",
+            Self::Stopped { .. } => "stopped",
+        }
+    }
+}
+
 impl From<ResolveError> for TransportError {
     fn from(astray: ResolveError) -> Self {
         match astray {

@@ -109,6 +109,12 @@ impl Request {
         }
     }
 
+    /// Returns true if the job sets this header itself.
+    pub fn has_header(&self, name: &str) -> bool {
+        let mut headers = self.headers.iter();
+        headers.any(|(own, _)| own.eq_ignore_ascii_case(name))
+    }
+
     fn read(fields: &mut Reader<'_>) -> Self {
         let (body, body_is_json) = match fields.take_nullable("body") {
             None => (None, false),

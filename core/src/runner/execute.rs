@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
+use super::attempt_span;
 use super::completions::Completion;
 use super::metrics::{AttemptLabels, KindLabels};
 use super::running::StopReason;
 use super::runs::ServedKind;
+use super::secrets::reveal;
 use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
 use super::slots::MAX_WAIT;
@@ -21,6 +24,7 @@ use crate::jobs::{
     Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome, Scope,
 };
 use crate::throttle::{MAX_PAUSE, Name, UpstreamRefusal};
+use crate::trace::OpenSpan;
 
 /// Wait of a refused job whose refusal gave no delay, while the throttles cannot record the
 /// refusal.
@@ -36,6 +40,25 @@ pub(super) async fn execute(
     claimed: Claimed,
     cancelled: CancellationToken,
 ) {
+    let span = attempt_span::open(&shared.config.tracer, &claimed.job);
+    match &span {
+        // Most jobs belong to no trace.
+        None => attempt(shared, claimed, cancelled, span).await,
+        Some(open) => {
+            let lines = attempt_span::of_lines(open, &claimed.job);
+            attempt(shared, claimed, cancelled, span)
+                .instrument(lines)
+                .await;
+        }
+    }
+}
+
+async fn attempt(
+    shared: Arc<WorkerContext>,
+    claimed: Claimed,
+    cancelled: CancellationToken,
+    span: Option<OpenSpan>,
+) {
     let begun = Instant::now();
     let Claimed {
         lane_id,
@@ -46,7 +69,11 @@ pub(super) async fn execute(
     let known = shared.runs.get(&job.kind).cloned();
     let handler = known.as_ref().map(|known| &*known.handler);
     // The handler takes the job itself.
-    let info = Arc::new(JobInfo::from(&job));
+    let info = JobInfo::from(&job);
+    let info = Arc::new(match &span {
+        Some(open) => info.traced(open.context, &shared.config.tracer),
+        None => info,
+    });
     let ran = OnceLock::new();
     // A handler must not keep its permit and its lease for ever, so every panic ends here.
     let outcome = match (unreadable, handler) {
@@ -80,6 +107,9 @@ pub(super) async fn execute(
         took: begun.elapsed(),
     };
     account(&shared, &info, lane_id, &ending, known.as_deref(), attempt);
+    if let Some(span) = span {
+        attempt_span::end(span, &info, outcome_label(&ending));
+    }
     // The receiver lives until every sender is dropped, so this can fail only while the process is
     // torn down.
     let _ = shared
@@ -191,7 +221,7 @@ pub(super) fn account(
 async fn run(
     shared: &WorkerContext,
     handler: &dyn Handler,
-    job: Job,
+    mut job: Job,
     info: Arc<JobInfo>,
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
@@ -210,6 +240,26 @@ async fn run(
     if let Some(outcome) = lost_its_last(shared, handler, &job).await {
         return outcome;
     }
+    let secrets = match reveal(shared, &mut job).await {
+        Ok(secrets) => secrets,
+        Err(outcome) => return outcome,
+    };
+    let outcome = handle(shared, handler, job, info, ran, cancelled).await;
+    match secrets {
+        None => outcome,
+        Some(secrets) => outcome.without(&secrets),
+    }
+}
+
+/// Runs the handler, whose arguments are in plain, within its timeout.
+async fn handle(
+    shared: &WorkerContext,
+    handler: &dyn Handler,
+    job: Job,
+    info: Arc<JobInfo>,
+    ran: &OnceLock<Instant>,
+    cancelled: CancellationToken,
+) -> Outcome {
     let prepared = match handler.prepare(&job.args) {
         Ok(prepared) => prepared,
         Err(issues) => {

@@ -4,6 +4,7 @@
 //! The runner knows lanes, throttles and handlers, but no kind by name: the composition root
 //! registers handlers. `remote/` hands jobs to workers in other programs instead of running them.
 
+mod attempt_span;
 mod claim;
 mod completions;
 mod depth;
@@ -24,6 +25,7 @@ mod remote;
 mod report_completions;
 mod running;
 mod runs;
+mod secrets;
 mod served;
 mod settle;
 mod shared;

@@ -25,9 +25,10 @@ use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
 use crate::jobs::postgres::{KindRetention, NewWorker, PgCheckpoints, Retention};
 use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
-use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue};
+use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue, secret};
 use crate::service::DueWork;
 use crate::throttle;
+use crate::trace::Tracer;
 
 /// Time for which a worker keeps its part of the shards without renewing it.
 pub(super) const SHARD_TTL: Duration = Duration::from_secs(10);
@@ -66,6 +67,8 @@ pub struct Config {
     pub may_differ: bool,
     /// The loops beside the worker that it wakes when there is work for them.
     pub due: DueWork,
+    /// The maker of spans for attempts.
+    pub tracer: Tracer,
 }
 
 impl Default for Config {
@@ -81,6 +84,7 @@ impl Default for Config {
             serves: Serves::default(),
             may_differ: false,
             due: DueWork::default(),
+            tracer: Tracer::default(),
         }
     }
 }
@@ -152,11 +156,14 @@ impl WorkerContext {
         metrics: WorkerMetrics,
         (ends, differences): (mpsc::Sender<FinishedRun>, mpsc::Sender<Difference>),
     ) -> Self {
+        let mut capabilities = kinds.capabilities();
+        let keys = queue.secret_keys().capabilities();
+        capabilities.extend(keys.map(|capability| (capability, String::new())));
         Self {
             checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
             queue,
             throttles,
-            capabilities: kinds.capabilities(),
+            capabilities,
             settings: kinds.settings(),
             served: Served::new(config.serves.clone()),
             runs: Runs::new(kinds, &metrics),
@@ -195,7 +202,7 @@ impl WorkerContext {
             let (name, ttl) = (&self.config.name, self.config.ttl);
             let id = self
                 .queue
-                .register_broker(name, (&host, pid), ttl, &broker.offer)
+                .register_broker(name, (&host, pid), ttl, &broker.offer, &self.capabilities)
                 .await?;
             self.worker_id.store(id, Ordering::Release);
             self.tallies.begin_again();
@@ -259,7 +266,9 @@ impl WorkerContext {
         };
         // A panic here is expected to happen again in the run, where it is recorded.
         let needs = AssertUnwindSafe(|| known.handler.needs(args));
-        std::panic::catch_unwind(needs).unwrap_or_default()
+        let mut needs = std::panic::catch_unwind(needs).unwrap_or_default();
+        needs.extend(secret::needs(args));
+        needs
     }
 
     /// Returns true if this worker serves a job of the throttle and kind; notes it otherwise.

@@ -40,6 +40,7 @@
 mod backing;
 mod clock;
 mod error;
+mod keys;
 mod memory;
 mod postgres;
 mod queue;

@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgExecutor, PgPool, Row};
 
 use super::error::Error;
+use super::keys::test_keys;
 use crate::jobs::postgres::PgCheckpoints;
 use crate::jobs::{self, Checkpoints, Ending, Finish, Job, NewJob, Queue};
 
@@ -63,7 +64,7 @@ pub(super) struct PostgresBackend {
 
 impl PostgresBackend {
     pub(super) async fn new(pool: PgPool, kinds: &[String]) -> Result<Self, Error> {
-        let queue = Queue::new(pool);
+        let queue = Queue::new(pool).with_secret_keys(test_keys());
         queue
             .migrate()
             .await

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backing::Backing;
 use super::error::Error;
+use super::keys::test_keys;
 use super::memory::Memory;
 use super::postgres::PostgresBackend;
 use super::{JobRun, Report, clock};
@@ -171,13 +172,20 @@ impl TestQueue {
             let why = format!("this queue does not run the kind {}", job.kind);
             return (Outcome::Snooze { delay }, Ending::Snoozed { delay, why });
         };
+        let mut job = job.clone();
+        if let Err(issue) = test_keys().decrypt(&job.kind, "", &mut job.args) {
+            let error = input::listed("args", &[issue]);
+            let outcome = Outcome::Dead { error };
+            let ending = judge(&*handler, &job, outcome.clone());
+            return (outcome, ending);
+        }
         let outcome = match handler.prepare(&job.args) {
-            Ok(prepared) => self.attempt(prepared, handler.timeout(), job).await,
+            Ok(prepared) => self.attempt(prepared, handler.timeout(), &job).await,
             Err(issues) => Outcome::Dead {
                 error: input::listed("args", &issues),
             },
         };
-        let ending = judge(&*handler, job, outcome.clone());
+        let ending = judge(&*handler, &job, outcome.clone());
         (outcome, ending)
     }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::change::shown;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
-use crate::api::http::fields::{Errors, ObjectReader, must_be, pointer};
+use crate::api::http::fields::{Errors, ObjectReader, must_be, place_of};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{kinds_elsewhere, refused, traceparent, warnings};
@@ -185,9 +185,10 @@ fn unacceptable(state: &JobsState, caller: &Caller, error: jobs::Error) -> Probl
         return refused(state, caller, error, true);
     };
     let mut errors = Errors::default();
-    let at = match index {
-        Some(index) => pointer(&format!("/jobs/{index}"), &field),
-        None => format!("/{}", field.replace('.', "/")),
+    let at = match (index, field.strip_prefix("callback.")) {
+        (Some(index), _) => format!("/jobs/{index}{}", place_of(&field)),
+        (None, Some(field)) => format!("/callback{}", place_of(field)),
+        (None, None) => place_of(&field),
     };
     errors.body(at, message);
     Problem::fields(Code::InvalidFields, errors)

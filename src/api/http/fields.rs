@@ -12,6 +12,15 @@ use crate::input::{Issue, Reader};
 /// an answer of megabytes.
 pub const MAX_LISTED: usize = 100;
 
+/// Returns the place of a field of a job that the queue refused: `kind`, or `args` and a pointer
+/// into the arguments.
+pub fn place_of(field: &str) -> String {
+    match field.split_once('/') {
+        Some((name, rest)) => format!("{}/{rest}", pointer("", name)),
+        None => pointer("", field),
+    }
+}
+
 /// An error in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct FieldError {

@@ -24,6 +24,7 @@ pub mod problem;
 pub mod query;
 pub mod remaining;
 pub mod scopes;
+pub mod server_span;
 pub mod sessions;
 pub mod timeout;
 pub mod token_metrics;

@@ -197,7 +197,7 @@ impl Problem {
                 field,
                 message,
             } => {
-                let below = super::fields::pointer("", &field);
+                let below = super::fields::place_of(&field);
                 let mut errors = Errors::default();
                 errors.body(
                     if batch {

@@ -348,8 +348,8 @@ fn args(fields: &mut ObjectReader<'_>, kind: Option<&str>, args: &Value, known: 
     for at in nuls {
         fields.wrong_below("args", &at, "must be without the character NUL (\\u0000), which cannot be stored; remove it or encode the data, for instance as base64");
     }
-    if let Some(handler) = kind.and_then(|kind| known.here.get(kind)) {
-        for issue in handler.prepare(args).err().unwrap_or_default() {
+    if let Some(kind) = kind {
+        for issue in known.here.check(kind, args) {
             fields.wrong_below("args", &issue.pointer, issue.message);
         }
     }

@@ -3,12 +3,13 @@
 
 use serde_json::Value;
 
-use crate::jobs::redact;
+use crate::jobs::{redact, secret};
 use crate::notify::recipient;
 
-/// Masks recipients, contents and credentials in the arguments of a job; the arguments of custom
-/// kinds stay unchanged.
+/// Masks secret values in the arguments of a job, and the recipients, contents and credentials in
+/// those of the built-in kinds.
 pub fn mask_args(kind: &str, args: &mut Value) {
+    secret::mask(args);
     recipient::mask_args(kind, args);
     redact::mask_args(kind, args);
 }

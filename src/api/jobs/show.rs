@@ -22,7 +22,9 @@ use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::waiting::{self, WaitReason};
 use crate::jobs::serving::remedy;
-use crate::jobs::{self, Attempt, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary};
+use crate::jobs::{
+    self, Attempt, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary, secret,
+};
 use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
 /// The longest wait for the end of a job, in seconds: below the timeouts of most proxies.
@@ -267,21 +269,20 @@ pub async fn attempts(
     Ok(Json(Attempts { attempts, next }))
 }
 
-/// Returns a job that the caller may see, or the problem that it does not exist.
+/// Returns a job that the caller may see, not yet masked, or the problem that it does not exist.
 pub async fn found(state: &JobsState, caller: &Caller, id: i64) -> Result<JobDetail, Problem> {
     let read = state.queue.get_of(id, caller.tenant.as_deref());
-    let mut detail = with_timeout(ROW_TIMEOUT, read)
+    with_timeout(ROW_TIMEOUT, read)
         .await?
-        .ok_or_else(|| Problem::job_not_found(id))?;
-    mask_args(&detail.summary.kind, &mut detail.args);
-    Ok(detail)
+        .ok_or_else(|| Problem::job_not_found(id))
 }
 
 /// Returns the job as the API shows it.
-pub async fn view(state: &JobsState, caller: &Caller, detail: JobDetail) -> JobView {
+pub async fn view(state: &JobsState, caller: &Caller, mut detail: JobDetail) -> JobView {
     let sees_all = caller.sees(&detail.summary.throttle);
     let stores = (&state.queue, &*state.throttles, &state.kinds);
     let waiting = why_job_waits(stores, &detail, sees_all).await;
+    mask_args(&detail.summary.kind, &mut detail.args);
     JobView { detail, waiting }
 }
 
@@ -305,7 +306,8 @@ pub async fn why_job_waits(
     // If the workers cannot be read, the job is assumed to be served.
     let live = with_timeout(ROW_TIMEOUT, queue.serving()).await.ok();
     let handler = kinds.get(&job.kind);
-    let needs = handler.map_or_else(Vec::new, |handler| handler.needs(&detail.args));
+    let mut needs = handler.map_or_else(Vec::new, |handler| handler.needs(&detail.args));
+    needs.extend(secret::needs(&detail.args));
     let is_served = live.as_ref().is_none_or(|live| {
         live.iter()
             .any(|worker| worker.runs(&job.throttle, &job.kind, &needs))

@@ -24,6 +24,14 @@ pub(super) fn check(settings: &Settings, report: &mut Findings) -> Vec<KnobsFile
             "correct the place of the token's secret",
         );
     }
+    if let Err(error) = app::secret_keys() {
+        let error = super::super::exit::message(&error);
+        refuse(
+            report,
+            error,
+            "correct the variable; flyball secret-key prints a key",
+        );
+    }
     if let Err(error) = settings.pools() {
         refuse(report, error.to_string(), "correct the pool's settings");
     }

@@ -3,8 +3,9 @@
 use super::finding::{Finding, Findings};
 use crate::app::built_in_kinds;
 use crate::config::Settings;
+use crate::jobs::postgres::NeededKey;
 use crate::jobs::serving::{UnservedJobs, differences, differing_settings};
-use crate::jobs::{Error, Queue};
+use crate::jobs::{Error, Queue, WorkerCapabilities, secret};
 use crate::throttle::{RedisStore, Store};
 
 /// The most findings of one kind that are listed.
@@ -70,10 +71,36 @@ async fn read_workers(
             ));
         }
     }
+    for needed in queue.needed_keys().await? {
+        if let Some(finding) = key_missing(&needed, &workers) {
+            findings.push(finding);
+        }
+    }
     for unserved in queue.unserved().await?.iter().take(LISTED) {
         findings.push(not_served(unserved));
     }
     Ok(workers.len())
+}
+
+/// Returns the finding about a key that jobs to come need and that no live worker has.
+fn key_missing(needed: &NeededKey, workers: &[WorkerCapabilities]) -> Option<Finding> {
+    let capability = secret::capability_of(&needed.id);
+    let has = |worker: &WorkerCapabilities| worker.capabilities.contains_key(&capability);
+    if workers.iter().any(has) {
+        return None;
+    }
+    let NeededKey {
+        id,
+        example,
+        values,
+    } = needed;
+    Some(Finding::fail(
+        "workers",
+        format!(
+            "no live worker has the key {id}, with which {values} secret arguments are encrypted, such as those of {example}"
+        ),
+        "add that key to FLYBALL_SECRET_KEYS of the workers",
+    ))
 }
 
 fn not_served(one: &UnservedJobs) -> Finding {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flyball::api::{AuthToken, Permissions, TokenScope, TokenSecret};
-use flyball::jobs::{Kinds, NewJob, State};
+use flyball::jobs::{Kinds, NewJob, SecretKeys, State};
 use flyball::runner::{Config, Worker};
 use prometheus_client::registry::Registry;
 use reqwest::Method;
@@ -27,7 +27,10 @@ impl WorkFixture {
     }
 
     async fn with(tokens: Vec<AuthToken>) -> Self {
-        let fixture = Fixture::new().await;
+        Self::on(Fixture::new().await, tokens).await
+    }
+
+    async fn on(fixture: Fixture, tokens: Vec<AuthToken>) -> Self {
         fixture.turn("pages", &[("rps", "-1")]).await;
         fixture.register("render").await;
         let config = Config {
@@ -145,6 +148,35 @@ async fn a_claimed_job_is_extended_completed_once_and_its_result_is_kept() {
     );
     assert_eq!(shown["attempts"].as_array().unwrap().len(), 1);
     assert_eq!(shown["attempts"][0]["worker"], "w1");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_claimed_job_has_its_trace_and_its_secrets_in_plain_which_nobody_else_sees() {
+    let mut fixture = Fixture::new().await;
+    let keys = SecretKeys::parse(&SecretKeys::text_of(&[1; 32])).unwrap();
+    fixture.queue = fixture.queue.clone().with_secret_keys(keys);
+    let world = WorkFixture::on(fixture, Vec::new()).await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let args = json!({"pages": 3, "token": {"$secret": "5up3r-53cret"}});
+    let job = json!({"kind": "render", "args": args, "throttle": "pages", "traceparent": trace});
+    let (status, made) = world.post("/api/v1/jobs", &job).await;
+    assert_eq!(
+        (status, &made["args"]["token"]),
+        (201, &json!("[secret]")),
+        "{made}"
+    );
+
+    let claimed = world.claim("w1", 1, json!({})).await.remove(0);
+
+    assert_eq!(
+        claimed["args"],
+        json!({"pages": 3, "token": "5up3r-53cret"})
+    );
+    assert_eq!(claimed["traceparent"], trace);
+    let shown = world.show(id_of(&claimed)).await;
+    assert_eq!(shown["state"], "running");
+    assert_eq!(shown["args"], json!({"pages": 3, "token": "[secret]"}));
     world.stop().await;
 }
 

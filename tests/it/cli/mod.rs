@@ -9,6 +9,7 @@ mod jobs;
 mod messages;
 mod recipient_rules;
 mod recipients;
+mod secrets;
 mod serve;
 mod services;
 mod shell;

@@ -224,13 +224,11 @@ fn kinds() -> Kinds {
 }
 
 fn issues(kind: &str, args: &Value) -> BTreeMap<String, String> {
-    kinds()
-        .get(kind)
-        .unwrap()
-        .prepare(args)
-        .err()
+    let kinds = kinds();
+    assert!(kinds.get(kind).is_some(), "{kind}");
+    kinds
+        .check(kind, args)
         .into_iter()
-        .flatten()
         .map(|issue| (issue.pointer, issue.message))
         .collect()
 }

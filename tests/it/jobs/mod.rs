@@ -18,6 +18,7 @@ mod plans;
 mod refused_arguments;
 mod replace;
 mod replace_races;
+mod secrets;
 mod sql;
 mod store;
 mod tags;

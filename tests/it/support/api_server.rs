@@ -96,6 +96,7 @@ impl ApiServer {
             tokens: Arc::default(),
             jwt: None,
             registry: Arc::default(),
+            tracer: flyball::trace::Tracer::default(),
             cancel: cancel.clone(),
         };
         change(&mut deps);

@@ -9,6 +9,8 @@ use super::sources::{is_at, sources};
 ///
 /// A pattern that ends in `/` is a folder; one that begins with `**/` matches in every folder.
 const SERVICES: &[(&str, &str)] = &[
+    ("trace/tracer.rs", "Reads the clock for its room."),
+    ("trace/otlp/export.rs", "Sends spans to their collector."),
     ("cli/", "Opens what the command line names and prints."),
     ("app/", "Puts the parts of the program together."),
     ("api/", "HTTP entry points."),
@@ -196,6 +198,7 @@ const SERVICES: &[(&str, &str)] = &[
         "runner/completions.rs",
         "Claims, executes and finishes jobs.",
     ),
+    ("runner/secrets.rs", "Claims, executes and finishes jobs."),
     ("runner/claim.rs", "Claims, executes and finishes jobs."),
     (
         "runner/remote/broker.rs",

@@ -15,7 +15,11 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("stack", &[]),
     ("throttle", &["control", "input", "postgres"]),
     ("signals", &["control", "postgres"]),
-    ("jobs", &["control", "input", "postgres", "throttle"]),
+    ("trace", &[]),
+    (
+        "jobs",
+        &["control", "input", "postgres", "throttle", "trace"],
+    ),
     ("cron", &["jobs", "postgres", "service"]),
     ("testing", &["input", "jobs", "postgres", "throttle"]),
     (
@@ -27,9 +31,9 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("simulate", &["control", "governor", "plot", "signals"]),
     (
         "runner",
-        &["control", "input", "jobs", "service", "throttle"],
+        &["control", "input", "jobs", "service", "throttle", "trace"],
     ),
-    ("outbound", &["control", "input", "jobs"]),
+    ("outbound", &["control", "input", "jobs", "trace"]),
     (
         "reindex",
         &[
@@ -104,6 +108,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "service",
             "signals",
             "throttle",
+            "trace",
         ],
     ),
     (
@@ -133,6 +138,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "signals",
             "stack",
             "throttle",
+            "trace",
         ],
     ),
     (

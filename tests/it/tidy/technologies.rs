@@ -35,6 +35,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     (
         "base64",
         &[
+            "jobs/secret.rs",
             "outbound/",
             "providers/",
             "reindex/source/mongodb/conversion.rs",
@@ -42,6 +43,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("bson", &["**/mongodb"]),
+    ("chacha20poly1305", &["jobs/secret.rs"]),
     ("clap", &["cli/"]),
     ("comfy_table", &["cli/output.rs"]),
     ("flyball_core", &["lib.rs"]),
@@ -83,7 +85,12 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("mongodb", &["**/mongodb"]),
     (
         "percent_encoding",
-        &["api/", "outbound/credentials.rs", "throttle/api_limit.rs"],
+        &[
+            "api/",
+            "outbound/credentials.rs",
+            "throttle/api_limit.rs",
+            "trace/otlp/settings.rs",
+        ],
     ),
     ("pid", &["control/", "simulate/bare_pid.rs"]),
     (
@@ -105,9 +112,11 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "runner/throttle_metrics.rs",
             "runner/runs.rs",
             "throttle/leased.rs",
+            "trace/otlp/export.rs",
         ],
     ),
     ("prometheus_http_query", &["signals/"]),
+    ("prost", &["trace/otlp/message.rs"]),
     ("redis", &["**/redis"]),
     (
         "reqwest",
@@ -116,6 +125,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "reindex/connect.rs",
             "reindex/sink/elastic.rs",
             "signals/",
+            "trace/otlp/export.rs",
         ],
     ),
     ("rust_embed", &["api/"]),
@@ -161,6 +171,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "throttle/file.rs",
         ],
     ),
+    ("sha2", &["jobs/secret.rs"]),
     ("strsim", &["input/"]),
     ("tower_http", &["api/"]),
     (

@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 
 use super::depth_cache::DepthCache;
-use crate::jobs::Error;
+use crate::jobs::{Error, SecretKeys};
 use crate::postgres::{Access, Db, Pooler, refuse_hidden_pooler};
 
 /// The number of heartbeat connections; two, because one that hangs must not block the next
@@ -28,6 +28,8 @@ pub struct Queue {
     /// The pool for LISTEN, which needs a session; `None` behind a pooler without a direct URL.
     pub(super) sessions: Option<PgPool>,
     pub(super) depth: Arc<DepthCache>,
+    /// The keys of secret arguments.
+    pub(super) keys: Arc<SecretKeys>,
 }
 
 impl Queue {
@@ -40,7 +42,21 @@ impl Queue {
             pool,
             sessions,
             depth: Arc::default(),
+            keys: Arc::default(),
         }
+    }
+
+    /// Sets the keys with which this queue seals secret arguments before it stores them.
+    pub fn with_secret_keys(self, keys: SecretKeys) -> Self {
+        Self {
+            keys: Arc::new(keys),
+            ..self
+        }
+    }
+
+    /// Returns the keys of secret arguments.
+    pub fn secret_keys(&self) -> &Arc<SecretKeys> {
+        &self.keys
     }
 
     /// Connects with at most `connections` at a time, waiting up to `patience` for the server.

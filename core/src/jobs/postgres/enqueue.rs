@@ -8,6 +8,7 @@ use sqlx::types::Json;
 use sqlx::{PgExecutor, Postgres, Row};
 
 use super::Queue;
+use super::secrets::refuse_plain;
 use crate::jobs::{AfterFailure, Enqueued, Error, NewJob, check};
 
 pub(super) const ENQUEUE: &str = "
@@ -31,7 +32,7 @@ pub(crate) const TENANT: &str = "tenant:";
 impl Queue {
     /// Enqueues all jobs or none; returns one entry per job, in order.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
-        enqueue(&self.pool, jobs).await
+        enqueue(&self.pool, &self.encrypted(jobs, "")?).await
     }
 
     /// Enqueues jobs like [`Queue::enqueue`], for a caller with unique keys of its own, named by
@@ -47,8 +48,9 @@ impl Queue {
         if owner.is_empty() || !owner.starts_with(TENANT) && is_plain() {
             return self.enqueue(jobs).await;
         }
-        refuse_nul(jobs)?;
-        let rows = rows(ENQUEUE_AS, jobs)
+        let jobs = self.encrypted(jobs, owner.strip_prefix(TENANT).unwrap_or_default())?;
+        refuse_unstorable(&jobs)?;
+        let rows = rows(ENQUEUE_AS, &jobs)
             .bind(owner)
             .bind(module)
             .fetch_all(&self.pool)
@@ -62,7 +64,7 @@ pub(crate) async fn enqueue(
     executor: impl PgExecutor<'_>,
     jobs: &[NewJob],
 ) -> Result<Vec<Enqueued>, Error> {
-    refuse_nul(jobs)?;
+    refuse_unstorable(jobs)?;
     let rows = match jobs {
         [] => return Ok(Vec::new()),
         [job] => one(executor, job).await?,
@@ -87,8 +89,10 @@ fn tickets(rows: &[PgRow]) -> Result<Vec<Enqueued>, Error> {
         .map_err(Error::from)
 }
 
-/// Refuses texts with a NUL, because Postgres would not report the field.
-pub(crate) fn refuse_nul(jobs: &[NewJob]) -> Result<(), Error> {
+/// Refuses texts with a NUL, because Postgres would not report the field, and secret values that
+/// are not encrypted, because Postgres has no key.
+pub(crate) fn refuse_unstorable(jobs: &[NewJob]) -> Result<(), Error> {
+    refuse_plain(jobs)?;
     let found = jobs
         .iter()
         .enumerate()

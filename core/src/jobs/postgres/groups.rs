@@ -6,11 +6,11 @@ use sqlx::{PgExecutor, Row};
 
 use super::Queue;
 use super::client::Client;
-use super::enqueue::refuse_nul;
+use super::enqueue::{TENANT, refuse_unstorable};
 use crate::jobs::operate::Attribution;
 use crate::jobs::{
     CancelledGroup, CreatedGroup, Error, GroupFilter, GroupJob, JobGroup, NewGroup, NewJob,
-    SealAnswer, check,
+    SealAnswer, check, redact, secret,
 };
 
 pub(super) const CREATE: &str = "
@@ -125,7 +125,9 @@ impl Queue {
         module: &str,
         group: &NewGroup,
     ) -> Result<CreatedGroup, Error> {
-        refuse(group)?;
+        let tenant = owner.strip_prefix(TENANT).unwrap_or_default();
+        let group = self.encrypted_group(group, tenant)?;
+        refuse(&group)?;
         let row = sqlx::query(CREATE_AS)
             .bind(owner)
             .bind(module)
@@ -154,7 +156,7 @@ impl Queue {
             .bind(tenant)
             .fetch_optional(&self.pool)
             .await?;
-        Ok(found.map(|Json(group)| group))
+        Ok(found.map(shown))
     }
 
     /// Returns a page of groups, newest first.
@@ -170,7 +172,7 @@ impl Queue {
             sqlx::query_scalar(LIST).bind(before).bind(limit)
         };
         let found: Vec<Json<JobGroup>> = statement.fetch_all(&self.pool).await?;
-        Ok(found.into_iter().map(|Json(group)| group).collect())
+        Ok(found.into_iter().map(shown).collect())
     }
 
     /// Cancels jobs of a group, some thousands in one call, and seals it: waiting jobs end at once,
@@ -249,6 +251,19 @@ pub struct Settled {
     pub calls: u64,
 }
 
+/// Returns a group as it is shown: without the secrets and credentials of its callback.
+fn shown(Json(mut group): Json<JobGroup>) -> JobGroup {
+    if let Some(callback) = &mut group.callback {
+        let kind = callback.get("kind").and_then(Value::as_str);
+        let kind = kind.unwrap_or_default().to_owned();
+        if let Some(args) = callback.get_mut("args") {
+            secret::mask(args);
+            redact::mask_args(&kind, args);
+        }
+    }
+    group
+}
+
 /// Returns true if a job is a member of a group or has webhooks: the last bit of its id says so.
 pub fn is_member(job_id: i64) -> bool {
     job_id & 1 == 1
@@ -308,7 +323,16 @@ fn refuse(group: &NewGroup) -> Result<(), Error> {
         let why = "must be left out: the jobs join the new group";
         return wrong(Some(index), "group", why);
     }
-    refuse_nul(jobs)
+    refuse_unstorable(jobs)?;
+    let Some(callback) = &group.callback else {
+        return Ok(());
+    };
+    match refuse_unstorable(std::slice::from_ref(callback)) {
+        Err(Error::Refused { field, message, .. }) => {
+            wrong(None, &format!("callback.{field}"), &message)
+        }
+        other => other,
+    }
 }
 
 fn members(jobs: &[NewJob]) -> Json<Vec<Value>> {

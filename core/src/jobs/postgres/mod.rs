@@ -39,6 +39,7 @@ mod release;
 mod remote;
 mod requeue;
 mod rescue;
+pub(crate) mod secrets;
 mod shards;
 mod states;
 mod tenants;
@@ -54,7 +55,7 @@ pub use costs::KindCost;
 pub use depth::Sweeper;
 pub use depth_cache::Depths;
 pub use due::Due;
-pub(crate) use enqueue::refuse_nul;
+pub(crate) use enqueue::refuse_unstorable;
 pub use feedback::{Feedbacks, WorkerReport};
 pub use groups::{GroupCounts, Settled, is_member};
 pub use lanes::{Arrivals, Slice};
@@ -66,6 +67,7 @@ pub use promote::{Promoted, PromotionCursor};
 pub use release::Released;
 pub use remote::{CountedJob, HandOver, HandedRow, HeldLease, RemoteRow};
 pub use rescue::Rescued;
+pub use secrets::{NeededKey, nonce};
 pub use unserved::UnservedSweeper;
 pub use workers::{NewWorker, Pulse};
 
@@ -188,6 +190,9 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("failing", failing::FAILING),
     ("last error", failing::LAST_ERROR),
     ("was lost", read::WAS_LOST),
+    ("tenant of job", secrets::TENANT_OF),
+    ("store encrypted arguments", secrets::STORE_ENCRYPTED_ARGS),
+    ("needed keys", secrets::KEYS_NEEDED),
     ("dead workers", rescue::DEAD_WORKERS),
     ("orphaned", rescue::ORPHANED),
     ("rescue", rescue::RESCUE),

@@ -1,11 +1,12 @@
 //! Leases of remote workers, and the rows of these workers and of the brokers that serve them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use jiff_sqlx::Timestamp;
 use serde_json::Value;
 use sqlx::Row;
+use sqlx::types::Json;
 
 use super::Queue;
 use crate::jobs::remote::{LeaseState, PresentedLease, RemoteBeat, RemoteOffer};
@@ -83,7 +84,7 @@ pub struct CountedJob {
 pub(super) const REGISTER_BROKER: &str = "
 insert into flyball.worker (name, host, pid, ttl, kinds, throttles, role, tenant, capabilities)
 values ($1, $2, $3, make_interval(secs => $4), $5, $6, 'broker', $7,
-    case when $7::text is null then '{}'::jsonb else jsonb_build_object('tenant ' || $7, '') end)
+    $8::jsonb || case when $7::text is null then '{}'::jsonb else jsonb_build_object('tenant ' || $7, '') end)
 returning id";
 
 // The row of a worker that is already known takes the newest claim. It has no part in sharing lanes.
@@ -171,13 +172,15 @@ where l.broker_id is not null and l.broker_id <> $1 and not exists (
 )";
 
 impl Queue {
-    /// Registers a broker for an offer, and the kinds that it hands out; returns its id.
+    /// Registers a broker for an offer, with its capabilities and the kinds that it hands out;
+    /// returns its id.
     pub async fn register_broker(
         &self,
         name: &str,
         (host, pid): (&str, i32),
         ttl: Duration,
         offer: &RemoteOffer,
+        capabilities: &BTreeMap<String, String>,
     ) -> Result<i32, Error> {
         sqlx::query(super::workers::REGISTER_KINDS)
             .bind(&offer.kinds)
@@ -191,6 +194,7 @@ impl Queue {
             .bind(&offer.kinds)
             .bind(&offer.throttles)
             .bind(&offer.tenant)
+            .bind(Json(capabilities))
             .fetch_one(&self.pool)
             .await?)
     }

@@ -12,8 +12,9 @@ use super::run::{DeliveryRun, GateStop, unrecorded};
 use super::services::DeliveryServices;
 use super::shared_settings::shared_settings;
 use crate::jobs::serving::{self, SharedSettings};
-use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob};
+use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, secret};
 use crate::notify::args::{NotificationArgs, Texts};
+use crate::notify::recipient::KIND;
 use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState};
 use crate::outbound::apart::apart;
 use crate::outbound::signature::digest_of;
@@ -351,6 +352,10 @@ impl Handler for NotificationHandler {
     }
 
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        // Every door of messages passes here, also those that store no job at once.
+        if let Some(issue) = secret::not_encryptable_in(args, KIND) {
+            return Err(vec![issue]);
+        }
         let notification = NotificationArgs::parse(args).map_err(|mut issues| {
             issues.extend(self.stray(args));
             issues

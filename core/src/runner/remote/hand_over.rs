@@ -11,6 +11,7 @@ use crate::jobs::remote::RemoteJob;
 use crate::jobs::{Claimed, Ending, Finish, JobInfo, Outcome};
 use crate::runner::execute::{Attempted, account, ending_of, lost_its_last};
 use crate::runner::running::RunId;
+use crate::runner::secrets::reveal;
 use crate::runner::settle::Difference;
 use crate::runner::shared::{WorkerContext, bounded};
 use crate::runner::tallies::AttemptOutcome;
@@ -44,8 +45,13 @@ async fn hand_to(shared: Arc<WorkerContext>, jobs: Vec<Claimed>, poll: Poll, cla
     let Some(broker) = &shared.broker else { return };
     let begun = Instant::now();
     let (count, mut runnable) = (jobs.len(), Vec::with_capacity(jobs.len()));
-    for one in jobs {
-        match end_of(&shared, &one).await {
+    for mut one in jobs {
+        let end = match end_of(&shared, &one).await {
+            // The worker that gets the job sees its secrets.
+            None => reveal(&shared, &mut one.job).await.err(),
+            end => end,
+        };
+        match end {
             Some(outcome) => end_unrun(&shared, &one, outcome, claim, begun).await,
             None => runnable.push(one),
         }
