@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test client-test soak upgrade-test build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
+.PHONY: help demo test client-test soak upgrade-test otel-test build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,9 @@ upgrade-test: ## build the version before, and run its programs and this one's b
 	@scripts/setup.sh && FLYBALL_OLDER_PROGRAM=$$(scripts/older.sh) && export FLYBALL_OLDER_PROGRAM && \
 		exec cargo test --workspace --test it -- runner::upgrade $(ARGS)
 
+otel-test: ## build with the feature otel, and test the export of traces to a collector
+	@scripts/setup.sh && exec cargo test -p flyball-lab --features otel --test otel $(ARGS)
+
 build: ## build the program for production: target/release/flyball
 	cargo build --release
 
@@ -37,7 +40,7 @@ lint: ## formatting and clippy, warnings are errors
 	cargo clippy --workspace --all-targets -- -D warnings
 
 features: ## compile the library with each of its features alone; warnings are errors
-	@for feature in "" runner http reindex notifications governor api cli; do \
+	@for feature in "" runner http reindex notifications governor api otel cli; do \
 		echo "features: $${feature:-none}" && \
 		cargo clippy -p flyball-core -p flyball --lib --no-default-features --features "$$feature" -- -D warnings || exit 1; \
 	done

@@ -10,6 +10,8 @@
 
 pub mod apns;
 pub mod clock;
+#[cfg(feature = "collector")]
+pub mod collector;
 mod connection;
 pub mod crypt;
 mod event_forms;
