@@ -26,6 +26,9 @@ pub mod app;
 #[cfg(feature = "runner")]
 #[doc(inline)]
 pub use flyball_core::config;
+#[cfg(feature = "notifications")]
+#[doc(inline)]
+pub use flyball_core::messages;
 #[doc(inline)]
 pub use flyball_core::{cron, jobs, testing, throttle};
 

@@ -12,6 +12,9 @@ pub mod config;
 pub mod cron;
 #[warn(missing_docs)]
 pub mod jobs;
+#[cfg(feature = "notifications")]
+#[warn(missing_docs)]
+pub mod messages;
 #[warn(missing_docs)]
 pub mod testing;
 #[warn(missing_docs)]

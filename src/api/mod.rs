@@ -14,6 +14,7 @@
 
 pub mod audit;
 pub mod clock;
+pub mod cron_next;
 pub mod crons;
 pub mod dashboard;
 pub mod decisions;
@@ -25,6 +26,7 @@ pub mod health;
 pub mod http;
 pub mod jobs;
 pub mod journal;
+pub mod kinds;
 pub mod lanes;
 pub mod metrics;
 pub mod notifications;

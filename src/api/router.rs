@@ -19,11 +19,11 @@ use super::lanes::{keys, lane};
 use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
 use super::openapi::document;
 use super::recipients::{inbox, profiles as recipients};
-use super::throttles::{acquire, check, knobs};
+use super::throttles::{acquire, check, knobs, report};
 use super::work::{claim, endings, heartbeat};
 use super::{
-    audit, crons, dashboard, decisions, gates, health, lanes, metrics, pools, stream, tenants,
-    throttles, workers,
+    audit, cron_next, crons, dashboard, decisions, gates, health, kinds, lanes, metrics, pools,
+    stream, tenants, throttles, workers,
 };
 
 /// Returns the routes of the API. All of them are in `/openapi.json`, because the document is made
@@ -63,6 +63,9 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(acquire::acquire))
         .routes(routes!(acquire::peek))
         .routes(routes!(acquire::give_back))
+        .routes(routes!(report::settle))
+        .routes(routes!(report::refused))
+        .routes(routes!(report::ended))
         .routes(routes!(check::check))
         .routes(routes!(lane::show, lane::weigh))
         .routes(routes!(lane::purge))
@@ -71,6 +74,10 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(pools::list))
         .routes(routes!(pools::show))
         .routes(routes!(pools::resume))
+        .routes(routes!(pools::requeue_unsent))
+        .routes(routes!(kinds::list))
+        .routes(routes!(kinds::register))
+        .routes(routes!(cron_next::preview))
         .routes(routes!(crons::list))
         .routes(routes!(crons::show, crons::set, crons::delete))
         .routes(routes!(crons::run))

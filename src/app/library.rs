@@ -82,6 +82,27 @@ impl Runner {
         Schedules::of(&self.app.queue)
     }
 
+    /// Returns the pools of its settings as last observed.
+    #[cfg(feature = "notifications")]
+    pub fn pools(&self) -> Vec<std::sync::Arc<crate::providers::pool::PoolView>> {
+        let pools = self.app.account_pools.iter();
+        pools
+            .map(crate::providers::pool::AccountPool::view)
+            .collect()
+    }
+
+    /// Ends the block of an account of a pool and closes its breaker; returns true if there was
+    /// anything to end, and `None` if there is no such account.
+    #[cfg(feature = "notifications")]
+    pub async fn resume_account(&self, pool: &str, account: &str) -> Result<Option<bool>, Error> {
+        let mut pools = self.app.account_pools.iter();
+        let found = pools.find(|one| one.pool().name == pool);
+        match found.filter(|one| one.pool().account(account).is_some()) {
+            Some(pool) => pool.resume(account).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Runs until `stop` is done, then stops in order: no more jobs are claimed, running jobs
     /// finish within the grace time, and the rest is given back.
     ///

@@ -50,6 +50,8 @@ use crate::jobs::{self, Kinds, Queue};
 #[cfg(feature = "notifications")]
 use crate::notify::{NotificationHandler, recipient::KIND};
 use crate::postgres::{UnusablePostgres, reach};
+#[cfg(feature = "notifications")]
+use crate::providers::pool::AccountPool;
 use crate::runner::{self, Worker};
 use crate::service::{DueWork, TaskSupervisor};
 #[cfg(feature = "api")]
@@ -110,6 +112,8 @@ pub struct App {
     leased: Arc<LeasedStore>,
     /// The address on which the API listens; `None` without that role.
     pub address: Option<SocketAddr>,
+    #[cfg(feature = "notifications")]
+    pub(super) account_pools: Vec<AccountPool>,
     #[cfg(feature = "api")]
     gateway: Gateway,
     worker: Option<Worker>,
@@ -238,7 +242,7 @@ impl App {
         let cancel = CancellationToken::new();
         let vital = TaskSupervisor::default();
         #[cfg(feature = "notifications")]
-        let account_pools: Vec<_> = open
+        let account_pools: Vec<AccountPool> = open
             .means
             .carriers
             .values()
@@ -355,7 +359,7 @@ impl App {
                 check_knobs: Knobs::check,
                 kinds,
                 remote,
-                account_pools,
+                account_pools: account_pools.clone(),
                 pools,
                 deliveries,
                 gates,
@@ -392,6 +396,8 @@ impl App {
             queue,
             throttles,
             leased,
+            #[cfg(feature = "notifications")]
+            account_pools,
             #[cfg(feature = "api")]
             gateway,
             address,

@@ -3,17 +3,21 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::choice::choice;
 use super::enqueue::check_args;
 use super::exit::CliError;
 use super::given_text::given_text;
 use super::output::say;
 use super::signed::AuditArgs;
-use super::{connect, output};
+use super::{connect, output, when};
 use crate::config::Settings;
+use crate::input;
 use crate::jobs::{
-    CancelledGroup, Client, GroupFilter, JobGroup, NewGroup, NewJob, Queue, SealAnswer,
+    CancelledGroup, Client, GroupFilter, GroupState, JobGroup, NewGroup, NewJob, Queue, SealAnswer,
+    typed,
 };
 
 #[derive(clap::Subcommand)]
@@ -69,6 +73,12 @@ pub(super) struct List {
     /// Only groups of this tenant
     #[arg(long)]
     tenant: Option<String>,
+    /// Only groups in this state: open, running or ended
+    #[arg(long, value_parser = state)]
+    state: Option<GroupState>,
+    /// Only groups that were created before a time, or before a span ago such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    created_before: Option<jiff::Timestamp>,
     /// Only groups with a lower number
     #[arg(long, value_name = "ID")]
     before: Option<i64>,
@@ -142,6 +152,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let queue = connect::queue(&settings).await?;
             let filter = GroupFilter {
                 tenant: args.tenant,
+                state: args.state,
+                created_before: args.created_before,
                 before: args.before,
                 limit: args.limit,
             };
@@ -207,22 +219,24 @@ fn read(args: &Create) -> anyhow::Result<NewGroup> {
         };
         Ok(Some(read.map_err(wrong)?))
     };
-    let wrong = |name: &str, error: serde_json::Error| {
-        CliError::Refused(format!("{name}: {error}; no group was created"))
-    };
-    let callback = value("callback", &args.callback)?;
-    let jobs = value("jobs", &args.jobs)?;
     Ok(NewGroup {
         name: args.name.clone(),
-        callback: callback
-            .map(serde_json::from_value)
-            .transpose()
-            .map_err(|error| wrong("callback", error))?,
-        jobs: jobs
-            .map(serde_json::from_value)
-            .transpose()
-            .map_err(|error| wrong("jobs", error))?,
+        callback: given("callback", value("callback", &args.callback)?)?,
+        jobs: given("jobs", value("jobs", &args.jobs)?)?,
     })
+}
+
+/// Reads a value as its type; an error has the place of the wrong field below `name`.
+fn given<T: DeserializeOwned>(name: &str, value: Option<Value>) -> anyhow::Result<Option<T>> {
+    let read = value.as_ref().map(typed::read).transpose();
+    Ok(read.map_err(|issue| {
+        let problem = input::listed(name, &[issue]);
+        CliError::Refused(format!("{problem}; no group was created"))
+    })?)
+}
+
+fn state(text: &str) -> Result<GroupState, String> {
+    choice(text, &GroupState::WORDS)
 }
 
 async fn found(queue: &Queue, id: i64) -> anyhow::Result<JobGroup> {

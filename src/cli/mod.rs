@@ -2,9 +2,11 @@
 //!
 //! Commands talk to Postgres and Redis directly, so they work while no server runs.
 
+mod audit;
 mod batch;
 mod bulk;
 mod calibrate;
+mod choice;
 mod connect;
 mod cron;
 mod dead;
@@ -17,12 +19,15 @@ mod governor;
 mod group;
 mod index;
 mod job;
+mod kind;
 mod lane;
 mod migrate;
+mod notification;
 mod notify;
 mod notify_check;
 mod output;
 mod pause;
+mod pool;
 mod recipient;
 mod replay;
 mod rules_file;
@@ -32,9 +37,11 @@ mod services;
 mod signed;
 mod simulate;
 mod status;
+mod suppression;
 mod throttle;
 mod when;
 mod why;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,12 +79,31 @@ enum Command {
     /// Show, pause, resume and cancel batches of messages
     #[command(subcommand)]
     Batch(batch::Command),
+    /// List, show and cancel messages
+    #[command(subcommand)]
+    Notification(notification::Command),
+    /// Suppress recipients, allow messages to them again, look them up
+    #[command(subcommand)]
+    Suppression(suppression::Command),
+    /// Show pools of accounts, resume their accounts, requeue what found none
+    #[command(subcommand)]
+    Pool(pool::Command),
     /// Set, show, erase and import the profiles of recipients
     #[command(subcommand)]
     Recipient(recipient::Command),
     /// Show, cancel, retry and reschedule jobs
     #[command(subcommand)]
     Job(job::Command),
+    /// List and register the kinds that can be enqueued
+    #[command(subcommand)]
+    Kind(kind::Command),
+    /// List and show the live workers
+    #[command(subcommand)]
+    Worker(worker::Command),
+    /// List the last attempts that failed
+    Failures(audit::Args),
+    /// List the last changes: who changed what, and why
+    Audit(audit::Args),
     /// Create, seal, show, list and cancel groups of jobs
     #[command(subcommand)]
     Group(group::Command),
@@ -183,6 +209,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Enqueue(args) => enqueue::run(args, settings).await,
             Command::Notify(args) => notify::run(args, settings).await,
             Command::Batch(command) => batch::run(command, settings).await,
+            Command::Notification(command) => notification::run(command, settings).await,
+            Command::Suppression(command) => suppression::run(command, settings).await,
+            Command::Pool(command) => pool::run(command, settings).await,
+            Command::Kind(command) => kind::run(command, settings).await,
+            Command::Worker(command) => worker::run(command, settings).await,
+            Command::Failures(args) => audit::failures(args, settings).await,
+            Command::Audit(args) => audit::audit(args, settings).await,
             Command::Recipient(command) => recipient::run(command, settings).await,
             Command::Job(command) => job::run(command, settings).await,
             Command::Group(command) => group::run(command, settings).await,

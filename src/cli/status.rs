@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -12,6 +13,9 @@ use crate::jobs::Depth;
 use crate::jobs::postgres::KindCost;
 use crate::jobs::serving::{UnservedJobs, differences};
 use crate::throttle::{self, Status};
+
+/// The age from which a group that nobody sealed counts as forgotten.
+const OPEN_GROUP_AGE: Duration = Duration::from_secs(86_400);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -28,6 +32,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let unserved = queue.unserved().await?;
     let depths = queue.depths().await?;
     let costs = queue.kind_costs().await?;
+    let open_groups = queue.count_open_groups(OPEN_GROUP_AGE).await?;
     // Jobs are in Postgres: without Redis only the rates of their throttles are missing.
     let mut rates: BTreeMap<String, Status> = BTreeMap::new();
     let mut store_lost = None;
@@ -81,6 +86,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             "workers": workers,
             "differences": differences,
             "unserved": unserved,
+            "open_groups": open_groups,
             "store_lost": store_lost,
             "counted_at": depths.at,
             "throttles": throttles,
@@ -104,6 +110,13 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     for one in &unserved {
         say!("{}", self::unserved(one));
+    }
+    if let Some(oldest) = open_groups.oldest_at {
+        say!(
+            "{} groups are open for more than a day, the oldest since {oldest:.0}: nobody sealed \
+             them, so they never end; see flyball group list --state open",
+            open_groups.groups
+        );
     }
     if let Some(reason) = &store_lost {
         say!("{reason}");

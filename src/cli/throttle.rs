@@ -1,9 +1,11 @@
-//! `flyball throttle list|show|set|pause|resume|import-limitlion|script`.
+//! `flyball throttle`.
 
 mod audit;
 mod import;
 mod knobs;
+mod name;
 mod show;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -15,6 +17,7 @@ use serde_json::json;
 use self::audit::{note_audit, note_key};
 use self::import::import;
 use self::knobs::{manual_until, parse};
+use self::name::known;
 use self::show::{list, show};
 use super::exit::CliError;
 use super::output::say;
@@ -58,6 +61,18 @@ pub(super) enum Command {
         #[command(flatten)]
         signed: AuditArgs,
     },
+    /// Take tokens; ends with 75 if they are not granted now
+    Acquire(tokens::TokensWanted),
+    /// Show whether tokens could be taken, and take none; ends with 75 if not
+    Peek(tokens::TokensWanted),
+    /// Return tokens that no work used
+    Return(tokens::TokensUnused),
+    /// Charge or return the difference between the tokens taken and the real cost
+    Settle(tokens::TokensSettled),
+    /// Report that another server asked to slow down: the key waits, in all processes
+    Refused(tokens::RefusalArgs),
+    /// Report how work ended, which opens a key after a refusal
+    Ended(tokens::EndsArgs),
     /// Print the Lua script with which any program takes tokens directly from Redis
     Script,
     /// List the throttles that LimitLion or another program has written to Redis, and import them
@@ -68,10 +83,13 @@ pub(super) enum Command {
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Delete a throttle; its jobs wait until it is created again
+    /// Delete a throttle; one with waiting jobs only by force
     Delete {
         /// The name
         name: String,
+        /// Delete it although jobs wait for it: they wait until it is created again
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         signed: AuditArgs,
     },
@@ -142,9 +160,20 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             .await?;
         }
         Command::Script => {}
+        Command::Acquire(wanted) => return granted(tokens::take(&store, wanted, false).await?),
+        Command::Peek(wanted) => return granted(tokens::take(&store, wanted, true).await?),
+        Command::Return(unused) => tokens::give_back(&store, unused).await?,
+        Command::Settle(settled) => tokens::settle(&store, settled).await?,
+        Command::Refused(refused) => tokens::refused(&store, refused).await?,
+        Command::Ended(ended) => tokens::ended(&store, ended).await?,
         Command::ImportLimitlion { yes, signed } => import(&store, &settings, yes, &signed).await?,
-        Command::Delete { name, signed } => {
-            delete(&store, &settings, &Name::or_pattern(name)?, &signed).await?
+        Command::Delete {
+            name,
+            force,
+            signed,
+        } => {
+            let name = Name::or_pattern(name)?;
+            delete(&store, &settings, &name, force, &signed).await?
         }
         Command::Pause {
             name,
@@ -244,11 +273,20 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the exit code of a request for tokens, so that a script can tell and try again later.
+fn granted(is_granted: bool) -> anyhow::Result<ExitCode> {
+    Ok(match is_granted {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(75),
+    })
+}
+
 /// Deletes a throttle and writes the audit entry.
 async fn delete(
     store: &Arc<dyn Store>,
     settings: &Settings,
     name: &Name,
+    force: bool,
     signed: &AuditArgs,
 ) -> anyhow::Result<()> {
     // An unknown name is reported even while Postgres is unreachable.
@@ -258,10 +296,12 @@ async fn delete(
         ));
     }
     let queue = connect::queue(settings).await?;
-    let before = match take_away(&**store, &queue, name).await {
-        Ok(before) => before,
+    let (before, waiting) = match take_away(&**store, &queue, name, force).await {
+        Ok(taken) => taken,
         Err(unknown @ NotDeleted::Unknown(_)) => bail!(CliError::NotFound(unknown.to_string())),
-        Err(parent @ NotDeleted::Parent { .. }) => bail!(CliError::Refused(parent.to_string())),
+        Err(kept @ (NotDeleted::Parent { .. } | NotDeleted::Waiting { .. })) => {
+            bail!(CliError::Refused(kept.to_string()))
+        }
         Err(NotDeleted::Throttles(error)) => return Err(error.into()),
         Err(NotDeleted::Queue(error)) => return Err(error.into()),
     };
@@ -274,7 +314,10 @@ async fn delete(
     entry.before = Some(serde_json::to_value(&before.raw)?);
     crate::api::postgres::write_audit(&queue.pool, &entry).await?;
     if signed.json {
-        return output::json(&serde_json::json!({ "name": name, "result": "deleted" }));
+        return output::json(&json!({ "name": name, "result": "deleted", "waiting": waiting }));
+    }
+    if waiting.jobs > 0 {
+        say!("{waiting} jobs wait until {name} is created again");
     }
     say!("{name} is deleted; a file in the knobs folder would create it again at the next start");
     Ok(())
@@ -308,14 +351,5 @@ async fn change(
         output::json(&after)
     } else {
         show(&after)
-    }
-}
-
-/// Returns the name of a throttle, which must exist.
-async fn known(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<Name> {
-    let name = Name::or_pattern(name)?;
-    match store.status(&name).await? {
-        Some(_) => Ok(name),
-        None => bail!(Error::Unknown(name)),
     }
 }

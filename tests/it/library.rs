@@ -1,6 +1,7 @@
 //! The library as a program uses it: typed handlers, a runner of its own, and the queue for tests.
 
 mod facade;
+mod messages;
 mod queue;
 mod refusal;
 mod runner;

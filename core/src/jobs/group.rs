@@ -90,6 +90,13 @@ pub enum GroupState {
 }
 
 impl GroupState {
+    /// The states by their names.
+    pub const WORDS: [(&str, Self); 3] = [
+        (Self::Open.as_str(), Self::Open),
+        (Self::Running.as_str(), Self::Running),
+        (Self::Ended.as_str(), Self::Ended),
+    ];
+
     /// Returns the name of the state in SQL, HTTP and the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -145,10 +152,23 @@ pub struct JobGroup {
 pub struct GroupFilter {
     /// Only groups of this tenant; all groups if absent.
     pub tenant: Option<String>,
+    /// Only groups in this state.
+    pub state: Option<GroupState>,
+    /// Only groups that were created before this time.
+    pub created_before: Option<Timestamp>,
     /// Only groups with a smaller number: the cursor.
     pub before: Option<i64>,
     /// The most groups to return, 1 to 1000.
     pub limit: i64,
+}
+
+/// Groups that nobody has sealed for a long time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OpenGroups {
+    /// Their number, counted up to 1000.
+    pub groups: i64,
+    /// The time at which the oldest was created.
+    pub oldest_at: Option<Timestamp>,
 }
 
 /// The result of a request to seal a group.

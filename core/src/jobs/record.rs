@@ -295,6 +295,22 @@ pub struct FailedAttempt {
     pub group: Option<i64>,
 }
 
+/// A kind that can be enqueued.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct RegisteredKind {
+    /// The name of the kind.
+    pub name: String,
+    /// True if every role and every token that may enqueue may enqueue it.
+    pub public: bool,
+    /// The time at which it was first announced or registered.
+    pub registered_at: Timestamp,
+    /// Attempts that have ended.
+    pub attempts: i64,
+    /// The mean cost of about the last thousand of them, in tokens; absent before the first.
+    pub mean_cost: Option<f64>,
+}
+
 /// A throttle whose last several attempts all failed, with no success for a while.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Failing {

@@ -133,7 +133,8 @@ where
 }
 
 /// Reads the arguments as their type; fails with the position and the reason of a mismatch.
-pub(crate) fn read<A: DeserializeOwned>(args: &Value) -> Result<A, Issue> {
+#[doc(hidden)]
+pub fn read<A: DeserializeOwned>(args: &Value) -> Result<A, Issue> {
     serde_path_to_error::deserialize(args).map_err(|error| {
         let mut pointer = pointer(error.path());
         let message = error.inner().to_string();

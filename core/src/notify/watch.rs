@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::deliver::PoolHandle;
 use super::{Alarms, Deliveries, StepResult};
+use crate::jobs::Attribution;
 use crate::providers::PoolMetrics;
 use crate::providers::pool::{BreakerState, Change};
 use crate::service::{LoopOptions, periodic};
@@ -96,6 +97,11 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
         every: WAITING_CHECK_INTERVAL,
         wake: None,
     };
+    let signed = Attribution {
+        by: "flyball".to_owned(),
+        why: "accounts are available again".to_owned(),
+        ..Attribution::default()
+    };
     periodic(pace, cancel, || async {
         let view = carrier.accounts.view();
         if view.at_ms == 0 {
@@ -114,7 +120,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
         if !is_away && left > 0 && pool.requeue_on_recovery {
             let mut all = 0;
             loop {
-                let requeued = deliveries.requeue_unsent(&pool.name, MAX_MESSAGES_PER_STEP).await?;
+                let requeued = deliveries.requeue_unsent(&pool.name, MAX_MESSAGES_PER_STEP, &signed).await?;
                 all += requeued.jobs;
                 if !requeued.more || requeued.jobs == 0 {
                     break;

@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
-use crate::api::http::link::{encoded, next_link};
+use crate::api::http::link::{next_link, next_page};
 use crate::api::http::operate::{Reason, signed};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::tenants::{NAME_BYTES_MAX, only};
-use crate::jobs::{CancelledGroup, GroupFilter, JobGroup, Queue, SealAnswer};
+use crate::jobs::{CancelledGroup, GroupFilter, GroupState, JobGroup, Queue, SealAnswer};
 
 /// A page of groups.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -28,6 +28,8 @@ pub struct GroupList {
 #[utoipa::path(get, path = "/api/v1/groups", operation_id = "list_groups", tag = "groups",
     params(
         ("tenant" = Option<String>, Query, description = "Only those of this tenant."),
+        ("state" = Option<String>, Query, description = "Only those in this state: `open`, `running` or `ended`."),
+        ("created_before" = Option<Timestamp>, Query, description = "Only those that were created before this time."),
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
         ("before" = Option<i64>, Query, description = "Only those with a lower number: the cursor in `next`.")),
     responses((status = 200, body = GroupList, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
@@ -36,8 +38,11 @@ pub async fn list(
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
-    let mut query = Query::open(pairs, &["tenant", "limit", "before"]);
+    let allowed = ["tenant", "state", "created_before", "limit", "before"];
+    let mut query = Query::open(pairs, &allowed);
     let named = query.text("tenant", NAME_BYTES_MAX);
+    let state = query.choice("state", &GroupState::WORDS);
+    let created_before = query.time("created_before");
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let before = query.whole("before", 1..=i64::MAX);
     if !query.errors.is_empty() {
@@ -47,6 +52,8 @@ pub async fn list(
         Ok(tenant) => {
             let filter = GroupFilter {
                 tenant: tenant.map(str::to_owned),
+                state,
+                created_before,
                 before,
                 limit,
             };
@@ -56,9 +63,12 @@ pub async fn list(
     };
     let last = groups.last().filter(|_| groups.len() as i64 == limit);
     let next = last.map(|last| {
-        let tenant = named.map(|tenant| format!("tenant={}&", encoded(&tenant)));
-        let tenant = tenant.unwrap_or_default();
-        format!("/api/v1/groups?{tenant}limit={limit}&before={}", last.id)
+        let filter = [
+            ("tenant", named),
+            ("state", state.map(|state| state.as_str().to_owned())),
+            ("created_before", created_before.map(|at| at.to_string())),
+        ];
+        next_page("/api/v1/groups", &filter, limit, ("before", last.id))
     });
     let page = GroupList { groups, next };
     Ok((next_link(page.next.as_deref()), Json(page)))

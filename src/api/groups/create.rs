@@ -8,9 +8,10 @@ use axum::http::header::LOCATION;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::change::shown;
+use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::{Errors, ObjectReader, must_be, place_of};
@@ -19,9 +20,11 @@ use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{kinds_elsewhere, refused, traceparent, warnings};
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::api::jobs::permissions;
+use crate::api::jobs::redact::mask_args;
 use crate::api::jobs::state::JobsState;
 use crate::jobs::{
-    self, CreatedGroup, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, GroupJob, JobGroup, NewGroup,
+    self, CreatedGroup, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, GroupJob, GroupState, JobGroup,
+    NewGroup,
 };
 
 /// The fields of a group.
@@ -93,7 +96,11 @@ pub async fn create(
         created.map_err(|error| unacceptable(&state, &caller, error))
     };
     let CreatedGroup { id, jobs: members } = with_timeout(LIST_TIMEOUT, create).await?;
-    let group = shown(&state.queue, &caller, id).await?;
+    // The group is there, even if this read fails.
+    let group = match shown(&state.queue, &caller, id).await {
+        Ok(group) => group,
+        Err(_) => as_created(&caller, id, group, &members),
+    };
     let view = NewGroupView {
         group,
         members,
@@ -101,6 +108,38 @@ pub async fn create(
     };
     let location = format!("/api/v1/groups/{id}");
     Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)))
+}
+
+/// Returns a group as it was sent, if it cannot be read.
+fn as_created(caller: &Caller, id: i64, group: NewGroup, members: &[GroupJob]) -> JobGroup {
+    let joined = members.iter().filter(|job| !job.duplicate).count() as i64;
+    let now = clock::now();
+    let is_sealed = group.jobs.is_some();
+    JobGroup {
+        id,
+        name: group.name,
+        tenant: caller.tenant.as_deref().unwrap_or_default().to_owned(),
+        state: match is_sealed {
+            true if joined > 0 => GroupState::Running,
+            true => GroupState::Ended,
+            false => GroupState::Open,
+        },
+        jobs: joined,
+        pending: joined,
+        completed: 0,
+        dead: 0,
+        cancelled: 0,
+        created_at: now,
+        sealed_at: is_sealed.then_some(now),
+        cancelled_at: None,
+        ended_at: (is_sealed && joined == 0).then_some(now),
+        callback: group.callback.map(|mut callback| {
+            mask_args(&callback.kind, &mut callback.args);
+            json!(callback)
+        }),
+        callback_job_id: None,
+        callback_problem: None,
+    }
 }
 
 async fn read(state: &JobsState, value: Value) -> Result<NewGroup, Problem> {
@@ -125,10 +164,12 @@ async fn read(state: &JobsState, value: Value) -> Result<NewGroup, Problem> {
             None => None,
         };
     }
-    let mut elsewhere = Vec::new();
-    for named in callback.iter().chain(&jobs) {
-        elsewhere.extend(kinds_elsewhere(state, named).await?);
-    }
+    let named: Vec<Value> = callback
+        .iter()
+        .chain(jobs.iter().filter_map(Value::as_array).flatten())
+        .map(|job| json!({ "kind": job.get("kind") }))
+        .collect();
+    let elsewhere = kinds_elsewhere(state, &Value::Array(named)).await?;
     let known = KnownKinds {
         here: &state.kinds,
         elsewhere: &elsewhere,

@@ -60,7 +60,9 @@ impl Group {
 
     /// Returns the group of an admitted request; `None` for requests that pass no throttle.
     pub fn of(method: &Method, path: &str, is_dashboard: bool) -> Option<Self> {
-        const TOKENS: [&str; 3] = ["/acquire", "/peek", "/return"];
+        const TOKENS: [&str; 6] = [
+            "/acquire", "/peek", "/return", "/settle", "/refused", "/ended",
+        ];
         const WORK: [&str; 6] = [
             "/heartbeat",
             "/complete",

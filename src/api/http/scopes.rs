@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 102] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 109] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -227,6 +227,24 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 102] = [
         Scope(ThrottlesAcquire),
         UsableThrottle,
     ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/settle",
+        Scope(ThrottlesAcquire),
+        UsableThrottle,
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/refused",
+        Scope(ThrottlesAcquire),
+        UsableThrottle,
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/ended",
+        Scope(ThrottlesAcquire),
+        UsableThrottle,
+    ),
     ("POST", "/api/v1/check", Scope(ThrottlesAcquire), Operators),
     ("GET", "/api/v1/pause", Scope(OpsRead), Operators),
     ("GET", "/api/v1/throttles", Scope(OpsRead), Tenant),
@@ -345,6 +363,15 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 102] = [
         Scope(OpsWrite),
         Operators,
     ),
+    (
+        "POST",
+        "/api/v1/pools/{name}/requeue-unsent",
+        Scope(OpsWrite),
+        Operators,
+    ),
+    ("GET", "/api/v1/kinds", Scope(OpsRead), Operators),
+    ("PUT", "/api/v1/kinds/{name}", Scope(OpsWrite), Operators),
+    ("GET", "/api/v1/cron-next", Scope(OpsRead), Operators),
     ("PUT", "/api/v1/crons/{name}", Scope(OpsWrite), Operators),
     ("DELETE", "/api/v1/crons/{name}", Scope(OpsWrite), Operators),
     (

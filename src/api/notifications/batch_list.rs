@@ -12,7 +12,7 @@ use super::accept::AdmissionState;
 use crate::admission::{Batch, BatchFilter, BatchPage, Batches};
 use crate::api::clock;
 use crate::api::http::caller::Caller;
-use crate::api::http::link::{encoded, next_link};
+use crate::api::http::link::{next_link, next_page};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
@@ -78,17 +78,18 @@ pub async fn list_batches(
         }
         Err(_) => BatchPage::default(),
     };
-    let filter = [
-        ("tenant", named.as_deref()),
-        ("module", module.as_deref()),
-        ("state", chosen),
-    ];
-    let filter: String = filter
-        .into_iter()
-        .filter_map(|(name, value)| Some(format!("{name}={}&", encoded(value?))))
-        .collect();
     let next = page.next.map(|before| {
-        format!("/api/v1/notifications/batches?{filter}limit={limit}&before={before}")
+        let filter = [
+            ("tenant", named),
+            ("module", module),
+            ("state", chosen.map(str::to_owned)),
+        ];
+        next_page(
+            "/api/v1/notifications/batches",
+            &filter,
+            limit,
+            ("before", before),
+        )
     });
     let page = BatchesOfMessages {
         at: clock::now(),

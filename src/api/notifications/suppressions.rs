@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde::Serialize;
 
 use crate::api::http::caller::Caller;
-use crate::api::http::link::encoded;
+use crate::api::http::link::next_page;
 use crate::api::http::operate::{WHY_BYTES_MAX, signed, signed_of_query};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
@@ -115,14 +115,12 @@ pub async fn list(
     .await?;
     let is_full = i64::try_from(suppressions.len()).is_ok_and(|found| found >= limit);
     let next = suppressions.last().filter(|_| is_full).map(|last| {
-        let of = channel
-            .map(|channel| format!("&channel={}", channel.as_str()))
-            .unwrap_or_default();
+        let filter = [(
+            "channel",
+            channel.map(|channel| channel.as_str().to_owned()),
+        )];
         let cursor = format!("{}:{}", last.channel, last.recipient_digest);
-        format!(
-            "/api/v1/suppressions?limit={limit}{of}&cursor={}",
-            encoded(&cursor)
-        )
+        next_page("/api/v1/suppressions", &filter, limit, ("cursor", cursor))
     });
     Ok(Json(Suppressions { suppressions, next }))
 }

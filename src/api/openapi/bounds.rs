@@ -9,11 +9,13 @@ use serde_json::{Map, Value, json};
 
 use super::bodies::{Body, bodies};
 use super::operation_id::id_of;
+use super::report_bodies::report_bodies;
 use super::values::{
     args_path, error_like, flag, from, one_of, or_empty, schedule, text, throttle, time, trace,
     whole, with_default,
 };
 use super::work_bodies::work_bodies;
+use crate::api::crons::{EXPRESSION_BYTES_MAX, ZONE_BYTES_MAX};
 use crate::api::gates::digests;
 use crate::api::gateway::connect::{self, TICKET_BYTES};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
@@ -33,7 +35,7 @@ use crate::api::tenants;
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::inbox::request as inbox;
 use crate::input::patterns::CHANNEL_BYTES;
-use crate::jobs::BATCH_JOBS_MAX;
+use crate::jobs::{BATCH_JOBS_MAX, GroupState};
 use crate::notify::DeliveryState;
 use crate::notify::args::CATEGORY_BYTES;
 use crate::providers::Channel;
@@ -77,7 +79,12 @@ pub(super) fn apply(document: &mut Value) {
     else {
         return;
     };
-    let all = || bodies().into_iter().chain(work_bodies());
+    let all = || {
+        bodies()
+            .into_iter()
+            .chain(work_bodies())
+            .chain(report_bodies())
+    };
     for body in all() {
         if let Some(schema) = schemas.get_mut(body.name) {
             close(schema, body);
@@ -159,7 +166,9 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
 }
 
 /// The operations that read a missing body as an empty object.
-const MAY_BE_EMPTY: [&str; 18] = [
+const MAY_BE_EMPTY: [&str; 20] = [
+    "register_kind",
+    "requeue_unsent",
     "create_ticket",
     "acquire_tokens",
     "peek_tokens",
@@ -257,7 +266,12 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         (_, "path", "account") => {
             json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX })
         }
-        ("show_pool" | "resume_account" | "receive_provider_events", "path", _) => {
+        ("register_kind", "path", _) => text(1..=KIND_BYTES_MAX),
+        (
+            "show_pool" | "resume_account" | "requeue_unsent" | "receive_provider_events",
+            "path",
+            _,
+        ) => {
             json!({ "type": "string", "minLength": 1, "maxLength": THROTTLE_BYTES_MAX })
         }
         (_, "path", "name") => throttle(),
@@ -293,7 +307,9 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         (_, _, "by") => text(0..=BY_BYTES_MAX),
         (_, _, "why") => text(0..=WHY_BYTES_MAX),
         (_, _, "start") => text(0..=START_BYTES_MAX),
-        (_, _, "create" | "dry_run") => flag(),
+        (_, _, "create" | "dry_run" | "force") => flag(),
+        ("preview_expression", _, "expression") => text(1..=EXPRESSION_BYTES_MAX),
+        ("preview_expression", _, "time_zone") => text(0..=ZONE_BYTES_MAX),
         ("list_attempts", _, "before") | (_, _, "created_after" | "created_before") => time(),
         ("list_jobs", _, "before") | ("list_notifications", _, "cursor") => whole(1..=i64::MAX),
         ("list_suppressions", _, "cursor") => {
@@ -325,6 +341,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         }
         ("list_batches" | "list_groups", _, "before") => whole(1..=i64::MAX),
         ("list_batches", _, "state") => one_of(&batch_list::STATES),
+        ("list_groups", _, "state") => one_of(&GroupState::WORDS),
         (_, "path", "tenant") => {
             json!({ "type": "string", "minLength": 1, "maxLength": tenants::NAME_BYTES_MAX })
         }
@@ -419,8 +436,9 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "cancelled" | "too_late" | "place" | "limit" | "used" | "waiting" | "pending"
             | "pending_max" | "created" | "changed" | "caps" | "reservations" | "claims"
             | "digests" | "items" | "messages" | "arguments" | "inbox" | "unseen" | "unread"
-            | "completed",
+            | "completed" | "succeeded" | "failed",
         ) => return Some(from(0)),
+        ("SettledTokens", "settled") => json!({ "minimum": -COST_MAX, "maximum": COST_MAX }),
         ("HistoryPoint", "value") => from(0),
         ("ChannelTenant", _) => from(0),
         ("CheckedCap", "reserved") => from(0),

@@ -84,6 +84,13 @@ fn body(operation: &str) -> Option<Value> {
         "acquire_tokens" => json!({ "key": "acme", "tokens": 2, "wait_ms": 1000 }),
         "peek_tokens" => json!({ "key": "acme", "tokens": 2 }),
         "return_tokens" => json!({ "key": "acme", "tokens": 2 }),
+        "settle_tokens" => json!({ "key": "acme", "charged": 2, "cost": 3.5 }),
+        "report_refusal" => {
+            json!({ "key": "acme", "retry_after_s": 5, "error": "answered 429" })
+        }
+        "report_ends" => json!({ "key": "acme", "succeeded": 1, "remaining": 12, "reset_s": 30 }),
+        "requeue_unsent" => json!({ "limit": 500, "by": "alice", "why": "the accounts are paid" }),
+        "register_kind" => json!({ "public": false, "by": "alice" }),
         "check_request" => {
             json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "key-1", "customer": "acme" })
         }
@@ -231,6 +238,21 @@ fn answer(operation: &str) -> Option<Value> {
         "return_tokens" => {
             json!({ "throttle": "hooks", "key": "acme", "returned": 2.0, "remaining": 7 })
         }
+        "settle_tokens" => {
+            json!({ "throttle": "hooks", "key": "acme", "settled": 1.5, "remaining": 7 })
+        }
+        "report_refusal" => {
+            json!({ "throttle": "hooks", "key": "acme", "paused_until": AT, "wait_s": 5.2 })
+        }
+        "report_ends" => {
+            json!({ "throttle": "hooks", "key": "acme", "succeeded": 1, "failed": 0 })
+        }
+        "requeue_unsent" => json!({ "jobs": 500, "more": true }),
+        "list_kinds" => json!({ "kinds": [kind()] }),
+        "register_kind" => kind(),
+        "preview_expression" => json!({
+            "expression": "30 2 * * MON-FRI", "time_zone": "Europe/Berlin", "upcoming": [AT],
+        }),
         "pause_key" => json!({ "throttle": "hooks", "key": "acme", "until": AT }),
         "resume_key" => json!({ "throttle": "hooks", "key": "acme", "resumed": true }),
         "list_lanes" => json!({ "throttle": "hooks", "at": AT, "next": null, "lanes": [{
@@ -435,6 +457,10 @@ fn detail() -> Value {
         job.extend(more);
     }
     job
+}
+
+fn kind() -> Value {
+    json!({ "name": "report", "public": true, "registered_at": AT, "attempts": 120, "mean_cost": 1.5 })
 }
 
 fn throttle() -> Value {

@@ -7,5 +7,6 @@ mod examples;
 mod job_bodies;
 mod operation_id;
 mod problems;
+mod report_bodies;
 mod values;
 mod work_bodies;

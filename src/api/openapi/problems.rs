@@ -107,6 +107,22 @@ const OWN: &[(&str, &[Code])] = &[
     ),
     ("check_request", &[InvalidHeader]),
     (
+        "settle_tokens",
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
+    ),
+    (
+        "report_refusal",
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
+    ),
+    (
+        "report_ends",
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
+    ),
+    ("requeue_unsent", &[PoolNotFound, QueueUnavailable]),
+    ("list_kinds", &[QueueUnavailable]),
+    ("register_kind", &[QueueUnavailable]),
+    ("preview_expression", &[QueueUnavailable]),
+    (
         "return_tokens",
         &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
     ),

@@ -70,6 +70,10 @@ pub(super) fn from(least: i64) -> Value {
     json!({ "minimum": least })
 }
 
+pub(super) fn number(range: RangeInclusive<f64>) -> Value {
+    json!({ "type": "number", "minimum": range.start(), "maximum": range.end() })
+}
+
 pub(super) fn above_zero(most: f64) -> Value {
     json!({ "type": "number", "exclusiveMinimum": 0, "maximum": most })
 }

@@ -1,11 +1,9 @@
 //! The bodies of workers' requests, with the limits with which they are read.
 
-use std::ops::RangeInclusive;
-
 use serde_json::{Value, json};
 
 use super::bodies::Body;
-use super::values::{flag, one_of, or_null, text, time, whole, with_default};
+use super::values::{flag, number, one_of, or_null, text, time, whole, with_default};
 use crate::api::jobs::input::{COST_MAX, KIND_BYTES_MAX, SPAN_MAX_S};
 use crate::api::work::claim::{
     LEASE_S, LEASE_S_USUAL, LIMIT_MAX, NAMES_MAX, WAIT_S, WAIT_S_MAX, WORKER_BYTES_MAX,
@@ -81,10 +79,6 @@ pub(super) fn work_bodies() -> Vec<Body> {
 /// Returns the schema of any JSON; Postgres keeps no text with a NUL.
 fn without_nul() -> Value {
     json!({ "pattern": "^[^\\u0000]*$" })
-}
-
-fn number(range: RangeInclusive<f64>) -> Value {
-    json!({ "type": "number", "minimum": range.start(), "maximum": range.end() })
 }
 
 /// Returns the fields of a call for one job: its lease and cost, and others.

@@ -13,8 +13,9 @@ use crate::api::audit::entry::AuditEntry;
 use crate::api::audit::log;
 use crate::api::http::caller::Caller;
 use crate::api::http::limits;
-use crate::api::http::operate::signed_query;
+use crate::api::http::operate::signed_of_query;
 use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::Query;
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::jobs::{self, Attribution, CancelFilter, Count, Queue, State as JobState};
 use crate::throttle::postgres::KnobRecord;
@@ -31,8 +32,8 @@ const ASKED_AT_ONCE: usize = 32;
 pub struct ThrottleDeleted {
     /// The name of the throttle.
     throttle: String,
-    /// Waiting jobs of the throttle, counted up to 10,000 of each state: they are kept, and run
-    /// when the throttle is created again.
+    /// Waiting jobs of the throttle, counted up to 10,000 of each state; only with `force` are there
+    /// any. They are kept, and run when the throttle is created again.
     waiting: Count,
     /// Warnings about side effects that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -55,6 +56,16 @@ pub enum NotDeleted {
         /// The first of its children, by name.
         children: String,
     },
+    /// Jobs wait for its tokens.
+    #[error(
+        "{waiting} jobs wait for throttle {name}, and would wait until it is created again; cancel them \
+         or empty its lanes first, or delete it with force; nothing was deleted"
+    )]
+    Waiting {
+        name: Name,
+        /// The jobs, as counted.
+        waiting: Count,
+    },
     /// Redis refused, or did not answer.
     #[error(transparent)]
     Throttles(#[from] throttle::Error),
@@ -63,13 +74,15 @@ pub enum NotDeleted {
     Queue(#[from] jobs::Error),
 }
 
-/// Deletes a throttle with its record, and returns its last status. The record is deleted first, or
-/// the keeper of knobs would restore the throttle.
+/// Deletes a throttle with its record, and returns its last status and its waiting jobs, which are
+/// kept: with any of them it is deleted only by `force`. The record goes first, or the keeper of
+/// knobs would restore the throttle.
 pub async fn take_away(
     store: &dyn Store,
     queue: &Queue,
     name: &Name,
-) -> Result<Status, NotDeleted> {
+    force: bool,
+) -> Result<(Status, Count), NotDeleted> {
     let before = store
         .status(name)
         .await?
@@ -81,12 +94,19 @@ pub async fn take_away(
             children,
         });
     }
+    let waiting = waiting(queue, name).await?;
+    if waiting.jobs > 0 && !force {
+        return Err(NotDeleted::Waiting {
+            name: name.clone(),
+            waiting,
+        });
+    }
     KnobRecord::new(queue.pool.clone())
         .forget(name)
         .await
         .map_err(jobs::Error::from)?;
     store.delete(name).await?;
-    Ok(before)
+    Ok((before, waiting))
 }
 
 /// Lists the throttles whose parent is `parent`, for a message; empty for none.
@@ -110,10 +130,12 @@ async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::
     Ok(found.join(", "))
 }
 
-/// Deletes a throttle. Its jobs are kept and wait until it is created again.
+/// Deletes a throttle. One with waiting jobs is deleted only with `force`: they are kept, and wait
+/// until it is created again.
 #[utoipa::path(delete, path = "/api/v1/throttles/{name}", operation_id = "delete_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "The name, with slashes percent-encoded."),
+        ("force" = Option<bool>, Query, description = "True to delete it although jobs wait for it."),
         ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
         ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
     responses((status = 200, body = ThrottleDeleted)))]
@@ -124,7 +146,12 @@ pub async fn delete(
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<ThrottleDeleted>, Problem> {
     let name = name_or_pattern_of(name)?;
-    let signed = signed_query(pairs, &caller)?;
+    let mut query = Query::open(pairs, &["force", "by", "why"]);
+    let force = query.flag("force").unwrap_or(false);
+    let signed = signed_of_query(&mut query, &caller);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
     if limits::is_of_the_api(name.as_str()) {
         let detail = format!("throttle {name} limits the API itself; change or pause it");
         return Err(Problem::new(Code::InUse, detail));
@@ -138,21 +165,16 @@ pub async fn delete(
     }
     let (queue, throttles) = (&state.queue, &*state.throttles);
 
-    let before = with_timeout(LIST_TIMEOUT, async {
-        take_away(throttles, queue, &name)
-            .await
-            .map_err(Problem::from)
+    let (before, waiting) = with_timeout(LIST_TIMEOUT, async {
+        let taken = take_away(throttles, queue, &name, force).await;
+        taken.map_err(Problem::from)
     })
     .await?;
 
     let mut entry =
         AuditEntry::now(signed.by, "throttle.delete", name.to_string(), signed.why).by(&caller);
     entry.before = serde_json::to_value(&before.raw).ok();
-    let mut warnings: Vec<String> = log::note(&state.queue, &entry).await.into_iter().collect();
-    let waiting = with_timeout(LIST_TIMEOUT, waiting(queue, &name)).await.unwrap_or_else(|_| {
-        warnings.push("the throttle is deleted, but its jobs could not be counted: Postgres does not answer".to_owned());
-        Count { jobs: 0, more: true }
-    });
+    let warnings = log::note(&state.queue, &entry).await.into_iter().collect();
     Ok(Json(ThrottleDeleted {
         throttle: name.to_string(),
         waiting,
@@ -183,7 +205,9 @@ impl From<NotDeleted> for Problem {
     fn from(kept: NotDeleted) -> Self {
         match kept {
             NotDeleted::Unknown(name) => Self::throttle_not_found(&name),
-            parent @ NotDeleted::Parent { .. } => Self::new(Code::InUse, parent.to_string()),
+            kept @ (NotDeleted::Parent { .. } | NotDeleted::Waiting { .. }) => {
+                Self::new(Code::InUse, kept.to_string())
+            }
             NotDeleted::Throttles(error) => error.into(),
             NotDeleted::Queue(error) => error.into(),
         }

@@ -11,6 +11,7 @@ pub mod measured;
 pub mod obstacles;
 pub mod pace;
 pub mod pause;
+pub mod report;
 pub mod state;
 pub mod view;
 pub mod wait_queue;

@@ -62,6 +62,16 @@ async fn what_is_answered_is_what_the_document_declares() {
     client
         .gets(200, "return_tokens", of("hooks").json(json!({"tokens": 1})))
         .await;
+    let cost = of("hooks").json(json!({"charged": 1, "cost": 2.5}));
+    let settled = client.gets(200, "settle_tokens", cost).await;
+    assert_eq!(settled["settled"], 1.5);
+    let answered = of("hooks").json(json!({"key": "slow", "retry_after_s": 30}));
+    let paused = client.gets(200, "report_refusal", answered).await;
+    assert!(paused["wait_s"].as_f64().unwrap() > 25.0, "{paused}");
+    let quota = json!({"key": "slow", "succeeded": 1, "remaining": 3, "reset_s": 1});
+    client
+        .gets(200, "report_ends", of("hooks").json(quota))
+        .await;
     client.gets(404, "acquire_tokens", of("none")).await;
     let request = json!({"method": "GET", "path": "/elsewhere"});
     client.gets(200, "check_request", ask().json(request)).await;
@@ -80,6 +90,16 @@ async fn what_is_answered_is_what_the_document_declares() {
             lane("hooks", "acme").json(json!({"why": "again"})),
         )
         .await;
+
+    // Kinds.
+    client.gets(200, "list_kinds", ask()).await;
+    let report = || of("report");
+    client.gets(200, "register_kind", report()).await;
+    let hidden = report().json(json!({"public": false, "by": "ann"}));
+    assert_eq!(
+        client.gets(200, "register_kind", hidden).await["public"],
+        false
+    );
 
     // Jobs.
     let job = || json!({"kind": "anything", "args": {"n": 1}, "throttle": "hooks", "key": "acme"});
@@ -112,6 +132,9 @@ async fn what_is_answered_is_what_the_document_declares() {
     client
         .gets(200, "list_groups", ask().query("limit=1"))
         .await;
+    let open_ones = ask().query("state=open&created_before=2031-01-01T00:00:00Z");
+    let listed = client.gets(200, "list_groups", open_ones).await;
+    assert_eq!(listed["groups"].as_array().unwrap().len(), 1, "{listed}");
     for operation in ["show_group", "seal_group", "cancel_group", "seal_group"] {
         client.gets(200, operation, ask().part("id", open)).await;
     }
@@ -244,6 +267,8 @@ async fn what_is_answered_is_what_the_document_declares() {
     client
         .gets(404, "resume_account", of("mail").part("account", "none"))
         .await;
+    client.gets(200, "requeue_unsent", of("mail")).await;
+    client.gets(404, "requeue_unsent", of("none")).await;
     let message = || {
         ask().json(json!({"channel": "email", "to": "a@example.com", "subject": "s", "body": "b", "unique_key": "m"}))
     };
@@ -334,6 +359,9 @@ async fn what_is_answered_is_what_the_document_declares() {
     client.gets(201, "set_schedule", schedule()).await;
     client.gets(200, "set_schedule", schedule()).await;
     client.gets(200, "list_schedules", ask()).await;
+    let daily = ask().query("expression=%40daily&time_zone=Europe%2FBerlin");
+    let next = client.gets(200, "preview_expression", daily).await;
+    assert_eq!(next["upcoming"].as_array().unwrap().len(), 5);
     client.gets(200, "show_schedule", of("nightly")).await;
     client.gets(201, "run_schedule", of("nightly")).await;
     client
@@ -369,7 +397,9 @@ async fn what_is_answered_is_what_the_document_declares() {
         .gets(200, "delete_throttle", of("child").query("by=ann&why=over"))
         .await;
     client.enqueue(job()).await;
-    let deleted = client.gets(200, "delete_throttle", of("hooks")).await;
+    client.gets(409, "delete_throttle", of("hooks")).await;
+    let forced = of("hooks").query("force=true");
+    let deleted = client.gets(200, "delete_throttle", forced).await;
     assert_eq!(
         (&deleted["waiting"]["jobs"], &deleted["waiting"]["more"]),
         (&json!(1), &json!(false)),
@@ -437,7 +467,7 @@ fn absent(operation: &Operation) -> Ask {
 
 /// Fills the path likewise, but with an existing pool, which is looked up before the body is read.
 fn there(operation: &Operation) -> Ask {
-    if operation.id == "resume_account" {
+    if ["resume_account", "requeue_unsent"].contains(&operation.id.as_str()) {
         filled(operation, "mail", "a1")
     } else {
         absent(operation)
@@ -478,10 +508,10 @@ async fn every_refusal_that_the_document_declares_is_made_so() {
                 Some(body) => absent(&operation).json(body.clone()),
                 None => absent(&operation),
             };
-            let needed = if id == "unsuppress" {
-                "channel=email&recipient=a%40example.com"
-            } else {
-                ""
+            let needed = match id.as_str() {
+                "unsuppress" => "channel=email&recipient=a%40example.com",
+                "preview_expression" => "expression=%40daily",
+                _ => "",
             };
             for status in operation
                 .statuses()
@@ -550,7 +580,7 @@ async fn bad_json_and_parts_of_a_path_that_are_none_are_refused_as_the_document_
             if is_text || parameter["schema"]["pattern"].is_null() && name != "id" {
                 continue;
             }
-            let wrong = if name == "key" {
+            let wrong = if name == "key" || operation.id == "register_kind" {
                 "k".repeat(600)
             } else if name == "recipient" {
                 "a\u{1}b".to_owned()

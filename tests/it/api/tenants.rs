@@ -136,6 +136,7 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("GET", "/api/v1/groups") => within(&[
             template,
             "/api/v1/groups?tenant=zeta",
+            "/api/v1/groups?state=open",
             "/api/v1/groups?limit=1",
         ]),
         ("POST", "/api/v1/groups") => vec![
@@ -249,6 +250,15 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("POST", "/api/v1/throttles/{name}/acquire" | "/api/v1/throttles/{name}/peek") => {
             each_throttle(Some(json!({"key": "zeta-key"})))
         }
+        ("POST", "/api/v1/throttles/{name}/settle") => {
+            each_throttle(Some(json!({"key": "zeta-key", "charged": 1, "cost": 2})))
+        }
+        ("POST", "/api/v1/throttles/{name}/refused") => {
+            each_throttle(Some(json!({"key": "zeta-key", "retry_after_s": 60})))
+        }
+        ("POST", "/api/v1/throttles/{name}/ended") => {
+            each_throttle(Some(json!({"key": "zeta-key", "succeeded": 1})))
+        }
         ("POST", "/api/v1/throttles/{name}/return") => {
             each_throttle(Some(json!({"key": "zeta-key", "tokens": 1})))
         }
@@ -270,8 +280,14 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             | "/api/v1/crons"
             | "/api/v1/suppressions"
             | "/api/v1/decisions"
+            | "/api/v1/kinds"
             | "/api/v1/workers",
         ) => operators(template, None),
+        ("GET", "/api/v1/cron-next") => operators("/api/v1/cron-next?expression=@daily", None),
+        ("PUT", "/api/v1/kinds/{name}") => operators("/api/v1/kinds/report", own),
+        ("POST", "/api/v1/pools/{name}/requeue-unsent") => {
+            operators("/api/v1/pools/mail/requeue-unsent", own)
+        }
         ("GET", "/api/v1/pools/{name}") => operators("/api/v1/pools/mail", None),
         ("POST", "/api/v1/pools/{name}/accounts/{account}/resume") => {
             operators("/api/v1/pools/mail/accounts/a1/resume", own)

@@ -95,6 +95,66 @@ async fn tokens_are_taken_all_or_nothing_peeked_at_and_given_back_and_never_abov
 }
 
 #[tokio::test]
+async fn the_real_cost_is_settled_and_a_refusal_pauses_the_key_until_an_end_opens_it() {
+    let api = spawn_api(None).await;
+    api.turn("mail", &SLOW).await;
+    api.tokens("mail/return", json!({"tokens": 500, "key": "a"}))
+        .await;
+    let take = json!({"tokens": 4, "key": "a"});
+    assert_eq!(api.tokens("mail/acquire", take).await["remaining"], 6);
+    let dearer = json!({"key": "a", "charged": 4, "cost": 7});
+    let settled = api.tokens("mail/settle", dearer).await;
+    assert_eq!(
+        (&settled["settled"], &settled["remaining"]),
+        (&json!(3.0), &json!(3)),
+        "{settled}"
+    );
+    let cheaper = json!({"key": "a", "charged": 7, "cost": 1});
+    let settled = api.tokens("mail/settle", cheaper).await;
+    assert_eq!(
+        (&settled["settled"], &settled["remaining"]),
+        (&json!(-6.0), &json!(9)),
+        "{settled}"
+    );
+
+    let refusal = json!({"key": "a", "retry_after_s": 600, "error": "answered 429"});
+    let paused = api.tokens("mail/refused", refusal).await;
+    assert!(
+        paused["paused_until"].is_string() && paused["wait_s"].as_f64().unwrap() > 590.0,
+        "{paused}"
+    );
+    let none = api.tokens("mail/acquire", json!({"key": "a"})).await;
+    assert_eq!(
+        (&none["allowed"], &none["limit"]["level"]),
+        (&json!(false), &json!("paused")),
+        "{none}"
+    );
+    let other = api.tokens("mail/acquire", json!({"key": "b"})).await;
+    assert_eq!(other["allowed"], true, "another key goes on: {other}");
+    let noted = json!({"key": "a", "succeeded": 2, "failed": 1});
+    let noted = api.tokens("mail/ended", noted).await;
+    assert_eq!(
+        noted,
+        json!({"throttle": "mail", "key": "a", "succeeded": 2, "failed": 1})
+    );
+
+    for (route, body, at) in [
+        ("settle", json!({"cost": 1}), "/charged"),
+        ("settle", json!({"charged": 1, "cost": -1}), "/cost"),
+        ("settle", json!({"charged": 1e8, "cost": 1}), "/charged"),
+        ("refused", json!({"scope": "everything"}), "/scope"),
+        ("refused", json!({"retry_after_s": 1e9}), "/retry_after_s"),
+        ("ended", json!({"key": "a"}), ""),
+        ("ended", json!({"succeeded": 1, "remaining": 5}), ""),
+        ("ended", json!({"succeeded": -1}), "/succeeded"),
+    ] {
+        let path = format!("/api/v1/throttles/mail/{route}");
+        let refused = problem(api.post(&path, body).await, 422, "invalid_fields").await;
+        assert!(pointers(&refused).contains(&at), "{route}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn the_level_that_limits_is_named_and_what_remains_is_what_it_holds() {
     let api = spawn_api(None).await;
     api.turn("all", &SLOW).await;

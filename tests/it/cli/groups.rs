@@ -63,10 +63,48 @@ async fn a_group_is_created_joined_sealed_shown_listed_and_cancelled() {
         "{groups}"
     );
 
+    for (state, wanted) in [("ended", 1), ("open", 0), ("running", 0)] {
+        let listed = shell
+            .ok(&["group", "list", "--state", state, "--json"])
+            .json();
+        assert_eq!(
+            listed["groups"].as_array().unwrap().len(),
+            wanted,
+            "{state}"
+        );
+    }
+    let aged =
+        "insert into flyball.job_group (created_at) values (now() - interval '2 days'), (now())";
+    sqlx::raw_sql(aged)
+        .execute(shell.database.pool())
+        .await
+        .unwrap();
+    let status = shell.ok(&["status"]).out;
+    assert!(
+        status.contains("1 groups are open for more than a day, the oldest since"),
+        "{status}"
+    );
+    let old = [
+        "group",
+        "list",
+        "--state",
+        "open",
+        "--created-before",
+        "24h",
+        "--json",
+    ];
+    let old = shell.ok(&old).json();
+    assert_eq!(old["groups"].as_array().unwrap().len(), 1, "{old}");
+    let forget = "truncate flyball.job_group restart identity";
+    sqlx::raw_sql(forget)
+        .execute(shell.database.pool())
+        .await
+        .unwrap();
+
     let whole = format!("[{callback}, {callback}]");
     assert_eq!(
         shell.ok(&["group", "create", "--jobs", &whole]).out,
-        "created group 2 with 2 jobs, sealed\n"
+        "created group 1 with 2 jobs, sealed\n"
     );
 }
 
@@ -97,12 +135,47 @@ async fn a_group_that_cannot_be_is_refused_and_nothing_is_created() {
                 r#"{"kind":"batch","prio":1}"#,
             ],
             4,
-            "callback: unknown field `prio`",
+            "callback/prio: unknown field `prio`",
+        ),
+        (
+            &["group", "create", "--callback", r#"{"callback": 3}"#],
+            4,
+            "callback/callback: unknown field `callback`, expected one of `kind`",
+        ),
+        (
+            &[
+                "group",
+                "create",
+                "--callback",
+                r#"{"kind":"batch","priority":"high"}"#,
+            ],
+            4,
+            "callback/priority: invalid type: string \"high\", expected i32",
+        ),
+        (
+            &["group", "create", "--callback", r#"{"throttle":"mail"}"#],
+            4,
+            "callback/kind: missing field `kind`",
+        ),
+        (
+            &[
+                "group",
+                "create",
+                "--jobs",
+                r#"[{"kind":"batch"},{"kind":7}]"#,
+            ],
+            4,
+            "jobs/1/kind: invalid type: integer `7`, expected a string",
         ),
         (
             &["group", "create", "--jobs", "{}"],
             4,
             "jobs: invalid type: map, expected a sequence",
+        ),
+        (
+            &["group", "list", "--state", "shut"],
+            2,
+            "allowed are open, running, ended",
         ),
         (&["group", "show", "7"], 3, "there is no group 7"),
         (&["group", "seal", "7"], 3, "there is no group 7"),

@@ -7,6 +7,7 @@ mod groups;
 mod job_fields;
 mod jobs;
 mod messages;
+mod operators;
 mod recipient_rules;
 mod recipients;
 mod secrets;

@@ -15,6 +15,7 @@ mod notify;
 mod operate;
 mod permissions;
 mod plans;
+mod reads;
 mod refused_arguments;
 mod replace;
 mod replace_races;

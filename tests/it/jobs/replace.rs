@@ -75,7 +75,11 @@ async fn waits_s(queue: &Queue, id: i64) -> f64 {
 async fn the_waiting_job_becomes_what_was_said_last_under_its_number() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue).await;
-    let first = one(&queue, numbered(1).run_in(Duration::from_secs(600)).key("a")).await;
+    let first = one(
+        &queue,
+        numbered(1).run_in(Duration::from_secs(600)).key("a"),
+    )
+    .await;
     assert_eq!((first.duplicate, first.replaced), (false, false));
 
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

@@ -60,6 +60,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "throttle",
         ],
     ),
+    ("messages", &["jobs", "notify", "providers"]),
     ("admission", &["jobs", "throttle"]),
     (
         "gateway",

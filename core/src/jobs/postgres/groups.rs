@@ -1,5 +1,8 @@
 //! Groups: created, sealed, shown, cancelled, and settled, which is where they end.
 
+use std::time::Duration;
+
+use jiff_sqlx::ToSqlx;
 use serde_json::Value;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
@@ -9,8 +12,8 @@ use super::client::Client;
 use super::enqueue::{TENANT, refuse_unstorable};
 use crate::jobs::operate::Attribution;
 use crate::jobs::{
-    CancelledGroup, CreatedGroup, Error, GroupFilter, GroupJob, JobGroup, NewGroup, NewJob,
-    SealAnswer, check, redact, secret,
+    CancelledGroup, CreatedGroup, Error, GroupFilter, GroupJob, GroupState, JobGroup, NewGroup,
+    NewJob, OpenGroups, SealAnswer, check, redact, secret,
 };
 
 pub(super) const CREATE: &str = "
@@ -28,14 +31,43 @@ select flyball.seal_group_of($1, case when $2::text is not null then 'tenant:' |
 pub(super) const SHOW: &str = "
 select flyball.group_view(g) from flyball.job_group g where g.id = $1 and ($2::text is null or g.tenant = $2)";
 
-pub(super) const LIST: &str = "
-select flyball.group_view(g) from flyball.job_group g where g.id < $1 order by g.id desc limit $2";
-
-pub(super) const LIST_OF_TENANT: &str = "
+macro_rules! list {
+    ($of:literal) => {
+        concat!(
+            "
 select flyball.group_view(g) from flyball.job_group g
-where g.tenant = $3 and g.tenant <> '' and g.id < $1
+where g.id < $1 and ($4::timestamptz is null or g.created_at < $4)",
+            $of,
+            "
 order by g.id desc
-limit $2";
+limit $2"
+        )
+    };
+}
+
+pub(super) const LIST: &str = list!(
+    " and $3::text is null and ($5::text is null or $5 = case when g.ended_at is not null then 'ended'
+        when g.sealed_at is not null then 'running' else 'open' end)"
+);
+
+// Groups that are open are few among those that ended, and have an index of their own.
+pub(super) const LIST_OPEN: &str =
+    list!(" and ($3::text is null or g.tenant = $3) and $5 = 'open' and g.sealed_at is null");
+
+pub(super) const LIST_OF_TENANT: &str = list!(
+    " and g.tenant = $3 and g.tenant <> '' and ($5::text is null or $5 = case when g.ended_at is not null then 'ended'
+        when g.sealed_at is not null then 'running' else 'open' end)"
+);
+
+// A count up to a bound: the number is for people.
+pub(super) const COUNT_OPEN: &str = "
+select count(*) as groups, min(o.created_at) as oldest_at
+from (
+    select g.created_at from flyball.job_group g
+    where g.sealed_at is null and g.created_at < clock_timestamp() - make_interval(secs => $1)
+    order by g.id
+    limit 1000
+) o";
 
 pub(super) const CANCEL: &str = "
 select cancelled, requested, more from flyball.cancel_group($1, $2, $3, $4, $5)";
@@ -163,16 +195,34 @@ impl Queue {
     pub async fn groups(&self, filter: &GroupFilter) -> Result<Vec<JobGroup>, Error> {
         let before = filter.before.unwrap_or(i64::MAX);
         let limit = filter.limit.clamp(1, 1000);
-        let statement = if filter.tenant.is_some() {
-            sqlx::query_scalar(LIST_OF_TENANT)
-                .bind(before)
-                .bind(limit)
-                .bind(&filter.tenant)
-        } else {
-            sqlx::query_scalar(LIST).bind(before).bind(limit)
+        let statement = match (filter.state, &filter.tenant) {
+            (Some(GroupState::Open), _) => LIST_OPEN,
+            (_, Some(_)) => LIST_OF_TENANT,
+            (_, None) => LIST,
         };
-        let found: Vec<Json<JobGroup>> = statement.fetch_all(&self.pool).await?;
+        let found: Vec<Json<JobGroup>> = sqlx::query_scalar(statement)
+            .bind(before)
+            .bind(limit)
+            .bind(&filter.tenant)
+            .bind(filter.created_before.map(ToSqlx::to_sqlx))
+            .bind(filter.state.map(GroupState::as_str))
+            .fetch_all(&self.pool)
+            .await?;
         Ok(found.into_iter().map(shown).collect())
+    }
+
+    /// Counts the groups that nobody has sealed for this long, up to 1000, and returns the time at
+    /// which the oldest was created. They stay open until somebody seals or cancels them.
+    pub async fn count_open_groups(&self, age: Duration) -> Result<OpenGroups, Error> {
+        let row = sqlx::query(COUNT_OPEN)
+            .bind(age.as_secs_f64())
+            .fetch_one(&self.pool)
+            .await?;
+        let oldest: Option<jiff_sqlx::Timestamp> = row.try_get("oldest_at")?;
+        Ok(OpenGroups {
+            groups: row.try_get("groups")?,
+            oldest_at: oldest.map(jiff_sqlx::Timestamp::to_jiff),
+        })
     }
 
     /// Cancels jobs of a group, some thousands in one call, and seals it: waiting jobs end at once,

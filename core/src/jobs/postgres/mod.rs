@@ -22,6 +22,7 @@ mod feedback;
 mod finish;
 mod groups;
 mod job_indexes;
+mod kinds;
 mod lane;
 mod lane_arrivals;
 mod lanes;
@@ -128,6 +129,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("show group", groups::SHOW),
     ("list groups", groups::LIST),
     ("list groups of tenant", groups::LIST_OF_TENANT),
+    ("list open groups", groups::LIST_OPEN),
+    ("count open groups", groups::COUNT_OPEN),
     ("cancel group", groups::CANCEL),
     ("settle groups", groups::SETTLE),
     ("counts of groups", groups::COUNTS),
@@ -162,6 +165,9 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("set retention", maintenance::SET_RETENTION),
     ("forget lanes", maintenance::FORGET_LANES),
     ("forget depths", maintenance::FORGET_DEPTHS),
+    ("kinds", kinds::KINDS),
+    ("register kind", kinds::REGISTER_KIND),
+    ("kind", kinds::KIND),
     ("learn costs", costs::LEARN),
     ("mean costs", costs::MEANS),
     ("due work", due::DUE),

@@ -5,14 +5,14 @@ use std::time::Duration;
 use sqlx::Row;
 
 use super::Deliveries;
-use crate::jobs::Error;
+use crate::jobs::{Attribution, Error};
 use crate::notify::StepResult;
 
 pub(super) const EXPIRE: &str =
     "select jobs, next from flyball.expire_notifications($1, $2, $3, $4)";
 
 pub(super) const REQUEUE_UNSENT: &str =
-    "select examined, jobs from flyball.requeue_unsent($1, $2, $3)";
+    "select examined, jobs from flyball.requeue_unsent($1, $2, $3, $4)";
 
 /// Most messages of one step.
 const MAX_MESSAGES_PER_STEP: i32 = 1_000;
@@ -54,12 +54,18 @@ impl Deliveries {
 
     /// Requeues messages of the throttle that died for lack of an account, at most `limit`, the
     /// oldest first. Their deadlines count from now on.
-    pub async fn requeue_unsent(&self, throttle: &str, limit: u32) -> Result<StepResult, Error> {
+    pub async fn requeue_unsent(
+        &self,
+        throttle: &str,
+        limit: u32,
+        signed: &Attribution,
+    ) -> Result<StepResult, Error> {
         let limit = step(limit);
         let row = sqlx::query(REQUEUE_UNSENT)
             .bind(throttle)
             .bind(limit)
-            .bind("flyball")
+            .bind(signed.line())
+            .bind(&signed.why)
             .fetch_one(&self.db)
             .await?;
         let examined: i64 = row.try_get("examined")?;

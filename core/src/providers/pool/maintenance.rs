@@ -161,6 +161,14 @@ pub async fn maintain(
     tokio::join!(looked, requested);
 }
 
+/// Observes each account once, for a look from outside: it publishes nothing in the store.
+pub async fn observe(pool: &AccountPool) -> Result<Arc<PoolView>, Error> {
+    let shared = pool.shared();
+    let (capacity, accounts, now_ms) = seen(shared).await?;
+    show(shared, &capacity, accounts, now_ms);
+    Ok(pool.view())
+}
+
 /// Observes each account, and publishes the pool's capacity and view.
 async fn look(
     shared: &AccountPoolInner,
@@ -168,6 +176,31 @@ async fn look(
     answer: &mut Option<Capacity>,
     say_again: bool,
 ) -> Result<(), Error> {
+    let (capacity, accounts, now_ms) = seen(shared).await?;
+    shared.set_load(capacity.load);
+    if say_again || answer.as_ref() != Some(&capacity) {
+        if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {
+            shared
+                .store
+                .set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts))
+                .await?;
+        }
+        *answer = Some(capacity);
+    }
+    // A change of this knob, by a person or a governor, takes effect within a second.
+    if let Ok(throttle) = Name::new(shared.pool.name.as_str())
+        && let Some(status) = shared.store.status(&throttle).await?
+    {
+        share_concurrency(&status, drivers);
+    }
+    wake_when_back(shared, &accounts, now_ms);
+    show(shared, &capacity, accounts, now_ms);
+    Ok(())
+}
+
+/// Reads the state of each account; returns the capacity of the pool, its accounts, and the time of
+/// the store.
+async fn seen(shared: &AccountPoolInner) -> Result<(Capacity, Vec<AccountView>, i64), Error> {
     let names: Vec<String> = shared
         .pool
         .accounts
@@ -193,23 +226,12 @@ async fn look(
         })
         .collect();
     let capacity = Capacity::of(&parts, shared.pool.shedding);
-    shared.set_load(capacity.load);
-    if say_again || answer.as_ref() != Some(&capacity) {
-        if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {
-            shared
-                .store
-                .set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts))
-                .await?;
-        }
-        *answer = Some(capacity);
-    }
-    // A change of this knob, by a person or a governor, takes effect within a second.
-    if let Ok(throttle) = Name::new(shared.pool.name.as_str())
-        && let Some(status) = shared.store.status(&throttle).await?
-    {
-        share_concurrency(&status, drivers);
-    }
-    wake_when_back(shared, &accounts, now_ms);
+    Ok((capacity, accounts, now_ms))
+}
+
+/// Stores the view of the pool.
+fn show(shared: &AccountPoolInner, capacity: &Capacity, accounts: Vec<AccountView>, now_ms: i64) {
+    let limits = shared.limits.lock().clone();
     let all_available: Vec<AccountCapacity> = limits
         .iter()
         .map(|limit| AccountCapacity {
@@ -242,7 +264,6 @@ async fn look(
         at_ms: now_ms,
         accounts,
     }));
-    Ok(())
 }
 
 /// Schedules an observation for the end of a block that is shorter than the interval, so that the

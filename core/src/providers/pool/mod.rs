@@ -21,7 +21,7 @@ pub use account_pool::AccountPool;
 pub use breaker::{Breaker, BreakerState, Change};
 pub use breakers::Breakers;
 pub use choice::{Choice, Ring};
-pub use maintenance::{maintain, seed};
+pub use maintenance::{maintain, observe, seed};
 pub use shared::{AccountLease, Checkout};
 pub use shedding::Capacity;
 pub use view::{AccountView, Flow, PoolView};

@@ -52,6 +52,9 @@ impl Draw<'_> {
                 "recipient=a%40example.com".to_owned(),
             ]);
         }
+        if operation.id == "preview_expression" {
+            query = vec!["expression=%40daily".to_owned()];
+        }
         ask.query = query.join("&");
         if let Some(schema) = operation.body() {
             let optional = operation.declared["requestBody"]["required"] == false;

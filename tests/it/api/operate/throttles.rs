@@ -27,10 +27,24 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
     later.run_at = Some("2031-01-01T00:00:00Z".parse().unwrap());
     operator.queue.enqueue(&[later]).await.unwrap();
 
+    let plain = "/api/v1/throttles/t";
+    let (refused, output) = operator.send(Method::DELETE, plain, json!({})).await;
+    assert_eq!(
+        (refused, &output["code"]),
+        (StatusCode::CONFLICT, &json!("in_use"))
+    );
+    assert!(
+        output["detail"]
+            .as_str()
+            .unwrap()
+            .starts_with("4 jobs wait for throttle t"),
+        "{output}"
+    );
+    assert!(operator.store.status(&name).await.unwrap().is_some());
     let deleted = operator
         .ok(
             Method::DELETE,
-            "/api/v1/throttles/t?by=ann&why=it+is+over",
+            "/api/v1/throttles/t?force=true&by=ann&why=it+is+over",
             json!({}),
         )
         .await;
@@ -72,7 +86,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
         ("t", 404, "throttle_not_found"),
         ("api:enqueue", 409, "in_use"),
         ("t%20x", 400, "invalid_path"),
-        ("other?force=true", 400, "invalid_query"),
+        ("other?force=yes", 400, "invalid_query"),
     ] {
         let (answered, output) = operator
             .send(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use flyball::jobs::{NewJob, Queue, RetryAnswer, State};
+use flyball::jobs::{Attribution, NewJob, Queue, RetryAnswer, State};
 use flyball::notify::record::NO_ACCOUNT;
 use flyball::notify::{DeliveryState, DeliveryUpdate};
 use flyball::providers::EventKind;
@@ -154,10 +154,27 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
     // Other causes of death are not handled here.
     let broken = enqueue_one(&queue, message("x@b.c")).await;
     bury(&queue, broken).await;
-    let swept = deliveries.requeue_unsent("mail", 2).await.unwrap();
+    let swept = deliveries
+        .requeue_unsent("mail", 2, &Attribution::default())
+        .await
+        .unwrap();
     assert!(swept.more && swept.jobs == 2);
-    assert_eq!(deliveries.requeue_unsent("mail", 2).await.unwrap().jobs, 1);
-    assert_eq!(deliveries.requeue_unsent("mail", 2).await.unwrap().jobs, 0);
+    assert_eq!(
+        deliveries
+            .requeue_unsent("mail", 2, &Attribution::default())
+            .await
+            .unwrap()
+            .jobs,
+        1
+    );
+    assert_eq!(
+        deliveries
+            .requeue_unsent("mail", 2, &Attribution::default())
+            .await
+            .unwrap()
+            .jobs,
+        0
+    );
     for id in [keyed, plain, retried] {
         assert_eq!(
             queue.get(id).await.unwrap().unwrap().summary.state,

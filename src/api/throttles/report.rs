@@ -1,0 +1,330 @@
+//! Reports of programs that took tokens: the real cost of their work, refusals by other servers,
+//! and how work ended that a throttle watches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::{Extension, Json};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::knobs::name_of;
+use super::state::ThrottlesState;
+use crate::api::clock;
+use crate::api::http::body;
+use crate::api::http::caller::Caller;
+use crate::api::http::fields::{Errors, ObjectReader};
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::remaining::remaining;
+use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX, SPAN_MAX_S};
+use crate::api::throttles::acquire::WANT_MAX;
+use crate::api::work::endings::{ERROR_BYTES_MAX, SCOPES};
+use crate::throttle::tenant::tenant_of;
+use crate::throttle::{
+    KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, Scope, UpstreamRefusal, check_cost,
+};
+
+/// The longest pause that the token of a tenant can ask for at a throttle that is not its tenant's:
+/// others may work under the same key.
+const SHARED_PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// The reason of a refusal that gives none.
+const UNEXPLAINED: &str = "a program reported that its server asked to slow down";
+
+/// The tokens that work was charged, and those that it really cost.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct RealCost {
+    /// The rate-limit key for which the tokens were taken; empty for none.
+    key: Option<String>,
+    /// The tokens that were taken.
+    charged: f64,
+    /// The tokens that the work cost.
+    cost: f64,
+}
+
+/// The difference that was settled.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct SettledTokens {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// The tokens that were charged in addition; below 0 for those that were returned.
+    settled: f64,
+    /// Whole tokens that are left, as in the answer of acquire.
+    remaining: Option<u32>,
+}
+
+/// A refusal by another server, such as a 429.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct ServerRefusal {
+    /// The rate-limit key of the refused work; empty for none.
+    key: Option<String>,
+    /// Seconds that the server asked to wait; by the throttle's own rules if absent.
+    retry_after_s: Option<f64>,
+    /// The work that must wait: that of the same `key` (if absent), of the whole `throttle`, or all
+    /// of the `account` above it; no more than the knob `trust_scope` allows.
+    scope: Option<String>,
+    /// True if the server sheds load from all its callers, so that the refusal says nothing about
+    /// the rate.
+    overloaded: Option<bool>,
+    /// The answer of the server, shown to operators.
+    error: Option<String>,
+}
+
+/// The pause that a refusal caused.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct RefusalPauseSet {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// The time until which other work waits too; `null` if only the refused work should wait.
+    paused_until: Option<Timestamp>,
+    /// Seconds after which to ask for tokens again.
+    wait_s: f64,
+}
+
+/// The ends of work whose tokens were taken.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct WorkEnds {
+    /// The rate-limit key; empty for none.
+    key: Option<String>,
+    /// Units that succeeded; 0 if absent.
+    succeeded: Option<u32>,
+    /// Units that failed without a refusal, or were granted and never begun; 0 if absent.
+    failed: Option<u32>,
+    /// The tokens of the units that succeeded; one for each if absent.
+    tokens: Option<f64>,
+    /// Seconds since the last of them began.
+    begun_ago_s: Option<f64>,
+    /// The requests that the server has left for this key, as it reported; with `reset_s`.
+    remaining: Option<f64>,
+    /// Seconds until these are full again; with `remaining`.
+    reset_s: Option<f64>,
+}
+
+/// The ends that were noted.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct NotedEnds {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// Units that succeeded.
+    succeeded: u32,
+    /// Units that failed.
+    failed: u32,
+}
+
+/// Charges or returns the difference between the tokens that were taken and the real cost.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/settle", operation_id = "settle_tokens", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = RealCost,
+    responses((status = 200, body = SettledTokens)))]
+pub async fn settle(
+    State(state): State<Arc<ThrottlesState>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<SettledTokens>, Problem> {
+    let read = |fields: &mut ObjectReader<'_>| {
+        ["charged", "cost"].map(|field| {
+            if !fields.contains(field) {
+                fields.missing(field, &format!("a number from 0 to {COST_MAX} tokens"));
+            }
+            fields.number(field, 0.0..=COST_MAX, " tokens")
+        })
+    };
+    let (throttle, key, [charged, cost]) =
+        report(name, request, &["charged", "cost"], read).await?;
+    let (charged, cost) = (charged.unwrap_or(0.0), cost.unwrap_or(0.0));
+    // No single request can have taken more, and none can cost more.
+    for (field, tokens) in [("charged", charged), ("cost", cost)] {
+        check_cost(&*state.throttles, &throttle, field, tokens).await?;
+    }
+    let settled = cost - charged;
+    state
+        .throttles
+        .settle_many(&throttle, &[(&key, settled)])
+        .await?;
+    let lane = LaneRequest {
+        key: key.clone(),
+        want: 0,
+        ..LaneRequest::default()
+    };
+    let remaining = remaining(&*state.throttles, &throttle, lane).await;
+    Ok(Json(SettledTokens {
+        throttle: throttle.to_string(),
+        key,
+        settled,
+        remaining,
+    }))
+}
+
+/// Reports that another server asked to slow down: the key waits, in all processes, and learns its
+/// rate.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/refused", operation_id = "report_refusal", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = ServerRefusal,
+    responses((status = 200, body = RefusalPauseSet)))]
+pub async fn refused(
+    State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<RefusalPauseSet>, Problem> {
+    let allowed = ["retry_after_s", "scope", "overloaded", "error"];
+    let (throttle, key, (delay, scope, is_overload, why)) =
+        report(name, request, &allowed, |fields| {
+            let longest = 0.0..=MAX_PAUSE.as_secs_f64();
+            (
+                seconds(fields, "retry_after_s", longest),
+                fields.choice("scope", &SCOPES).unwrap_or_default(),
+                fields.flag("overloaded").unwrap_or(false),
+                fields.text("error", 0..=ERROR_BYTES_MAX),
+            )
+        })
+        .await?;
+    exists(&state, &throttle).await?;
+    // Programs of one tenant must not stop a throttle for another.
+    let is_own = caller
+        .tenant
+        .as_deref()
+        .is_none_or(|tenant| tenant_of(throttle.as_str()) == Some(tenant));
+    let refused = UpstreamRefusal {
+        key: &key,
+        scope: if is_own { scope } else { Scope::Key },
+        is_overload,
+        is_untrusted: true,
+        delay: delay.map(|delay| match is_own {
+            true => delay,
+            false => delay.min(SHARED_PAUSE_MAX),
+        }),
+        jitter: rand::random(),
+        why: why.as_deref().unwrap_or(UNEXPLAINED),
+    };
+    let effect = state.throttles.refused(&throttle, &refused).await?;
+    let until = Timestamp::from_millisecond(effect.until_ms).ok();
+    let wait = until.map(|until| until.duration_since(clock::now()).as_secs_f64());
+    Ok(Json(RefusalPauseSet {
+        throttle: throttle.to_string(),
+        key,
+        paused_until: until.filter(|_| effect.alone.is_none()),
+        wait_s: effect
+            .alone
+            .map_or(wait.unwrap_or(0.0), |alone| alone.as_secs_f64())
+            .max(0.0),
+    }))
+}
+
+/// Reports how work ended. After a refusal this opens the key again; without it one unit goes at a
+/// time.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/ended", operation_id = "report_ends", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = WorkEnds,
+    responses((status = 200, body = NotedEnds)))]
+pub async fn ended(
+    State(state): State<Arc<ThrottlesState>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<NotedEnds>, Problem> {
+    let allowed = [
+        "succeeded",
+        "failed",
+        "tokens",
+        "begun_ago_s",
+        "remaining",
+        "reset_s",
+    ];
+    let (throttle, key, mut outcomes) = report(name, request, &allowed, |fields| {
+        let mut units = |field| {
+            fields
+                .whole(field, 0..=WANT_MAX, " units")
+                .and_then(|units| u32::try_from(units).ok())
+                .unwrap_or(0)
+        };
+        let (succeeded, failed) = (units("succeeded"), units("failed"));
+        if succeeded == 0 && failed == 0 {
+            fields.wrong_whole("must have succeeded or failed, above 0");
+        }
+        if fields.has("remaining") != fields.has("reset_s") {
+            fields.wrong_whole("must have both of the fields remaining and reset_s, or none");
+        }
+        let tokens = fields.number("tokens", 0.0..=COST_MAX, " tokens");
+        let left = fields.number("remaining", 0.0..=COST_MAX, " requests");
+        let reset = seconds(fields, "reset_s", 0.0..=SPAN_MAX_S);
+        KeyOutcomes {
+            key: "",
+            succeeded,
+            tokens: tokens.unwrap_or_else(|| f64::from(succeeded)),
+            failed,
+            begun_ago: seconds(fields, "begun_ago_s", 0.0..=SPAN_MAX_S),
+            quota: left
+                .zip(reset)
+                .map(|(remaining, reset)| Quota { remaining, reset }),
+            is_untrusted: true,
+        }
+    })
+    .await?;
+    exists(&state, &throttle).await?;
+    outcomes.key = &key;
+    let (succeeded, failed) = (outcomes.succeeded, outcomes.failed);
+    state.throttles.ended(&throttle, &[outcomes]).await?;
+    Ok(Json(NotedEnds {
+        throttle: throttle.to_string(),
+        key,
+        succeeded,
+        failed,
+    }))
+}
+
+/// Refuses a throttle that does not exist: nothing would read what is noted about its keys.
+async fn exists(state: &ThrottlesState, throttle: &Name) -> Result<(), Problem> {
+    match state.throttles.status(throttle).await? {
+        Some(_) => Ok(()),
+        None => Err(Problem::throttle_not_found(throttle)),
+    }
+}
+
+/// Reads a report: the throttle of its path, its key, and the fields that `read` takes.
+async fn report<T>(
+    name: String,
+    request: Request,
+    allowed: &[&str],
+    read: impl FnOnce(&mut ObjectReader<'_>) -> T,
+) -> Result<(Name, String, T), Problem> {
+    let throttle = name_of(name)?;
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let mut errors = Errors::default();
+    let fields: Vec<&str> = ["key"].iter().chain(allowed).copied().collect();
+    let found = ObjectReader::open(value, "", &fields, &mut errors).map(|mut fields| {
+        let key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
+        (key, read(&mut fields))
+    });
+    match found.filter(|_| errors.is_empty()) {
+        Some((key, own)) => Ok((throttle, key, own)),
+        None => Err(Problem::fields(Code::InvalidFields, errors)),
+    }
+}
+
+fn seconds(
+    fields: &mut ObjectReader<'_>,
+    name: &str,
+    range: std::ops::RangeInclusive<f64>,
+) -> Option<Duration> {
+    let seconds = fields.number(name, range, " seconds")?;
+    Duration::try_from_secs_f64(seconds).ok()
+}

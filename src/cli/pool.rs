@@ -1,0 +1,262 @@
+//! `flyball pool list|show|resume|requeue-unsent`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::exit::CliError;
+use super::output::say;
+use super::signed::AuditArgs;
+use super::{connect, output};
+use crate::api::AuditEntry;
+use crate::config::Settings;
+use crate::notify::{AccountEvent, Alarms, Deliveries};
+use crate::providers::pool::{AccountPool, Change, PoolView, observe};
+use crate::providers::{Pool, Pools};
+use crate::throttle::redis::RedisStore;
+
+/// The most changes of breakers that are shown with a pool.
+const EVENTS: i64 = 10;
+
+/// The most messages that one step requeues.
+const STEP: u32 = 1000;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List the pools of the settings with their capacity
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one pool: the state of each account, and the last changes of their breakers
+    Show {
+        /// The name
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// End the block of an account and close its breaker, for instance because its owner has paid
+    Resume {
+        /// The pool
+        name: String,
+        /// The account
+        account: String,
+        #[command(flatten)]
+        signed: AuditArgs,
+    },
+    /// Run messages again that died because no account was available; their deadlines count from
+    /// now
+    RequeueUnsent {
+        /// The pool
+        name: String,
+        /// Stop after this many messages
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: Option<u32>,
+        #[command(flatten)]
+        signed: AuditArgs,
+    },
+}
+
+pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    let pools = settings.pools_without_credentials();
+    match command {
+        Command::List { json } => {
+            let (store, mut views) = (store(&settings).await?, Vec::new());
+            for pool in pools.0.values() {
+                let (opened, _) = open(pool, &store)?;
+                views.push(observe(&opened).await?);
+            }
+            if json {
+                return output::json(&json!({ "pools": views })).map(|()| ExitCode::SUCCESS);
+            }
+            let header = [
+                "NAME",
+                "PROVIDER",
+                "CHANNEL",
+                "AVAILABLE",
+                "CAPACITY",
+                "CONFIGURED",
+            ];
+            output::table(&header, views.iter().map(|view| row(view)))?;
+        }
+        Command::Show { name, json } => {
+            let (opened, _) = open(named(&pools, &name)?, &store(&settings).await?)?;
+            let view = observe(&opened).await?;
+            let alarms = Alarms::new(connect::queue(&settings).await?);
+            let events = alarms.newest(&name, EVENTS).await?;
+            if json {
+                let mut shown = serde_json::to_value(&view)?;
+                shown["events"] = json!(events);
+                output::json(&shown)?;
+            } else {
+                show(&view, &events)?;
+            }
+        }
+        Command::Resume {
+            name,
+            account,
+            signed,
+        } => {
+            let pool = named(&pools, &name)?;
+            if pool.account(&account).is_none() {
+                let all = pool.accounts.iter().map(|one| one.account.name.as_str());
+                let all: Vec<&str> = all.collect();
+                bail!(CliError::NotFound(format!(
+                    "pool {name} has no account {account}; it has {}",
+                    all.join(", ")
+                )));
+            }
+            resume(pool, &account, &signed, &settings).await?;
+        }
+        Command::RequeueUnsent {
+            name,
+            limit,
+            signed,
+        } => {
+            named(&pools, &name)?;
+            let queue = connect::queue(&settings).await?;
+            let deliveries = Deliveries::new(&queue.pool);
+            let mut jobs = 0;
+            loop {
+                let left = limit.map_or(u64::from(STEP), |limit| u64::from(limit) - jobs);
+                let step = u32::try_from(left).unwrap_or(STEP).min(STEP);
+                let signature = signed.signature();
+                let requeued = deliveries.requeue_unsent(&name, step, &signature).await?;
+                jobs += requeued.jobs;
+                let is_full = limit.is_some_and(|limit| jobs >= u64::from(limit));
+                if !requeued.more || requeued.jobs == 0 || is_full {
+                    break;
+                }
+            }
+            if signed.json {
+                output::json(&json!({ "pool": name, "jobs": jobs }))?;
+            } else {
+                say!("{jobs} messages of pool {name} run again");
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn resume(
+    pool: &Pool,
+    account: &str,
+    signed: &AuditArgs,
+    settings: &Settings,
+) -> anyhow::Result<()> {
+    let (opened, mut changes) = open(pool, &store(settings).await?)?;
+    let changed = opened.resume(account).await?;
+    // The account is resumed; a failure to record that is only a warning.
+    let recorded = async {
+        let queue = connect::queue(settings).await?;
+        let alarms = Alarms::new(queue.clone());
+        while let Ok((_, change)) = changes.try_recv() {
+            alarms.record_change(pool, &change).await?;
+        }
+        let subject = format!("{}/{account}", pool.name);
+        let (by, why) = (signed.by.clone(), signed.why.clone());
+        let mut entry = AuditEntry::now(by, "account.resume", subject, why);
+        entry.after = Some(json!({ "changed": changed }));
+        anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, &entry).await?)
+    };
+    if let Err(error) = recorded.await {
+        let message = super::exit::message(&error);
+        eprintln!("flyball: writing the audit log failed: {message}");
+    }
+    if signed.json {
+        return output::json(&json!({ "pool": pool.name, "account": account, "changed": changed }));
+    }
+    match changed {
+        true => say!("account {account} of pool {} is resumed", pool.name),
+        false => say!("account {account} of pool {} was flowing", pool.name),
+    }
+    Ok(())
+}
+
+/// Opens a pool for a look or a change; the changes of its breakers come through the receiver.
+fn open(
+    pool: &Pool,
+    store: &Arc<RedisStore>,
+) -> anyhow::Result<(AccountPool, mpsc::UnboundedReceiver<(String, Change)>)> {
+    let (tell, changes) = mpsc::unbounded_channel();
+    let opened = AccountPool::open(pool.clone(), store.clone(), store.clone(), tell)?;
+    Ok((opened, changes))
+}
+
+/// Connects to the store of throttles, which has the states of the accounts.
+async fn store(settings: &Settings) -> anyhow::Result<Arc<RedisStore>> {
+    let store = Arc::new(RedisStore::connect(
+        &settings.redis_url,
+        &settings.redis_prefix,
+    )?);
+    crate::throttle::Store::names(&*store)
+        .await
+        .context("cannot reach Redis; set REDIS_URL or redis_url")?;
+    Ok(store)
+}
+
+fn named<'a>(pools: &'a Pools, name: &str) -> anyhow::Result<&'a Pool> {
+    let missing = || {
+        let all: Vec<&str> = pools.0.keys().map(String::as_str).collect();
+        let all = all.join(", ");
+        CliError::NotFound(format!(
+            "there is no pool {name} in the settings; they have {all}"
+        ))
+    };
+    Ok(pools.get(name).ok_or_else(missing)?)
+}
+
+fn row(view: &PoolView) -> Vec<String> {
+    vec![
+        view.name.clone(),
+        view.provider.clone(),
+        view.channel.clone(),
+        format!("{} of {}", view.available, view.accounts.len()),
+        rate(view.capacity_rps),
+        rate(view.configured_rps),
+    ]
+}
+
+fn show(view: &PoolView, events: &[AccountEvent]) -> anyhow::Result<()> {
+    say!("pool       {}", view.name);
+    say!("provider   {}, channel {}", view.provider, view.channel);
+    say!(
+        "capacity   {} of {} messages a second; {} of {} accounts are available",
+        rate(view.capacity_rps),
+        rate(view.configured_rps),
+        view.available,
+        view.accounts.len()
+    );
+    let header = ["ACCOUNT", "STATE", "UNTIL", "LIMIT", "LEARNED", "WHY"];
+    output::table(
+        &header,
+        view.accounts.iter().map(|one| {
+            let until = one
+                .until_ms
+                .and_then(|ms| Timestamp::from_millisecond(ms).ok());
+            vec![
+                one.name.clone(),
+                one.state.as_str().to_owned(),
+                until.map_or_else(String::new, |until| format!("{until:.0}")),
+                output::rate(one.limit_rps),
+                one.learned_rps.map_or_else(String::new, output::number),
+                output::clipped(&one.why, 80),
+            ]
+        }),
+    )?;
+    for event in events {
+        let (at, account, from, to) = (event.at, &event.account, &event.from, &event.to);
+        say!("{at:.0}  {account}: {from} to {to}: {}", event.reason);
+    }
+    Ok(())
+}
+
+fn rate(rps: Option<f64>) -> String {
+    rps.map_or_else(|| "unlimited".to_owned(), output::number)
+}

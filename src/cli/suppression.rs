@@ -1,0 +1,209 @@
+//! `flyball suppression add|remove|check|list`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::choice::choice;
+use super::exit::CliError;
+use super::output::say;
+use super::signed::AuditArgs;
+use super::{connect, output};
+use crate::config::Settings;
+use crate::notify::{Deliveries, Suppression};
+use crate::providers::{Channel, Recipient};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Stop all messages to a recipient on a channel
+    Add(SuppressArgs),
+    /// Allow messages to a recipient again
+    Remove(UnsuppressArgs),
+    /// Show whether a recipient is suppressed
+    Check(SuppressionCheck),
+    /// List suppressed recipients by their digests
+    List(SuppressionList),
+}
+
+#[derive(clap::Args)]
+pub(super) struct SuppressionAddress {
+    /// The channel: sms, email, push, chat, webhook or inapp
+    #[arg(value_parser = channel)]
+    channel: Channel,
+    /// The number, address, device token, chat or URL, in any spelling
+    recipient: String,
+}
+
+#[derive(clap::Args)]
+pub(super) struct SuppressArgs {
+    #[command(flatten)]
+    whom: SuppressionAddress,
+    /// Reason that is shown with messages that are not sent
+    #[arg(long, default_value = "")]
+    reason: String,
+    #[command(flatten)]
+    signed: AuditArgs,
+}
+
+#[derive(clap::Args)]
+pub(super) struct UnsuppressArgs {
+    #[command(flatten)]
+    whom: SuppressionAddress,
+    #[command(flatten)]
+    signed: AuditArgs,
+}
+
+#[derive(clap::Args)]
+pub(super) struct SuppressionCheck {
+    #[command(flatten)]
+    whom: SuppressionAddress,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct SuppressionList {
+    /// Only this channel
+    #[arg(long, value_parser = channel)]
+    channel: Option<Channel>,
+    /// Only those after this place, which is CHANNEL:DIGEST
+    #[arg(long, value_name = "PLACE", value_parser = place)]
+    after: Option<(String, String)>,
+    /// Maximum number of results
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    limit: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads the word of a channel.
+pub(super) fn channel(text: &str) -> Result<Channel, String> {
+    choice(text, &Channel::WORDS)
+}
+
+pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    // A recipient that is none is refused without a database.
+    let whom = match &command {
+        Command::Add(args) => Some(parsed(&args.whom)?),
+        Command::Remove(args) => Some(parsed(&args.whom)?),
+        Command::Check(args) => Some(parsed(&args.whom)?),
+        Command::List(_) => None,
+    };
+    let queue = connect::queue(&settings).await?;
+    let deliveries = Deliveries::new(&queue.pool);
+    match (command, whom) {
+        (Command::Add(args), Some(whom)) => {
+            let mut signed = args.signed.signature();
+            if !args.reason.is_empty() {
+                signed.why.clone_from(&args.reason);
+            }
+            let changed = deliveries.suppress(&whom, &signed).await?;
+            let change = match changed {
+                true => "is suppressed",
+                false => "was suppressed already",
+            };
+            told(&args.signed, &whom, true, changed, change)?;
+        }
+        (Command::Remove(args), Some(whom)) => {
+            let signed = args.signed.signature();
+            let changed = deliveries.unsuppress(&whom, &signed).await?;
+            let change = match changed {
+                true => "may get messages again",
+                false => "was not suppressed",
+            };
+            told(&args.signed, &whom, false, changed, change)?;
+        }
+        (Command::Check(args), Some(whom)) => {
+            let found = deliveries.suppression(&whom).await?;
+            if args.json {
+                output::json(&json!({ "suppressed": found.is_some(), "suppression": found }))?;
+            } else {
+                let (channel, shown) = (whom.channel().as_str(), whom.masked());
+                match found {
+                    Some(one) => say!(
+                        "{channel} {shown} is suppressed since {:.0}: {}",
+                        one.created_at,
+                        reason(&one)
+                    ),
+                    None => say!("{channel} {shown} is not suppressed"),
+                }
+            }
+        }
+        (Command::List(args), _) => list(&deliveries, args).await?,
+        (_, None) => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(deliveries: &Deliveries, args: SuppressionList) -> anyhow::Result<()> {
+    let after = args
+        .after
+        .as_ref()
+        .map(|(channel, digest)| (channel.as_str(), digest.as_str()));
+    let found = deliveries
+        .suppressions(args.channel, after, args.limit)
+        .await?;
+    let next = found.last().filter(|_| found.len() as i64 >= args.limit);
+    let next = next.map(|last| format!("{}:{}", last.channel, last.recipient_digest));
+    if args.json {
+        return output::json(&json!({ "suppressions": found, "next": next }));
+    }
+    let header = ["CHANNEL", "DIGEST", "REASON", "POOL", "SINCE"];
+    output::table(
+        &header,
+        found.iter().map(|one| {
+            vec![
+                one.channel.clone(),
+                one.recipient_digest.clone(),
+                reason(one),
+                one.pool.clone().unwrap_or_default(),
+                format!("{:.0}", one.created_at),
+            ]
+        }),
+    )?;
+    if let Some(next) = next {
+        say!("more follow: --after {next}");
+    }
+    Ok(())
+}
+
+fn reason(one: &Suppression) -> String {
+    match one.reason.as_str() {
+        "" => "no reason was given".to_owned(),
+        reason => output::clipped(reason, 80),
+    }
+}
+
+fn told(
+    signed: &AuditArgs,
+    whom: &Recipient,
+    suppressed: bool,
+    changed: bool,
+    change: &str,
+) -> anyhow::Result<()> {
+    if signed.json {
+        return output::json(&json!({ "suppressed": suppressed, "changed": changed }));
+    }
+    say!("{} {} {change}", whom.channel().as_str(), whom.masked());
+    Ok(())
+}
+
+fn parsed(whom: &SuppressionAddress) -> anyhow::Result<Recipient> {
+    let read = Recipient::parse(whom.channel, &whom.recipient);
+    Ok(read.map_err(|message| {
+        CliError::Refused(format!("recipient: {message}; nothing was changed"))
+    })?)
+}
+
+fn place(text: &str) -> Result<(String, String), String> {
+    let is_digest =
+        |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts = text.split_once(':').filter(|(of, digest)| {
+        is_digest(digest) && Channel::WORDS.iter().any(|(word, _)| word == of)
+    });
+    parts
+        .map(|(channel, digest)| (channel.to_owned(), digest.to_owned()))
+        .ok_or_else(|| "allowed is a channel, a colon and a digest of this list".to_owned())
+}
