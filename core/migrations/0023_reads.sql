@@ -8,7 +8,7 @@
 -- Lists the groups of one role or tenant. Those of operators are left out.
 create index job_group_owner on flyball.job_group (owner, id) where owner <> '';
 -- Finds the groups that nobody has sealed, oldest first.
-create index job_group_open on flyball.job_group (id) where sealed_at is null;
+create index job_group_unsealed on flyball.job_group (id) where sealed_at is null;
 
 -- === Helpers =====================================================================================
 
@@ -63,6 +63,23 @@ return case jsonb_typeof(value)
         from jsonb_each(value) f)
     else '"***"' end;
 
+-- A value without the secrets that are marked in it, at any depth.
+create function flyball.without_secrets(value jsonb) returns jsonb
+language plpgsql immutable parallel safe as $$
+begin
+    if value::text !~ '"\$(secret|encrypted)"' then
+        return value;
+    elsif jsonb_typeof(value) = 'object' then
+        return case when value ?| array['$secret', '$encrypted'] then '"***"'::jsonb else (
+            select jsonb_object_agg(f.key, flyball.without_secrets(f.value)) from jsonb_each(value) f) end;
+    elsif jsonb_typeof(value) = 'array' then
+        return (
+            select jsonb_agg(flyball.without_secrets(e.value) order by e.n)
+            from jsonb_array_elements(value) with ordinality as e(value, n));
+    end if;
+    return value;
+end $$;
+
 -- A URL without the name and the password in it. One that is written in an unusual way and may have
 -- them is hidden whole: programs read it differently.
 create function flyball.shown_url(url text) returns text
@@ -73,9 +90,9 @@ return case
     when url ~* '^https?://[^\s\\/?#@]*@[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then regexp_replace(url, '^([A-Za-z]+://)[^@]*@', '\1***@')
     else '***' end;
 
--- The arguments of a job as the API shows them: those of a message without its recipient and contents,
--- those of a request without credentials.
-create function flyball.shown_args(kind text, args jsonb) returns jsonb
+-- Arguments without what a kind holds: those of a message without its recipient and contents, those of
+-- a request without credentials.
+create function flyball.masked_args(kind text, args jsonb) returns jsonb
 language sql immutable parallel safe
 return case
     when jsonb_typeof(args) <> 'object' then args
@@ -96,6 +113,11 @@ return case
             from jsonb_each(args -> 'headers') h)) else '{}' end
         || case when jsonb_typeof(args -> 'url') = 'string' then jsonb_build_object('url', flyball.shown_url(args ->> 'url')) else '{}' end
     else args end;
+
+-- The arguments of a job as the API shows them.
+create function flyball.shown_args(kind text, args jsonb) returns jsonb
+language sql immutable parallel safe
+return flyball.masked_args(kind, flyball.without_secrets(args));
 
 -- The first line of a text, for a sentence.
 create function flyball.first_line(text text) returns text
@@ -126,8 +148,9 @@ begin
     state := flyball.job_state(why_job.job_id);
     if state in ('scheduled', 'retryable') then
         select s.run_at, s.attempt, s.turn into due from flyball.scheduled s where s.job_id = why_job.job_id;
-        until := due.run_at;
-        reason := case when state = 'scheduled' then 'it is scheduled for a later time'
+        until := case when due.turn >= -4 or due.run_at > now() then due.run_at end;
+        reason := case when due.turn < -4 then 'it runs after other jobs, which have not ended'
+            when state = 'scheduled' then 'it is scheduled for a later time'
             else format('attempt %s of %s failed%s and the next is due later', due.attempt, job.max_attempts, coalesce(' (' || (
                 select flyball.first_line(a.error) from flyball.attempt a where a.job_id = why_job.job_id order by a.finished_at desc limit 1
             ) || ')', '')) end;
@@ -228,8 +251,9 @@ begin
     select jsonb_build_object('id', j.id, 'kind', j.kind, 'throttle', j.throttle, 'key', j.key, 'tenant', j.tenant,
             'state', flyball.job_state(j.id), 'priority', j.priority,
             'attempt', coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0), 'max_attempts', j.max_attempts, 'cost', j.cost,
-            'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(s.run_at), 'last_error', coalesce(d.error, a.error),
-            'group', j.group_id, 'args', flyball.shown_args(j.kind, j.args), 'unique', j.unique_key is not null)
+            'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(case when s.turn >= -4 or s.run_at > now() then s.run_at end),
+            'last_error', coalesce(d.error, a.error),
+            'group', j.group_id, 'tags', coalesce(to_jsonb(j.tags), '[]'), 'args', flyball.shown_args(j.kind, j.args), 'unique', j.unique_key is not null)
         || jsonb_build_object('worker', w.name, 'heartbeat_at', flyball.time_text(w.heartbeat_at),
             'heartbeat_age_s', extract(epoch from clock_timestamp() - w.heartbeat_at), 'started_at', flyball.time_text(l.claimed_at),
             'timeout_s', j.timeout_s, 'traceparent', j.traceparent,
@@ -239,6 +263,11 @@ begin
                     'percent', case when c.total > 0 then least(c.done::float8 / c.total * 100, 100) end, 'note', c.note,
                     'at', flyball.time_text(c.updated_at))
                 from flyball.checkpoint c where c.job_id = j.id),
+            'after', coalesce(to_jsonb(j.after), '[]'), 'after_failure', j.after_failure, 'waits_for', coalesce(case when s.turn < -4 then (
+                select jsonb_agg(jsonb_build_object('id', o.after_id, 'state', coalesce(flyball.job_state(o.after_id), 'cancelled'))
+                    order by o.after_id)
+                from flyball.job_after o where o.job_id = j.id) end, '[]'),
+            'on_complete', j.on_complete, 'on_dead', j.on_dead, 'webhook_secret', j.webhook_secret,
             'result', flyball.job_result(j.id, reads))
     into shown
     from flyball.job j
@@ -449,8 +478,8 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value, flyball.shown_url,
-    flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
+revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value, flyball.without_secrets,
+    flyball.shown_url, flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
     flyball.show_job, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions,
     flyball.requeue_unsent
 from public;

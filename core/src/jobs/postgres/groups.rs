@@ -31,43 +31,45 @@ select flyball.seal_group_of($1, case when $2::text is not null then 'tenant:' |
 pub(super) const SHOW: &str = "
 select flyball.group_view(g) from flyball.job_group g where g.id = $1 and ($2::text is null or g.tenant = $2)";
 
-macro_rules! list {
+pub(super) const LIST: &str = "
+select flyball.group_view(g) from flyball.job_group g where g.id < $1 order by g.id desc limit $2";
+
+pub(super) const LIST_OF_TENANT: &str = "
+select flyball.group_view(g) from flyball.job_group g
+where g.tenant = $3 and g.tenant <> '' and g.id < $1
+order by g.id desc
+limit $2";
+
+// A filter is held against a bounded number of groups, however many there are.
+macro_rules! filtered {
     ($of:literal) => {
         concat!(
             "
-select flyball.group_view(g) from flyball.job_group g
-where g.id < $1 and ($4::timestamptz is null or g.created_at < $4)",
+select flyball.group_view(w.g)
+from (select o.id, o as g from flyball.job_group o where o.id < $1 and ",
             $of,
-            "
-order by g.id desc
+            " order by o.id desc limit 20000) w
+where ($3::text is null or (w.g).tenant = $3) and ($4::timestamptz is null or (w.g).created_at < $4)
+    and ($5::text is null or $5 = case when (w.g).ended_at is not null then 'ended'
+        when (w.g).sealed_at is not null then 'running' else 'open' end)
+order by w.id desc
 limit $2"
         )
     };
 }
 
-pub(super) const LIST: &str = list!(
-    " and $3::text is null and ($5::text is null or $5 = case when g.ended_at is not null then 'ended'
-        when g.sealed_at is not null then 'running' else 'open' end)"
-);
+pub(super) const LIST_FILTERED: &str = filtered!("true");
 
-// Groups that are open are few among those that ended, and have an index of their own.
-pub(super) const LIST_OPEN: &str =
-    list!(" and ($3::text is null or g.tenant = $3) and $5 = 'open' and g.sealed_at is null");
+pub(super) const LIST_FILTERED_OF_TENANT: &str = filtered!("o.tenant = $3 and o.tenant <> ''");
 
-pub(super) const LIST_OF_TENANT: &str = list!(
-    " and g.tenant = $3 and g.tenant <> '' and ($5::text is null or $5 = case when g.ended_at is not null then 'ended'
-        when g.sealed_at is not null then 'running' else 'open' end)"
-);
+// Open groups are few among those that ended, and have an index of their own.
+pub(super) const LIST_OPEN: &str = filtered!("o.sealed_at is null");
 
-// A count up to a bound: the number is for people.
+// The oldest ones: the number is for people, and stops at a bound.
 pub(super) const COUNT_OPEN: &str = "
 select count(*) as groups, min(o.created_at) as oldest_at
-from (
-    select g.created_at from flyball.job_group g
-    where g.sealed_at is null and g.created_at < clock_timestamp() - make_interval(secs => $1)
-    order by g.id
-    limit 1000
-) o";
+from (select g.created_at from flyball.job_group g where g.sealed_at is null order by g.id limit 1000) o
+where o.created_at < clock_timestamp() - make_interval(secs => $1)";
 
 pub(super) const CANCEL: &str = "
 select cancelled, requested, more from flyball.cancel_group($1, $2, $3, $4, $5)";
@@ -191,23 +193,29 @@ impl Queue {
         Ok(found.map(shown))
     }
 
-    /// Returns a page of groups, newest first.
+    /// Returns a page of groups, newest first. A state or a time is looked for among the next 20,000
+    /// groups only.
     pub async fn groups(&self, filter: &GroupFilter) -> Result<Vec<JobGroup>, Error> {
         let before = filter.before.unwrap_or(i64::MAX);
         let limit = filter.limit.clamp(1, 1000);
-        let statement = match (filter.state, &filter.tenant) {
-            (Some(GroupState::Open), _) => LIST_OPEN,
-            (_, Some(_)) => LIST_OF_TENANT,
-            (_, None) => LIST,
+        let is_filtered = filter.state.is_some() || filter.created_before.is_some();
+        let statement = match (&filter.tenant, is_filtered) {
+            (Some(_), false) => LIST_OF_TENANT,
+            (Some(_), true) => LIST_FILTERED_OF_TENANT,
+            (None, false) => LIST,
+            (None, true) if filter.state == Some(GroupState::Open) => LIST_OPEN,
+            (None, true) => LIST_FILTERED,
         };
-        let found: Vec<Json<JobGroup>> = sqlx::query_scalar(statement)
-            .bind(before)
-            .bind(limit)
-            .bind(&filter.tenant)
-            .bind(filter.created_before.map(ToSqlx::to_sqlx))
-            .bind(filter.state.map(GroupState::as_str))
-            .fetch_all(&self.pool)
-            .await?;
+        let mut query = sqlx::query_scalar(statement).bind(before).bind(limit);
+        if filter.tenant.is_some() || is_filtered {
+            query = query.bind(&filter.tenant);
+        }
+        if is_filtered {
+            query = query
+                .bind(filter.created_before.map(ToSqlx::to_sqlx))
+                .bind(filter.state.map(GroupState::as_str));
+        }
+        let found: Vec<Json<JobGroup>> = query.fetch_all(&self.pool).await?;
         Ok(found.into_iter().map(shown).collect())
     }
 

@@ -129,6 +129,11 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("show group", groups::SHOW),
     ("list groups", groups::LIST),
     ("list groups of tenant", groups::LIST_OF_TENANT),
+    ("list filtered groups", groups::LIST_FILTERED),
+    (
+        "list filtered groups of tenant",
+        groups::LIST_FILTERED_OF_TENANT,
+    ),
     ("list open groups", groups::LIST_OPEN),
     ("count open groups", groups::COUNT_OPEN),
     ("cancel group", groups::CANCEL),
