@@ -427,6 +427,8 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         const [status, body, title] = world.pools?.answer(request.method, p, url.searchParams, text ? JSON.parse(text) : {}, missing) ?? [200, { pools: [], notifications: [], next: null }];
         return title ? refuse(problem(status, title)) : send(status, body);
       }
+      if (p === '/api/v1/groups') return send(200, { groups: [], next: null });
+      if (p === '/api/v1/suppressions') return send(200, { suppressions: [], next: null });
       if (p === '/api/v1/crons') return send(200, { crons: world.crons });
       const cron = p.match(/^\/api\/v1\/crons\/([^/]+)(?:\/(run|pause|resume))?$/);
       if (cron) {

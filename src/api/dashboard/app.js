@@ -7,6 +7,10 @@ import { Channels } from './channels.js';
 import { Cursor } from './chartview.js';
 import { createThrottle } from './create.js';
 import { Crons } from './crons.js';
+import { Groups } from './groups.js';
+import { watchPreview } from './preview.js';
+import { Suppressions } from './suppressions.js';
+import { WorkerList } from './workerlist.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { Failures } from './failures.js';
 import { ago, clock, count, finite, rate } from './format.js';
@@ -89,6 +93,10 @@ const jobList = new JobList({
 const jobPage = new JobPage({ title: $('job-title'), badge: $('job-badge'), result: $('job-result'), note: $('job-note'), buttons: $('job-buttons') });
 const failures = new Failures({ dead: $('dead'), deadEmpty: $('dead-empty'), deadNote: $('dead-note'), deadMore: $('dead-more'), said: $('dead-said'), recent: $('errors'), recentEmpty: $('errors-empty'), recentNote: $('errors-note') });
 const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note') });
+watchPreview($('cron-preview'), $('cron-preview-note'));
+const groups = new Groups({ form: $('groups-filter'), body: $('groups-body'), empty: $('groups-empty'), note: $('groups-note'), more: $('groups-more') });
+const workerList = new WorkerList({ body: $('workers-body'), empty: $('workers-empty') });
+const suppressions = new Suppressions({ form: $('suppression'), body: $('suppressions-body'), empty: $('suppressions-empty'), note: $('suppressions-note'), more: $('suppressions-more') });
 const audit = new AuditLog({ form: $('audit-filter'), body: $('audit'), empty: $('audit-empty'), note: $('audit-note') });
 const totals = new Totals({ workers: $('workers'), running: $('running-total'), ready: $('ready-total'), dead: $('dead-total'), failing: $('failing-total'), oldest: $('oldest-total') });
 const quietRows = new ThrottleRows($('quiet-rows'), $('quiet-empty'));
@@ -378,13 +386,20 @@ function route() {
 /** Asks for what the visible view shows. */
 function askView() {
   if (view === 'overview') ask(() => running.refresh(), $('running-note'));
-  if (view === 'jobs') ask(() => jobList.refresh(), $('jobs-note'));
+  if (view === 'jobs') {
+    ask(() => jobList.refresh(), $('jobs-note'));
+    ask(() => groups.refresh(), $('groups-note'));
+    ask(() => workerList.refresh(), $('workers-note'));
+  }
   if (view === 'job') ask(() => jobPage.refresh(true), $('job-note'));
   if (view === 'failures') ask(() => failures.refresh(), $('dead-said'));
   if (view === 'schedules') ask(() => crons.refresh(), $('crons-note'));
   if (view === 'audit') ask(() => audit.refresh(), $('audit-note'));
   if (view === 'pools') askPools(true);
-  if (view === 'recipients') ask(() => recipients.refresh());
+  if (view === 'recipients') {
+    ask(() => recipients.refresh());
+    ask(() => suppressions.refresh(), $('suppressions-note'));
+  }
   if (view === 'tenants') for (const part of [tenants, channels, batches]) ask(() => part.refresh());
 }
 
@@ -528,6 +543,8 @@ function start() {
   poll(askThrottles, POLL_THROTTLES_MS);
   poll(async () => { if (view === 'overview') await ask(() => running.refresh(), $('running-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs' && jobList.pages === 1) await ask(() => jobList.refresh(), $('jobs-note')); }, POLL_JOBS_MS);
+  poll(async () => { if (view === 'jobs') await ask(() => groups.refresh(), $('groups-note')); }, POLL_SLOW_MS);
+  poll(async () => { if (view === 'jobs') await ask(() => workerList.refresh(), $('workers-note')); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'job') await ask(() => jobPage.refresh()); }, POLL_JOBS_MS);
   poll(() => ask(() => pauseAll.refresh()), POLL_PAUSE_MS);
   poll(async () => { if (view === 'failures') await ask(() => failures.refresh(), $('dead-said')); }, POLL_SLOW_MS);

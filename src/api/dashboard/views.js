@@ -17,7 +17,7 @@ export const VIEWS = [
 ];
 
 /** Older addresses, and those of parts of a view. @type {Record<string, string>} */
-const PARTS = { notifications: 'pools', batches: 'tenants', dead: 'failures', crons: 'schedules' };
+const PARTS = { groups: 'jobs', suppressions: 'recipients', notifications: 'pools', batches: 'tenants', dead: 'failures', crons: 'schedules' };
 
 /**
  * @typedef {{ view: string, nav: string, throttle: string, job: string, query: URLSearchParams }} Place

@@ -25,8 +25,8 @@ export function knobValue(name, value) {
 const VERBS = {
   'all.pause': 'paused', 'all.resume': 'resumed', 'account.resume': 'resumed', 'cron.delete': 'deleted', 'cron.pause': 'paused', 'cron.resume': 'resumed',
   'cron.run': 'run now', 'cron.set': 'set', 'dead.discard': 'discarded dead letters', 'dead.requeue': 'requeued dead letters', 'job.cancel': 'cancelled',
-  'job.discard': 'discarded', 'job.reschedule': 'rescheduled', 'job.retry': 'retried', 'jobs.cancel': 'cancelled jobs', 'key.pause': 'key paused',
-  'key.resume': 'key resumed', 'lane.purge': 'emptied', 'lane.weight': 'weighed', 'throttle.delete': 'deleted', 'throttle.import': 'imported',
+  'group.cancel': 'cancelled a group', 'job.discard': 'discarded', 'job.reschedule': 'rescheduled', 'job.retry': 'retried', 'jobs.cancel': 'cancelled jobs', 'key.pause': 'key paused',
+  'key.resume': 'key resumed', 'kind.register': 'registered a kind', 'lane.purge': 'emptied', 'lane.weight': 'weighed', 'throttle.delete': 'deleted', 'throttle.import': 'imported',
   'throttle.pause': 'paused', 'throttle.resume': 'resumed',
 };
 
