@@ -7,7 +7,7 @@ use super::page::{blocks, code, pages, read, rows, section};
 use crate::support::{PROGRAM, database, stack};
 
 /// The `--help` output of the real program for one command.
-struct Help {
+pub(super) struct Help {
     commands: Vec<String>,
     /// Long options with their defaults.
     options: BTreeMap<String, Option<String>>,
@@ -64,7 +64,7 @@ fn help(command: &[String]) -> Help {
 }
 
 /// Every command with its help, subcommands after their parents.
-fn commands() -> Vec<(Vec<String>, Help)> {
+pub(super) fn commands() -> Vec<(Vec<String>, Help)> {
     let mut all = Vec::new();
     let mut next = vec![Vec::new()];
     while let Some(command) = next.pop() {

@@ -1,6 +1,7 @@
 //! The pages under `docs/`, compared with the program.
 
 mod command_line;
+mod doors;
 mod handler;
 mod interfaces;
 mod languages;
