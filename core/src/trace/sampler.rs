@@ -71,7 +71,8 @@ impl Sampler {
             return parent.is_sampled();
         }
         let deciding = (trace_id as u64) & DECIDING_BITS;
-        (deciding as f64) < self.ratio * (DECIDING_BITS as f64 + 1.0)
+        // As a float, the highest number is rounded up past every ratio.
+        self.ratio >= 1.0 || (deciding as f64) < self.ratio * (DECIDING_BITS as f64 + 1.0)
     }
 }
 
@@ -103,7 +104,7 @@ mod tests {
         let quarter = Sampler::named("traceidratio", Some("0.25")).unwrap();
         let step = u128::from(DECIDING_BITS) / 1000;
         let recorded = (0..1000)
-            .filter(|n| quarter.samples(None, n * step))
+            .filter(|n| quarter.samples(None, n * step + step / 2))
             .count();
         assert_eq!(recorded, 250);
         let all = Sampler::named("traceidratio", Some("1")).unwrap();
