@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::shared::{EndedJobs, SHARD_TTL, WorkerContext};
-use crate::jobs::postgres::{Due, PromotionCursor, Rescued};
+use crate::jobs::postgres::{DueParts, PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
 use crate::jobs::{Error, WEBHOOKS};
 use crate::service::{LoopOptions, UNWOKEN_EVERY, periodic};
@@ -99,7 +99,7 @@ async fn look_and_promote(
     Ok(())
 }
 
-fn tell(shared: &WorkerContext, own: &OwnWork, due: &Due) {
+fn tell(shared: &WorkerContext, own: &OwnWork, due: &DueParts) {
     let others = &shared.config.due;
     let loops = [
         (due.schedules, &others.schedules),

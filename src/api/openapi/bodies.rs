@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use super::job_bodies::{job, of_group, tags, together};
 use super::values::{
-    above_zero, any_text, args_path, by, error_like, flag, one_of, or_null, run_at, text, throttle,
-    time, trace, whole, why, with_default,
+    above_zero, any_text, args_path, by, error_like, flag, one_of, or_null, run_at, text, time,
+    trace, whole, why, with_default,
 };
 use crate::admission::RECIPIENTS_MAX;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::gateway::tickets::CHANNELS_MAX;
 use crate::api::http::operate::START_BYTES_MAX;
 use crate::api::jobs::filters::{TENANT_CHARS_MAX, UNIQUE_KEY_BYTES_MAX};
-use crate::api::jobs::input::{COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES};
+use crate::api::jobs::input::{COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX};
 use crate::api::jobs::many::{CANCEL_FILTERS, LIVE};
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
 use crate::api::notifications::batch_input::OF_RECIPIENT;

@@ -37,7 +37,7 @@ cross join (select (select closes_at from flyball.digest order by closes_at limi
 
 /// The work that is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueParts {
     /// Jobs become ready.
     pub jobs: bool,
     /// Schedules have an occurrence.
@@ -60,10 +60,10 @@ pub struct Due {
 
 impl Queue {
     /// Looks for everything that waits for its time.
-    pub async fn due(&self) -> Result<Due, Error> {
+    pub async fn due(&self) -> Result<DueParts, Error> {
         let row = sqlx::query(DUE).fetch_one(&self.pool).await?;
         let next_s: Option<f64> = row.try_get("next_s")?;
-        Ok(Due {
+        Ok(DueParts {
             jobs: row.try_get("jobs")?,
             schedules: row.try_get("schedules")?,
             digests: row.try_get("digests")?,

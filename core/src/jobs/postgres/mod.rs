@@ -55,7 +55,7 @@ pub use connect::Queue;
 pub use costs::KindCost;
 pub use depth::Sweeper;
 pub use depth_cache::Depths;
-pub use due::Due;
+pub use due::DueParts;
 pub(crate) use enqueue::refuse_unstorable;
 pub use feedback::{Feedbacks, WorkerReport};
 pub use groups::{GroupCounts, Settled, is_member};
