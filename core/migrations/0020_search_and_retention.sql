@@ -47,6 +47,23 @@ create type flyball.listed_job as (
     tags         text[]
 );
 
+-- A value without the secrets that are marked in it, at any depth.
+create function flyball.without_secrets(value jsonb) returns jsonb
+language plpgsql immutable parallel safe as $$
+begin
+    if value::text !~ '"\$(secret|encrypted)"' then
+        return value;
+    elsif jsonb_typeof(value) = 'object' then
+        return case when value ?| array['$secret', '$encrypted'] then '"[secret]"'::jsonb else (
+            select jsonb_object_agg(f.key, flyball.without_secrets(f.value)) from jsonb_each(value) f) end;
+    elsif jsonb_typeof(value) = 'array' then
+        return (
+            select jsonb_agg(flyball.without_secrets(e.value) order by e.n)
+            from jsonb_array_elements(value) with ordinality as e(value, n));
+    end if;
+    return value;
+end $$;
+
 -- The arguments that a filter looks at: without what readers see masked, because a filter would tell
 -- it letter by letter.
 create function flyball.searched_args(kind text, args jsonb) returns jsonb
@@ -76,10 +93,12 @@ return ((search)."group" is null or group_id = (search)."group")
     and ((search).unique_key is null or unique_key is not null
         and flyball.has_unique_key(unique_key, kind, tenant, (search).key_owners, (search).unique_key))
     and ((search).args is null
-        or case when kind in ('http', 'notification') then flyball.searched_args(kind, args) else args end @> (search).args)
+        or case when kind in ('http', 'notification') then flyball.searched_args(kind, args) else args end @> (search).args
+            and flyball.without_secrets(args) @> (search).args)
     and ((search).args_path is null
         or jsonb_path_match(case when kind in ('http', 'notification') then flyball.searched_args(kind, args) else args end,
-            (search).args_path, '{}', true));
+            (search).args_path, '{}', true)
+            and jsonb_path_match(flyball.without_secrets(args), (search).args_path, '{}', true));
 
 create function flyball.fits_filter(
     filter flyball.job_filter, lane bigint, kind text, throttle text, key text, admission_lane bigint, tenant text,
@@ -1476,7 +1495,7 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.searched_args, flyball.has_unique_key, flyball.fits_search, flyball.fits_filter, flyball.read_args_path,
+revoke execute on function flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.fits_filter, flyball.read_args_path,
     flyball.read_search, flyball.usual_key_owners, flyball.read_filter, flyball.index_for, flyball.id_range, flyball.are_rare, flyball.tagged, flyball.find_jobs, flyball.search_text,
     flyball.cancel_walk, flyball.cancel_jobs, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.set_retention,
     flyball.expire_jobs, flyball.expire_dead

@@ -63,23 +63,6 @@ return case jsonb_typeof(value)
         from jsonb_each(value) f)
     else '"***"' end;
 
--- A value without the secrets that are marked in it, at any depth.
-create function flyball.without_secrets(value jsonb) returns jsonb
-language plpgsql immutable parallel safe as $$
-begin
-    if value::text !~ '"\$(secret|encrypted)"' then
-        return value;
-    elsif jsonb_typeof(value) = 'object' then
-        return case when value ?| array['$secret', '$encrypted'] then '"***"'::jsonb else (
-            select jsonb_object_agg(f.key, flyball.without_secrets(f.value)) from jsonb_each(value) f) end;
-    elsif jsonb_typeof(value) = 'array' then
-        return (
-            select jsonb_agg(flyball.without_secrets(e.value) order by e.n)
-            from jsonb_array_elements(value) with ordinality as e(value, n));
-    end if;
-    return value;
-end $$;
-
 -- A URL without the name and the password in it. One that is written in an unusual way and may have
 -- them is hidden whole: programs read it differently.
 create function flyball.shown_url(url text) returns text
@@ -108,7 +91,7 @@ return case
         || case when jsonb_typeof(args -> 'headers') = 'object' then jsonb_build_object('headers', (
             select coalesce(jsonb_object_agg(h.key, case
                 when lower(h.key collate "C") ~ '(auth|cookie|credential|jwt|key|passw|secret|session|sig|token|csrf)'
-                    and lower(h.key collate "C") not in ('idempotency-key', 'x-idempotency-key') then '"***"'
+                    and lower(h.key collate "C") not in ('idempotency-key', 'x-idempotency-key') and h.value <> '"[secret]"' then '"***"'
                 else h.value end), '{}')
             from jsonb_each(args -> 'headers') h)) else '{}' end
         || case when jsonb_typeof(args -> 'url') = 'string' then jsonb_build_object('url', flyball.shown_url(args ->> 'url')) else '{}' end
@@ -478,7 +461,7 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value, flyball.without_secrets,
+revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value,
     flyball.shown_url, flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
     flyball.show_job, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions,
     flyball.requeue_unsent

@@ -3,6 +3,8 @@
 use serde_json::Value;
 use url::Url;
 
+use super::secret;
+
 /// The kind whose arguments are masked.
 const KIND: &str = "http";
 
@@ -34,7 +36,11 @@ pub fn mask_args(kind: &str, args: &mut Value) {
         return;
     }
     if let Some(headers) = args.get_mut("headers").and_then(Value::as_object_mut) {
-        for (_, value) in headers.iter_mut().filter(|(name, _)| is_secret(name)) {
+        // A value that was marked as secret is masked already.
+        let credentials = headers
+            .iter_mut()
+            .filter(|(name, value)| is_secret(name) && **value != secret::MASK);
+        for (_, value) in credentials {
             *value = MASK.into();
         }
     }
@@ -66,7 +72,7 @@ mod tests {
     fn credentials_of_a_request_are_not_shown() {
         let mut args = json!({"url": "https://u:p@example.com/x?y=1", "headers": {
             "Authorization": "Bearer s", "X-Api-Key": "s", "Cookie": "s", "X-Hub-Signature": "s", "Content-Type": "text/plain",
-            "Idempotency-Key": "order-7", "Accept": "*/*",
+            "Idempotency-Key": "order-7", "Accept": "*/*", "X-Token": "[secret]",
         }, "body": {"order": 7}});
         let before = args.clone();
         mask_args("other", &mut args);
@@ -76,7 +82,7 @@ mod tests {
             args,
             json!({"url": "https://***@example.com/x?y=1", "headers": {
                 "Authorization": "***", "X-Api-Key": "***", "Cookie": "***", "X-Hub-Signature": "***", "Content-Type": "text/plain",
-                "Idempotency-Key": "order-7", "Accept": "*/*",
+                "Idempotency-Key": "order-7", "Accept": "*/*", "X-Token": "[secret]",
             }, "body": {"order": 7}})
         );
         for mut odd in [

@@ -37,6 +37,7 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     ("rescue", "lease"),
     // Read the leases of workers in other programs alone, by an index that has no others.
     ("rescue expired", "lease"),
+    ("due work", "lease"),
     ("counted jobs", "lease"),
     ("adopt leases", "lease"),
     ("hand back", "lease"),
@@ -50,10 +51,6 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     // When planned with nothing scheduled, it may use the index of lanes until the vacuum that
     // follows some thousand rows.
     ("walk scheduled", "scheduled"),
-    // The names of a few added indexes, in a table whose name begins like that of jobs.
-    ("list job indexes", "job"),
-    ("add job index", "job"),
-    ("remove job index", "job"),
     // Lanes with a non-default weight are few and have an index.
     ("weights", "lane"),
 ];
@@ -243,13 +240,17 @@ async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, Strin
 
 /// Returns the big table that a scan reads, without the day of its partition.
 fn big(node: &Value) -> Option<&'static str> {
-    let relation = node["Relation Name"]
-        .as_str()
-        .or_else(|| node["Index Name"].as_str())?;
-    let is_of = |big: &&&str| {
-        relation
-            .strip_prefix(**big)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    let rest_of = |name: &Value, big: &str| -> Option<String> {
+        Some(name.as_str()?.strip_prefix(big)?.to_owned())
+    };
+    let is_day = |rest: &str| {
+        rest.strip_prefix('_')
+            .is_some_and(|day| day.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let (relation, index) = (&node["Relation Name"], &node["Index Name"]);
+    let is_of = |big: &&&str| match relation {
+        Value::Null => rest_of(index, big).is_some_and(|rest| rest.starts_with('_')),
+        _ => rest_of(relation, big).is_some_and(|rest| rest.is_empty() || is_day(&rest)),
     };
     BIG.iter().find(is_of).copied()
 }

@@ -173,7 +173,7 @@ async fn producers_ring_only_while_a_dispatcher_sleeps() {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_unless_a_transaction_was_left_open_on_it() {
+async fn a_connection_is_used_again_unless_its_transaction_was_dropped() {
     let database = database().await;
     let queue = Queue::connect(database.url(), 1, Duration::from_secs(20))
         .await
@@ -187,15 +187,13 @@ async fn a_connection_is_used_again_unless_a_transaction_was_left_open_on_it() {
     let first = backend().await;
     assert_eq!(backend().await, first, "a healthy connection is kept");
 
-    let mut connection = queue.pool.acquire().await.unwrap();
-    connection.execute("begin").await.unwrap();
-    drop(connection);
+    let transaction = queue.pool.begin().await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(backend().await, first, "its transaction has ended");
 
-    assert_ne!(
-        backend().await,
-        first,
-        "one with an open transaction is thrown away"
-    );
+    drop(queue.pool.begin().await.unwrap());
+
+    assert_ne!(backend().await, first, "its transaction may be open");
 }
 
 #[tokio::test]

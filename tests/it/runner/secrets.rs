@@ -179,7 +179,7 @@ async fn a_worker_tells_which_keys_it_has_and_nothing_else_of_them() {
     let id = key.ids().next().unwrap();
     assert_eq!(
         own,
-        [&format!("secret-key {id}"), &"secret-key any".to_owned()]
+        [&"secret-key any".to_owned(), &format!("secret-key {id}")]
     );
     worker.stop().await;
 }
