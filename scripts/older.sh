@@ -17,9 +17,12 @@ if [ ! -x "$program" ]; then
   fi
   mkdir -p "$sources"
   git archive "$commit" | tar -x -C "$sources"
-  # Shares what both versions compile alike; cargo puts the program of this version in its place
-  # again when it next builds it.
+  # Both versions share what they compile alike. The program of this version, if it was built, gets
+  # its place back.
+  built=target/debug/flyball
+  if [ -e "$built" ]; then cp -p "$built" "$sources/newer"; fi
   (cd "$sources" && CARGO_TARGET_DIR=$OLDPWD/target cargo build --workspace --bin flyball >&2)
-  cp target/debug/flyball "$program"
+  mv "$built" "$program"
+  if [ -e "$sources/newer" ]; then mv "$sources/newer" "$built"; fi
 fi
 echo "$program"

@@ -107,6 +107,14 @@ pub(super) fn apply(document: &mut Value) {
                         .any(|kind| kind == "integer" || kind == "number")
                 });
             let is_text = property["type"] == "string";
+            // Lists of whole numbers are lists of ids.
+            let is_ids = property["type"] == "array" && property["items"]["type"] == "integer";
+            if is_ids && let Some(limits) = answered(name, "id") {
+                let items = property["items"].as_object_mut();
+                items.into_iter().for_each(|items| {
+                    items.extend(limits.as_object().cloned().unwrap_or_default())
+                });
+            }
             let limits = if is_figure {
                 answered(name, field)
             } else {
