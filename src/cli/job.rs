@@ -15,8 +15,8 @@ use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::config::Settings;
 use crate::jobs::{
-    AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, JobSearch, MoveAnswer, Queue, RetryAnswer,
-    State, Summary,
+    AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, JobSearch, MoveAnswer, Queue,
+    RetryAnswer, State, Summary,
 };
 use crate::throttle::Name;
 

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::routing::any;
@@ -263,33 +264,36 @@ async fn nginx_limits_an_api_as_the_guide_shows_and_lets_it_live_when_flyball_is
         let request = Client::new().post(format!("http://{front}{path}"));
         request.header("x-api-key", key).body("a lead").send()
     };
-    // The first question after a start may take longer than the second that nginx waits.
-    eventually("nginx, and an answer in time", SOON, || async {
-        let response = send("/api/v1/lead/7", "warm").await.ok()?;
-        (!header(&response, "ratelimit").is_empty()).then_some(())
+    // nginx waits a second for an answer, and serves without one. Where that happens, after the start
+    // or on a busy machine, the requests begin again with a key of their own.
+    let keys = AtomicUsize::new(0);
+    let refused = eventually("nginx, and answers in time", SOON, || async {
+        let key = format!("k{}", keys.fetch_add(1, Ordering::Relaxed));
+        for left in (0..4).rev() {
+            let response = send("/api/v1/lead/7", &key).await.ok()?;
+            assert_eq!(response.status(), StatusCode::OK);
+            let limit = header(&response, "ratelimit").to_owned();
+            if limit.is_empty() {
+                return None;
+            }
+            assert_eq!(limit, format!("\"limit:lead\";r={left}"));
+            assert_eq!(response.text().await.unwrap(), "served");
+        }
+        let refused = send("/api/v1/%6cead/7", &key).await.ok()?;
+        (refused.status() != StatusCode::OK).then_some(refused)
     })
     .await;
-    for left in (0..4).rev() {
-        let response = send("/api/v1/lead/7", "k1").await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(
-            header(&response, "ratelimit"),
-            format!("\"limit:lead\";r={left}")
-        );
-        assert_eq!(response.text().await.unwrap(), "served");
-    }
-    let refused = send("/api/v1/%6cead/7", "k1").await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     let wait: u64 = header(&refused, "retry-after").parse().unwrap();
     assert!((1..=10).contains(&wait), "{wait}");
     assert_eq!(
-        send("/api/v1/lead/7", "k2").await.unwrap().status(),
+        send("/api/v1/lead/7", "another").await.unwrap().status(),
         StatusCode::OK,
         "another key has its own limit"
     );
     drop(process);
     eventually("nginx without Flyball", SOON, || async {
-        let response = send("/api/v1/lead/7", "k1").await.ok()?;
+        let response = send("/api/v1/lead/7", "k0").await.ok()?;
         (response.status() == StatusCode::OK).then_some(())
     })
     .await;

@@ -64,8 +64,9 @@ async fn requests_a_minute_are_shown_for_a_throttle_and_for_a_key_where_the_sett
     assert_eq!(peak(&found, "completed"), 0.0, "no job of it has run");
 
     let of_key = format!("{url}/api/v1/throttles/{name}/history?range=6h&key=a%22b");
-    // A range of six hours is read in steps of a minute.
+    // A range of six hours is read in steps of a minute, and shows only what rises within one.
     eventually("the key has its own", 3 * SOON, || async {
+        ask("a\"b").await.unwrap();
         let (_, history) = get(&of_key).await;
         (peak(&history, "refused") > 0.0).then_some(())
     })
