@@ -165,12 +165,12 @@ async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
         })
         .await;
 
-    // The claim waits for the lock; the worker gives up and tries again, but Postgres carries it
+    // The claim waits for the lock, on a connection of the worker; the worker gives up and tries again, but Postgres carries it
     // out later anyway.
     eventually("a second claim waits", SOON, || async {
         let sql = "select count(*) from pg_stat_activity
             where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into flyball.lease%'";
-        let waiting: i64 = sqlx::query_scalar(sql).fetch_one(&fixture.queue.pool).await.unwrap();
+        let waiting: i64 = sqlx::query_scalar(sql).fetch_one(fixture.database.pool()).await.unwrap();
         (waiting >= 2).then_some(())
     })
     .await;
