@@ -188,7 +188,7 @@ fn permits(shared: &WorkerContext, dispatcher: &mut DispatcherState, now: Instan
             .saturating_sub(dispatcher.granted)
             .min(shared.config.batch);
     }
-    let early = dispatcher.early_claims.early(shared.slots.ended(), now);
+    let early = dispatcher.early_claims.early(shared.slots.completed(), now);
     let most = shared.config.concurrency + early;
     let free = most
         .saturating_sub(shared.running.len())

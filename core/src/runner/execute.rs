@@ -99,6 +99,9 @@ async fn attempt(
         .get()
         .map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
     shared.metrics.running.set(shared.slots.taken() as i64);
+    if matches!(outcome, Outcome::Done) {
+        shared.slots.note_completed();
+    }
     let stop = shared.running.end((info.id, info.fence));
     let ending = ending_of(&shared, &info, lane_id, outcome, stop, handler).await;
     let attempt = Attempted {

@@ -23,8 +23,8 @@ pub(super) const MAX_WAIT: Duration = Duration::from_millis(200);
 pub(super) struct RunSlots {
     free: Semaphore,
     total: usize,
-    /// Number of handlers that have ended.
-    ended: AtomicU64,
+    /// Number of jobs that were completed. Those that are put off at once say nothing of the pace.
+    completed: AtomicU64,
 }
 
 impl RunSlots {
@@ -32,23 +32,19 @@ impl RunSlots {
         Self {
             free: Semaphore::new(total),
             total,
-            ended: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
         }
     }
 
     /// Waits for a slot, in the order of the calls; returns `None` if none became free in time.
-    pub(super) async fn take(&self, max_wait: Duration) -> Option<RunSlot<'_>> {
-        let permit = match self.free.try_acquire() {
-            Ok(permit) => permit,
+    pub(super) async fn take(&self, max_wait: Duration) -> Option<SemaphorePermit<'_>> {
+        match self.free.try_acquire() {
+            Ok(permit) => Some(permit),
             Err(_) => tokio::time::timeout(max_wait, self.free.acquire())
                 .await
                 .ok()?
-                .ok()?,
-        };
-        Some(RunSlot {
-            slots: self,
-            _permit: permit,
-        })
+                .ok(),
+        }
     }
 
     /// Returns the number of handlers that run.
@@ -56,28 +52,20 @@ impl RunSlots {
         self.total.saturating_sub(self.free.available_permits())
     }
 
-    pub(super) fn ended(&self) -> u64 {
-        self.ended.load(Ordering::Relaxed)
+    pub(super) fn note_completed(&self) {
+        self.completed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Relaxed)
     }
 }
 
-/// A slot of a running handler, free again when dropped.
-pub(super) struct RunSlot<'a> {
-    slots: &'a RunSlots,
-    _permit: SemaphorePermit<'a>,
-}
-
-impl Drop for RunSlot<'_> {
-    fn drop(&mut self) {
-        self.slots.ended.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The pace at which handlers end.
+/// The pace at which jobs are completed.
 pub(super) struct EarlyClaims {
     since: Instant,
-    /// Number of handlers that had ended by then.
-    ended: u64,
+    /// Number of jobs that were completed by then.
+    completed: u64,
     early: usize,
 }
 
@@ -85,21 +73,21 @@ impl EarlyClaims {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             since: now,
-            ended: 0,
+            completed: 0,
             early: 0,
         }
     }
 
-    /// Returns the number of jobs to claim before slots are free, for a number of handlers that
-    /// have ended until now.
-    pub(super) fn early(&mut self, ended: u64, now: Instant) -> usize {
+    /// Returns the number of jobs to claim before slots are free, for a number of jobs that were
+    /// completed until now.
+    pub(super) fn early(&mut self, completed: u64, now: Instant) -> usize {
         let past = now.duration_since(self.since);
         if past >= EARLY {
-            let jobs = ended.saturating_sub(self.ended) as f64;
+            let jobs = completed.saturating_sub(self.completed) as f64;
             let early = jobs * EARLY.as_secs_f64() / past.as_secs_f64();
             *self = Self {
                 since: now,
-                ended,
+                completed,
                 early: (early as usize).min(MAX_EARLY),
             };
         }
@@ -145,11 +133,10 @@ mod tests {
         assert_eq!(slots.taken(), 1);
 
         assert!(slots.take(Duration::ZERO).await.is_none());
-        assert_eq!(slots.ended(), 0);
 
         let waits = slots.take(MAX_WAIT);
         drop(first);
         assert!(waits.await.is_some());
-        assert_eq!((slots.taken(), slots.ended()), (0, 2));
+        assert_eq!(slots.taken(), 0);
     }
 }
