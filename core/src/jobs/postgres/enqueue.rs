@@ -194,7 +194,7 @@ fn options_of(job: &NewJob) -> Option<Json<Value>> {
             options.insert(name.to_owned(), json!(text));
         }
     }
-    (!options.is_empty()).then(|| Json(Value::Object(options)))
+    (!options.is_empty()).then_some(Json(Value::Object(options)))
 }
 
 /// Returns one field of all jobs as an array for Postgres.
