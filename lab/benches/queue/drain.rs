@@ -362,14 +362,17 @@ fn compare(report: Report, seen: &BTreeMap<(Cell, DrainMethod), Medians>) {
             cell(one.per_both_s / base.per_both_s),
         ]);
     };
-    for ((cell, way), medians) in seen
-        .iter()
-        .filter(|((_, way), _)| matches!(way, DrainMethod::Runner(_) | DrainMethod::Floor(2)))
-    {
+    for ((cell, way), medians) in seen.iter().filter(|((_, way), _)| {
+        matches!(
+            way,
+            DrainMethod::Runner(_) | DrainMethod::Defaults | DrainMethod::Floor(2)
+        )
+    }) {
         let name = match way {
             DrainMethod::Floor(clients) => format!("floor x{clients}"),
             DrainMethod::Runner("-1") => "runner free".to_owned(),
             DrainMethod::Runner(_) => "runner finite".to_owned(),
+            DrainMethod::Defaults => "default settings".to_owned(),
         };
         if cell.lanes > 1
             && let Some(base) = seen.get(&(Cell { lanes: 1, ..*cell }, *way))
