@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # The version before: the commit whose programs must run beside those of this one. Each release
-# names its predecessor here.
+# names its predecessor in scripts/older-version.
 commit=$(cat scripts/older-version)
 
 sources=$PWD/target/older/$commit

@@ -90,7 +90,8 @@ if [ "$#" -gt 0 ]; then
   part tests "$@"
 else
   began=$SECONDS
-  # Without it, as in a shallow clone, the tests of an upgrade are skipped and named.
+  # Without the older program, as in a shallow clone, the tests of an upgrade are skipped and
+  # named.
   if older=$(scripts/older.sh); then export FLYBALL_OLDER_PROGRAM=$older; fi
   cargo test --workspace --no-run || exit
   took=$((SECONDS - began))

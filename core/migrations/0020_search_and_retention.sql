@@ -2,7 +2,7 @@
 
 -- === Filters =====================================================================================
 
--- What all doors search for besides the place, the state and the time of a job. Nulls match all.
+-- The filters of all doors besides the place, the state and the time of a job. Nulls match all.
 create type flyball.job_search as (
     "group"    bigint,
     error_like text,
@@ -73,7 +73,7 @@ return case kind
     when 'http' then case when args ->> 'url' ~ '^[^/?#]*//[^/?#]*@' then args - array['headers', 'url'] else args - 'headers' end
     else args end;
 
--- Whether a job holds or held a unique key, of which only the digest is known.
+-- Returns true if a job holds or held a unique key, of which only the digest is known.
 create function flyball.has_unique_key(digest bytea, kind text, tenant text, owners text[], key text) returns boolean
 language sql immutable parallel safe
 return digest = any(array(
@@ -81,7 +81,7 @@ return digest = any(array(
     from unnest(case when has_unique_key.tenant <> '' then array['tenant:' || has_unique_key.tenant] else has_unique_key.owners end) as o(owner)
 ));
 
--- Whether a job's row fits a search; its error is in other tables. Written so that the planner can
+-- Returns true if a job's row fits a search; its error is in other tables. Written so that the planner can
 -- inline it, and so that arguments are read only where a filter asks for them.
 create function flyball.fits_search(
     search flyball.job_search, kind text, tenant text, group_id bigint, traceparent text, unique_key bytea, args jsonb, tags text[]
@@ -296,7 +296,7 @@ return (
         else least((flyball.day_of(before) + 1) << 38, flyball.id_at(before + interval '1 hour')) end
 );
 
--- Whether so few jobs of a day have all these tags that reading all of them takes little: by the
+-- Returns true if so few jobs of a day have all these tags that reading all of them takes little: by the
 -- statistics, in which a frequent tag has its share; a day without any is as large as its file.
 create function flyball.are_rare(tags text[], day bigint) returns boolean
 language sql stable
@@ -1174,7 +1174,7 @@ begin
     end if;
     get diagnostics changed = row_count;
     if changed > 0 then
-        -- What was left to the kind's own retention is looked at again.
+        -- Jobs left to the kind's own retention are looked at again.
         update flyball.kind_retention k set next_died_at = '-infinity', next_dead = 0 where k.kind = '*';
         delete from flyball.unexpired u where u.kind = set_retention.kind;
     end if;

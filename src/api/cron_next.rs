@@ -43,18 +43,16 @@ pub async fn preview(
             "the parameter is missing; allowed: a cron expression such as 30 2 * * *",
         );
     }
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
     let expression = expression.unwrap_or_default();
-    let timing = query
-        .errors
-        .is_empty()
-        .then(|| Timing::new(&expression, &time_zone));
-    let timing = match timing {
-        Some(Ok(timing)) => timing,
-        Some(Err(problem)) => {
+    let timing = match Timing::new(&expression, &time_zone) {
+        Ok(timing) => timing,
+        Err(problem) => {
             query.wrong(problem.field, problem.message);
             return Err(Problem::fields(Code::InvalidQuery, query.errors));
         }
-        None => return Err(Problem::fields(Code::InvalidQuery, query.errors)),
     };
     let now = with_timeout(ROW_TIMEOUT, Schedules::new(queue.pool.clone()).now()).await?;
     Ok(Json(NextOccurrences {

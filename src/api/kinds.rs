@@ -10,7 +10,7 @@ use serde_json::json;
 use super::audit::entry::AuditEntry;
 use super::audit::log;
 use super::http::caller::Caller;
-use super::http::fields::{FieldLocation, clipped};
+use super::http::fields::{Errors, FieldLocation, clipped};
 use super::http::operate::signed;
 use super::http::problem::{Code, Problem};
 use super::http::timeout::{ROW_TIMEOUT, with_timeout};
@@ -33,7 +33,8 @@ pub struct KindList {
 )]
 pub struct KindBody {
     /// True if every role and every token that may enqueue may enqueue it; unchanged if absent, and
-    /// true for a new kind.
+    /// true for a new kind. Only for kinds of other programs: for those of this one the setting
+    /// `[kinds.<name>]` `public` says it.
     public: Option<bool>,
     /// The author of the change, for the audit log.
     by: Option<String>,
@@ -58,6 +59,15 @@ pub struct KindView {
 pub async fn list(State(queue): State<Queue>) -> Result<Json<KindList>, Problem> {
     let kinds = with_timeout(ROW_TIMEOUT, queue.kinds()).await?;
     Ok(Json(KindList { kinds }))
+}
+
+/// Returns the fault of `public` for a kind whose handler this program has: its handler and the
+/// settings decide who may enqueue it, whatever the database says.
+pub fn of_settings(kind: &str) -> String {
+    format!(
+        "is for kinds of other programs; this program runs {kind} itself, and the setting \
+         [kinds.{kind}] public says who may enqueue it"
+    )
 }
 
 /// Registers a kind before its first worker starts, or says who may enqueue it.
@@ -94,6 +104,11 @@ pub async fn register(
             "public: says who may enqueue a kind and needs the scope admin; token {token} has {scopes}"
         );
         return Err(Problem::new(Code::ScopeMissing, detail));
+    }
+    if public.is_some() && state.kinds.get(&name).is_some() {
+        let mut errors = Errors::default();
+        errors.body("/public", of_settings(&name));
+        return Err(Problem::fields(Code::InvalidFields, errors));
     }
     let kind = with_timeout(ROW_TIMEOUT, state.queue.register_kind(&name, public)).await?;
     let mut entry = AuditEntry::now(signed.by, "kind.register", name, signed.why).by(&caller);

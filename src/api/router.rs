@@ -62,7 +62,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(lanes::list::list))
         .routes(routes!(acquire::acquire))
         .routes(routes!(acquire::peek))
-        .routes(routes!(acquire::give_back))
+        .routes(routes!(report::give_back))
         .routes(routes!(report::settle))
         .routes(routes!(report::refused))
         .routes(routes!(report::ended))

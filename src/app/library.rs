@@ -91,8 +91,8 @@ impl Runner {
             .collect()
     }
 
-    /// Ends the block of an account of a pool and closes its breaker; returns true if there was
-    /// anything to end, and `None` if there is no such account.
+    /// Ends the block of an account of a pool and closes its breaker, and writes no entry of the
+    /// audit log; returns true if there was anything to end, and `None` if there is no such account.
     #[cfg(feature = "notifications")]
     pub async fn resume_account(&self, pool: &str, account: &str) -> Result<Option<bool>, Error> {
         let mut pools = self.app.account_pools.iter();

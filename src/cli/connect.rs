@@ -56,6 +56,12 @@ pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
 
 /// Connects to the throttles.
 pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+    let store = redis(settings).await?;
+    Ok(store)
+}
+
+/// Connects to Redis, which holds the throttles and the states of the accounts of pools.
+pub(super) async fn redis(settings: &Settings) -> anyhow::Result<Arc<RedisStore>> {
     let store = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?;
     store
         .names()

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::exit::CliError;
 use super::given_text::given_text;
 use super::output::say;
+use super::signed::AuditArgs;
 use super::{connect, output, when};
-use crate::api::AuditEntry;
 use crate::config::Settings;
 use crate::cron::{
     self, CatchUp, NewSchedule, Overlap, RunNowOutcome, Schedule, Schedules, Timing,
@@ -94,7 +94,7 @@ pub(super) struct Set {
     #[arg(long, default_value = "skip", value_parser = parse::<Overlap>)]
     overlap: Overlap,
     #[command(flatten)]
-    signed: CronAuditArgs,
+    signed: AuditArgs,
 }
 
 #[derive(clap::Args)]
@@ -102,7 +102,7 @@ pub(super) struct One {
     /// The name
     name: String,
     #[command(flatten)]
-    signed: CronAuditArgs,
+    signed: AuditArgs,
 }
 
 #[derive(clap::Args)]
@@ -116,19 +116,6 @@ pub(super) struct NextArgs {
     /// The time zone of the expression
     #[arg(long, default_value = "UTC", requires = "expression")]
     time_zone: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(clap::Args)]
-pub(super) struct CronAuditArgs {
-    /// Name for the audit log
-    #[arg(long, env = "USER", default_value = "cli")]
-    by: String,
-    /// Reason, for the audit log
-    #[arg(long, default_value = "")]
-    why: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -164,7 +151,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             if !schedules.delete(&one.name).await? {
                 bail!(unknown(&one.name));
             }
-            note(&queue, "cron.delete", &one.name, &one.signed, None).await;
+            one.signed
+                .note(&queue, "cron.delete", &one.name, None)
+                .await;
             answer(&one, "deleted")?;
         }
         Command::Pause(one) => turn(&queue, &schedules, one, true).await?,
@@ -172,14 +161,10 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Run(one) => match schedules.run_now(&one.name).await? {
             RunNowOutcome::NotFound => bail!(unknown(&one.name)),
             RunNowOutcome::Job(job) => {
-                note(
-                    &queue,
-                    "cron.run",
-                    &one.name,
-                    &one.signed,
-                    Some(json!({ "job_id": job.id, "duplicate": job.duplicate })),
-                )
-                .await;
+                let after = json!({ "job_id": job.id, "duplicate": job.duplicate });
+                one.signed
+                    .note(&queue, "cron.run", &one.name, Some(after))
+                    .await;
                 match (one.signed.json, job.duplicate) {
                     (true, _) => output::json(&job)?,
                     (false, true) => say!(
@@ -313,7 +298,9 @@ async fn make(
         bail!(unknown(&schedule.name))
     };
     let after = json!({ "expression": stands.expression, "time_zone": stands.time_zone, "kind": stands.kind, "args": stands.args });
-    note(queue, "cron.set", &schedule.name, &signed, Some(after)).await;
+    signed
+        .note(queue, "cron.set", &schedule.name, Some(after))
+        .await;
     if signed.json {
         return output::json(&stands);
     }
@@ -331,14 +318,8 @@ async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> a
         bail!(unknown(&one.name))
     };
     if changed {
-        note(
-            queue,
-            if paused { "cron.pause" } else { "cron.resume" },
-            &one.name,
-            &one.signed,
-            None,
-        )
-        .await;
+        let action = if paused { "cron.pause" } else { "cron.resume" };
+        one.signed.note(queue, action, &one.name, None).await;
     }
     if one.signed.json {
         return output::json(&stands);
@@ -422,27 +403,6 @@ fn args_of(text: &str) -> anyhow::Result<Value> {
         ))
     };
     Ok(serde_json::from_str(&text).map_err(refused)?)
-}
-
-/// Writes a line of the audit log. A failure is only a warning, because the change itself is not
-/// undone for it.
-async fn note(
-    queue: &Queue,
-    action: &str,
-    name: &str,
-    signed: &CronAuditArgs,
-    after: Option<Value>,
-) {
-    let mut entry = AuditEntry::now(
-        signed.by.clone(),
-        action,
-        name.to_owned(),
-        signed.why.clone(),
-    );
-    entry.after = after;
-    if let Err(error) = crate::api::postgres::write_audit(&queue.pool, &entry).await {
-        eprintln!("flyball: writing the audit log failed: {error}");
-    }
 }
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {

@@ -6,7 +6,7 @@ use crate::{config, cron, jobs, signals, throttle};
 
 /// The text of `--help` about exit codes.
 pub(super) const HELP: &str = "\
-Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job, throttle, schedule, batch or recipient; 4 the input was refused and
+Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 the named thing does not exist, such as a job, a throttle, a pool or a worker; 4 the input was refused and
 nothing was changed; 69 a required service cannot be reached, is not installed or lacks the schema; 71 the listen port cannot be opened; 75 a lane, or the queue of a tenant, is full, or tokens are not granted now: try again later; 78 a setting or a knobs file is wrong.";
 
 /// Failures that are not errors of a room.

@@ -9,7 +9,7 @@ use super::exit::CliError;
 use super::output::say;
 use super::{connect, output};
 use crate::config::Settings;
-use crate::jobs::{Error, JobIndex};
+use crate::jobs::JobIndex;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -48,8 +48,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     match command {
         Command::Create(of) => {
             let names = of.args.map(|path| path.0);
-            let created = queue.create_job_index(names.as_deref()).await;
-            created.map_err(refusal)?;
+            queue.create_job_index(names.as_deref()).await?;
             say!("the index by {} is ready", words(names.as_deref()));
         }
         Command::List { json } => {
@@ -74,8 +73,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Drop(of) => {
             let names = of.args.map(|path| path.0);
-            let dropped = queue.drop_job_index(names.as_deref()).await;
-            if !dropped.map_err(refusal)? {
+            if !queue.drop_job_index(names.as_deref()).await? {
                 let by = words(names.as_deref());
                 bail!(CliError::NotFound(format!("there is no index by {by}")));
             }
@@ -83,15 +81,6 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn refusal(error: Error) -> anyhow::Error {
-    match error {
-        Error::Refused { field, message, .. } => {
-            CliError::Refused(format!("{field}: {message}")).into()
-        }
-        error => error.into(),
-    }
 }
 
 fn row(index: &JobIndex) -> Vec<String> {

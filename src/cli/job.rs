@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use super::bulk::Bulk;
+use super::choice::choice;
 use super::exit::CliError;
 use super::output::say;
 use super::search_args::{SEARCH, SearchArgs};
@@ -15,8 +16,8 @@ use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::config::Settings;
 use crate::jobs::{
-    AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, JobSearch, MoveAnswer, Queue,
-    RetryAnswer, State, Summary,
+    AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, MoveAnswer, Queue, RetryAnswer,
+    State, Summary,
 };
 use crate::throttle::Name;
 
@@ -204,7 +205,6 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             bulk,
             ..
         }) => {
-            let is_empty = search.is_empty();
             let filter = &CancelFilter {
                 tenant: search.tenant.clone(),
                 group: search.group,
@@ -217,12 +217,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 created_after,
                 created_before,
             };
-            let own = CancelFilter {
-                tenant: None,
-                search: JobSearch::default(),
-                ..filter.clone()
+            // That of a tenant alone is none.
+            let none = CancelFilter {
+                tenant: filter.tenant.clone(),
+                ..CancelFilter::default()
             };
-            if is_empty && own == CancelFilter::default() {
+            if *filter == none {
                 let filters: Vec<String> = [&FILTERS[..], &SEARCH[1..]]
                     .concat()
                     .iter()
@@ -460,9 +460,7 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
 }
 
 fn parse_state(text: &str) -> Result<State, String> {
-    serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|_| {
-        "allowed are scheduled, ready, running, retryable, completed, cancelled, dead".to_owned()
-    })
+    choice(text, &State::ALL.map(|state| (state.as_str(), state)))
 }
 
 fn parse_search(text: &str) -> Result<Search, String> {

@@ -2,12 +2,16 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use serde_json::json;
 
+use super::exit::CliError;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
-use crate::api::AuditEntry;
+use crate::admission::BATCH;
+use crate::api::kinds::of_settings;
+use crate::app;
 use crate::config::Settings;
 use crate::jobs::RegisteredKind;
 
@@ -24,7 +28,7 @@ pub(super) enum Command {
         /// The name
         name: String,
         /// True if every role and every token that may enqueue may enqueue it; unchanged if it is
-        /// left out, and true for a new kind
+        /// left out, and true for a new kind; only for kinds of other programs
         #[arg(long, value_name = "true|false")]
         public: Option<bool>,
         #[command(flatten)]
@@ -33,6 +37,18 @@ pub(super) enum Command {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    if let Command::Register {
+        name,
+        public: Some(_),
+        ..
+    } = &command
+        && runs(&settings, name)?
+    {
+        let fault = of_settings(name);
+        bail!(CliError::Refused(format!(
+            "--public {fault}; nothing was changed"
+        )));
+    }
     let queue = connect::queue(&settings).await?;
     match command {
         Command::List { json } => {
@@ -50,12 +66,10 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             signed,
         } => {
             let kind = queue.register_kind(&name, public).await?;
-            let (by, why) = (signed.by.clone(), signed.why.clone());
-            let mut entry = AuditEntry::now(by, "kind.register", name, why);
-            entry.after = Some(json!({ "public": kind.public }));
-            if let Err(error) = crate::api::postgres::write_audit(&queue.pool, &entry).await {
-                eprintln!("flyball: writing the audit log failed: {error}");
-            }
+            let after = json!({ "public": kind.public });
+            signed
+                .note(&queue, "kind.register", &name, Some(after))
+                .await;
             if signed.json {
                 output::json(&kind)?;
             } else {
@@ -64,6 +78,11 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns true if this program has the handler of a kind.
+fn runs(settings: &Settings, kind: &str) -> anyhow::Result<bool> {
+    Ok(kind == BATCH || app::built_in_kinds(settings, None)?.get(kind).is_some())
 }
 
 fn row(kind: &RegisteredKind) -> Vec<String> {

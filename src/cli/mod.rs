@@ -85,7 +85,7 @@ enum Command {
     /// Suppress recipients, allow messages to them again, look them up
     #[command(subcommand)]
     Suppression(suppression::Command),
-    /// Show pools of accounts, resume their accounts, requeue what found none
+    /// Show pools of accounts, resume their accounts, requeue messages that found none
     #[command(subcommand)]
     Pool(pool::Command),
     /// Set, show, erase and import the profiles of recipients

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::{Map, Value};
 
+use super::choice::choice;
 use super::exit::CliError;
 use super::output::say;
 use super::{connect, notify_check, output, when};
@@ -190,8 +191,8 @@ fn message(args: &Args) -> anyhow::Result<Value> {
 
 fn pool_of(channel: &str, settings: &Settings) -> anyhow::Result<String> {
     let pools = settings.pools_without_credentials();
-    let known = Channel::WORDS.iter().find(|(word, _)| *word == channel);
-    let pool = known.and_then(|(_, channel)| pools.route(*channel, None));
+    let known = choice(channel, &Channel::WORDS).ok();
+    let pool = known.and_then(|channel| pools.route(channel, None));
     match pool {
         Some(pool) => Ok(pool.name.clone()),
         None => bail!(Error::Refused {

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
+use super::choice::choice;
 use super::output::say;
 use super::{connect, output};
 use crate::config::Settings;
@@ -45,19 +46,18 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         field: field.to_owned(),
         message,
     };
-    let words = Channel::WORDS;
-    let Some((_, channel)) = words.iter().find(|(word, _)| *word == args.channel) else {
-        let words = words.map(|(word, _)| word).join(", ");
-        bail!(refuse("channel", format!("must be one of {words}")));
-    };
+    let channel = choice(&args.channel, &Channel::WORDS).map_err(|_| {
+        let words = Channel::WORDS.map(|(word, _)| word).join(", ");
+        refuse("channel", format!("must be one of {words}"))
+    })?;
     if let Some(to) = &args.to
-        && let Err(message) = Recipient::parse(*channel, to)
+        && let Err(message) = Recipient::parse(channel, to)
     {
         bail!(refuse("to", message.to_string()));
     }
     let asked = CheckedMessage {
         tenant: args.tenant,
-        channel: *channel,
+        channel,
         to: args.to,
         recipient: args.recipient,
         category: args.category,

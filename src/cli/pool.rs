@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -12,7 +12,6 @@ use super::exit::CliError;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
-use crate::api::AuditEntry;
 use crate::config::Settings;
 use crate::notify::{AccountEvent, Alarms, Deliveries};
 use crate::providers::pool::{AccountPool, Change, PoolView, observe};
@@ -67,7 +66,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     let pools = settings.pools_without_credentials();
     match command {
         Command::List { json } => {
-            let (store, mut views) = (store(&settings).await?, Vec::new());
+            let (store, mut views) = (connect::redis(&settings).await?, Vec::new());
             for pool in pools.0.values() {
                 let (opened, _) = open(pool, &store)?;
                 views.push(observe(&opened).await?);
@@ -86,7 +85,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             output::table(&header, views.iter().map(|view| row(view)))?;
         }
         Command::Show { name, json } => {
-            let (opened, _) = open(named(&pools, &name)?, &store(&settings).await?)?;
+            let (opened, _) = open(named(&pools, &name)?, &connect::redis(&settings).await?)?;
             let view = observe(&opened).await?;
             let alarms = Alarms::new(connect::queue(&settings).await?);
             let events = alarms.newest(&name, EVENTS).await?;
@@ -150,7 +149,7 @@ async fn resume(
     signed: &AuditArgs,
     settings: &Settings,
 ) -> anyhow::Result<()> {
-    let (opened, mut changes) = open(pool, &store(settings).await?)?;
+    let (opened, mut changes) = open(pool, &connect::redis(settings).await?)?;
     let changed = opened.resume(account).await?;
     // The account is resumed; a failure to record that is only a warning.
     let recorded = async {
@@ -160,10 +159,11 @@ async fn resume(
             alarms.record_change(pool, &change).await?;
         }
         let subject = format!("{}/{account}", pool.name);
-        let (by, why) = (signed.by.clone(), signed.why.clone());
-        let mut entry = AuditEntry::now(by, "account.resume", subject, why);
-        entry.after = Some(json!({ "changed": changed }));
-        anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, &entry).await?)
+        let after = json!({ "changed": changed });
+        signed
+            .note(&queue, "account.resume", &subject, Some(after))
+            .await;
+        anyhow::Ok(())
     };
     if let Err(error) = recorded.await {
         let message = super::exit::message(&error);
@@ -187,18 +187,6 @@ fn open(
     let (tell, changes) = mpsc::unbounded_channel();
     let opened = AccountPool::open(pool.clone(), store.clone(), store.clone(), tell)?;
     Ok((opened, changes))
-}
-
-/// Connects to the store of throttles, which has the states of the accounts.
-async fn store(settings: &Settings) -> anyhow::Result<Arc<RedisStore>> {
-    let store = Arc::new(RedisStore::connect(
-        &settings.redis_url,
-        &settings.redis_prefix,
-    )?);
-    crate::throttle::Store::names(&*store)
-        .await
-        .context("cannot reach Redis; set REDIS_URL or redis_url")?;
-    Ok(store)
 }
 
 fn named<'a>(pools: &'a Pools, name: &str) -> anyhow::Result<&'a Pool> {

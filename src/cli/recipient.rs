@@ -220,7 +220,7 @@ async fn list(args: ListArgs, settings: &Settings) -> anyhow::Result<()> {
         );
     }
     match next {
-        Some(next) => say!("more follow: --after {next}"),
+        Some(next) => eprintln!("flyball: more follow: --after {}", output::clean(&next)),
         None if shown.is_empty() => say!("there are no recipients"),
         None => {}
     }

@@ -45,24 +45,18 @@ impl SearchArgs {
     /// Returns the search, with the tokens of the settings as possible owners of the unique key.
     pub(super) fn search(self, settings: &Settings) -> JobSearch {
         let tokens = settings.api_tokens.keys();
+        let owners = tokens.map(|name| format!("token:{name}"));
         JobSearch {
-            key_owners: tokens.map(|name| format!("token:{name}")).collect(),
+            key_owners: match self.unique_key {
+                Some(_) => owners.collect(),
+                None => Vec::new(),
+            },
             trace: self.trace,
             unique_key: self.unique_key,
             args: self.args,
             args_path: self.args_path,
             tags: self.tags,
         }
-    }
-
-    /// Returns true if none of the filters is given; that of a tenant alone is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.group.is_none()
-            && self.trace.is_none()
-            && self.unique_key.is_none()
-            && self.args.is_none()
-            && self.args_path.is_none()
-            && self.tags.is_empty()
     }
 }
 

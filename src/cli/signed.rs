@@ -1,6 +1,10 @@
 //! The author of a change, and the reason for it.
 
-use crate::jobs;
+use serde_json::Value;
+
+use crate::api::AuditEntry;
+use crate::api::postgres::write_audit;
+use crate::jobs::{self, Queue};
 
 #[derive(clap::Args)]
 pub(super) struct AuditArgs {
@@ -22,6 +26,23 @@ impl AuditArgs {
             by: self.by.clone(),
             why: self.why.clone(),
             identity: jobs::TokenIdentity::default(),
+        }
+    }
+
+    /// Writes an entry of the audit log. A failure is only a warning, because the change itself is
+    /// not undone for it.
+    pub(super) async fn note(
+        &self,
+        queue: &Queue,
+        action: &str,
+        subject: &str,
+        after: Option<Value>,
+    ) {
+        let (by, why) = (self.by.clone(), self.why.clone());
+        let mut entry = AuditEntry::now(by, action, subject.to_owned(), why);
+        entry.after = after;
+        if let Err(error) = write_audit(&queue.pool, &entry).await {
+            eprintln!("flyball: writing the audit log failed: {error}");
         }
     }
 }

@@ -38,8 +38,8 @@ pub(super) struct SuppressionAddress {
 pub(super) struct SuppressArgs {
     #[command(flatten)]
     whom: SuppressionAddress,
-    /// Reason that is shown with messages that are not sent
-    #[arg(long, default_value = "")]
+    /// Reason that is shown with messages that are not sent, and in the audit log
+    #[arg(long, default_value = "", conflicts_with = "why")]
     reason: String,
     #[command(flatten)]
     signed: AuditArgs,
@@ -85,38 +85,39 @@ pub(super) fn channel(text: &str) -> Result<Channel, String> {
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     // A recipient that is none is refused without a database.
-    let whom = match &command {
-        Command::Add(args) => Some(parsed(&args.whom)?),
-        Command::Remove(args) => Some(parsed(&args.whom)?),
-        Command::Check(args) => Some(parsed(&args.whom)?),
-        Command::List(_) => None,
-    };
-    let queue = connect::queue(&settings).await?;
-    let deliveries = Deliveries::new(&queue.pool);
-    match (command, whom) {
-        (Command::Add(args), Some(whom)) => {
+    match command {
+        Command::Add(args) => {
+            let whom = parsed(&args.whom)?;
             let mut signed = args.signed.signature();
             if !args.reason.is_empty() {
                 signed.why.clone_from(&args.reason);
             }
-            let changed = deliveries.suppress(&whom, &signed).await?;
+            let changed = deliveries(&settings)
+                .await?
+                .suppress(&whom, &signed)
+                .await?;
             let change = match changed {
                 true => "is suppressed",
                 false => "was suppressed already",
             };
             told(&args.signed, &whom, true, changed, change)?;
         }
-        (Command::Remove(args), Some(whom)) => {
+        Command::Remove(args) => {
+            let whom = parsed(&args.whom)?;
             let signed = args.signed.signature();
-            let changed = deliveries.unsuppress(&whom, &signed).await?;
+            let changed = deliveries(&settings)
+                .await?
+                .unsuppress(&whom, &signed)
+                .await?;
             let change = match changed {
                 true => "may get messages again",
                 false => "was not suppressed",
             };
             told(&args.signed, &whom, false, changed, change)?;
         }
-        (Command::Check(args), Some(whom)) => {
-            let found = deliveries.suppression(&whom).await?;
+        Command::Check(args) => {
+            let whom = parsed(&args.whom)?;
+            let found = deliveries(&settings).await?.suppression(&whom).await?;
             if args.json {
                 output::json(&json!({ "suppressed": found.is_some(), "suppression": found }))?;
             } else {
@@ -131,10 +132,14 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 }
             }
         }
-        (Command::List(args), _) => list(&deliveries, args).await?,
-        (_, None) => {}
+        Command::List(args) => list(&deliveries(&settings).await?, args).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn deliveries(settings: &Settings) -> anyhow::Result<Deliveries> {
+    let queue = connect::queue(settings).await?;
+    Ok(Deliveries::new(&queue.pool))
 }
 
 async fn list(deliveries: &Deliveries, args: SuppressionList) -> anyhow::Result<()> {
@@ -164,7 +169,7 @@ async fn list(deliveries: &Deliveries, args: SuppressionList) -> anyhow::Result<
         }),
     )?;
     if let Some(next) = next {
-        say!("more follow: --after {next}");
+        eprintln!("flyball: more follow: --after {next}");
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ use super::exit::CliError;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
-use crate::api::throttles::delete::{NotDeleted, take_away};
+use crate::api::throttles::delete::{NotDeleted, jobs_wait, take_away};
 use crate::config::Settings;
 use crate::throttle::{Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Store, check_key};
 
@@ -83,7 +83,7 @@ pub(super) enum Command {
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Delete a throttle; one with waiting jobs only by force
+    /// Delete a throttle; one with waiting jobs only with --force
     Delete {
         /// The name
         name: String,
@@ -316,8 +316,8 @@ async fn delete(
     if signed.json {
         return output::json(&json!({ "name": name, "result": "deleted", "waiting": waiting }));
     }
-    if waiting.jobs > 0 {
-        say!("{waiting} jobs wait until {name} is created again");
+    if waiting.jobs > 0 || waiting.more {
+        say!("{} until {name} is created again", jobs_wait(waiting));
     }
     say!("{name} is deleted; a file in the knobs folder would create it again at the next start");
     Ok(())

@@ -22,7 +22,7 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show one worker, or all of a name: what it serves, and the jobs that it runs
+    /// Show one worker, or all of a name: what it serves, and the number of its running jobs
     Show {
         /// The name, or the number
         worker: String,

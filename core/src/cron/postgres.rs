@@ -212,9 +212,15 @@ impl Schedules {
             let mut args = args.clone();
             self.keys.decrypt(kind, "", &mut args).ok().map(|_| args)
         };
-        // What an older key encrypted is encrypted anew.
+        let masked = |args: &Value| {
+            let mut args = args.clone();
+            secret::mask(&mut args);
+            args
+        };
+        // Values that an older key encrypted are encrypted anew, and so are those that stand there in
+        // plain, marked or not.
         let newest = self.keys.capabilities().next();
-        secret::first_plain(stored).is_none()
+        masked(stored) == masked(declared)
             && secret::needs(stored)
                 .into_iter()
                 .all(|need| Some(need) == newest)

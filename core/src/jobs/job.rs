@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Error;
+use crate::trace::TraceParent;
 
 /// The state of a job, as shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -425,24 +426,7 @@ impl NewJob {
     /// Returns true if the text is a W3C `traceparent`: version, trace, parent and flags in
     /// lowercase hexadecimal, with neither trace nor parent all zeros.
     pub fn is_traceparent(text: &str) -> bool {
-        let parts: Vec<&str> = text.split('-').collect();
-        let [version, trace, parent, flags] = parts.as_slice() else {
-            return false;
-        };
-        let is_hex = |part: &str, digits: usize| {
-            part.len() == digits
-                && part
-                    .bytes()
-                    .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-        };
-        let is_some = |part: &str| part.bytes().any(|byte| byte != b'0');
-        is_hex(version, 2)
-            && *version != "ff"
-            && is_hex(trace, 32)
-            && is_some(trace)
-            && is_hex(parent, 16)
-            && is_some(parent)
-            && is_hex(flags, 2)
+        TraceParent::parse(text).is_some()
     }
 
     fn empty_args() -> Value {

@@ -94,12 +94,9 @@ impl SecretKeys {
         file: Option<&str>,
         read: impl FnOnce(&str) -> std::io::Result<String>,
     ) -> Result<Self, KeysError> {
-        let is_set = |value: &Option<&str>| value.is_some_and(|value| !value.trim().is_empty());
         let fault = |variable, message: String| KeysError { variable, message };
-        match (
-            keys.filter(|_| is_set(&keys)),
-            file.filter(|_| is_set(&file)),
-        ) {
+        let is_set = |value: &&str| !value.trim().is_empty();
+        match (keys.filter(is_set), file.filter(is_set)) {
             (None, None) => Ok(Self::default()),
             (Some(_), Some(_)) => Err(fault(
                 VARIABLE,
@@ -161,8 +158,7 @@ impl SecretKeys {
     /// Returns the capabilities of a process with these keys.
     pub fn capabilities(&self) -> impl Iterator<Item = String> {
         let any = (!self.is_empty()).then(|| ANY_KEY.to_owned());
-        let each = self.ids().map(capability_of);
-        each.collect::<Vec<_>>().into_iter().chain(any)
+        self.ids().map(capability_of).chain(any)
     }
 
     /// Encrypts one value for a job of this kind and tenant; `None` without a key.
@@ -235,7 +231,7 @@ impl SecretKeys {
             *value = plain;
             Ok(())
         })?;
-        Ok(texts)
+        Ok(texts.in_order())
     }
 
     fn decrypt_text(
@@ -323,13 +319,14 @@ impl SecretTexts {
         let quoted = Value::from(text).to_string();
         let inner = quoted[1..quoted.len() - 1].to_owned();
         self.0.extend([text.to_owned(), inner]);
-        self.0.sort_by_key(|text| std::cmp::Reverse(text.len()));
-        self.0.dedup();
     }
 
-    /// Returns true if there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Orders the texts, the longest first, because a shorter one may be a part of it.
+    fn in_order(mut self) -> Self {
+        self.0
+            .sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        self.0.dedup();
+        self
     }
 
     /// Replaces every secret text in `text` by [`MASK`].
@@ -475,7 +472,7 @@ pub fn needs(args: &Value) -> Vec<String> {
 fn add_needs(value: &Value, needs: &mut Vec<String>) {
     match (mark_of(value), value) {
         (Some(Mark::Plain(_)), _) => needs.push(ANY_KEY.to_owned()),
-        // What is no encrypted value decrypts with no key, so any worker can say so.
+        // A text that is no encrypted value decrypts with no key, so any worker can say so.
         (Some(Mark::Encrypted(text)), _) => {
             needs.extend(key_id_of(text).map(capability_of));
         }
@@ -491,16 +488,8 @@ fn add_needs(value: &Value, needs: &mut Vec<String>) {
 /// them.
 pub fn as_checked(args: &Value) -> Option<(Value, SecretTexts)> {
     let mut plain = args.clone();
-    let mut texts = SecretTexts::default();
-    let decrypted = each_mark(&mut plain, "", &mut |_: &str, value: &mut Value| {
-        let Some(Mark::Plain(marked)) = mark_of(value) else {
-            return Err(());
-        };
-        texts.collect(marked);
-        *value = marked.clone();
-        Ok(())
-    });
-    decrypted.ok().map(|()| (plain, texts))
+    let texts = SecretKeys::default().decrypt("", "", &mut plain).ok()?;
+    Some((plain, texts))
 }
 
 /// Replaces every marked value by [`MASK`].

@@ -10,7 +10,7 @@ const URL: &str = "must be a URL in ASCII that begins with https:// or http://, 
 pub const SECRET_BYTES_MAX: usize = 64;
 
 /// The rule for the name of a secret, completing "it …".
-const SECRET: &str = "must be the name of a secret, 1 to 64 letters, digits or underscores: the secret itself is in the variable FLYBALL_WEBHOOK_SECRET_<NAME> of the workers";
+pub const SECRET: &str = "must be the name of a secret, 1 to 64 letters, digits or underscores: the secret itself is in the variable FLYBALL_WEBHOOK_SECRET_<NAME> of the workers";
 
 /// Returns the fault of the URL of a webhook, by the rules of `flyball.check_options`.
 pub fn url_problem(url: &str) -> Option<String> {

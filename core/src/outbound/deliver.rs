@@ -18,14 +18,13 @@ use super::response::Response;
 use super::signature::{PREFIX, Secrets, is_name};
 use super::template;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, Scope};
-use crate::trace::{OpenSpan, SpanValue};
+use crate::trace::{OpenSpan, SpanValue, parent};
 
 /// Delay of a job if this process has no descriptor left, which is not the job's fault and uses no
 /// attempt.
 const SHORT_DELAY: Duration = Duration::from_secs(2);
 
 /// The header with the place of a request in its trace.
-const TRACEPARENT: &str = "traceparent";
 
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Default)]
@@ -95,13 +94,13 @@ impl HttpHandler {
         let mut headers = self
             .sign(&request, job, body.as_deref())
             .map_err(|error| Outcome::Dead { error })?;
-        let call = match request.has_header(TRACEPARENT) {
+        let call = match request.has_header(parent::HEADER) {
             true => None,
             false => context.job.open_call(|| request.method.clone()),
         };
         headers.extend(
             call.as_ref()
-                .map(|call| (TRACEPARENT, call.context.to_string())),
+                .map(|call| (parent::HEADER, call.context.to_string())),
         );
         let policy = request.on_ambiguous;
         context.hand_over(policy);
@@ -199,25 +198,21 @@ impl HttpHandler {
 
 /// Ends the span of a request. The receiver's address stays out, because it may tell whose it is.
 fn end_call(mut call: OpenSpan, method: &str, sent: &Result<Response, TransportError>) {
-    let status = sent.as_ref().ok().map(|response| response.status);
     call.note(|| {
+        let end = match sent {
+            Ok(response) => (
+                "http.response.status_code",
+                SpanValue::Number(response.status.into()),
+            ),
+            Err(error) => ("error.type", SpanValue::Text(error.name().into())),
+        };
         let method = SpanValue::Text(method.to_owned().into());
-        let mut all = vec![("http.request.method", method)];
-        match (status, sent) {
-            (Some(status), _) => {
-                all.push((
-                    "http.response.status_code",
-                    SpanValue::Number(status.into()),
-                ));
-            }
-            (None, Err(error)) => {
-                all.push(("error.type", SpanValue::Text(error.name().into())));
-            }
-            (None, Ok(_)) => {}
-        }
-        all
+        vec![("http.request.method", method), end]
     });
-    call.end(status.is_none_or(|status| status >= 400));
+    call.end(
+        sent.as_ref()
+            .map_or(true, |response| response.status >= 400),
+    );
 }
 
 /// Renders a template on a separate thread, where it blocks no other task.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{signature, template};
 use crate::input::wording::{any_of, clipped, must_be};
 use crate::input::{Issue, Reader, pointer};
-use crate::jobs::{OnAmbiguous, Scope};
+use crate::jobs::{OnAmbiguous, Scope, webhook};
 
 /// The fields of the arguments.
 const FIELDS: [&str; 15] = [
@@ -260,14 +260,9 @@ fn template(fields: &mut Reader<'_>) -> Option<(String, Value)> {
 fn secret(fields: &mut Reader<'_>) -> Option<String> {
     let name = match fields.take_nullable("secret")? {
         // The secret itself may be here by mistake, so it is not shown.
-        Value::String(name) if signature::is_name(&name) && !name.starts_with("whsec_") => name,
+        Value::String(name) if webhook::secret_problem(&name).is_none() => name,
         _ => {
-            let message = format!(
-                "must be the name of a secret, {}: the secret itself is in the variable {}<NAME> of the workers",
-                signature::NAMES,
-                signature::PREFIX
-            );
-            fields.wrong("secret", message);
+            fields.wrong("secret", webhook::SECRET);
             return None;
         }
     };

@@ -1,4 +1,4 @@
-//! The span of an attempt, and the name of its trace on log lines. Pure.
+//! The span of an attempt, and the name of its trace on log lines.
 
 use tracing::Span;
 
@@ -9,9 +9,6 @@ use crate::trace::{OpenSpan, SpanRole, SpanValue, TraceParent, Tracer};
 /// spans are collected.
 pub(super) fn open(tracer: &Tracer, job: &Job) -> Option<OpenSpan> {
     let parent = job.traceparent.as_deref().and_then(TraceParent::parse);
-    if parent.is_none() && !tracer.is_on() {
-        return None;
-    }
     tracer.open(parent, SpanRole::Consumer, || {
         format!("process {}", job.throttle)
     })
@@ -27,7 +24,9 @@ pub(super) fn of_lines(open: &OpenSpan, job: &Job) -> Span {
 /// Ends the span of an attempt with its outcome. The key and the tenant stay out, because they tell
 /// for whom a job is.
 pub(super) fn end(mut span: OpenSpan, job: &JobInfo, outcome: &'static str) {
-    let began_ns = span.began_ns().unwrap_or_default();
+    let Some(began_ns) = span.began_ns() else {
+        return;
+    };
     let age_ns = i128::from(began_ns) - job.created_at.as_nanosecond();
     span.note(|| {
         let text = |text: &str| SpanValue::Text(text.to_owned().into());

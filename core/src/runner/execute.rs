@@ -220,7 +220,7 @@ pub(super) fn account(
     }
 }
 
-/// Runs the handler within its timeout; sets `ran` when the handler begins.
+/// Waits for a slot, decrypts the arguments, and runs the handler; sets `ran` when the handler begins.
 async fn run(
     shared: &WorkerContext,
     handler: &dyn Handler,

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::shared::{Backlog, FinishedRun};
-use crate::jobs::postgres::is_member;
+use crate::jobs::postgres::wants_end;
 use crate::jobs::{Ending, Error, Finish};
 
 /// Most ends written in one statement.
@@ -88,7 +88,7 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
     while let Some(part) = halves.pop() {
         match bounded(queue.finish(part)).await {
             Ok(kept) => {
-                if kept.iter().any(|id| is_member(*id)) {
+                if kept.iter().any(|id| wants_end(*id)) {
                     backlog.members_ended.notify_one();
                 }
                 backlog.ended.note(&kept);

@@ -26,6 +26,9 @@ const QUIET_AFTER: Duration = Duration::from_secs(2);
 /// taken for one that hangs.
 const CROWDED: Duration = Duration::from_secs(10);
 const COUNT_GROUPS_EVERY: Duration = Duration::from_secs(10);
+/// Shortest time between two looks at all jobs that others wait for; a look for due work wakes them
+/// once a second.
+const SWEEP_EVERY: Duration = Duration::from_millis(800);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Most claims unknown to this worker that one round gives back.
@@ -218,10 +221,20 @@ pub(super) async fn release_waiting(
         every: UNWOKEN_EVERY,
         wake: Some(ended.wake.clone()),
     };
+    let swept = Arc::new(Mutex::new(None::<Instant>));
     periodic(pace, cancel, || {
-        let (shared, ended) = (shared.clone(), ended.clone());
+        let (shared, ended, swept) = (shared.clone(), ended.clone(), swept.clone());
         async move {
-            let released = shared.queue.release_waiting(&ended.take()).await?;
+            let (queue, jobs) = (&shared.queue, ended.take());
+            let sweeps = swept.lock().is_none_or(|at| at.elapsed() >= SWEEP_EVERY);
+            let released = match sweeps {
+                true => queue.release_waiting(&jobs).await?,
+                false if jobs.is_empty() => return Ok(()),
+                false => queue.release_waiting_for(&jobs).await?,
+            };
+            if sweeps {
+                *swept.lock() = Some(Instant::now());
+            }
             ended.set_awaited(released.waiting);
             if !released.lanes.is_empty() {
                 shared.notifier.notify(&released.lanes);

@@ -1,6 +1,7 @@
 //! The secret arguments of a claimed job, decrypted for those who run it.
 
 use super::shared::{WorkerContext, bounded};
+use crate::input;
 use crate::jobs::secret::{self, SecretTexts};
 use crate::jobs::{Issue, Job, Outcome};
 
@@ -41,6 +42,6 @@ pub(super) async fn reveal(
 
 fn dead(issue: &Issue) -> Outcome {
     Outcome::Dead {
-        error: format!("args{}: {}", issue.pointer, issue.message),
+        error: input::listed("args", std::slice::from_ref(issue)),
     }
 }

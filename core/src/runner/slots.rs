@@ -1,4 +1,4 @@
-//! RunSlots of running handlers, and the number of jobs that are claimed before a slot is free.
+//! Slots of running handlers, and the number of jobs that are claimed before a slot is free.
 //!
 //! A claim costs a round trip to Postgres whether it takes one job or five hundred, so a worker
 //! whose jobs take microseconds must not claim only as many as may run at once. A worker whose jobs

@@ -15,7 +15,8 @@ use super::postgres::PostgresBackend;
 use super::{JobRun, Report, clock};
 use crate::input;
 use crate::jobs::{
-    Context, Ending, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, PreparedJob, State, typed,
+    Context, Ending, Handler, Issue, Job, Kinds, NewJob, OnAmbiguous, Outcome, PreparedJob, State,
+    typed,
 };
 use crate::throttle::{Change, MemoryStore, Name, Store};
 
@@ -173,16 +174,14 @@ impl TestQueue {
             return (Outcome::Snooze { delay }, Ending::Snoozed { delay, why });
         };
         let mut job = job.clone();
-        if let Err(issue) = test_keys().decrypt(&job.kind, "", &mut job.args) {
-            let error = input::listed("args", &[issue]);
-            let outcome = Outcome::Dead { error };
-            let ending = judge(&*handler, &job, outcome.clone());
-            return (outcome, ending);
-        }
-        let outcome = match handler.prepare(&job.args) {
-            Ok(prepared) => self.attempt(prepared, handler.timeout(), &job).await,
-            Err(issues) => Outcome::Dead {
-                error: input::listed("args", &issues),
+        let dead = |issues: &[Issue]| Outcome::Dead {
+            error: input::listed("args", issues),
+        };
+        let outcome = match test_keys().decrypt(&job.kind, "", &mut job.args) {
+            Err(issue) => dead(&[issue]),
+            Ok(_) => match handler.prepare(&job.args) {
+                Ok(prepared) => self.attempt(prepared, handler.timeout(), &job).await,
+                Err(issues) => dead(&issues),
             },
         };
         let ending = judge(&*handler, &job, outcome.clone());

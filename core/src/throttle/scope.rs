@@ -26,6 +26,13 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// The scopes with their words, from the narrowest to the widest.
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("key", Self::Key),
+        ("throttle", Self::Throttle),
+        ("account", Self::Account),
+    ];
+
     /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
         self.into()

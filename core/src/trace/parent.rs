@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The header of a request that carries a position.
+pub const HEADER: &str = "traceparent";
+
 /// The flag of a trace that is recorded.
 const SAMPLED: u8 = 0x01;
 
@@ -29,7 +32,8 @@ impl TraceParent {
         }
     }
 
-    /// Parses a `traceparent`; `None` if it is not valid. A later version counts as this one.
+    /// Parses a `traceparent`: version, trace, parent and flags in lowercase hexadecimal, with neither
+    /// trace nor parent all zeros. A later version counts as this one; `None` if it is not valid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let mut part = |digits: usize| {
@@ -43,7 +47,11 @@ impl TraceParent {
             span_id: u64::from_str_radix(span, 16).ok()?,
             flags: u8::from_str_radix(flags, 16).ok()? & KNOWN_FLAGS,
         };
-        (version != "ff" && parsed.trace_id != 0 && parsed.span_id != 0).then_some(parsed)
+        let is_valid = parts.next().is_none()
+            && version != "ff"
+            && parsed.trace_id != 0
+            && parsed.span_id != 0;
+        is_valid.then_some(parsed)
     }
 
     /// Returns a span of the same trace.

@@ -40,8 +40,9 @@ pub struct EndedSpan {
     pub name: String,
     /// The part that the span plays.
     pub role: SpanRole,
-    /// Begin and end, in nanoseconds of unix time.
+    /// The begin, in nanoseconds of unix time.
     pub began_ns: u64,
+    /// The end, in nanoseconds of unix time.
     pub ended_ns: u64,
     /// The attributes.
     pub attributes: SpanAttributes,

@@ -7,6 +7,8 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use prost::Message as _;
 
+use crate::crypt::hex;
+
 /// The status of a span that failed.
 const STATUS_ERROR: i32 = 2;
 
@@ -52,10 +54,6 @@ pub fn decode(body: &[u8]) -> Option<Vec<CollectedSpan>> {
         }
     }
     Some(spans)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn named(pairs: &[KeyValue]) -> BTreeMap<String, String> {

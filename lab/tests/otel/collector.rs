@@ -11,7 +11,7 @@ use flyball_fakes::collector::{CollectedSpan, decode};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
-/// What came: spans, the headers of their exports, and the headers of the requests of jobs.
+/// Received spans, the headers of their exports, and the headers of the requests of jobs.
 #[derive(Default)]
 pub struct ReceivedTraces {
     pub spans: Vec<CollectedSpan>,

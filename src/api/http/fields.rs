@@ -1,5 +1,8 @@
 //! The wrong fields of a request, all of them listed at once.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::input::issue::IssueSink;
@@ -90,6 +93,16 @@ impl IssueSink for Errors {
 
 /// A reader of an object of a request's body.
 pub type ObjectReader<'e> = Reader<'e>;
+
+/// Takes a span of seconds in `range`; `None` if it is absent or wrong.
+pub fn seconds(
+    fields: &mut ObjectReader<'_>,
+    name: &str,
+    range: RangeInclusive<f64>,
+) -> Option<Duration> {
+    let seconds = fields.number(name, range, " seconds")?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,7 @@ use axum::http::{HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::trace::{SpanRole, SpanValue, TraceParent, Tracer};
-
-/// The header with the place of a request in its trace.
-const TRACEPARENT: &str = "traceparent";
+use crate::trace::{SpanRole, SpanValue, TraceParent, Tracer, parent};
 
 /// The routes whose jobs belong to the trace of the request.
 const ROUTES: [&str; 5] = [
@@ -30,14 +27,14 @@ pub async fn measure(State(tracer): State<Tracer>, mut request: Request, next: N
     else {
         return next.run(request).await;
     };
-    let header = request.headers().get(TRACEPARENT);
+    let header = request.headers().get(parent::HEADER);
     let parent = header.and_then(|value| TraceParent::parse(value.to_str().ok()?));
     let span = tracer.open(parent, SpanRole::Server, || format!("POST {route}"));
     let Some(mut span) = span else {
         return next.run(request).await;
     };
     if let Ok(value) = HeaderValue::try_from(span.context.to_string()) {
-        request.headers_mut().insert(TRACEPARENT, value);
+        request.headers_mut().insert(parent::HEADER, value);
     }
     let response = next.run(request).await;
     let status = response.status().as_u16();

@@ -220,7 +220,7 @@ pub(in crate::api) async fn enqueue_one(
 /// Returns the sender's trace. An invalid header does not refuse the job: a new trace begins
 /// instead.
 pub(in crate::api) fn traceparent(headers: &HeaderMap) -> Option<String> {
-    let text = headers.get("traceparent")?.to_str().ok()?;
+    let text = headers.get(crate::trace::parent::HEADER)?.to_str().ok()?;
     NewJob::is_traceparent(text).then(|| text.to_owned())
 }
 

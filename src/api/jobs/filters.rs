@@ -2,14 +2,13 @@
 
 use serde_json::Value;
 
-use super::input::{GROUP_IDS, tags};
+use super::input::{GROUP_IDS, KEY_BYTES_MAX, tags};
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::{ObjectReader, clipped};
 use crate::api::http::query::Query;
+use crate::api::tenants::NAME_BYTES_MAX;
 use crate::jobs::{JobSearch, TAGS_MAX};
 
-/// The longest name of a tenant.
-pub(in crate::api) const TENANT_CHARS_MAX: usize = 64;
 /// The longest `args`, in bytes of JSON.
 pub(in crate::api) const ARGS_BYTES_MAX: usize = 2000;
 /// The longest `args_path`, in bytes.
@@ -18,8 +17,6 @@ pub(in crate::api) const PATH_BYTES_MAX: usize = 500;
 pub(in crate::api) const TRACE_BYTES_MAX: usize = 55;
 /// The longest `tags` of a query, in bytes.
 pub(in crate::api) const TAGS_BYTES_MAX: usize = 2000;
-/// The longest unique key, in bytes.
-pub(in crate::api) const UNIQUE_KEY_BYTES_MAX: usize = 512;
 /// The longest pattern of an error, in bytes.
 pub(in crate::api) const PATTERN_BYTES_MAX: usize = 500;
 /// The most `%` of a pattern, because each multiplies the time that a match may take.
@@ -35,7 +32,7 @@ pub(in crate::api) struct Searched {
 
 /// Takes the filters from a body.
 pub(in crate::api) fn search_of_body(fields: &mut ObjectReader<'_>, caller: &Caller) -> Searched {
-    let tenant = fields.text_or_null("tenant", 1..=TENANT_CHARS_MAX);
+    let tenant = fields.text_or_null("tenant", 1..=NAME_BYTES_MAX);
     if let Some(message) = wrong_tenant(tenant.as_deref(), caller) {
         fields.wrong("tenant", message);
     }
@@ -59,7 +56,7 @@ pub(in crate::api) fn search_of_body(fields: &mut ObjectReader<'_>, caller: &Cal
         group: group.flatten(),
         search: JobSearch {
             trace: fields.text_or_null("trace", 1..=TRACE_BYTES_MAX),
-            unique_key: fields.text_or_null("unique_key", 1..=UNIQUE_KEY_BYTES_MAX),
+            unique_key: fields.text_or_null("unique_key", 1..=KEY_BYTES_MAX),
             key_owners: Vec::new(),
             args,
             args_path: fields.text_or_null("args_path", 1..=PATH_BYTES_MAX),
@@ -70,7 +67,7 @@ pub(in crate::api) fn search_of_body(fields: &mut ObjectReader<'_>, caller: &Cal
 
 /// Takes the filters from a query.
 pub(in crate::api) fn search_of_query(query: &mut Query, caller: &Caller) -> Searched {
-    let tenant = query.text("tenant", TENANT_CHARS_MAX);
+    let tenant = query.text("tenant", NAME_BYTES_MAX);
     if let Some(message) = wrong_tenant(tenant.as_deref(), caller) {
         query.wrong("tenant", message);
     }
@@ -90,7 +87,7 @@ pub(in crate::api) fn search_of_query(query: &mut Query, caller: &Caller) -> Sea
         group: query.whole("group", GROUP_IDS),
         search: JobSearch {
             trace: query.text("trace", TRACE_BYTES_MAX),
-            unique_key: query.text("unique_key", UNIQUE_KEY_BYTES_MAX),
+            unique_key: query.text("unique_key", KEY_BYTES_MAX),
             key_owners: Vec::new(),
             args,
             args_path: query.text("args_path", PATH_BYTES_MAX),

@@ -11,9 +11,8 @@ use crate::admission::RECIPIENTS_MAX;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::gateway::tickets::CHANNELS_MAX;
 use crate::api::http::operate::START_BYTES_MAX;
-use crate::api::jobs::filters::{TENANT_CHARS_MAX, UNIQUE_KEY_BYTES_MAX};
 use crate::api::jobs::input::{COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX};
-use crate::api::jobs::many::{CANCEL_FILTERS, LIVE};
+use crate::api::jobs::many::{CANCEL_FILTERS, DEAD_FILTERS, LIVE};
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
 use crate::api::notifications::batch_input::OF_RECIPIENT;
 use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
@@ -46,6 +45,26 @@ pub(super) struct Body {
     pub(super) more: Value,
 }
 
+/// Returns a body without further constraints.
+pub(super) fn body(
+    name: &'static str,
+    fields: Vec<(&'static str, Value)>,
+    required: &'static [&'static str],
+) -> Body {
+    Body {
+        name,
+        fields,
+        required,
+        more: Value::Null,
+    }
+}
+
+/// Returns the fields with those of the author and the reason behind them.
+pub(super) fn with_signed(fields: Vec<(&'static str, Value)>) -> Vec<(&'static str, Value)> {
+    let signed = [("by", or_null(by())), ("why", or_null(why()))];
+    fields.into_iter().chain(signed).collect()
+}
+
 /// Returns the limits of the channels of a ticket.
 fn channels() -> Value {
     json!({
@@ -56,15 +75,6 @@ fn channels() -> Value {
 
 /// Returns the bodies, those of workers left out, each as its reader reads it.
 pub(super) fn bodies() -> Vec<Body> {
-    let body = |name, fields, required| Body {
-        name,
-        fields,
-        required,
-        more: Value::Null,
-    };
-    let signed = || [("by", or_null(by())), ("why", or_null(why()))];
-    let with_signed =
-        |fields: Vec<(&'static str, Value)>| fields.into_iter().chain(signed()).collect::<Vec<_>>();
     vec![
         Body {
             more: together(),
@@ -119,11 +129,11 @@ pub(super) fn bodies() -> Vec<Body> {
             ..body("CancelMany", with_signed(cancel_many()), &[])
         },
         Body {
-            more: at_least_one(&DEAD),
+            more: at_least_one(&DEAD_FILTERS),
             ..body("DeadMany", with_signed(dead_many(true)), &[])
         },
         Body {
-            more: at_least_one(&DEAD),
+            more: at_least_one(&DEAD_FILTERS),
             ..body("DeadDiscard", with_signed(dead_many(false)), &[])
         },
         Body {
@@ -348,10 +358,10 @@ fn search() -> Vec<(&'static str, Value)> {
     let mut some_tags = tags();
     some_tags["minItems"] = json!(1);
     vec![
-        ("tenant", or_null(text(1..=TENANT_CHARS_MAX))),
+        ("tenant", or_null(text(1..=NAME_BYTES_MAX))),
         ("group", or_null(whole(GROUP_IDS))),
         ("trace", or_null(trace())),
-        ("unique_key", or_null(text(1..=UNIQUE_KEY_BYTES_MAX))),
+        ("unique_key", or_null(text(1..=KEY_BYTES_MAX))),
         (
             "args",
             json!({ "type": ["object", "null"], "minProperties": 1 }),
@@ -360,8 +370,6 @@ fn search() -> Vec<(&'static str, Value)> {
         ("tags", or_null(some_tags)),
     ]
 }
-
-const DEAD: [&str; 12] = crate::api::jobs::many::DEAD_FILTERS;
 
 fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
     let mut own = vec![

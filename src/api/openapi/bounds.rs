@@ -20,9 +20,7 @@ use crate::api::gates::digests;
 use crate::api::gateway::connect::{self, TICKET_BYTES};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
-use crate::api::jobs::filters::{
-    ARGS_BYTES_MAX, TAGS_BYTES_MAX, TENANT_CHARS_MAX, UNIQUE_KEY_BYTES_MAX,
-};
+use crate::api::jobs::filters::{ARGS_BYTES_MAX, TAGS_BYTES_MAX};
 use crate::api::jobs::input::{
     BATCH_MAX, COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
     SPAN_MAX_S, TIMEOUT_MIN_S,
@@ -332,10 +330,9 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("check_recipient", _, "category") => text(0..=CATEGORY_BYTES),
         ("stream_events", _, "job") => whole(1..=i64::MAX),
         ("stream_events" | "list_jobs", _, "group") => whole(GROUP_IDS),
-        ("list_jobs", _, "tenant") => text(0..=TENANT_CHARS_MAX),
         ("list_jobs", _, "error_like") => or_empty(error_like()),
         ("list_jobs", _, "trace") => or_empty(trace()),
-        ("list_jobs", _, "unique_key") => text(0..=UNIQUE_KEY_BYTES_MAX),
+        ("list_jobs", _, "unique_key") => text(0..=KEY_BYTES_MAX),
         ("list_jobs", _, "args") => {
             json!({ "type": "string", "maxLength": ARGS_BYTES_MAX, "contentMediaType": "application/json" })
         }

@@ -1,26 +1,17 @@
 //! The bodies of programs that report about tokens, and of operators' changes of kinds and pools,
 //! with the limits with which they are read.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::bodies::Body;
-use super::values::{by, flag, number, one_of, or_null, text, whole, why, with_default};
+use super::bodies::{Body, body, with_signed};
+use super::values::{flag, number, one_of, or_null, text, whole, with_default};
 use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX, SPAN_MAX_S};
 use crate::api::pools::UNSENT_MAX;
 use crate::api::throttles::acquire::WANT_MAX;
-use crate::api::work::endings::{ERROR_BYTES_MAX, SCOPES};
-use crate::throttle::MAX_PAUSE;
+use crate::api::work::endings::ERROR_BYTES_MAX;
+use crate::throttle::{MAX_PAUSE, Scope};
 
 pub(super) fn report_bodies() -> Vec<Body> {
-    let body = |name, fields, required| Body {
-        name,
-        fields,
-        required,
-        more: Value::Null,
-    };
-    let signed = || [("by", or_null(by())), ("why", or_null(why()))];
-    let with_signed =
-        |fields: Vec<(&'static str, Value)>| fields.into_iter().chain(signed()).collect::<Vec<_>>();
     vec![
         body(
             "RealCost",
@@ -36,7 +27,7 @@ pub(super) fn report_bodies() -> Vec<Body> {
             vec![
                 ("key", text(0..=KEY_BYTES_MAX)),
                 ("retry_after_s", number(0.0..=MAX_PAUSE.as_secs_f64())),
-                ("scope", or_null(one_of(&SCOPES))),
+                ("scope", or_null(one_of(&Scope::WORDS))),
                 ("overloaded", flag()),
                 ("error", text(0..=ERROR_BYTES_MAX)),
             ],

@@ -2,25 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::bodies::Body;
+use super::bodies::{Body, body};
 use super::values::{flag, number, one_of, or_null, text, time, whole, with_default};
 use crate::api::jobs::input::{COST_MAX, KIND_BYTES_MAX, SPAN_MAX_S};
 use crate::api::work::claim::{
     LEASE_S, LEASE_S_USUAL, LIMIT_MAX, NAMES_MAX, WAIT_S, WAIT_S_MAX, WORKER_BYTES_MAX,
 };
-use crate::api::work::endings::{ERROR_BYTES_MAX, KEEP_S_MAX, SCOPES};
+use crate::api::work::endings::{ERROR_BYTES_MAX, KEEP_S_MAX};
 use crate::api::work::heartbeat::{NOTE_BYTES_MAX, UNITS_MAX};
 use crate::api::work::input::LEASE_DIGITS;
-use crate::throttle::MAX_PAUSE;
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
+use crate::throttle::{MAX_PAUSE, Scope};
 
 pub(super) fn work_bodies() -> Vec<Body> {
-    let body = |name, fields, required| Body {
-        name,
-        fields,
-        required,
-        more: Value::Null,
-    };
     vec![
         body("NewClaim", claim(), &["worker", "kinds"]),
         body(
@@ -66,7 +60,7 @@ pub(super) fn work_bodies() -> Vec<Body> {
             "Refusal",
             of_lease(vec![
                 ("retry_after_s", number(0.0..=MAX_PAUSE.as_secs_f64())),
-                ("scope", or_null(one_of(&SCOPES))),
+                ("scope", or_null(one_of(&Scope::WORDS))),
                 ("overloaded", flag()),
                 ("error", text(0..=ERROR_BYTES_MAX)),
             ]),

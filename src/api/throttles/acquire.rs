@@ -133,32 +133,6 @@ pub struct Granted {
     limits_concurrency: bool,
 }
 
-/// Tokens that no work used.
-#[derive(utoipa::ToSchema)]
-#[expect(
-    dead_code,
-    reason = "it describes the body; the fields are checked one by one"
-)]
-pub struct UnusedTokens {
-    /// The rate-limit key for which the tokens were taken; empty for none.
-    key: Option<String>,
-    /// The number of unused tokens.
-    tokens: f64,
-}
-
-/// The tokens that are returned.
-#[derive(Serialize, utoipa::ToSchema)]
-pub struct ReturnedTokens {
-    /// The throttle.
-    throttle: String,
-    /// The key.
-    key: String,
-    /// The number of tokens returned; a full bucket stays full.
-    returned: f64,
-    /// Whole tokens that are left, as in the answer of acquire.
-    remaining: Option<u32>,
-}
-
 /// Takes tokens.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/acquire", operation_id = "acquire_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
@@ -258,57 +232,6 @@ async fn declare_again(
     state.caller_knobs.forget(&ask.throttle);
     declare(state, ask, knobs).await?;
     Ok(true)
-}
-
-/// Returns tokens that no work used.
-#[utoipa::path(post, path = "/api/v1/throttles/{name}/return", operation_id = "return_tokens", tag = "throttles",
-    params(("name" = String, Path, description = "The throttle.")),
-    request_body = UnusedTokens,
-    responses((status = 200, body = ReturnedTokens)))]
-pub async fn give_back(
-    State(state): State<Arc<ThrottlesState>>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Result<Json<ReturnedTokens>, Problem> {
-    let throttle = name_of(name)?;
-    let mut errors = Errors::default();
-    let (mut key, mut tokens) = (String::new(), None);
-    let value = body::json(request, body::ONE_BYTES_MAX).await?;
-    if let Some(mut fields) = ObjectReader::open(value, "", &["key", "tokens"], &mut errors) {
-        key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
-        match fields.take("tokens") {
-            Some(value) => tokens = fields.positive_of("tokens", &value, COST_MAX, " tokens"),
-            None => fields.wrong(
-                "tokens",
-                format!("is missing: it must be a number above 0 and at most {COST_MAX} tokens"),
-            ),
-        }
-    }
-    let Some(returned) = tokens.filter(|_| errors.is_empty()) else {
-        return Err(Problem::fields(Code::InvalidFields, errors));
-    };
-    // No single request can have taken more.
-    check_cost(&*state.throttles, &throttle, "tokens", returned).await?;
-    state
-        .throttles
-        .settle_many(&throttle, &[(&key, -returned)])
-        .await?;
-    let remaining = remaining(
-        &*state.throttles,
-        &throttle,
-        LaneRequest {
-            key: key.clone(),
-            want: 0,
-            ..LaneRequest::default()
-        },
-    )
-    .await;
-    Ok(Json(ReturnedTokens {
-        throttle: throttle.to_string(),
-        key,
-        returned,
-        remaining,
-    }))
 }
 
 /// Reads the tokens wanted and the time for which the server may wait for them.

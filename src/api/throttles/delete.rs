@@ -58,8 +58,9 @@ pub enum NotDeleted {
     },
     /// Jobs wait for its tokens.
     #[error(
-        "{waiting} jobs wait for throttle {name}, and would wait until it is created again; cancel them \
-         or empty its lanes first, or delete it with force; nothing was deleted"
+        "{} for throttle {name}, and would wait until it is created again; cancel them or empty its \
+         lanes first, or delete it with force; nothing was deleted",
+        jobs_wait(*.waiting)
     )]
     Waiting {
         name: Name,
@@ -74,9 +75,21 @@ pub enum NotDeleted {
     Queue(#[from] jobs::Error),
 }
 
+/// Returns the subject and the verb of a sentence about waiting jobs. A count that was cut off
+/// before the first of them does not say that there are none.
+pub fn jobs_wait(waiting: Count) -> String {
+    match waiting {
+        Count {
+            jobs: 0,
+            more: true,
+        } => "an unknown number of jobs may wait".to_owned(),
+        _ => format!("{waiting} jobs wait"),
+    }
+}
+
 /// Deletes a throttle with its record, and returns its last status and its waiting jobs, which are
-/// kept: with any of them it is deleted only by `force`. The record goes first, or the keeper of
-/// knobs would restore the throttle.
+/// kept: with any of them, or if their count was cut off, it is deleted only by `force`. The record
+/// goes first, or the keeper of knobs would restore the throttle.
 pub async fn take_away(
     store: &dyn Store,
     queue: &Queue,
@@ -95,7 +108,7 @@ pub async fn take_away(
         });
     }
     let waiting = waiting(queue, name).await?;
-    if waiting.jobs > 0 && !force {
+    if (waiting.jobs > 0 || waiting.more) && !force {
         return Err(NotDeleted::Waiting {
             name: name.clone(),
             waiting,
@@ -211,5 +224,18 @@ impl From<NotDeleted> for Problem {
             NotDeleted::Throttles(error) => error.into(),
             NotDeleted::Queue(error) => error.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_was_cut_off_says_that_jobs_may_wait() {
+        let words = |jobs, more| jobs_wait(Count { jobs, more });
+        assert_eq!(words(4, false), "4 jobs wait");
+        assert_eq!(words(10_000, true), "10000+ jobs wait");
+        assert_eq!(words(0, true), "an unknown number of jobs may wait");
     }
 }

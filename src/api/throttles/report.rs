@@ -1,5 +1,5 @@
-//! Reports of programs that took tokens: the real cost of their work, refusals by other servers,
-//! and how work ended that a throttle watches.
+//! Reports of programs that took tokens: unused tokens, the real cost of their work, refusals by
+//! other servers, and how work ended that a throttle watches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,12 @@ use super::state::ThrottlesState;
 use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
-use crate::api::http::fields::{Errors, ObjectReader};
+use crate::api::http::fields::{Errors, ObjectReader, seconds};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::remaining::remaining;
 use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX, SPAN_MAX_S};
 use crate::api::throttles::acquire::WANT_MAX;
-use crate::api::work::endings::{ERROR_BYTES_MAX, SCOPES};
-use crate::throttle::tenant::tenant_of;
+use crate::api::work::endings::ERROR_BYTES_MAX;
 use crate::throttle::{
     KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, Scope, UpstreamRefusal, check_cost,
 };
@@ -31,6 +30,32 @@ const SHARED_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// The reason of a refusal that gives none.
 const UNEXPLAINED: &str = "a program reported that its server asked to slow down";
+
+/// Tokens that no work used.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct UnusedTokens {
+    /// The rate-limit key for which the tokens were taken; empty for none.
+    key: Option<String>,
+    /// The number of unused tokens.
+    tokens: f64,
+}
+
+/// The tokens that are returned.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ReturnedTokens {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// The number of tokens returned; a full bucket stays full.
+    returned: f64,
+    /// Whole tokens that are left, as in the answer of acquire.
+    remaining: Option<u32>,
+}
 
 /// The tokens that work was charged, and those that it really cost.
 #[derive(utoipa::ToSchema)]
@@ -130,6 +155,36 @@ pub struct NotedEnds {
     failed: u32,
 }
 
+/// Returns tokens that no work used.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/return", operation_id = "return_tokens", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = UnusedTokens,
+    responses((status = 200, body = ReturnedTokens)))]
+pub async fn give_back(
+    State(state): State<Arc<ThrottlesState>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<ReturnedTokens>, Problem> {
+    let read = |fields: &mut ObjectReader<'_>| {
+        if !fields.contains("tokens") {
+            let allowed = format!("a number above 0 and at most {COST_MAX} tokens");
+            fields.missing("tokens", &allowed);
+        }
+        fields.positive("tokens", COST_MAX, " tokens")
+    };
+    let (throttle, key, returned) = report(name, request, &["tokens"], read).await?;
+    let returned = returned.unwrap_or(0.0);
+    // No single request can have taken more.
+    check_cost(&*state.throttles, &throttle, "tokens", returned).await?;
+    let remaining = correct(&state, &throttle, &key, -returned).await?;
+    Ok(Json(ReturnedTokens {
+        throttle: throttle.to_string(),
+        key,
+        returned,
+        remaining,
+    }))
+}
+
 /// Charges or returns the difference between the tokens that were taken and the real cost.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/settle", operation_id = "settle_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
@@ -152,20 +207,14 @@ pub async fn settle(
         report(name, request, &["charged", "cost"], read).await?;
     let (charged, cost) = (charged.unwrap_or(0.0), cost.unwrap_or(0.0));
     // No single request can have taken more, and none can cost more.
-    for (field, tokens) in [("charged", charged), ("cost", cost)] {
-        check_cost(&*state.throttles, &throttle, field, tokens).await?;
-    }
-    let settled = cost - charged;
-    state
-        .throttles
-        .settle_many(&throttle, &[(&key, settled)])
-        .await?;
-    let lane = LaneRequest {
-        key: key.clone(),
-        want: 0,
-        ..LaneRequest::default()
+    let (field, larger) = if cost > charged {
+        ("cost", cost)
+    } else {
+        ("charged", charged)
     };
-    let remaining = remaining(&*state.throttles, &throttle, lane).await;
+    check_cost(&*state.throttles, &throttle, field, larger).await?;
+    let settled = cost - charged;
+    let remaining = correct(&state, &throttle, &key, settled).await?;
     Ok(Json(SettledTokens {
         throttle: throttle.to_string(),
         key,
@@ -192,7 +241,7 @@ pub async fn refused(
             let longest = 0.0..=MAX_PAUSE.as_secs_f64();
             (
                 seconds(fields, "retry_after_s", longest),
-                fields.choice("scope", &SCOPES).unwrap_or_default(),
+                fields.choice("scope", &Scope::WORDS).unwrap_or_default(),
                 fields.flag("overloaded").unwrap_or(false),
                 fields.text("error", 0..=ERROR_BYTES_MAX),
             )
@@ -200,10 +249,7 @@ pub async fn refused(
         .await?;
     exists(&state, &throttle).await?;
     // Programs of one tenant must not stop a throttle for another.
-    let is_own = caller
-        .tenant
-        .as_deref()
-        .is_none_or(|tenant| tenant_of(throttle.as_str()) == Some(tenant));
+    let is_own = caller.sees(throttle.as_str());
     let refused = UpstreamRefusal {
         key: &key,
         scope: if is_own { scope } else { Scope::Key },
@@ -291,6 +337,25 @@ pub async fn ended(
     }))
 }
 
+/// Charges tokens to a key, or returns those below 0; returns the whole tokens that are left.
+async fn correct(
+    state: &ThrottlesState,
+    throttle: &Name,
+    key: &str,
+    tokens: f64,
+) -> Result<Option<u32>, Problem> {
+    state
+        .throttles
+        .settle_many(throttle, &[(key, tokens)])
+        .await?;
+    let lane = LaneRequest {
+        key: key.to_owned(),
+        want: 0,
+        ..LaneRequest::default()
+    };
+    Ok(remaining(&*state.throttles, throttle, lane).await)
+}
+
 /// Refuses a throttle that does not exist: nothing would read what is noted about its keys.
 async fn exists(state: &ThrottlesState, throttle: &Name) -> Result<(), Problem> {
     match state.throttles.status(throttle).await? {
@@ -318,13 +383,4 @@ async fn report<T>(
         Some((key, own)) => Ok((throttle, key, own)),
         None => Err(Problem::fields(Code::InvalidFields, errors)),
     }
-}
-
-fn seconds(
-    fields: &mut ObjectReader<'_>,
-    name: &str,
-    range: std::ops::RangeInclusive<f64>,
-) -> Option<Duration> {
-    let seconds = fields.number(name, range, " seconds")?;
-    Duration::try_from_secs_f64(seconds).ok()
 }

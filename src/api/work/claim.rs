@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::input::{self, Workers, required, seconds};
+use super::input::{self, Workers, required};
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
-use crate::api::http::fields::{Errors, ObjectReader};
+use crate::api::http::fields::{Errors, ObjectReader, seconds};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::Permissions;

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::input::{self, Workers, required, seconds, stored_value};
+use super::input::{self, Workers, required, stored_value};
 use crate::api::clock;
 use crate::api::http::caller::Caller;
-use crate::api::http::fields::ObjectReader;
+use crate::api::http::fields::{ObjectReader, seconds};
 use crate::api::http::problem::Problem;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::input::SPAN_MAX_S;
@@ -27,13 +27,6 @@ pub(in crate::api) const KEEP_S_MAX: f64 = 30.0 * 86_400.0;
 
 /// The time for which a result is kept if the worker names none, in seconds.
 const KEEP_S: f64 = 86_400.0;
-
-/// The extents of a refusal.
-pub(in crate::api) const SCOPES: [(&str, Scope); 3] = [
-    ("key", Scope::Key),
-    ("throttle", Scope::Throttle),
-    ("account", Scope::Account),
-];
 
 /// The completion of a job.
 #[derive(utoipa::ToSchema)]
@@ -237,7 +230,7 @@ pub async fn throttled(
 ) -> Result<Json<EndedJob>, Problem> {
     let fields = |reader: &mut ObjectReader<'_>| {
         let delay = seconds(reader, "retry_after_s", 0.0..=MAX_PAUSE.as_secs_f64());
-        let scope = reader.choice("scope", &SCOPES).unwrap_or_default();
+        let scope = reader.choice("scope", &Scope::WORDS).unwrap_or_default();
         let is_overload = reader.flag("overloaded").unwrap_or(false);
         let error = reader.text("error", 0..=ERROR_BYTES_MAX);
         let error = error.unwrap_or_else(|| "the receiver asked to slow down".to_owned());

@@ -1,7 +1,6 @@
 //! The parts that the bodies of workers have in common.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::Request;
 use serde_json::Value;
@@ -105,16 +104,6 @@ pub(super) fn stored_value(reader: &mut ObjectReader<'_>, name: &str) -> Option<
         reader.wrong(name, message);
     }
     Some(value)
-}
-
-/// Reads a time in seconds.
-pub(super) fn seconds(
-    reader: &mut ObjectReader<'_>,
-    name: &str,
-    range: std::ops::RangeInclusive<f64>,
-) -> Option<Duration> {
-    let seconds = reader.number(name, range, " seconds")?;
-    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Converts the refusal of a call; `job_id` is that of its job, if it has one.

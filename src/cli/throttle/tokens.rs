@@ -11,19 +11,9 @@ use crate::cli::choice::choice;
 use crate::cli::exit::CliError;
 use crate::cli::output::{self, say};
 use crate::throttle::{
-    AcquireRequest, AcquireResponse, KeyOutcomes, LaneRequest, Limit, MAX_PAUSE, Scope, Store,
-    UpstreamRefusal, check_cost, check_key,
+    AcquireRequest, AcquireResponse, KeyOutcomes, LaneRequest, Limit, MAX_COST, MAX_PAUSE, Scope,
+    Store, UpstreamRefusal, check_cost, check_key,
 };
-
-/// The most tokens that an option can name.
-const TOKENS_MAX: f64 = 1e9;
-
-/// The extents of a refusal.
-const SCOPES: [(&str, Scope); 3] = [
-    ("key", Scope::Key),
-    ("throttle", Scope::Throttle),
-    ("account", Scope::Account),
-];
 
 #[derive(clap::Args)]
 pub(super) struct TokenLane {
@@ -97,11 +87,9 @@ pub(crate) struct EndsArgs {
     failed: u32,
 }
 
-type TokenStore<'a> = &'a Arc<dyn Store>;
-
 /// Takes tokens, or looks whether they could be taken. Returns true if all of them were granted.
 pub(super) async fn take(
-    store: TokenStore<'_>,
+    store: &Arc<dyn Store>,
     wanted: TokensWanted,
     is_peek: bool,
 ) -> anyhow::Result<bool> {
@@ -153,7 +141,7 @@ pub(super) async fn take(
 }
 
 /// Returns tokens that no work used.
-pub(super) async fn give_back(store: TokenStore<'_>, unused: TokensUnused) -> anyhow::Result<()> {
+pub(super) async fn give_back(store: &Arc<dyn Store>, unused: TokensUnused) -> anyhow::Result<()> {
     let tokens = positive("tokens", unused.tokens)?;
     let (throttle, key) = lane(store, &unused.lane).await?;
     check_cost(&**store, &throttle, "tokens", tokens).await?;
@@ -167,14 +155,17 @@ pub(super) async fn give_back(store: TokenStore<'_>, unused: TokensUnused) -> an
 }
 
 /// Charges or returns the difference between the charge and the real cost.
-pub(super) async fn settle(store: TokenStore<'_>, settled: TokensSettled) -> anyhow::Result<()> {
+pub(super) async fn settle(store: &Arc<dyn Store>, settled: TokensSettled) -> anyhow::Result<()> {
     for (field, tokens) in [("charged", settled.charged), ("cost", settled.cost)] {
-        in_range(field, tokens, TOKENS_MAX, "tokens")?;
+        in_range(field, tokens, MAX_COST, "tokens")?;
     }
     let (throttle, key) = lane(store, &settled.lane).await?;
-    for (field, tokens) in [("charged", settled.charged), ("cost", settled.cost)] {
-        check_cost(&**store, &throttle, field, tokens).await?;
-    }
+    let (field, larger) = if settled.cost > settled.charged {
+        ("cost", settled.cost)
+    } else {
+        ("charged", settled.charged)
+    };
+    check_cost(&**store, &throttle, field, larger).await?;
     let tokens = settled.cost - settled.charged;
     store.settle_many(&throttle, &[(&key, tokens)]).await?;
     if settled.lane.json {
@@ -189,7 +180,7 @@ pub(super) async fn settle(store: TokenStore<'_>, settled: TokensSettled) -> any
 }
 
 /// Reports a refusal by another server.
-pub(super) async fn refused(store: TokenStore<'_>, refused: RefusalArgs) -> anyhow::Result<()> {
+pub(super) async fn refused(store: &Arc<dyn Store>, refused: RefusalArgs) -> anyhow::Result<()> {
     if let Some(seconds) = refused.retry_after {
         in_range("retry-after", seconds, MAX_PAUSE.as_secs_f64(), "seconds")?;
     }
@@ -218,7 +209,7 @@ pub(super) async fn refused(store: TokenStore<'_>, refused: RefusalArgs) -> anyh
 }
 
 /// Reports how work ended.
-pub(super) async fn ended(store: TokenStore<'_>, ended: EndsArgs) -> anyhow::Result<()> {
+pub(super) async fn ended(store: &Arc<dyn Store>, ended: EndsArgs) -> anyhow::Result<()> {
     let (succeeded, failed) = (ended.succeeded, ended.failed);
     if succeeded == 0 && failed == 0 {
         bail!(CliError::Refused(
@@ -244,7 +235,7 @@ pub(super) async fn ended(store: TokenStore<'_>, ended: EndsArgs) -> anyhow::Res
 }
 
 async fn lane(
-    store: TokenStore<'_>,
+    store: &Arc<dyn Store>,
     lane: &TokenLane,
 ) -> anyhow::Result<(crate::throttle::Name, String)> {
     check_key(&lane.key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
@@ -252,11 +243,11 @@ async fn lane(
 }
 
 fn positive(field: &str, number: f64) -> anyhow::Result<f64> {
-    if number > 0.0 && number <= TOKENS_MAX {
+    if number > 0.0 && number <= MAX_COST {
         return Ok(number);
     }
     bail!(CliError::Refused(format!(
-        "--{field} is {number}; allowed is more than 0 and at most {TOKENS_MAX} tokens"
+        "--{field} is {number}; allowed is more than 0 and at most {MAX_COST} tokens"
     )))
 }
 
@@ -270,5 +261,5 @@ fn in_range(field: &str, number: f64, most: f64, unit: &str) -> anyhow::Result<(
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
-    choice(text, &SCOPES)
+    choice(text, &Scope::WORDS)
 }

@@ -1,4 +1,4 @@
-//! What SQL reads of jobs: the same as the API shows, of the caller's tenant alone.
+//! Reads of jobs by SQL: the same as the API shows, of the caller's tenant alone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -211,7 +211,7 @@ async fn sql_masks_what_the_api_masks() {
             .unwrap();
         assert_eq!(by_sql, expected, "{kind} {args}");
     }
-    // What programs read in different ways is hidden whole.
+    // URLs that programs read in different ways are hidden whole.
     for url in [
         "http:u:p@example.com",
         " https://u:p@x/",

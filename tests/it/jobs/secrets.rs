@@ -148,6 +148,25 @@ async fn a_schedule_declared_again_keeps_what_is_encrypted_until_its_key_is_repl
 }
 
 #[tokio::test]
+async fn a_value_that_is_marked_later_is_encrypted_although_it_is_the_same() {
+    let (_database, queue) = keyed().await;
+    let schedules = Schedules::of(&queue);
+    let plain = NewJob::new("charge", json!({"card": "4111-1111"}));
+    for job in [plain, charge()] {
+        let schedule = NewSchedule::new("nightly", "0 2 * * *", job);
+        schedules.set(&schedule).await.unwrap();
+    }
+
+    let stored = everything(&queue).await;
+    assert!(
+        stored.contains("$encrypted") && !stored.contains("4111"),
+        "{stored}"
+    );
+    let shown = schedules.get("nightly").await.unwrap().unwrap();
+    assert_eq!(shown.args, json!({"card": MASK}));
+}
+
+#[tokio::test]
 async fn keys_that_jobs_to_come_need_are_found() {
     let (_database, queue) = keyed().await;
     let id = queue.secret_keys().ids().next().unwrap().to_owned();

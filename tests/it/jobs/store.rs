@@ -7,7 +7,9 @@ use flyball::jobs::{JobFilter, NewJob, Queue, State};
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
 
 use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
-use crate::support::database;
+use crate::support::{database, eventually};
+
+const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn every_statement_can_be_prepared_on_the_migrated_schema() {
@@ -289,4 +291,46 @@ async fn a_time_that_only_postgres_knows_hides_no_job() {
     );
     let job = queue.get(id).await.unwrap().unwrap().summary;
     assert_eq!((job.state, job.due_at), (State::Scheduled, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_gives_way_to_a_long_reader_and_comes_again() {
+    let (database, queue) = queue().await;
+    let record = "drop schema flyball cascade;
+        create schema flyball;
+        create table flyball.migration (version bigint primary key, description text not null,
+            installed_on timestamptz not null default now(), success boolean not null, checksum bytea not null,
+            execution_time bigint not null)";
+    sqlx::raw_sql(record)
+        .execute(database.pool())
+        .await
+        .unwrap();
+    let mut reader = database.pool().begin().await.unwrap();
+    sqlx::raw_sql("lock table flyball.migration in access exclusive mode")
+        .execute(&mut *reader)
+        .await
+        .unwrap();
+
+    let migrating = tokio::spawn(async move { queue.migrate().await });
+    let waiting = async || -> i64 {
+        let sql = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock' and query like '%flyball.migration%'";
+        sqlx::query_scalar(sql)
+            .fetch_one(database.pool())
+            .await
+            .unwrap()
+    };
+    for (what, count) in [
+        ("it waits", 1),
+        ("it has given way", 0),
+        ("it came again", 1),
+    ] {
+        eventually(what, SOON, || async {
+            (waiting().await == count).then_some(())
+        })
+        .await;
+    }
+
+    reader.rollback().await.unwrap();
+    assert!(migrating.await.unwrap().unwrap() > 0);
 }

@@ -30,10 +30,19 @@ impl Queue {
     /// Frees jobs that waited for `ended` ones, and looks at some of all that others wait for, once
     /// a second for all workers together.
     pub async fn release_waiting(&self, ended: &[i64]) -> Result<ReleasedJobs, Error> {
+        self.release_until_done(ended, true).await
+    }
+
+    /// Frees jobs that waited for `ended` ones, without the look at all others.
+    pub async fn release_waiting_for(&self, ended: &[i64]) -> Result<ReleasedJobs, Error> {
+        self.release_until_done(ended, false).await
+    }
+
+    async fn release_until_done(&self, ended: &[i64], sweeps: bool) -> Result<ReleasedJobs, Error> {
         let begun = Instant::now();
         let mut released = ReleasedJobs::default();
         let mut look = ended.to_vec();
-        let mut has_swept = false;
+        let mut has_swept = !sweeps;
         while begun.elapsed() < LONGEST {
             if !look.is_empty() {
                 look = self.release_some(&mut released, Some(&look)).await?;

@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use sqlx::Row;
 
 use super::Queue;
+use super::list::bind_search;
 use super::states::{last_word, moment};
 use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, COUNT_MAX, CancelFilter, Count};
 use crate::jobs::{CancelAnswer, Error, State};
@@ -116,7 +117,7 @@ impl Queue {
         walk: &BulkCursor,
         signed: &Attribution,
     ) -> Result<BulkResult, Error> {
-        let row = sqlx::query(CANCEL_JOBS)
+        let query = sqlx::query(CANCEL_JOBS)
             .bind(&filter.kind)
             .bind(&filter.throttle)
             .bind(&filter.key)
@@ -130,13 +131,8 @@ impl Queue {
             .bind(&signed.why)
             .bind(signed.identity.tenant.as_ref().or(filter.tenant.as_ref()))
             .bind(filter.group)
-            .bind(&filter.error_like)
-            .bind(&filter.search.trace)
-            .bind(&filter.search.unique_key)
-            .bind(&filter.search.key_owners)
-            .bind(&filter.search.args)
-            .bind(&filter.search.args_path)
-            .bind(filter.search.given_tags())
+            .bind(&filter.error_like);
+        let row = bind_search(query, &filter.search)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {

@@ -46,7 +46,7 @@ impl Queue {
         }
     }
 
-    /// Sets the keys with which this queue seals secret arguments before it stores them.
+    /// Sets the keys with which this queue encrypts secret arguments before it stores them.
     pub fn with_secret_keys(self, keys: SecretKeys) -> Self {
         Self {
             keys: Arc::new(keys),

@@ -349,10 +349,10 @@ impl Sweeper {
         let now = Instant::now();
         let today = self.today();
         let walk = &mut self.walks[part as usize];
-        if walk.position.is_none() {
+        let is_first = walk.position.is_none();
+        if is_first {
             walk.began = Some(now);
         }
-        let is_first = walk.position.is_none();
         let (lane, priority, job) = walk.position.unwrap_or((i64::MIN, 0, i64::MIN));
         let requested = match part {
             JobTable::Ready => sqlx::query(WALK_READY)

@@ -29,6 +29,11 @@ from flyball.enqueue_rows_as($18, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
 /// The beginning of an owner that is a tenant.
 pub(crate) const TENANT: &str = "tenant:";
 
+/// Returns the tenant of an owner of unique keys; `""` for none, like `flyball.tenant_of`.
+pub(super) fn tenant_of(owner: &str) -> &str {
+    owner.strip_prefix(TENANT).unwrap_or_default()
+}
+
 impl Queue {
     /// Enqueues all jobs or none; returns one entry per job, in order.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
@@ -48,7 +53,7 @@ impl Queue {
         if owner.is_empty() || !owner.starts_with(TENANT) && is_plain() {
             return self.enqueue(jobs).await;
         }
-        let jobs = self.encrypted(jobs, owner.strip_prefix(TENANT).unwrap_or_default())?;
+        let jobs = self.encrypted(jobs, tenant_of(owner))?;
         refuse_unstorable(&jobs)?;
         let rows = rows(ENQUEUE_AS, &jobs)
             .bind(owner)
@@ -170,8 +175,17 @@ fn groups(jobs: &[NewJob]) -> Option<Vec<Option<i64>>> {
 
 /// Returns the fields that have no column of their own, if one job has any.
 fn options(jobs: &[NewJob]) -> Option<Vec<Option<Json<Value>>>> {
-    let all = column(jobs, options_of);
-    all.iter().any(Option::is_some).then_some(all)
+    jobs.iter()
+        .any(has_options)
+        .then(|| column(jobs, options_of))
+}
+
+fn has_options(job: &NewJob) -> bool {
+    !job.tags.is_empty()
+        || !job.after.is_empty()
+        || job.after_failure.is_some()
+        || job.has_webhooks()
+        || job.webhook_secret.is_some()
 }
 
 fn options_of(job: &NewJob) -> Option<Json<Value>> {

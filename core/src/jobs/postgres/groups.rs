@@ -9,7 +9,7 @@ use sqlx::{PgExecutor, Row};
 
 use super::Queue;
 use super::client::Client;
-use super::enqueue::{TENANT, refuse_unstorable};
+use super::enqueue::{refuse_unstorable, tenant_of};
 use crate::jobs::operate::Attribution;
 use crate::jobs::{
     CancelledGroup, CreatedGroup, Error, GroupFilter, GroupJob, GroupState, JobGroup, NewGroup,
@@ -82,7 +82,7 @@ select (select count(*) from (select 1 from flyball.job_group where ended_at is 
     (select count(*) from (select 1 from flyball.job_group where retry_at is not null limit 10000) g) as callbacks_refused,
     (select count(*) from (select 1 from flyball.webhook_call where retry_at is not null limit 10000) c) as calls_refused";
 
-// What is left of a group past its retention: dead letters that nobody requeued. A group stays as long
+// The rest of a group past its retention: dead letters that nobody requeued. A group stays as long
 // as the kind that is kept longest.
 pub(super) const FORGET: &str = "
 with old as materialized (
@@ -159,8 +159,7 @@ impl Queue {
         module: &str,
         group: &NewGroup,
     ) -> Result<CreatedGroup, Error> {
-        let tenant = owner.strip_prefix(TENANT).unwrap_or_default();
-        let group = self.encrypted_group(group, tenant)?;
+        let group = self.encrypted_group(group, tenant_of(owner))?;
         refuse(&group)?;
         let row = sqlx::query(CREATE_AS)
             .bind(owner)
@@ -322,8 +321,9 @@ fn shown(Json(mut group): Json<JobGroup>) -> JobGroup {
     group
 }
 
-/// Returns true if a job is a member of a group or has webhooks: the last bit of its id says so.
-pub fn is_member(job_id: i64) -> bool {
+/// Returns true if the end of a job is counted: it is a member of a group or has webhooks. The last bit
+/// of its id says so.
+pub fn wants_end(job_id: i64) -> bool {
     job_id & 1 == 1
 }
 

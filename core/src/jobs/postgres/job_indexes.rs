@@ -74,7 +74,7 @@ impl Queue {
     /// A second call completes one that was broken off.
     pub async fn create_job_index(&self, path: Option<&[String]>) -> Result<(), Error> {
         let name = name_of(path)?;
-        let session = self.session()?;
+        let session = self.session(path)?;
         let added = sqlx::query(ADD)
             .bind(&name)
             .bind(path)
@@ -82,9 +82,12 @@ impl Queue {
             .execute(&self.pool)
             .await?;
         if added.rows_affected() == 0 {
-            return Err(refused(format!(
-                "is one more than the {INDEXES_MAX} that are allowed, because each is written with every job; drop another first"
-            )));
+            return Err(refused(
+                path,
+                format!(
+                    "is one more than the {INDEXES_MAX} that are allowed, because each is written with every job; drop another first"
+                ),
+            ));
         }
         let (columns, condition) = definition(path);
         let whole = format!(
@@ -103,7 +106,12 @@ impl Queue {
             let built = format!(
                 "create index concurrently {name}_{day} on flyball.job_{day} ({columns}) where {condition}"
             );
-            match patiently(&session, &built).await {
+            // It waits for older transactions of the day and holds up neither claims nor producers, so
+            // it has all the time it needs; broken off, it would leave a part that is not valid.
+            run(&session, "set lock_timeout = 0").await?;
+            let built = run(&session, &built).await;
+            run(&session, LOCK_TIMEOUT).await?;
+            match built {
                 // The day was removed meanwhile.
                 Err(error) if is_gone(&error) => continue,
                 built => built?,
@@ -121,7 +129,7 @@ impl Queue {
     /// Drops an added index; returns false if there is none.
     pub async fn drop_job_index(&self, path: Option<&[String]>) -> Result<bool, Error> {
         let name = name_of(path)?;
-        let session = self.session()?;
+        let session = self.session(path)?;
         let removed = sqlx::query(REMOVE).bind(&name).execute(&self.pool).await?;
         let whole = format!("drop index if exists flyball.{name}");
         patiently(&session, &whole).await?;
@@ -130,9 +138,10 @@ impl Queue {
     }
 
     /// Returns a session of its own, which a pooler in transaction mode does not give.
-    fn session(&self) -> Result<PgPool, Error> {
+    fn session(&self, path: Option<&[String]>) -> Result<PgPool, Error> {
         let Some(sessions) = &self.sessions else {
             return Err(refused(
+                path,
                 "needs a session, which the pooler does not give; set DATABASE_DIRECT_URL"
                     .to_owned(),
             ));
@@ -154,15 +163,19 @@ impl Queue {
 async fn patiently(session: &PgPool, statement: &str) -> Result<(), Error> {
     let mut attempts = 0;
     loop {
-        let ran = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
-            .execute(session)
-            .await;
-        match ran {
-            Err(error) if code_of(&error) == "55P03" && attempts < LOCK_ATTEMPTS => attempts += 1,
-            ran => return Ok(ran.map(drop)?),
+        match run(session, statement).await {
+            Err(Error::Store(error)) if code_of(&error) == "55P03" && attempts < LOCK_ATTEMPTS => {
+                attempts += 1;
+            }
+            ran => return ran,
         }
         tokio::time::sleep(LOCK_PAUSE).await;
     }
+}
+
+async fn run(session: &PgPool, statement: &str) -> Result<(), Error> {
+    let ran = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
+    Ok(ran.execute(session).await.map(drop)?)
 }
 
 fn code_of(error: &sqlx::Error) -> String {
@@ -204,6 +217,7 @@ fn name_of(path: Option<&[String]>) -> Result<String, Error> {
     let is_short = path.iter().map(String::len).sum::<usize>() <= 200;
     if !(1..=8).contains(&path.len()) || !is_short || !path.iter().all(is_name) {
         return Err(refused(
+            Some(path),
             "is not a path that can have an index; allowed are 1 to 8 names of letters, digits and _, such as $.customer.id"
                 .to_owned(),
         ));
@@ -217,10 +231,12 @@ fn name_of(path: Option<&[String]>) -> Result<String, Error> {
     Ok(format!("job_by_args_{digest:016x}"))
 }
 
-fn refused(message: String) -> Error {
+/// Returns the refusal of an index, which names the option that chose it.
+fn refused(path: Option<&[String]>, message: String) -> Error {
+    let field = if path.is_some() { "args" } else { "trace" };
     Error::Refused {
         index: None,
-        field: "args".to_owned(),
+        field: field.to_owned(),
         message,
     }
 }

@@ -2,11 +2,13 @@
 //! time, in `flyball.find_jobs`.
 
 use serde_json::{Map, Value};
-use sqlx::Row;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{Postgres, Row};
 
 use super::Queue;
 use super::read::summary;
-use crate::jobs::{Error, JobFilter, JobPage, Summary};
+use crate::jobs::{Error, JobFilter, JobPage, JobSearch, Summary};
 
 pub(super) const LIST: &str = "
 select j.*, f.next
@@ -55,6 +57,20 @@ impl Queue {
         }
         Ok(page)
     }
+}
+
+/// Binds the parameters of a search, which come last in the functions of bulk changes.
+pub(super) fn bind_search<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    search: &'q JobSearch,
+) -> Query<'q, Postgres, PgArguments> {
+    query
+        .bind(&search.trace)
+        .bind(&search.unique_key)
+        .bind(&search.key_owners)
+        .bind(&search.args)
+        .bind(&search.args_path)
+        .bind(search.given_tags())
 }
 
 /// Returns the filter as the function reads it.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migration, Migrator};
 use sqlx::{Executor, Postgres, Row};
@@ -47,6 +48,16 @@ pub(super) const APPLIED: &str =
 pub(super) const APPLY: &str = "
 insert into flyball.migration (version, description, success, checksum, execution_time)
 values ($1, $2, true, $3, (extract(epoch from clock_timestamp() - now()) * 1e9)::bigint)";
+
+/// The longest wait of a migration for one lock. Behind a migration that waits for a long reader, a
+/// backup for instance, claims would wait as well; so it gives way and comes again.
+const LOCK_TIMEOUT: &str = "set local lock_timeout = '500ms'";
+
+/// The pause before a migration that gave way comes again.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+
+/// The time after which a migration that finds no lock fails.
+const LOCK_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The state of the schema relative to this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,16 +128,30 @@ impl Queue {
     /// beside it.
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let mut done = 0;
+        let mut last = Instant::now();
         // One transaction for each, so that the locks of one are not held through the next.
-        while self.migrate_once().await? {
-            done += 1;
+        loop {
+            match self.migrate_once().await {
+                Ok(true) => {
+                    done += 1;
+                    last = Instant::now();
+                }
+                Ok(false) => return Ok(done),
+                Err(error) if gave_way(&error) && last.elapsed() < LOCK_PATIENCE => {
+                    tracing::debug!(%error, "a migration waits for a lock");
+                    tokio::time::sleep(LOCK_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(done)
     }
 
     /// Applies the first pending migration; returns false if there is none.
     async fn migrate_once(&self) -> Result<bool, MigrateError> {
         let mut transaction = self.pool.begin().await?;
+        sqlx::raw_sql(LOCK_TIMEOUT)
+            .execute(&mut *transaction)
+            .await?;
         sqlx::raw_sql(LOCK).execute(&mut *transaction).await?;
         sqlx::raw_sql(RECORD).execute(&mut *transaction).await?;
         let applied = applied(&mut transaction).await?;
@@ -151,6 +176,15 @@ impl Queue {
         transaction.commit().await?;
         Ok(false)
     }
+}
+
+/// Returns true if a lock was not free in time.
+fn gave_way(error: &MigrateError) -> bool {
+    let (MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _)) = error else {
+        return false;
+    };
+    let code = cause.as_database_error().and_then(|answer| answer.code());
+    code.as_deref() == Some("55P03")
 }
 
 /// Returns true for a migration of a later program.

@@ -58,7 +58,7 @@ pub use depth_cache::Depths;
 pub use due::DueParts;
 pub(crate) use enqueue::refuse_unstorable;
 pub use feedback::{Feedbacks, WorkerReport};
-pub use groups::{GroupCounts, Settled, is_member};
+pub use groups::{GroupCounts, Settled, wants_end};
 pub use lanes::{Arrivals, Slice};
 pub use look::SeenJob;
 pub use maintenance::{KindRetention, MaintenanceReport, Retention};

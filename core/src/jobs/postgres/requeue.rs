@@ -4,6 +4,7 @@ use sqlx::Row;
 
 use super::Queue;
 use super::cancel::count;
+use super::list::bind_search;
 use super::states::{last_word, moment};
 use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, Count, DeadFilter, MoveAnswer};
 use crate::jobs::{Error, RetryAnswer};
@@ -89,7 +90,7 @@ impl Queue {
         walk: &BulkCursor,
         signed: &Attribution,
     ) -> Result<BulkResult, Error> {
-        let row = sqlx::query(REQUEUE_DEAD)
+        let query = sqlx::query(REQUEUE_DEAD)
             .bind(&filter.kind)
             .bind(&filter.throttle)
             .bind(&filter.key)
@@ -103,13 +104,8 @@ impl Queue {
             .bind(signed.line())
             .bind(&signed.why)
             .bind(signed.identity.tenant.as_ref().or(filter.tenant.as_ref()))
-            .bind(filter.group)
-            .bind(&filter.search.trace)
-            .bind(&filter.search.unique_key)
-            .bind(&filter.search.key_owners)
-            .bind(&filter.search.args)
-            .bind(&filter.search.args_path)
-            .bind(filter.search.given_tags())
+            .bind(filter.group);
+        let row = bind_search(query, &filter.search)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {
@@ -126,7 +122,7 @@ impl Queue {
         walk: &BulkCursor,
         signed: &Attribution,
     ) -> Result<BulkResult, Error> {
-        let row = sqlx::query(DISCARD_DEAD)
+        let query = sqlx::query(DISCARD_DEAD)
             .bind(&filter.kind)
             .bind(&filter.throttle)
             .bind(&filter.key)
@@ -139,13 +135,8 @@ impl Queue {
             .bind(signed.line())
             .bind(&signed.why)
             .bind(signed.identity.tenant.as_ref().or(filter.tenant.as_ref()))
-            .bind(filter.group)
-            .bind(&filter.search.trace)
-            .bind(&filter.search.unique_key)
-            .bind(&filter.search.key_owners)
-            .bind(&filter.search.args)
-            .bind(&filter.search.args_path)
-            .bind(filter.search.given_tags())
+            .bind(filter.group);
+        let row = bind_search(query, &filter.search)
             .fetch_one(&self.pool)
             .await?;
         Ok(BulkResult {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use futures_util::future::join_all;
+
 use super::broker_state::HandedJob;
 use super::polls::Poll;
 use crate::jobs::postgres::HandOver;
@@ -41,16 +43,19 @@ pub(in crate::runner) fn hand_over(
     }
 }
 
-async fn hand_to(shared: Arc<WorkerContext>, jobs: Vec<Claimed>, poll: Poll, claim: ClaimId) {
+async fn hand_to(shared: Arc<WorkerContext>, mut jobs: Vec<Claimed>, poll: Poll, claim: ClaimId) {
     let Some(broker) = &shared.broker else { return };
     let begun = Instant::now();
     let (count, mut runnable) = (jobs.len(), Vec::with_capacity(jobs.len()));
-    for mut one in jobs {
-        let end = match end_of(&shared, &one).await {
+    let ends = jobs.iter_mut().map(|one| async {
+        match end_of(&shared, one).await {
             // The worker that gets the job sees its secrets.
             None => reveal(&shared, &mut one.job).await.err(),
             end => end,
-        };
+        }
+    });
+    let ends = join_all(ends).await;
+    for (one, end) in jobs.into_iter().zip(ends) {
         match end {
             Some(outcome) => end_unrun(&shared, &one, outcome, claim, begun).await,
             None => runnable.push(one),

@@ -3,19 +3,18 @@
 //! Spans wait in a bounded queue. One that finds no room is dropped and counted, and so is a batch
 //! that the collector does not take: neither delays a job, and neither is tried again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, redirect};
+use reqwest::{Client, redirect, retry};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::message;
-use super::settings::OtlpSettings;
+use super::settings::{InvalidOtel, OtlpSettings};
 use crate::trace::{EndedSpan, SpanSink, Tracer};
 
 /// Longest wait for the last spans when the process stops.
@@ -62,16 +61,28 @@ impl SpanSink for SpanQueue {
     }
 }
 
+/// A reason for which the export does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// A header cannot be sent.
+    #[error(transparent)]
+    Header(#[from] InvalidOtel),
+    /// The client cannot be made.
+    #[error("the client of the collector cannot be made: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
 /// Starts the export; returns the tracer whose spans it sends.
 pub fn start(
     settings: OtlpSettings,
     counts: SpanCounts,
-) -> Result<(Tracer, Exporter), reqwest::Error> {
+) -> Result<(Tracer, Exporter), ExportError> {
     let client = Client::builder()
         .timeout(settings.timeout)
         // A redirect could carry the headers elsewhere.
         .redirect(redirect::Policy::none())
-        .default_headers(headers(&settings))
+        .retry(retry::never())
+        .default_headers(headers(&settings.headers)?)
         .build()?;
     let (spans, waiting) = mpsc::channel(settings.queue);
     let queue = SpanQueue {
@@ -82,7 +93,7 @@ pub fn start(
     let tracer = Tracer::new(settings.sampler, queue);
     let sending = Sending {
         client,
-        settings: Arc::new(settings),
+        settings,
         counts,
         warned: None,
     };
@@ -90,34 +101,34 @@ pub fn start(
     Ok((tracer, Exporter { stop, task }))
 }
 
-fn headers(settings: &OtlpSettings) -> HeaderMap {
+fn headers(given: &[(String, String)]) -> Result<HeaderMap, InvalidOtel> {
     let mut headers = HeaderMap::new();
     headers.insert(
         CONTENT_TYPE,
         HeaderValue::from_static("application/x-protobuf"),
     );
-    for (name, value) in &settings.headers {
-        if let (Ok(name), Ok(mut value)) = (
-            HeaderName::try_from(name.as_str()),
-            HeaderValue::try_from(value.as_str()),
-        ) {
-            value.set_sensitive(true);
-            headers.insert(name, value);
-        }
+    for (name, value) in given {
+        // The value may be a credential, so it is not shown.
+        let fault = |what: &str| InvalidOtel(format!("the header {name:?} of traces {what}"));
+        let known = HeaderName::try_from(name.as_str())
+            .map_err(|_| fault("has a name that no header can have"))?;
+        let mut value = HeaderValue::try_from(value.as_str())
+            .map_err(|_| fault("has a value that cannot be sent, such as one with a line end"))?;
+        value.set_sensitive(true);
+        headers.insert(known, value);
     }
-    headers
+    Ok(headers)
 }
 
 struct Sending {
     client: Client,
-    settings: Arc<OtlpSettings>,
+    settings: OtlpSettings,
     counts: SpanCounts,
     warned: Option<Instant>,
 }
 
 impl Sending {
     async fn run(mut self, mut waiting: mpsc::Receiver<EndedSpan>, stop: CancellationToken) {
-        let mut batch = Vec::with_capacity(self.settings.batch);
         loop {
             let first = tokio::select! {
                 biased;
@@ -125,6 +136,7 @@ impl Sending {
                 () = stop.cancelled() => None,
             };
             let Some(first) = first else { return };
+            let mut batch = Vec::with_capacity(self.settings.batch);
             batch.push(first);
             let due = Instant::now() + self.settings.delay;
             while batch.len() < self.settings.batch {
@@ -139,7 +151,7 @@ impl Sending {
                     None => break,
                 }
             }
-            self.send(std::mem::take(&mut batch)).await;
+            self.send(batch).await;
         }
     }
 
@@ -168,6 +180,23 @@ impl Sending {
         if is_due {
             self.warned = Some(Instant::now());
             tracing::warn!(spans = number, %fault, "the collector of traces took no spans; they are dropped");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_that_cannot_be_sent_is_named_without_its_value() {
+        let of = |name: &str, value: &str| headers(&[(name.to_owned(), value.to_owned())]);
+
+        let sent = of("api-key", "s3cret").unwrap();
+        assert!(sent["api-key"].is_sensitive());
+        for (name, value) in [("api-key", "s3cret\n"), ("api key", "s3cret")] {
+            let fault = of(name, value).unwrap_err().to_string();
+            assert!(fault.contains(name) && !fault.contains("s3cret"), "{fault}");
         }
     }
 }

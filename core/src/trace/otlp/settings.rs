@@ -20,7 +20,7 @@ const USUAL_NAME: &str = "flyball";
 /// A variable that cannot be used. The error never shows headers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct InvalidOtel(String);
+pub struct InvalidOtel(pub(super) String);
 
 /// The settings of the export.
 #[derive(Clone, PartialEq)]
@@ -106,6 +106,13 @@ impl OtlpSettings {
                 "{name} must be none, not {compression:?}: Flyball does not compress spans"
             ));
         }
+        for what in ["CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"] {
+            if let Some((name, _)) = either(what) {
+                return fail(format!(
+                    "{name} must be left out: Flyball trusts the certificates of the system"
+                ));
+            }
+        }
         let headers = match either("HEADERS") {
             Some((name, text)) => pairs(&text).ok_or_else(|| {
                 InvalidOtel(format!(
@@ -114,10 +121,8 @@ impl OtlpSettings {
             })?,
             None => Vec::new(),
         };
-        let timeout = match either("TIMEOUT") {
-            Some((name, text)) => millis(&name, Some(text), 10_000)?,
-            None => Duration::from_secs(10),
-        };
+        let (name, text) = either("TIMEOUT").unzip();
+        let timeout = millis(&name.unwrap_or_default(), text, 10_000)?;
         let mut resource = match read("OTEL_RESOURCE_ATTRIBUTES") {
             Some(text) => pairs(&text).ok_or_else(|| {
                 InvalidOtel("OTEL_RESOURCE_ATTRIBUTES must be a list such as team=mail,deployment.environment=eu".to_owned())

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Row};
 
 use super::fixture::{SOON, die, end_all, enqueue, job, queue, refused, signed, worker};
+use crate::support::eventually;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -392,7 +393,7 @@ async fn an_added_index_finds_at_once_what_a_walk_would_reach_late() {
         let page = queue.page(filter).await.unwrap();
         assert_eq!((page.jobs.len(), page.next), (1, None), "{filter:?}");
     }
-    // What the index does not know is checked too, and days that come are in it.
+    // Paths that the index does not know are checked too, and days that come are in it.
     let both = by(args(json!({"customer": {"id": 3}, "pad": "y"})));
     assert_eq!(queue.page(&both).await.unwrap().jobs.len(), 0);
     sqlx::query("select flyball.ensure_day(flyball.day_of(now()) + 20)")
@@ -433,4 +434,36 @@ async fn an_added_index_finds_at_once_what_a_walk_would_reach_late() {
         field == "args" && message.contains("letters, digits and _"),
         "{message}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_waits_for_an_open_producer_longer_than_for_any_lock() {
+    let (database, queue) = queue().await;
+    kinds(&queue).await;
+    let mut producer = database.pool().begin().await.unwrap();
+    sqlx::query("select flyball.enqueue('report', '{\"customer\": {\"id\": 7}}')")
+        .execute(&mut *producer)
+        .await
+        .unwrap();
+    let building = queue.clone();
+    let names = ["customer".to_owned(), "id".to_owned()];
+    let built = tokio::spawn(async move { building.create_job_index(Some(&names)).await });
+    eventually("it waits for longer than a lock timeout", SOON, || async {
+        let sql = "select count(*) from pg_stat_activity where datname = current_database()
+            and query like 'create index concurrently%' and wait_event_type = 'Lock'
+            and query_start < clock_timestamp() - interval '500 ms'";
+        let waiting: i64 = sqlx::query_scalar(sql)
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+        (waiting == 1).then_some(())
+    })
+    .await;
+
+    producer.commit().await.unwrap();
+
+    built.await.unwrap().unwrap();
+    assert!(queue.job_indexes().await.unwrap()[0].is_ready);
+    let of_customer = by(args(json!({"customer": {"id": 7}})));
+    assert_eq!(found(&queue, &of_customer).await.len(), 1);
 }

@@ -182,7 +182,7 @@ async fn dead_letters_of_a_kind_have_a_retention_of_their_own() {
         [State::Cancelled, State::Dead, State::Dead, State::Cancelled]
     );
 
-    // What one kind kept falls to the retention of all when its own ends.
+    // Jobs that one kind kept fall to the retention of all when its own ends.
     queue.set_retention("long", None, None).await.unwrap();
     queue.maintain(month).await.unwrap();
     assert_eq!(states().await[2], State::Cancelled);

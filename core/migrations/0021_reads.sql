@@ -1,9 +1,9 @@
--- Chapter 23: reads for programs that speak SQL: a job with what the API shows of it, its attempts, its
+-- Chapter 21: reads for programs that speak SQL: a job with what the API shows of it, its attempts, its
 -- result, failures, the audit log, workers, kinds, groups and suppressions; and the groups of one owner.
 --
 -- They run with the rights of the schema's owner, so a single grant gives a role one of them, and they
--- confine a role with a tenant to that tenant. What Redis knows, such as tokens and pauses of a
--- throttle, they cannot tell.
+-- confine a role with a tenant to that tenant. They cannot tell the things that Redis knows, such as
+-- tokens and pauses of a throttle.
 
 -- Lists the groups of one role or tenant. Those of operators are left out.
 create index job_group_owner on flyball.job_group (owner, id) where owner <> '';
@@ -161,8 +161,8 @@ begin
     return case when reason is not null then jsonb_build_object('reason', reason, 'until', flyball.time_text(until)) end;
 end $$;
 
--- The reason for which no live worker runs jobs of a throttle and a kind; null if one does. What a job
--- needs besides, such as a channel, only programs know.
+-- The reason for which no live worker runs jobs of a throttle and a kind; null if one does. The rest that a job
+-- needs besides, such as a channel, is known to programs only.
 create function flyball.unserved_reason(throttle text, kind text) returns text
 language plpgsql stable as $$
 #variable_conflict use_variable

@@ -1,35 +1,14 @@
--- Chapter 22: jobs that run after others, and webhooks of jobs.
+-- Chapter 19: tags of jobs, jobs that run after others, and webhooks of jobs.
 --
--- A job that runs after others stands in `scheduled` with a turn from -8 to -5, by its priority, where
--- no promotion and no planner sees it. Nothing that ends a job knows who waits for it, so that ends cost
--- what they cost before. Workers look at the jobs that are waited for: at those that they have just
--- ended, and at all of them by and by. What counts is where a job stands and not what happened to it,
--- so no end is missed, whoever wrote it.
+-- The functions that take jobs column by column get one more column, `options`: fields of a job that few
+-- jobs have, as an object. So the next such field needs no further parameter, and jobs without any pay
+-- for none.
 
--- The jobs after which a job runs, as it was given; null for none. Without `after_failure` it is
--- cancelled if one of them does not complete.
-alter table flyball.job
-    add column after         bigint[],
-    add column after_failure text;
-
--- Jobs that wait, and those that they wait for.
-create table flyball.job_after (
-    job_id      bigint  not null,
-    after_id    bigint  not null,
-    -- Whether the job runs whatever the end of the other one.
-    runs_anyway boolean not null,
-    primary key (job_id, after_id)
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = off);
-create index job_after_after on flyball.job_after (after_id, job_id);
-
--- The place of the look at all jobs that others wait for, and its time.
-create table flyball.after_sweep (
-    one      boolean     primary key default true check (one),
-    after_id bigint      not null default 0,
-    at       timestamptz not null default '-infinity'
-) with (fillfactor = 50);
-insert into flyball.after_sweep default values;
+-- Short texts by which people find jobs; null for none.
+alter table flyball.job add column tags text[];
+-- Finds jobs by their tags. Jobs without are left out, so they cost it nothing; the list of pending
+-- entries is off, because the search that reads it would take as long as nobody knows.
+create index job_tags on flyball.job using gin (tags) with (fastupdate = off) where tags is not null;
 
 -- === Options ======================================================================================
 
@@ -44,7 +23,7 @@ return nullif(jsonb_strip_nulls(jsonb_build_object('tags', job -> 'tags',
     'webhook_secret', job -> 'webhook_secret')), '{}');
 
 -- Returns what is wrong with the options of a job, or nothing.
-create or replace function flyball.check_options(options jsonb, out field text, out message text)
+create function flyball.check_options(options jsonb, out field text, out message text)
 language plpgsql immutable as $$
 #variable_conflict use_variable
 declare
@@ -143,7 +122,48 @@ begin
     field := null;
 end $$;
 
+-- The tags among the options of a job, each once and in order; null for none.
+create function flyball.tags_of(options jsonb) returns text[]
+language sql immutable parallel safe
+return case when jsonb_typeof(options -> 'tags') = 'array' then (
+    select array_agg(t.tag order by t.n)
+    from (
+        select e.tag, min(e.n) as n from jsonb_array_elements_text(options -> 'tags') with ordinality as e(tag, n) group by e.tag
+    ) t
+) end;
+
 -- === Waiting for others ===========================================================================
+--
+-- A job that runs after others stands in `scheduled` with a turn from -8 to -5, by its priority, where
+-- no promotion and no planner sees it. Nothing that ends a job knows who waits for it, so that ends cost
+-- what they cost before. Workers look at the jobs that are waited for: at those that they have just
+-- ended, and at all of them by and by. The place of a job counts and not what happened to it,
+-- so no end is missed, whoever wrote it.
+
+-- The jobs after which a job runs, as it was given; null for none. Without `after_failure` it is
+-- cancelled if one of them does not complete.
+alter table flyball.job
+    add column after         bigint[],
+    add column after_failure text;
+
+-- Jobs that wait, and those that they wait for.
+create table flyball.job_after (
+    job_id      bigint  not null,
+    after_id    bigint  not null,
+    -- True if the job runs after any end of the other one.
+    runs_anyway boolean not null,
+    primary key (job_id, after_id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off);
+create index job_after_after on flyball.job_after (after_id, job_id);
+
+-- The place of the look at all jobs that others wait for, and its time.
+create table flyball.after_sweep (
+    one      boolean     primary key default true check (one),
+    after_id bigint      not null default 0,
+    at       timestamptz not null default '-infinity'
+) with (fillfactor = 50);
+insert into flyball.after_sweep default values;
 
 -- The jobs after which a job runs, among its options; null for none.
 create function flyball.after_of(options jsonb) returns bigint[]
@@ -290,7 +310,7 @@ begin
         array_agg(l.id) filter (where l.state = 'cancelled')
     into completed, dead, failed
     from (select e.job_id as id, e.state from flyball.ends_of(looked) e) l;
-    -- Who has the row in `scheduled` decides about the job; the others leave it alone.
+    -- The holder of the row in `scheduled` decides about the job; the others leave it alone.
     held := array(
         select s.job_id
         from flyball.scheduled s
@@ -586,12 +606,13 @@ begin
     end loop;
     select e.enqueued, e.more or cardinality(found_groups) = most and settled > 0 into calls, more from flyball.enqueue_calls() e;
 end $$;
+
 -- === Enqueue ======================================================================================
 
-drop function flyball.enqueue;
+drop function flyball.admit_unchecked, flyball.admit, flyball.enqueue, flyball.enqueue_rows, flyball.enqueue_rows_as;
 
 -- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs.
-create or replace function flyball.admit_unchecked(
+create function flyball.admit_unchecked(
     entry_point text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
@@ -760,7 +781,7 @@ end $$;
 -- beyond a plain insert. If the throttle's knob `over_limit` is merge, a job with a unique key
 -- replaces the waiting one, as with `replace`, and the history of that one records it. The recorded
 -- knobs are at most a second or so old; an unreadable knob counts as wait.
-create or replace function flyball.admit(
+create function flyball.admit(
     entry_point text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
@@ -911,7 +932,7 @@ end $$;
 -- Enqueues validated jobs for an owner of unique keys, which names the tenant of the jobs as well:
 -- the functions below determine the caller; the HTTP API knows its tokens. It runs with the rights
 -- of its caller, so calling it directly gains nothing.
-create or replace function flyball.enqueue_rows_as(
+create function flyball.enqueue_rows_as(
     owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
@@ -933,7 +954,7 @@ declare
     extras        constant jsonb[] := case when array_remove(options, null) <> '{}' then options end;
     -- For which others each job waits, as an array; null if none waits.
     waits         jsonb[];
-    -- Whether any job has webhooks.
+    -- True if any job has webhooks.
     calls         boolean := false;
     owner_tenant  constant text := flyball.tenant_of(owner);
     sender_module constant text := module;
@@ -1287,6 +1308,38 @@ begin
     return query select * from unnest(ids, duplicates, replacements, backlogs);
 end $$;
 
+-- Enqueues many jobs given column by column, all or none; element n of every array belongs to job
+-- n. For programs: it avoids JSON on both sides. Durations are in seconds. Returns one row per job,
+-- in order.
+create function flyball.enqueue_rows(
+    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
+    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
+    debounces float8[], debounce_maxes float8[], replaces boolean[], groups bigint[] default null,
+    options jsonb[] default null)
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    ids       bigint[];
+    repeats   boolean[];
+    replaced  boolean[];
+    backlogs  jsonb[];
+begin
+    if kinds is null or 'notification' <> all (kinds) then
+        return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+            run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
+            flyball.caller_module(), false, groups, options);
+        return;
+    end if;
+    select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n), array_agg(e.replaced order by e.n), array_agg(e.backlog order by e.n)
+    into ids, repeats, replaced, backlogs
+    from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+        run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
+        flyball.caller_module(), false, groups, options) with ordinality as e(job_id, duplicate, replaced, backlog, n);
+    perform flyball.refuse_capped(flyball.caller_tenant(), ids, kinds, args, run_ats, repeats);
+    return query select * from unnest(ids, repeats, replaced, backlogs);
+end $$;
+
 -- Enqueues many jobs, all or none, in the caller's own transaction; returns one row per job, in
 -- order.
 create or replace function flyball.enqueue_many(jobs jsonb)
@@ -1503,6 +1556,105 @@ begin
     end;
 end $$;
 
+-- === Schedules ====================================================================================
+
+-- Tags of the jobs of a schedule; null for none.
+alter table flyball.cron add column tags text[];
+
+drop function flyball.schedule;
+
+-- Makes a schedule or replaces the one of this name; true if it is new. The same expression and
+-- time zone keep the next occurrence, so a program may declare its schedules at each start. It runs
+-- with the rights of its caller, which needs rights on flyball.cron.
+create function flyball.schedule(
+    name text,
+    expression text,
+    kind text,
+    args jsonb default '{}',
+    time_zone text default 'UTC',
+    throttle text default 'default',
+    key text default '',
+    priority int default 1,
+    max_attempts int default 10,
+    cost float8 default 1,
+    timeout interval default null,
+    catch_up text default 'one',
+    overlap text default 'skip',
+    paused boolean default null,
+    tags text[] default null)
+returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    issue  record;
+    is_new boolean;
+begin
+    select c.field, c.message, '22023' as code into issue from flyball.check_schedule(name, expression, time_zone, catch_up, overlap) c;
+    if issue.field is null then
+        select * into issue from flyball.check_job(
+            kind => kind, args => args, throttle => throttle, key => key, priority => priority, max_attempts => max_attempts,
+            unique_key => null::text, unique_for => null::interval, cost => cost, run_at => null::timestamptz,
+            timeout => timeout);
+    end if;
+    if issue.field is null and tags is not null then
+        select o.field, o.message, '22023' as code into issue from flyball.check_options(jsonb_build_object('tags', tags)) o;
+    end if;
+    if issue.field is not null then
+        raise exception using
+            errcode = coalesce(issue.code, '22023'),
+            message = format('schedule: %s: %s', issue.field, issue.message),
+            column = issue.field,
+            hint = 'No schedule was changed.';
+    end if;
+
+    insert into flyball.cron as c
+        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap, paused,
+         tags)
+    values
+        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, extract(epoch from timeout), catch_up,
+         overlap, coalesce(paused, false), flyball.tags_of(jsonb_build_object('tags', tags)))
+    on conflict on constraint cron_pkey do update
+        set expression = excluded.expression, time_zone = excluded.time_zone, kind = excluded.kind, args = excluded.args,
+            throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
+            cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, catch_up = excluded.catch_up, overlap = excluded.overlap,
+            paused = coalesce(paused, c.paused),
+            -- A schedule that was paused or had a problem starts afresh; one that only gets other
+            -- arguments keeps its next occurrence.
+            next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
+                           then c.next_at end,
+            problem = null, updated_at = clock_timestamp()
+    returning c.xmax = 0 into is_new;
+    return is_new;
+end $$;
+
+-- Makes the job of one occurrence; `at` null is "now, by hand". With overlap `skip` the unique key
+-- is the schedule's, so an unfinished job blocks the next one. With `allow` it is the occurrence's,
+-- kept for an hour, so moving a schedule back does not make its job twice. It makes only the job in
+-- the table, and only for roles that may change the table.
+create or replace function flyball.enqueue_occurrence(name text, at timestamptz, out job_id bigint, out duplicate boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    c          flyball.cron;
+    unique_key constant text := 'cron:' || name;
+begin
+    if not has_table_privilege(flyball.caller(), 'flyball.cron'::regclass, 'UPDATE') then
+        raise exception using errcode = '42501', message = format('role %s may not run schedules: it has no right to update flyball.cron',
+            to_json(flyball.caller()));
+    end if;
+    select * into c from flyball.cron k where k.name = name;
+    if not found then
+        return;
+    end if;
+    select e.job_id, e.duplicate into job_id, duplicate
+    from flyball.enqueue_rows_as('cron', true, array[c.kind], array[c.args], array[c.throttle], array[c.key], array[c.priority::int],
+        array[at], array[c.max_attempts::int],
+        array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
+        array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
+        array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false],
+        options => array[case when c.tags is not null then jsonb_build_object('tags', c.tags) end]) e;
+end $$;
+
 -- === Permissions ==================================================================================
 
 revoke execute on function flyball.ends_of, flyball.absent_of, flyball.awaited, flyball.add_waits, flyball.forget_waits, flyball.release_waiting,
@@ -1510,3 +1662,6 @@ revoke execute on function flyball.ends_of, flyball.absent_of, flyball.awaited, 
 from public;
 
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
+comment on function flyball.enqueue_rows is 'Enqueues up to 10,000 jobs given column by column, all or none; durations are in seconds.';
+comment on function flyball.enqueue_rows_as is 'As flyball.enqueue_rows, for an owner of unique keys; needs rights on the tables.';
+comment on function flyball.schedule is 'Makes or replaces a schedule: a job at each time of a cron expression. See docs/reference/sql.md.';
