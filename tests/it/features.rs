@@ -60,7 +60,7 @@ impl Compiled {
     fn with(feature: &str) -> Self {
         let tree = |package: &str, depth: &str| -> BTreeSet<String> {
             let output = Command::new(env!("CARGO"))
-                .args(["tree", "--offline", "--locked", "--package", package])
+                .args(["tree", "--locked", "--package", package])
                 .args(["--edges", "normal", "--prefix", "none", "--format", "{p}"])
                 .args(["--no-default-features", "--features", feature])
                 .args(["--depth", depth])

@@ -32,7 +32,7 @@ use std::fmt::Write as _;
 use std::future::Future;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{LazyLock, OnceLock, mpsc};
 use std::time::Duration;
 
 use flyball::jobs::postgres::MIGRATOR;
@@ -55,6 +55,8 @@ pub struct Stack {
     template: String,
     /// True if the database server outlives this run, so that databases must be dropped.
     outside: bool,
+    /// True if the databases are in memory, so that they are dropped as soon as nobody needs them.
+    in_memory: bool,
     _running: RunningStack,
 }
 
@@ -103,6 +105,7 @@ fn start() -> Stack {
         targets_dir: urls.targets_dir,
         template,
         outside,
+        in_memory: dir.starts_with("/dev/shm"),
         _running: running,
     }
 }
@@ -233,7 +236,10 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         // The private server is discarded as a whole.
-        if self.stack.outside {
+        if self.stack.in_memory {
+            // Nobody waits for it. The last ones go with the server.
+            let _ = DROPPED.send(self.name.clone());
+        } else if self.stack.outside {
             let (url, name) = (self.stack.database_url.clone(), self.name.clone());
             block_on_a_thread(async move {
                 let mut connection = connect(&url, None).await;
@@ -246,6 +252,25 @@ impl Drop for Database {
         }
     }
 }
+
+/// Drops databases, one after the other.
+static DROPPED: LazyLock<mpsc::Sender<String>> = LazyLock::new(|| {
+    let (sender, names) = mpsc::channel::<String>();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async move {
+            let mut connection = connect(&stack().await.database_url, None).await;
+            while let Ok(name) = names.recv() {
+                let drop = format!("drop database if exists {name} with (force)");
+                run(&mut connection, &drop).await;
+            }
+        });
+    });
+    sender
+});
 
 /// Returns the settings of one test's app: its database, its own key prefix, a free port, and knobs
 /// from `folder`.

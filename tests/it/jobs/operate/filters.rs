@@ -437,14 +437,17 @@ async fn an_added_index_finds_at_once_what_a_walk_would_reach_late() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_waits_for_an_open_producer_longer_than_for_any_lock() {
+async fn an_index_waits_for_an_old_reader_longer_than_for_any_lock() {
     let (database, queue) = queue().await;
     kinds(&queue).await;
-    let mut producer = database.pool().begin().await.unwrap();
-    sqlx::query("select flyball.enqueue('report', '{\"customer\": {\"id\": 7}}')")
-        .execute(&mut *producer)
+    queue
+        .enqueue(&[NewJob::new("report", json!({"customer": {"id": 7}}))])
         .await
         .unwrap();
+    let old = "begin isolation level repeatable read";
+    let mut reader = database.pool().begin_with(old).await.unwrap();
+    let read = sqlx::query("select count(*) from flyball.job");
+    read.execute(&mut *reader).await.unwrap();
     let building = queue.clone();
     let names = ["customer".to_owned(), "id".to_owned()];
     let built = tokio::spawn(async move { building.create_job_index(Some(&names)).await });
@@ -460,7 +463,7 @@ async fn an_index_waits_for_an_open_producer_longer_than_for_any_lock() {
     })
     .await;
 
-    producer.commit().await.unwrap();
+    reader.commit().await.unwrap();
 
     built.await.unwrap().unwrap();
     assert!(queue.job_indexes().await.unwrap()[0].is_ready);
