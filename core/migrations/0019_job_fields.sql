@@ -574,7 +574,7 @@ begin
     end loop;
 end $$;
 
-drop function flyball.settle_groups;
+alter function flyball.settle_groups rename to settle_groups_before_19;
 
 -- Adds what has changed to the counts of up to `most` groups, and enqueues calls of webhooks; returns how
 -- many groups ended, whether there may be more to do, and the number of calls.
@@ -609,7 +609,11 @@ end $$;
 
 -- === Enqueue ======================================================================================
 
-drop function flyball.admit_unchecked, flyball.admit, flyball.enqueue, flyball.enqueue_rows, flyball.enqueue_rows_as;
+alter function flyball.admit_unchecked rename to admit_unchecked_before_19;
+alter function flyball.admit rename to admit_before_19;
+alter function flyball.enqueue rename to enqueue_before_19;
+alter function flyball.enqueue_rows rename to enqueue_rows_before_19;
+alter function flyball.enqueue_rows_as rename to enqueue_rows_as_before_19;
 
 -- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs.
 create function flyball.admit_unchecked(
@@ -1561,7 +1565,7 @@ end $$;
 -- Tags of the jobs of a schedule; null for none.
 alter table flyball.cron add column tags text[];
 
-drop function flyball.schedule;
+alter function flyball.schedule rename to schedule_before_19;
 
 -- Makes a schedule or replaces the one of this name; true if it is new. The same expression and
 -- time zone keep the next occurrence, so a program may declare its schedules at each start. It runs
@@ -1658,8 +1662,10 @@ end $$;
 -- === Permissions ==================================================================================
 
 revoke execute on function flyball.ends_of, flyball.absent_of, flyball.awaited, flyball.add_waits, flyball.forget_waits, flyball.release_waiting,
-    flyball.check_webhooks, flyball.webhook_key, flyball.webhook_job_of, flyball.enqueue_calls, flyball.settle_groups
+    flyball.check_webhooks, flyball.webhook_key, flyball.webhook_job_of, flyball.enqueue_calls
 from public;
+
+select flyball.replace_functions(19);
 
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
 comment on function flyball.enqueue_rows is 'Enqueues up to 10,000 jobs given column by column, all or none; durations are in seconds.';

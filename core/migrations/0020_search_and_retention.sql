@@ -598,11 +598,11 @@ return jsonb_strip_nulls(jsonb_build_object('group', (search)."group", 'error_li
     'unique_key', case when (search).unique_key is not null then '***' end, 'args', case when (search).args is not null then '***' end,
     'args_path', case when (search).args_path is not null then '***' end, 'tags', to_jsonb((search).tags)));
 
-drop function flyball.cancel_walk(text, text, text, text, text, text, text[], timestamptz, timestamptz, int, boolean, text, text, text, text);
-drop function flyball.cancel_jobs(text, text, text, text, timestamptz, timestamptz, int, boolean, text, text, text, text);
-drop function flyball.dead_walk(text, text, boolean, text, text, text, text, timestamptz, timestamptz, boolean, int, boolean, text, text, text, text);
-drop function flyball.requeue_dead(text, text, text, text, int, timestamptz, timestamptz, boolean, boolean, text, text, text, text);
-drop function flyball.discard_dead(text, text, text, text, int, timestamptz, timestamptz, boolean, text, text, text, text);
+alter function flyball.cancel_walk rename to cancel_walk_before_20;
+alter function flyball.cancel_jobs rename to cancel_jobs_before_20;
+alter function flyball.dead_walk rename to dead_walk_before_20;
+alter function flyball.requeue_dead rename to requeue_dead_before_20;
+alter function flyball.discard_dead rename to discard_dead_before_20;
 
 -- The walk of cancel_jobs and purge_lane: ready jobs in the order of their lanes, then scheduled
 -- ones, then running ones. The walked rows are materialized in the order of an index, and a lateral
@@ -1497,9 +1497,10 @@ end $$;
 
 revoke execute on function flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.fits_filter, flyball.read_args_path,
     flyball.read_search, flyball.usual_key_owners, flyball.read_filter, flyball.index_for, flyball.id_range, flyball.are_rare, flyball.tagged, flyball.find_jobs, flyball.search_text,
-    flyball.cancel_walk, flyball.cancel_jobs, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.set_retention,
-    flyball.expire_jobs, flyball.expire_dead
+    flyball.set_retention, flyball.expire_jobs, flyball.expire_dead
 from public;
+
+select flyball.replace_functions(20);
 
 comment on function flyball.list_jobs is 'Jobs that match a filter, newest first; call again with before => next for more.';
 comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that match a filter; call again with start => next for more.';

@@ -413,7 +413,7 @@ return (
 -- Requeues messages of a pool that died because no account was available, at most max_jobs, the
 -- oldest first; their deadlines start again. A mark that is younger than a minute is left for the
 -- next call: such a message may be dying at this moment. The reason is for the audit log.
-drop function flyball.requeue_unsent(text, int, text);
+alter function flyball.requeue_unsent rename to requeue_unsent_before_21;
 create function flyball.requeue_unsent(pool text, max_jobs int default 1000, by text default null, why text default null,
     out examined bigint, out jobs bigint)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -463,9 +463,11 @@ end $$;
 
 revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value,
     flyball.shown_url, flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
-    flyball.show_job, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions,
-    flyball.requeue_unsent
+    flyball.show_job, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions
 from public;
+
+select flyball.replace_functions(21);
+drop function flyball.replace_functions;
 
 comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';
 comment on function flyball.show_job is 'A job with all that the API shows of it.';
