@@ -30,7 +30,7 @@ declare
     tag  jsonb;
     ids  int;
 begin
-    if options is null or options = '{}' then
+    if options is null or options in ('{}', 'null') then
         return;
     elsif jsonb_typeof(options) <> 'object' then
         field := 'options';
@@ -954,8 +954,8 @@ declare
     untimed       constant boolean := array_remove(timeouts, null) = '{}';
     -- Null if no job is to join a group.
     joins         constant bigint[] := case when array_remove(groups, null) <> '{}' then groups end;
-    -- Null if no job has options.
-    extras        constant jsonb[] := case when array_remove(options, null) <> '{}' then options end;
+    -- The options that are given: without nulls, which are like none. Null if no job has any.
+    extras        jsonb[];
     -- For which others each job waits, as an array; null if none waits.
     waits         jsonb[];
     -- True if any job has webhooks.
@@ -1055,10 +1055,10 @@ begin
         end loop;
     end if;
 
-    if extras is not null then
+    if array_remove(options, null) <> '{}' then
         for one in
             select g.n, c.field, c.message
-            from unnest(extras) with ordinality as g(options, n)
+            from unnest(options) with ordinality as g(options, n)
             cross join lateral flyball.check_options(g.options) c
             where g.options is not null and c.field is not null
             order by g.n
@@ -1071,6 +1071,12 @@ begin
                 table = (one.n - 1)::text,
                 hint = 'Nothing was enqueued.';
         end loop;
+        -- No option that is allowed has an object within.
+        extras := array(
+            select nullif(nullif(jsonb_strip_nulls(g.options), '{}'), 'null') from unnest(options) with ordinality as g(options, n) order by g.n);
+        extras := case when array_remove(extras, null) <> '{}' then extras end;
+    end if;
+    if extras is not null then
         for one in
             select g.n, c.field, c.message, c.code
             from unnest(extras, replaces, debounces) with ordinality as g(options, replace, debounce, n)

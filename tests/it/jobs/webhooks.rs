@@ -358,6 +358,37 @@ async fn webhooks_that_are_no_urls_and_those_that_do_not_fit_are_refused() {
 }
 
 #[tokio::test]
+async fn fields_that_are_null_are_like_none() {
+    let (_database, queue) = queue().await;
+    // With a webhook, or with jobs to wait for, `replace` would be refused.
+    let nulls = r#"{"tags": null, "after": null, "after_failure": null, "on_complete": null, "on_dead": null, "webhook_secret": null}"#;
+    let job = r#"{"kind": "http", "unique_key": "a", "replace": true}"#;
+    let many =
+        format!("select flyball.enqueue_many(jsonb_build_array('{job}'::jsonb || '{nulls}'))");
+    let rows = |options: &str| {
+        format!(
+            "select flyball.enqueue_rows('{{http}}', array['{{}}'::jsonb], '{{a}}', '{{a}}', '{{1}}', '{{null}}', '{{1}}', '{{b}}',
+             '{{null}}', '{{1}}', '{{null}}', '{{null}}', '{{null}}', '{{null}}', '{{t}}', options => array['{options}'::jsonb])"
+        )
+    };
+    for call in [many, rows(nulls), rows("null"), rows("{}")] {
+        run(&queue.pool, &call).await;
+    }
+    let odd = "select count(*) from flyball.job where id & 1 = 1 or tags is not null or on_complete is not null";
+    assert_eq!(count(&queue, odd).await, 0);
+    let watched = "select count(*) from flyball.webhook_job";
+    assert_eq!(count(&queue, watched).await, 0);
+    // One that is null beside one that is not.
+    run(
+        &queue.pool,
+        &rows(r#"{"tags": ["x"], "after": null, "on_dead": null}"#),
+    )
+    .await;
+    let tagged = "select count(*) from flyball.job where tags = '{x}' and id & 1 = 0";
+    assert_eq!(count(&queue, tagged).await, 1);
+}
+
+#[tokio::test]
 async fn who_may_not_enqueue_requests_gets_none_by_a_webhook_and_a_tenants_call_is_the_tenants() {
     let fixture = RolesFixture::new().await;
     fixture
