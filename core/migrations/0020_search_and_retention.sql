@@ -51,7 +51,8 @@ create type flyball.listed_job as (
 create function flyball.without_secrets(value jsonb) returns jsonb
 language plpgsql immutable parallel safe as $$
 begin
-    if value::text !~ '"\$(secret|encrypted)"' then
+    -- Most values have none, and LIKE knows it sooner than a regular expression.
+    if value::text not like all (array['%"$secret"%', '%"$encrypted"%']) then
         return value;
     elsif jsonb_typeof(value) = 'object' then
         return case when value ?| array['$secret', '$encrypted'] then '"[secret]"'::jsonb else (
@@ -64,14 +65,29 @@ begin
     return value;
 end $$;
 
+-- A URL without the name and the password in it. One that is written in an unusual way and may have
+-- them is hidden whole: programs read it differently.
+create function flyball.shown_url(url text) returns text
+language sql immutable parallel safe
+return case
+    when url !~ '@' then url
+    when url ~* '^https?://[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then url
+    when url ~* '^https?://[^\s\\/?#@]*@[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then regexp_replace(url, '^([A-Za-z]+://)[^@]*@', '\1***@')
+    else '***' end;
+
 -- The arguments that a filter looks at: without what readers see masked, because a filter would tell
--- it letter by letter.
+-- it letter by letter. A URL is the one that they see.
 create function flyball.searched_args(kind text, args jsonb) returns jsonb
 language sql immutable parallel safe
-return case kind
-    when 'notification' then args - array['to', 'subject', 'body', 'html', 'template', 'data', 'extra']
-    when 'http' then case when args ->> 'url' ~ '^[^/?#]*//[^/?#]*@' then args - array['headers', 'url'] else args - 'headers' end
-    else args end;
+return (
+    select case
+        when jsonb_typeof(s.args) <> 'object' then s.args
+        when kind = 'notification' then s.args - array['to', 'subject', 'body', 'html', 'template', 'data', 'extra']
+        when kind = 'http' then s.args - 'headers'
+            || case when jsonb_typeof(s.args -> 'url') = 'string' then jsonb_build_object('url', flyball.shown_url(s.args ->> 'url')) else '{}' end
+        else s.args end
+    from (select flyball.without_secrets(searched_args.args) as args) s
+);
 
 -- Returns true if a job holds or held a unique key, of which only the digest is known.
 create function flyball.has_unique_key(digest bytea, kind text, tenant text, owners text[], key text) returns boolean
@@ -92,13 +108,10 @@ return ((search)."group" is null or group_id = (search)."group")
     and ((search).trace is null or substr(traceparent, 4, 32) = (search).trace)
     and ((search).unique_key is null or unique_key is not null
         and flyball.has_unique_key(unique_key, kind, tenant, (search).key_owners, (search).unique_key))
-    and ((search).args is null
-        or case when kind in ('http', 'notification') then flyball.searched_args(kind, args) else args end @> (search).args
-            and flyball.without_secrets(args) @> (search).args)
-    and ((search).args_path is null
-        or jsonb_path_match(case when kind in ('http', 'notification') then flyball.searched_args(kind, args) else args end,
-            (search).args_path, '{}', true)
-            and jsonb_path_match(flyball.without_secrets(args), (search).args_path, '{}', true));
+    -- The whole arguments come first, because few contain the object; a path with != or || may fit them by
+    -- a secret, so it looks at what is searched alone.
+    and ((search).args is null or args @> (search).args and flyball.searched_args(kind, args) @> (search).args)
+    and ((search).args_path is null or jsonb_path_match(flyball.searched_args(kind, args), (search).args_path, '{}', true));
 
 create function flyball.fits_filter(
     filter flyball.job_filter, lane bigint, kind text, throttle text, key text, admission_lane bigint, tenant text,
@@ -1495,7 +1508,7 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.fits_filter, flyball.read_args_path,
+revoke execute on function flyball.shown_url, flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.fits_filter, flyball.read_args_path,
     flyball.read_search, flyball.usual_key_owners, flyball.read_filter, flyball.index_for, flyball.id_range, flyball.are_rare, flyball.tagged, flyball.find_jobs, flyball.search_text,
     flyball.set_retention, flyball.expire_jobs, flyball.expire_dead
 from public;

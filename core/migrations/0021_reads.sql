@@ -63,16 +63,6 @@ return case jsonb_typeof(value)
         from jsonb_each(value) f)
     else '"***"' end;
 
--- A URL without the name and the password in it. One that is written in an unusual way and may have
--- them is hidden whole: programs read it differently.
-create function flyball.shown_url(url text) returns text
-language sql immutable parallel safe
-return case
-    when url !~ '@' then url
-    when url ~* '^https?://[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then url
-    when url ~* '^https?://[^\s\\/?#@]*@[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then regexp_replace(url, '^([A-Za-z]+://)[^@]*@', '\1***@')
-    else '***' end;
-
 -- Arguments without what a kind holds: those of a message without its recipient and contents, those of
 -- a request without credentials.
 create function flyball.masked_args(kind text, args jsonb) returns jsonb
@@ -462,7 +452,7 @@ end $$;
 -- === Permissions =================================================================================
 
 revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value,
-    flyball.shown_url, flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
+    flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
     flyball.show_job, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions
 from public;
 
