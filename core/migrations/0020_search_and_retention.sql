@@ -573,35 +573,6 @@ begin
     end loop;
 end $$;
 
--- Lists jobs of the caller, newest first: all of them for an operator that acts for no tenant, else
--- those of its tenant. While `next` is not null, older jobs may match: call again with before => next.
-create function flyball.list_jobs(filter jsonb default '{}', before bigint default null, max_jobs int default 100,
-    out jobs jsonb, out next bigint)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
-declare
-    own_tenant constant text := flyball.caller_tenant();
-    page       record;
-begin
-    if max_jobs is null or max_jobs not between 1 and 1000 then
-        perform flyball.refuse('list_jobs', 'max_jobs', format('is %s; allowed are 1 to 1000', coalesce(max_jobs::text, 'null')));
-    elsif before < 1 then
-        perform flyball.refuse('list_jobs', 'before', format('is %s; give what "next" answered, or null to begin', before));
-    elsif own_tenant = '' and not flyball.is_operator() then
-        raise exception using errcode = '42501', column = 'tenant', hint = 'Nothing was changed.',
-            message = format('list_jobs: tenant: role %s has no tenant, whose jobs it could list; an operator gives it one in flyball.producer',
-                to_json(flyball.caller()));
-    elsif own_tenant <> '' and filter ->> 'tenant' <> own_tenant then
-        raise exception using errcode = '42501', column = 'tenant', hint = 'Nothing was changed.',
-            message = format('list_jobs: tenant: %s is not the tenant of the caller, %s', to_json(left(filter ->> 'tenant', 64)), to_json(own_tenant));
-    end if;
-    select f.jobs, f.next into page
-    from flyball.find_jobs(flyball.read_filter('list_jobs', filter, nullif(own_tenant, '')), before, max_jobs) f;
-    next := page.next;
-    select coalesce(jsonb_agg(to_jsonb(j) - 'group_id' || jsonb_build_object('group', j.group_id, 'tags', coalesce(j.tags, '{}')) order by j.id desc), '[]') into jobs
-    from unnest(page.jobs) j;
-end $$;
-
 -- === Many jobs by a search =======================================================================
 
 -- A search as the audit log tells it: without values of arguments and keys, which may be addresses.
@@ -1515,7 +1486,6 @@ from public;
 
 select flyball.replace_functions(20);
 
-comment on function flyball.list_jobs is 'Jobs that match a filter, newest first; call again with before => next for more.';
 comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that match a filter; call again with start => next for more.';
 comment on function flyball.requeue_dead is 'Makes up to max_jobs dead jobs that match a filter ready again; call again with start => next for more.';
 comment on function flyball.discard_dead is 'Discards up to max_jobs dead jobs that match a filter.';

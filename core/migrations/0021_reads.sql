@@ -1,5 +1,6 @@
 -- Chapter 21: reads for programs that speak SQL: a job with what the API shows of it, its attempts, its
--- result, failures, the audit log, workers, kinds, groups and suppressions; and the groups of one owner.
+-- result, jobs by a filter, failures, the audit log, workers, kinds and suppressions; and the groups of
+-- one owner.
 --
 -- They run with the rights of the schema's owner, so a single grant gives a role one of them, and they
 -- confine a role with a tenant to that tenant. They cannot tell the things that Redis knows, such as
@@ -262,6 +263,27 @@ end $$;
 
 -- === Lists =======================================================================================
 
+-- Jobs that match a filter, newest first. While `next` is not null, older jobs may match: call again
+-- with before => next.
+create function flyball.list_jobs(filter jsonb default '{}', before bigint default null, max_jobs int default 100,
+    out jobs jsonb, out next bigint)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    reads constant text := flyball.read_tenant('list_jobs', filter ->> 'tenant');
+    page  record;
+begin
+    if max_jobs is null or max_jobs not between 1 and 1000 then
+        perform flyball.refuse('list_jobs', 'max_jobs', format('is %s; allowed are 1 to 1000', coalesce(max_jobs::text, 'null')));
+    elsif before < 1 then
+        perform flyball.refuse('list_jobs', 'before', format('is %s; give what "next" answered, or null to begin', before));
+    end if;
+    select f.jobs, f.next into page from flyball.find_jobs(flyball.read_filter('list_jobs', filter, reads), before, max_jobs) f;
+    next := page.next;
+    select coalesce(jsonb_agg(to_jsonb(j) - 'group_id' || jsonb_build_object('group', j.group_id, 'tags', coalesce(j.tags, '{}')) order by j.id desc), '[]') into jobs
+    from unnest(page.jobs) j;
+end $$;
+
 -- The last attempts that failed, newest first. A job that is gone is known by its number only.
 create function flyball.list_failures(most int default 100, in_tenant text default null)
 returns table (job_id bigint, kind text, throttle text, key text, tenant text, "group" bigint, attempt int, outcome text, error text, at timestamptz)
@@ -453,7 +475,7 @@ end $$;
 
 revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value,
     flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
-    flyball.show_job, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions
+    flyball.show_job, flyball.list_jobs, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions
 from public;
 
 select flyball.replace_functions(21);
@@ -464,6 +486,7 @@ comment on function flyball.show_job is 'A job with all that the API shows of it
 comment on function flyball.why_job is 'The reason for which a job does not run yet, as far as Postgres knows it.';
 comment on function flyball.list_attempts is 'Finished attempts of a job, newest first.';
 comment on function flyball.job_result is 'The result of a completed job, as long as it is kept.';
+comment on function flyball.list_jobs is 'Jobs that match a filter, newest first; call again with before => next for more.';
 comment on function flyball.list_failures is 'The last attempts that failed, newest first.';
 comment on function flyball.list_audit is 'The audit log, newest first.';
 comment on function flyball.list_workers is 'The live workers.';
