@@ -310,12 +310,16 @@ return (
 );
 
 -- Returns true if so few jobs of a day have all these tags that reading all of them takes little: by the
--- statistics, in which a frequent tag has its share; a day without any is as large as its file.
+-- statistics, in which a frequent tag has its share; a day without any, or without its part of the index
+-- of tags, is as large as its file.
 create function flyball.are_rare(tags text[], day bigint) returns boolean
 language sql stable
 begin atomic
     select case
-        when s.most_common_elems is null then pg_catalog.pg_relation_size(c.oid) < 16 * 1024 * 1024
+        when s.most_common_elems is null or not exists (
+            select from pg_catalog.pg_index x join pg_catalog.pg_inherits h on h.inhrelid = x.indexrelid
+            where x.indrelid = c.oid and h.inhparent = 'flyball.job_tags'::regclass
+        ) then pg_catalog.pg_relation_size(c.oid) < 16 * 1024 * 1024
         else coalesce((
             select min(coalesce(s.most_common_elem_freqs[array_position(s.most_common_elems::text::text[], t.tag)], 0))
             from unnest(are_rare.tags) as t(tag)
