@@ -1361,6 +1361,8 @@ declare
     found_ids bigint[];
     walked    bigint;
     walked_to bigint;
+    low       bigint;
+    high      bigint;
     failed    bigint[];
 begin
     deleted := 0;
@@ -1379,6 +1381,8 @@ begin
     );
     select count(*), max(w.id), array_agg(w.id) filter (where w.kind = r.kind) into walked, walked_to, found_ids
     from (select j.id, j.kind from flyball.job j where j.id > r.next_job and j.id < front order by j.id limit rows) w;
+    -- Only the days between these are read: for an array alone, each day of the history would be.
+    select min(u.id), max(u.id) into low, high from unnest(again || found_ids) as u(id);
     -- One probe per job and table: as a join, the planner might read all waiting jobs in each step.
     with looked as materialized (
         select c.id, j.id is null as gone, j.created_at,
@@ -1400,7 +1404,9 @@ begin
         select g.id from judged g where g.gone or g.due <= now()
     ),
     attempts as (
-        delete from flyball.attempt a where a.job_id = any(array(select e.id from expired e)) returning a.job_id, a.outcome
+        delete from flyball.attempt a
+        where a.job_id >= low and a.job_id <= high and a.job_id = any(array(select e.id from expired e))
+        returning a.job_id, a.outcome
     ),
     cursors as (
         delete from flyball.checkpoint c where c.job_id = any(array(select e.id from expired e))
@@ -1409,7 +1415,7 @@ begin
         delete from flyball.result o where o.job_id = any(array(select e.id from expired e))
     ),
     deleted_jobs as (
-        delete from flyball.job j where j.id = any(array(select e.id from expired e)) returning 1
+        delete from flyball.job j where j.id >= low and j.id <= high and j.id = any(array(select e.id from expired e)) returning 1
     ),
     looked_again as (
         delete from flyball.unexpired u where u.job_id = any(array(select e.id from expired e))
