@@ -113,6 +113,12 @@ return ((search)."group" is null or group_id = (search)."group")
     and ((search).args is null or args @> (search).args and flyball.searched_args(kind, args) @> (search).args)
     and ((search).args_path is null or jsonb_path_match(flyball.searched_args(kind, args), (search).args_path, '{}', true));
 
+-- Returns true if a look at one job may take long: at up to 256 KiB of arguments, or at the digests of a
+-- key with up to 1100 owners.
+create function flyball.is_dear(search flyball.job_search) returns boolean
+language sql immutable parallel safe
+return (search).args is not null or (search).args_path is not null or (search).unique_key is not null;
+
 create function flyball.fits_filter(
     filter flyball.job_filter, lane bigint, kind text, throttle text, key text, admission_lane bigint, tenant text,
     created_at timestamptz, group_id bigint, traceparent text, unique_key bytea, args jsonb, tags text[]
@@ -359,7 +365,7 @@ end $$;
 -- short, or empty, and `next` says where to go on. Null means that no older job matches.
 --
 -- Steps over arguments begin small and grow while they are fast, because one job may have 256 KiB of
--- them.
+-- them; so do those over unique keys, of which each job may take a thousand digests.
 create function flyball.find_jobs(filter flyball.job_filter, before bigint, max_jobs int, out jobs flyball.listed_job[], out next bigint)
 language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -371,7 +377,7 @@ declare
     search     constant flyball.job_search := filter.search;
     state      constant text := case when cardinality(filter.states) = 1 then filter.states[1] end;
     lane       constant bigint := flyball.lane_of(filter.throttle, filter.key);
-    reads_args constant boolean := search.args is not null or search.args_path is not null;
+    is_dear    constant boolean := flyball.is_dear(search);
     error_like constant text := search.error_like;
     begun      constant timestamptz := clock_timestamp();
     source     text;
@@ -433,7 +439,7 @@ begin
             from (%s) w', lookup);
     end if;
     -- Small steps come first, because most pages are full after one of them.
-    rows := case when reads_args then 50 else least(greatest(max_jobs * 4, 400), rows_max) end;
+    rows := case when is_dear then 50 else least(greatest(max_jobs * 4, 400), rows_max) end;
     if search is null and coalesce(filter.kind, filter.throttle, filter.key, filter.states::text, filter.created_after::text,
         filter.created_before::text) is null
     then
@@ -570,7 +576,7 @@ begin
         is_first := false;
         -- Grows while a step is fast, so that one step takes a few milliseconds.
         rows := case
-            when not reads_args then least(rows * 5, rows_max)
+            when not is_dear then least(rows * 5, rows_max)
             when clock_timestamp() < step_begun + interval '4 ms' then least(rows * 4, rows_max)
             when clock_timestamp() > step_begun + interval '12 ms' then greatest(rows / 4, 10)
             else rows end;
@@ -605,8 +611,7 @@ language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     -- Rows read per call, so that a call ends within a fraction of a second with any filter.
-    -- Each may have 256 KiB of arguments.
-    walk_rows   constant bigint := case when search.args is not null or search.args_path is not null then 1000 else 10000 end;
+    walk_rows   constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
     shape       constant text := case when cancel_walk.tenant is not null then '^(jobs/[0-9]{1,18})(#[0-9]{1,18})?$' else
         '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$' end;
     lane_low    bigint := -9223372036854775808;
@@ -978,8 +983,7 @@ language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     searched  constant boolean := not (search is null);
-    -- Each may have 256 KiB of arguments.
-    walk_rows constant bigint := case when search.args is not null or search.args_path is not null then 1000 else 10000 end;
+    walk_rows constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
     lane      bigint;
     by_job    boolean;
     at_id     bigint := 0;
@@ -1489,7 +1493,7 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.shown_url, flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.fits_filter, flyball.read_args_path,
+revoke execute on function flyball.shown_url, flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.is_dear, flyball.fits_filter, flyball.read_args_path,
     flyball.read_search, flyball.usual_key_owners, flyball.read_filter, flyball.index_for, flyball.id_range, flyball.are_rare, flyball.tagged, flyball.find_jobs, flyball.search_text,
     flyball.set_retention, flyball.expire_jobs, flyball.expire_dead
 from public;
