@@ -422,12 +422,13 @@ create table flyball.webhook_call (
     job_id   bigint      not null,
     event    text        not null,
     at       timestamptz not null default clock_timestamp(),
-    -- The reason for which it could not be enqueued, and the time of the next try.
+    -- The reason for which it could not be enqueued; null before the first try.
     problem  text,
-    retry_at timestamptz
+    -- The time of the next try, and so in the future for those that were refused alone.
+    retry_at timestamptz not null default now()
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
-create index webhook_call_retry on flyball.webhook_call (retry_at) where retry_at is not null;
+create index webhook_call_retry on flyball.webhook_call (retry_at, id);
 -- Counts the groups that have not ended.
 create index job_group_open on flyball.job_group (id) where ended_at is null;
 
@@ -546,8 +547,8 @@ begin
     enqueued := 0;
     taken := array(
         select c.id from flyball.webhook_call c
-        where c.retry_at is null or c.retry_at <= clock_timestamp()
-        order by c.id
+        where c.retry_at <= now()
+        order by c.retry_at, c.id
         limit most
         for update skip locked
     );
