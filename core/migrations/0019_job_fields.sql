@@ -534,7 +534,8 @@ end $$;
 
 -- Enqueues up to `most` calls, each in one transaction with the end of its row; returns how many, and
 -- whether there may be more. One that is refused, for instance by a full lane, is tried again for three
--- days. Calls that another transaction holds are left to it.
+-- days; each time it waits as long again as it has waited so far, at least ten seconds and at most an
+-- hour. Calls that another transaction holds are left to it.
 create function flyball.enqueue_calls(most int default 500, out enqueued int, out more boolean)
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
@@ -579,7 +580,9 @@ begin
                 exit when single = 0;
             exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
                 if single <> 0 then
-                    update flyball.webhook_call c set problem = left(sqlerrm, 1000), retry_at = clock_timestamp() + interval '10 seconds'
+                    update flyball.webhook_call c
+                    set problem = left(sqlerrm, 1000), retry_at = clock_timestamp()
+                        + greatest(interval '10 seconds', least(clock_timestamp() - c.at, interval '1 hour'))
                     where c.id = single and c.at > clock_timestamp() - interval '3 days';
                     if not found then
                         delete from flyball.webhook_call c where c.id = single;

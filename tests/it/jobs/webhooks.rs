@@ -460,6 +460,40 @@ async fn a_call_that_is_refused_is_tried_again_and_holds_up_no_other() {
 }
 
 #[tokio::test]
+async fn a_call_that_stays_refused_is_tried_ever_less_often() {
+    let (_database, queue) = queue().await;
+    let worker = worker(&queue, SOON).await;
+    run(
+        &queue.pool,
+        "insert into flyball.knobs (throttle, fields) values ('webhooks', '{\"max_backlog\": \"0\", \"on_backlog\": \"reject\"}')",
+    )
+    .await;
+    let job = enqueue_one(&queue, watched()).await;
+    run_to(&queue, worker, job, Ending::Completed).await;
+
+    // It waits as long again as it has waited, within bounds; the lower ends leave time for the test.
+    for (age, wait_s) in [
+        ("0 seconds", 5..=10),
+        ("5 minutes", 290..=330),
+        ("2 days", 3590..=3600),
+    ] {
+        let aged = format!(
+            "update flyball.webhook_call set at = clock_timestamp() - interval '{age}', retry_at = now()"
+        );
+        run(&queue.pool, &aged).await;
+        assert_eq!(queue.settle().await.unwrap().calls, 0);
+        let wait = "select extract(epoch from retry_at - clock_timestamp())::bigint from flyball.webhook_call";
+        let wait = count(&queue, wait).await;
+        assert!(wait_s.contains(&wait), "{age}: {wait} s");
+    }
+    let aged = "update flyball.webhook_call set at = now() - interval '3 days', retry_at = now()";
+    run(&queue.pool, aged).await;
+    assert_eq!(queue.settle().await.unwrap().calls, 0);
+    let left = "select count(*) from flyball.webhook_call";
+    assert_eq!(count(&queue, left).await, 0, "it is given up");
+}
+
+#[tokio::test]
 async fn jobs_without_webhooks_touch_nothing_of_them_when_they_end() {
     let (database, queue) = queue().await;
     let worker = worker(&queue, SOON).await;
