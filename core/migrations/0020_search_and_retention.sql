@@ -618,8 +618,11 @@ declare
     lane_high   bigint := 9223372036854775807;
     id_low      bigint := 0;
     id_high     bigint := 9007199254740992;
-    by_job      boolean;
-    searched    constant boolean := not (search is null);
+    filter      constant flyball.job_filter := row(null, kind, throttle, key, tenant, created_after, created_before, search);
+    lane        constant bigint := flyball.lane_of(throttle, key);
+    -- False if the rows of the states' own tables tell all.
+    by_job      constant boolean := kind is not null or created_after is not null or created_before is not null
+        or (throttle is null) <> (key is null) or not (search is null);
     error_like  constant text := search.error_like;
     phase       text := 'ready';
     part        text[];
@@ -634,12 +637,10 @@ begin
     perform flyball.check_walk(what, max_jobs, start, shape, created_after, created_before, 'created_after', 'created_before');
     cancelled := 0;
     requested := 0;
-    if throttle is not null and key is not null then
-        lane_low := flyball.lane_of(throttle, key);
-        lane_high := lane_low;
+    if lane is not null then
+        lane_low := lane;
+        lane_high := lane;
     end if;
-    by_job := kind is not null or created_after is not null or created_before is not null or (throttle is null) <> (key is null)
-        or searched;
     -- An id begins with its day.
     if created_after > timestamptz '2020-01-01 00:00:00Z' then
         id_low := least(flyball.day_of(least(created_after, timestamptz '2100-01-01 00:00:00Z')), 32000) << 38;
@@ -678,8 +679,9 @@ begin
             -- A tenant's jobs in any state by their ids: the position tells nothing about the jobs
             -- of others.
             with walk as materialized (
-                select j.id, j.lane_id, j.admission_lane, j.priority, j.kind, j.throttle, j.key, j.created_at,
-                    not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                select j.id, j.lane_id, j.admission_lane, j.priority,
+                    flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                 from flyball.job j
                 where j.tenant = cancel_walk.tenant and j.tenant <> '' and j.id > at_id and j.id >= id_low and j.id < id_high
                 order by j.id
@@ -702,13 +704,6 @@ begin
                     and (r.tid is not null and 'ready' = any(states)
                         or s.job_id is not null and case when s.retry then 'retryable' else 'scheduled' end = any(states)
                         or l.job_id is not null and 'running' = any(states))
-                    and (cancel_walk.kind is null or w.kind = cancel_walk.kind)
-                    and (w.lane_id between lane_low and lane_high
-                            and (cancel_walk.throttle is null or w.throttle = cancel_walk.throttle)
-                            and (cancel_walk.key is null or w.key = cancel_walk.key)
-                        or w.admission_lane = flyball.lane_of(cancel_walk.throttle, cancel_walk.key))
-                    and (created_after is null or w.created_at >= created_after)
-                    and (created_before is null or w.created_at < created_before)
                 limit jobs_left
             ),
             was_ready as (
@@ -764,8 +759,8 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at,
-                        not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                     from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
                 left join lateral (
@@ -774,11 +769,7 @@ begin
                 ) e on true
                 where w.job_id >= id_low and w.job_id < id_high
                     and (error_like is null or e.error like error_like)
-                    and (not by_job or (j.fits and (cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             removed as (
@@ -826,8 +817,8 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at,
-                        not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                     from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
                 left join lateral (
@@ -836,11 +827,7 @@ begin
                 ) e on true
                 where w.job_id >= id_low and w.job_id < id_high and case when w.retry then 'retryable' else 'scheduled' end = any(states)
                     and (error_like is null or e.error like error_like)
-                    and (not by_job or (j.fits and (cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             removed as (
@@ -883,8 +870,8 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at,
-                        not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                     from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
                 left join lateral (
@@ -893,11 +880,7 @@ begin
                 ) e on true
                 where w.job_id >= id_low and w.job_id < id_high and w.lane_id between lane_low and lane_high
                     and (error_like is null or e.error like error_like)
-                    and (not by_job or (j.fits and (cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             cancel_requests as (
@@ -982,27 +965,21 @@ create function flyball.dead_walk(
 language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
-    searched  constant boolean := not (search is null);
+    filter    constant flyball.job_filter := row(null, kind, throttle, key, tenant, null, null, search);
+    lane      constant bigint := flyball.lane_of(throttle, key);
+    -- False if the rows of dead letters tell all.
+    by_job    constant boolean := kind is not null or (throttle is null) <> (key is null) or not (search is null);
     walk_rows constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
-    lane      bigint;
-    by_job    boolean;
     at_id     bigint := 0;
     operation bigint;
     result    record;
 begin
     perform flyball.check_walk(what, max_jobs, start, '^dead/[0-9]{1,18}(#[0-9]{1,18})?$', died_after, died_before, 'died_after', 'died_before');
-    if octet_length(error_like) > 500 or length(error_like) - length(replace(error_like, '%', '')) > 5 then
-        perform flyball.refuse(what, 'error_like', 'is too long or has more than five %; allowed are patterns of LIKE up to 500 bytes with up to five %');
-    elsif error_like ~ '(^|[^\\])(\\\\)*\\$' then
-        perform flyball.refuse(what, 'error_like', 'ends with a lone backslash; write \\ for a backslash itself');
-    elsif not searched and coalesce(kind, throttle, key, error_like, died_after::text, died_before::text) is null then
+    perform flyball.read_search(what, null, error_like, null, null, null, null, null, null);
+    if not by_job and coalesce(throttle, error_like, died_after::text, died_before::text) is null then
         perform flyball.refuse(what, 'error_like', 'is missing, as is every other filter; name at least one of kind, throttle, key, '
             'error_like, died_after, died_before, group, trace, unique_key, args, args_path, tags; ''%'' names every error');
     end if;
-    if throttle is not null and key is not null then
-        lane := flyball.lane_of(throttle, key);
-    end if;
-    by_job := kind is not null or (throttle is null) <> (key is null) or searched;
     if start is not null then
         operation := nullif(split_part(start, '#', 2), '')::bigint;
         at_id := split_part(split_part(start, '#', 1), '/', 2)::bigint;
@@ -1030,16 +1007,14 @@ begin
         select w.job_id
         from walk w
         left join lateral (
-            select j.kind, j.throttle, j.key,
-                not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+            select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
             from flyball.job j where by_job and j.id = w.job_id limit 1
         ) j on true
         where w.lane_id is not null and (lane is null or w.lane_id = lane)
             and (died_after is null or w.died_at >= died_after) and (died_before is null or w.died_at < died_before)
             and (error_like is null or coalesce(w.error, '') like error_like)
-            and (not by_job or (j.fits and (dead_walk.kind is null or j.kind = dead_walk.kind)
-                and (dead_walk.throttle is null or j.throttle = dead_walk.throttle)
-                and (dead_walk.key is null or j.key = dead_walk.key)))
+            and (not by_job or j.fits)
         limit max_jobs
     ),
     removed as (
