@@ -913,9 +913,7 @@ begin
 
     select * into issue from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
         run_at, traceparent, timeout, debounce, debounce_max, replace);
-    if issue.field is null and (tags is not null or after is not null or after_failure is not null
-        or on_complete is not null or on_dead is not null or webhook_secret is not null)
-    then
+    if issue.field is null then
         options := flyball.options_of(jsonb_build_object('tags', tags, 'after', after, 'after_failure', after_failure,
             'on_complete', on_complete, 'on_dead', on_dead, 'webhook_secret', webhook_secret));
         select o.field, o.message, '22023' as code into issue from flyball.check_options(options) o;
@@ -950,6 +948,18 @@ begin
         perform flyball.refuse_capped(flyball.caller_tenant(), array[job_id], array[kind], array[args], array[coalesce(now() + debounce, run_at)],
             array[duplicate]);
     end if;
+end $$;
+
+-- Refuses all jobs of one call for what is wrong with one of them.
+create function flyball.refuse_element(n bigint, field text, message text, code text default '22023') returns void
+language plpgsql as $$
+begin
+    raise exception using
+        errcode = code,
+        message = format('enqueue_many: jobs[%s]%s: %s', n, coalesce('.' || nullif(field, ''), ''), message),
+        column = field,
+        table = n::text,
+        hint = 'Nothing was enqueued.';
 end $$;
 
 -- Enqueues validated jobs for an owner of unique keys, which names the tenant of the jobs as well:
@@ -1065,12 +1075,7 @@ begin
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = one.code,
-                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
-                column = one.field,
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, one.field, one.message, one.code);
         end loop;
     end if;
 
@@ -1083,12 +1088,7 @@ begin
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = '22023',
-                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
-                column = one.field,
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, one.field, one.message);
         end loop;
         -- No option that is allowed has an object within.
         extras := array(
@@ -1104,12 +1104,7 @@ begin
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = one.code,
-                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
-                column = one.field,
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, one.field, one.message, one.code);
         end loop;
         calls := exists (select from unnest(extras) as g(options) where g.options ?| array['on_complete', 'on_dead']);
     end if;
@@ -1130,12 +1125,7 @@ begin
             order by g.n, g.absent
             limit 1
         loop
-            raise exception using
-                errcode = '22023',
-                message = format('enqueue_many: jobs[%s].after: %s', one.n - 1, one.message),
-                column = 'after',
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, 'after', one.message);
         end loop;
         with pairs as materialized (
             select g.n, g.options ->> 'after_failure' = 'run' as runs, unnest(flyball.after_of(g.options)) as id
@@ -1174,12 +1164,7 @@ begin
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = '22023',
-                message = format('enqueue_many: jobs[%s].group: %s', one.n - 1, one.message),
-                column = 'group',
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, 'group', one.message);
         end loop;
     end if;
 
@@ -1500,12 +1485,7 @@ begin
                 problem := 'must name what runs the job, for instance ''http''';
             end if;
             if problem is not null then
-                raise exception using
-                    errcode = '22023',
-                    message = format('enqueue_many: jobs[%s]%s: %s', at, coalesce('.' || nullif(name, ''), ''), problem),
-                    column = name,
-                    table = at::text,
-                    hint = 'Nothing was enqueued.';
+                perform flyball.refuse_element(at, name, problem);
             end if;
         end loop;
         raise exception using errcode = '22023', column = '', message = 'enqueue_many: jobs: cannot be read',
