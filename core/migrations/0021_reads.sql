@@ -280,7 +280,8 @@ begin
     end if;
     select f.jobs, f.next into page from flyball.find_jobs(flyball.read_filter('list_jobs', filter, reads), before, max_jobs) f;
     next := page.next;
-    select coalesce(jsonb_agg(to_jsonb(j) - 'group_id' || jsonb_build_object('group', j.group_id, 'tags', coalesce(j.tags, '{}')) order by j.id desc), '[]') into jobs
+    select coalesce(jsonb_agg(to_jsonb(j) - 'group_id' || jsonb_build_object('group', j.group_id, 'tags', coalesce(j.tags, '{}'),
+        'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(j.due_at)) order by j.id desc), '[]') into jobs
     from unnest(page.jobs) j;
 end $$;
 

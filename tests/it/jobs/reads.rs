@@ -83,6 +83,14 @@ async fn a_job_has_by_sql_every_field_and_value_that_the_api_reads_in_every_stat
             }
         }
     }
+    let listed = value(&queue, "select jobs from flyball.list_jobs()").await;
+    assert_eq!(listed.as_array().unwrap().len(), 5);
+    for job in listed.as_array().unwrap() {
+        let whole = shown(&queue, job["id"].as_i64().unwrap()).await;
+        for (field, found) in job.as_object().unwrap() {
+            assert_eq!(plain(found), plain(&whole[field]), "{field} of {job}");
+        }
+    }
     assert_eq!(shown(&queue, done).await["result"], json!({"pages": 3}));
     assert_eq!(
         value(&queue, &format!("select flyball.job_result({done})")).await,
