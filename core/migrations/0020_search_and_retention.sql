@@ -108,8 +108,8 @@ return ((search)."group" is null or group_id = (search)."group")
     and ((search).trace is null or substr(traceparent, 4, 32) = (search).trace)
     and ((search).unique_key is null or unique_key is not null
         and flyball.has_unique_key(unique_key, kind, tenant, (search).key_owners, (search).unique_key))
-    -- The whole arguments come first, because few contain the object; a path with != or || may fit them by
-    -- a secret, so it looks at what is searched alone.
+    -- The whole arguments come first, because few contain the object. A path with != or || may fit them
+    -- by a secret, so it looks at nothing but what is searched.
     and ((search).args is null or args @> (search).args and flyball.searched_args(kind, args) @> (search).args)
     and ((search).args_path is null or jsonb_path_match(flyball.searched_args(kind, args), (search).args_path, '{}', true));
 
