@@ -7,8 +7,23 @@
 -- Short texts by which people find jobs; null for none.
 alter table flyball.job add column tags text[];
 -- Finds jobs by their tags. Jobs without are left out, so they cost it nothing; the list of pending
--- entries is off, because the search that reads it would take as long as nobody knows.
-create index job_tags on flyball.job using gin (tags) with (fastupdate = off) where tags is not null;
+-- entries is off, because the search that reads it would take as long as nobody knows. Days of the past
+-- have no tags, except where a waiting job is replaced, and are read without it: so it takes as long to
+-- make as reading today does. Each day that comes gets its part with its table.
+create index job_tags on only flyball.job using gin (tags) with (fastupdate = off) where tags is not null;
+do $$
+declare
+    day text;
+begin
+    for day in
+        select d.day from pg_inherits i
+        cross join lateral substring(i.inhrelid::regclass::text from '[0-9]+$') as d(day)
+        where i.inhparent = 'flyball.job'::regclass and d.day::bigint >= flyball.day_of(now())
+    loop
+        execute format('create index job_%1$s_tags_idx on flyball.job_%1$s using gin (tags) with (fastupdate = off) where tags is not null', day);
+        execute format('alter index flyball.job_tags attach partition flyball.job_%s_tags_idx', day);
+    end loop;
+end $$;
 
 -- === Options ======================================================================================
 
@@ -30,7 +45,7 @@ declare
     tag  jsonb;
     ids  int;
 begin
-    if options is null or options = '{}' then
+    if options is null or options in ('{}', 'null') then
         return;
     elsif jsonb_typeof(options) <> 'object' then
         field := 'options';
@@ -407,12 +422,13 @@ create table flyball.webhook_call (
     job_id   bigint      not null,
     event    text        not null,
     at       timestamptz not null default clock_timestamp(),
-    -- The reason for which it could not be enqueued, and the time of the next try.
+    -- The reason for which it could not be enqueued; null before the first try.
     problem  text,
-    retry_at timestamptz
+    -- The time of the next try, and so in the future for those that were refused alone.
+    retry_at timestamptz not null default now()
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
-create index webhook_call_retry on flyball.webhook_call (retry_at) where retry_at is not null;
+create index webhook_call_retry on flyball.webhook_call (retry_at, id);
 -- Counts the groups that have not ended.
 create index job_group_open on flyball.job_group (id) where ended_at is null;
 
@@ -518,7 +534,8 @@ end $$;
 
 -- Enqueues up to `most` calls, each in one transaction with the end of its row; returns how many, and
 -- whether there may be more. One that is refused, for instance by a full lane, is tried again for three
--- days. Calls that another transaction holds are left to it.
+-- days; each time it waits as long again as it has waited so far, at least ten seconds and at most an
+-- hour. Calls that another transaction holds are left to it.
 create function flyball.enqueue_calls(most int default 500, out enqueued int, out more boolean)
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_variable
@@ -531,8 +548,8 @@ begin
     enqueued := 0;
     taken := array(
         select c.id from flyball.webhook_call c
-        where c.retry_at is null or c.retry_at <= clock_timestamp()
-        order by c.id
+        where c.retry_at <= now()
+        order by c.retry_at, c.id
         limit most
         for update skip locked
     );
@@ -563,7 +580,9 @@ begin
                 exit when single = 0;
             exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
                 if single <> 0 then
-                    update flyball.webhook_call c set problem = left(sqlerrm, 1000), retry_at = clock_timestamp() + interval '10 seconds'
+                    update flyball.webhook_call c
+                    set problem = left(sqlerrm, 1000), retry_at = clock_timestamp()
+                        + greatest(interval '10 seconds', least(clock_timestamp() - c.at, interval '1 hour'))
                     where c.id = single and c.at > clock_timestamp() - interval '3 days';
                     if not found then
                         delete from flyball.webhook_call c where c.id = single;
@@ -574,7 +593,7 @@ begin
     end loop;
 end $$;
 
-drop function flyball.settle_groups;
+alter function flyball.settle_groups rename to settle_groups_before_19;
 
 -- Adds what has changed to the counts of up to `most` groups, and enqueues calls of webhooks; returns how
 -- many groups ended, whether there may be more to do, and the number of calls.
@@ -609,7 +628,11 @@ end $$;
 
 -- === Enqueue ======================================================================================
 
-drop function flyball.admit_unchecked, flyball.admit, flyball.enqueue, flyball.enqueue_rows, flyball.enqueue_rows_as;
+alter function flyball.admit_unchecked rename to admit_unchecked_before_19;
+alter function flyball.admit rename to admit_before_19;
+alter function flyball.enqueue rename to enqueue_before_19;
+alter function flyball.enqueue_rows rename to enqueue_rows_before_19;
+alter function flyball.enqueue_rows_as rename to enqueue_rows_as_before_19;
 
 -- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs.
 create function flyball.admit_unchecked(
@@ -890,9 +913,7 @@ begin
 
     select * into issue from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
         run_at, traceparent, timeout, debounce, debounce_max, replace);
-    if issue.field is null and (tags is not null or after is not null or after_failure is not null
-        or on_complete is not null or on_dead is not null or webhook_secret is not null)
-    then
+    if issue.field is null then
         options := flyball.options_of(jsonb_build_object('tags', tags, 'after', after, 'after_failure', after_failure,
             'on_complete', on_complete, 'on_dead', on_dead, 'webhook_secret', webhook_secret));
         select o.field, o.message, '22023' as code into issue from flyball.check_options(options) o;
@@ -929,6 +950,18 @@ begin
     end if;
 end $$;
 
+-- Refuses all jobs of one call for what is wrong with one of them.
+create function flyball.refuse_element(n bigint, field text, message text, code text default '22023') returns void
+language plpgsql as $$
+begin
+    raise exception using
+        errcode = code,
+        message = format('enqueue_many: jobs[%s]%s: %s', n, coalesce('.' || nullif(field, ''), ''), message),
+        column = field,
+        table = n::text,
+        hint = 'Nothing was enqueued.';
+end $$;
+
 -- Enqueues validated jobs for an owner of unique keys, which names the tenant of the jobs as well:
 -- the functions below determine the caller; the HTTP API knows its tokens. It runs with the rights
 -- of its caller, so calling it directly gains nothing.
@@ -950,8 +983,8 @@ declare
     untimed       constant boolean := array_remove(timeouts, null) = '{}';
     -- Null if no job is to join a group.
     joins         constant bigint[] := case when array_remove(groups, null) <> '{}' then groups end;
-    -- Null if no job has options.
-    extras        constant jsonb[] := case when array_remove(options, null) <> '{}' then options end;
+    -- The options that are given: without nulls, which are like none. Null if no job has any.
+    extras        jsonb[];
     -- For which others each job waits, as an array; null if none waits.
     waits         jsonb[];
     -- True if any job has webhooks.
@@ -1042,31 +1075,27 @@ begin
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = one.code,
-                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
-                column = one.field,
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, one.field, one.message, one.code);
         end loop;
     end if;
 
-    if extras is not null then
+    if array_remove(options, null) <> '{}' then
         for one in
             select g.n, c.field, c.message
-            from unnest(extras) with ordinality as g(options, n)
+            from unnest(options) with ordinality as g(options, n)
             cross join lateral flyball.check_options(g.options) c
             where g.options is not null and c.field is not null
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = '22023',
-                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
-                column = one.field,
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, one.field, one.message);
         end loop;
+        -- No option that is allowed has an object within.
+        extras := array(
+            select nullif(nullif(jsonb_strip_nulls(g.options), '{}'), 'null') from unnest(options) with ordinality as g(options, n) order by g.n);
+        extras := case when array_remove(extras, null) <> '{}' then extras end;
+    end if;
+    if extras is not null then
         for one in
             select g.n, c.field, c.message, c.code
             from unnest(extras, replaces, debounces) with ordinality as g(options, replace, debounce, n)
@@ -1075,12 +1104,7 @@ begin
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = one.code,
-                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
-                column = one.field,
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, one.field, one.message, one.code);
         end loop;
         calls := exists (select from unnest(extras) as g(options) where g.options ?| array['on_complete', 'on_dead']);
     end if;
@@ -1101,12 +1125,7 @@ begin
             order by g.n, g.absent
             limit 1
         loop
-            raise exception using
-                errcode = '22023',
-                message = format('enqueue_many: jobs[%s].after: %s', one.n - 1, one.message),
-                column = 'after',
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, 'after', one.message);
         end loop;
         with pairs as materialized (
             select g.n, g.options ->> 'after_failure' = 'run' as runs, unnest(flyball.after_of(g.options)) as id
@@ -1145,12 +1164,7 @@ begin
             order by g.n
             limit 1
         loop
-            raise exception using
-                errcode = '22023',
-                message = format('enqueue_many: jobs[%s].group: %s', one.n - 1, one.message),
-                column = 'group',
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
+            perform flyball.refuse_element(one.n - 1, 'group', one.message);
         end loop;
     end if;
 
@@ -1471,12 +1485,7 @@ begin
                 problem := 'must name what runs the job, for instance ''http''';
             end if;
             if problem is not null then
-                raise exception using
-                    errcode = '22023',
-                    message = format('enqueue_many: jobs[%s]%s: %s', at, coalesce('.' || nullif(name, ''), ''), problem),
-                    column = name,
-                    table = at::text,
-                    hint = 'Nothing was enqueued.';
+                perform flyball.refuse_element(at, name, problem);
             end if;
         end loop;
         raise exception using errcode = '22023', column = '', message = 'enqueue_many: jobs: cannot be read',
@@ -1561,7 +1570,7 @@ end $$;
 -- Tags of the jobs of a schedule; null for none.
 alter table flyball.cron add column tags text[];
 
-drop function flyball.schedule;
+alter function flyball.schedule rename to schedule_before_19;
 
 -- Makes a schedule or replaces the one of this name; true if it is new. The same expression and
 -- time zone keep the next occurrence, so a program may declare its schedules at each start. It runs
@@ -1658,8 +1667,10 @@ end $$;
 -- === Permissions ==================================================================================
 
 revoke execute on function flyball.ends_of, flyball.absent_of, flyball.awaited, flyball.add_waits, flyball.forget_waits, flyball.release_waiting,
-    flyball.check_webhooks, flyball.webhook_key, flyball.webhook_job_of, flyball.enqueue_calls, flyball.settle_groups
+    flyball.check_webhooks, flyball.webhook_key, flyball.webhook_job_of, flyball.enqueue_calls
 from public;
+
+select flyball.replace_functions(19);
 
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
 comment on function flyball.enqueue_rows is 'Enqueues up to 10,000 jobs given column by column, all or none; durations are in seconds.';

@@ -51,7 +51,8 @@ create type flyball.listed_job as (
 create function flyball.without_secrets(value jsonb) returns jsonb
 language plpgsql immutable parallel safe as $$
 begin
-    if value::text !~ '"\$(secret|encrypted)"' then
+    -- Most values have none, and LIKE knows it sooner than a regular expression.
+    if value::text not like all (array['%"$secret"%', '%"$encrypted"%']) then
         return value;
     elsif jsonb_typeof(value) = 'object' then
         return case when value ?| array['$secret', '$encrypted'] then '"[secret]"'::jsonb else (
@@ -64,14 +65,29 @@ begin
     return value;
 end $$;
 
+-- A URL without the name and the password in it. One that is written in an unusual way and may have
+-- them is hidden whole: programs read it differently.
+create function flyball.shown_url(url text) returns text
+language sql immutable parallel safe
+return case
+    when url !~ '@' then url
+    when url ~* '^https?://[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then url
+    when url ~* '^https?://[^\s\\/?#@]*@[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then regexp_replace(url, '^([A-Za-z]+://)[^@]*@', '\1***@')
+    else '***' end;
+
 -- The arguments that a filter looks at: without what readers see masked, because a filter would tell
--- it letter by letter.
+-- it letter by letter. A URL is the one that they see.
 create function flyball.searched_args(kind text, args jsonb) returns jsonb
 language sql immutable parallel safe
-return case kind
-    when 'notification' then args - array['to', 'subject', 'body', 'html', 'template', 'data', 'extra']
-    when 'http' then case when args ->> 'url' ~ '^[^/?#]*//[^/?#]*@' then args - array['headers', 'url'] else args - 'headers' end
-    else args end;
+return (
+    select case
+        when jsonb_typeof(s.args) <> 'object' then s.args
+        when kind = 'notification' then s.args - array['to', 'subject', 'body', 'html', 'template', 'data', 'extra']
+        when kind = 'http' then s.args - 'headers'
+            || case when jsonb_typeof(s.args -> 'url') = 'string' then jsonb_build_object('url', flyball.shown_url(s.args ->> 'url')) else '{}' end
+        else s.args end
+    from (select flyball.without_secrets(searched_args.args) as args) s
+);
 
 -- Returns true if a job holds or held a unique key, of which only the digest is known.
 create function flyball.has_unique_key(digest bytea, kind text, tenant text, owners text[], key text) returns boolean
@@ -92,13 +108,16 @@ return ((search)."group" is null or group_id = (search)."group")
     and ((search).trace is null or substr(traceparent, 4, 32) = (search).trace)
     and ((search).unique_key is null or unique_key is not null
         and flyball.has_unique_key(unique_key, kind, tenant, (search).key_owners, (search).unique_key))
-    and ((search).args is null
-        or case when kind in ('http', 'notification') then flyball.searched_args(kind, args) else args end @> (search).args
-            and flyball.without_secrets(args) @> (search).args)
-    and ((search).args_path is null
-        or jsonb_path_match(case when kind in ('http', 'notification') then flyball.searched_args(kind, args) else args end,
-            (search).args_path, '{}', true)
-            and jsonb_path_match(flyball.without_secrets(args), (search).args_path, '{}', true));
+    -- The whole arguments come first, because few contain the object. A path with != or || may fit them
+    -- by a secret, so it looks at nothing but what is searched.
+    and ((search).args is null or args @> (search).args and flyball.searched_args(kind, args) @> (search).args)
+    and ((search).args_path is null or jsonb_path_match(flyball.searched_args(kind, args), (search).args_path, '{}', true));
+
+-- Returns true if a look at one job may take long: at up to 256 KiB of arguments, or at the digests of a
+-- key with up to 1100 owners.
+create function flyball.is_dear(search flyball.job_search) returns boolean
+language sql immutable parallel safe
+return (search).args is not null or (search).args_path is not null or (search).unique_key is not null;
 
 create function flyball.fits_filter(
     filter flyball.job_filter, lane bigint, kind text, throttle text, key text, admission_lane bigint, tenant text,
@@ -297,12 +316,16 @@ return (
 );
 
 -- Returns true if so few jobs of a day have all these tags that reading all of them takes little: by the
--- statistics, in which a frequent tag has its share; a day without any is as large as its file.
+-- statistics, in which a frequent tag has its share; a day without any, or without its part of the index
+-- of tags, is as large as its file.
 create function flyball.are_rare(tags text[], day bigint) returns boolean
 language sql stable
 begin atomic
     select case
-        when s.most_common_elems is null then pg_catalog.pg_relation_size(c.oid) < 16 * 1024 * 1024
+        when s.most_common_elems is null or not exists (
+            select from pg_catalog.pg_index x join pg_catalog.pg_inherits h on h.inhrelid = x.indexrelid
+            where x.indrelid = c.oid and h.inhparent = 'flyball.job_tags'::regclass
+        ) then pg_catalog.pg_relation_size(c.oid) < 16 * 1024 * 1024
         else coalesce((
             select min(coalesce(s.most_common_elem_freqs[array_position(s.most_common_elems::text::text[], t.tag)], 0))
             from unnest(are_rare.tags) as t(tag)
@@ -342,7 +365,7 @@ end $$;
 -- short, or empty, and `next` says where to go on. Null means that no older job matches.
 --
 -- Steps over arguments begin small and grow while they are fast, because one job may have 256 KiB of
--- them.
+-- them; so do those over unique keys, of which each job may take a thousand digests.
 create function flyball.find_jobs(filter flyball.job_filter, before bigint, max_jobs int, out jobs flyball.listed_job[], out next bigint)
 language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -354,7 +377,7 @@ declare
     search     constant flyball.job_search := filter.search;
     state      constant text := case when cardinality(filter.states) = 1 then filter.states[1] end;
     lane       constant bigint := flyball.lane_of(filter.throttle, filter.key);
-    reads_args constant boolean := search.args is not null or search.args_path is not null;
+    is_dear    constant boolean := flyball.is_dear(search);
     error_like constant text := search.error_like;
     begun      constant timestamptz := clock_timestamp();
     source     text;
@@ -416,7 +439,7 @@ begin
             from (%s) w', lookup);
     end if;
     -- Small steps come first, because most pages are full after one of them.
-    rows := case when reads_args then 50 else least(greatest(max_jobs * 4, 400), rows_max) end;
+    rows := case when is_dear then 50 else least(greatest(max_jobs * 4, 400), rows_max) end;
     if search is null and coalesce(filter.kind, filter.throttle, filter.key, filter.states::text, filter.created_after::text,
         filter.created_before::text) is null
     then
@@ -553,40 +576,11 @@ begin
         is_first := false;
         -- Grows while a step is fast, so that one step takes a few milliseconds.
         rows := case
-            when not reads_args then least(rows * 5, rows_max)
+            when not is_dear then least(rows * 5, rows_max)
             when clock_timestamp() < step_begun + interval '4 ms' then least(rows * 4, rows_max)
             when clock_timestamp() > step_begun + interval '12 ms' then greatest(rows / 4, 10)
             else rows end;
     end loop;
-end $$;
-
--- Lists jobs of the caller, newest first: all of them for an operator that acts for no tenant, else
--- those of its tenant. While `next` is not null, older jobs may match: call again with before => next.
-create function flyball.list_jobs(filter jsonb default '{}', before bigint default null, max_jobs int default 100,
-    out jobs jsonb, out next bigint)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
-declare
-    own_tenant constant text := flyball.caller_tenant();
-    page       record;
-begin
-    if max_jobs is null or max_jobs not between 1 and 1000 then
-        perform flyball.refuse('list_jobs', 'max_jobs', format('is %s; allowed are 1 to 1000', coalesce(max_jobs::text, 'null')));
-    elsif before < 1 then
-        perform flyball.refuse('list_jobs', 'before', format('is %s; give what "next" answered, or null to begin', before));
-    elsif own_tenant = '' and not flyball.is_operator() then
-        raise exception using errcode = '42501', column = 'tenant', hint = 'Nothing was changed.',
-            message = format('list_jobs: tenant: role %s has no tenant, whose jobs it could list; an operator gives it one in flyball.producer',
-                to_json(flyball.caller()));
-    elsif own_tenant <> '' and filter ->> 'tenant' <> own_tenant then
-        raise exception using errcode = '42501', column = 'tenant', hint = 'Nothing was changed.',
-            message = format('list_jobs: tenant: %s is not the tenant of the caller, %s', to_json(left(filter ->> 'tenant', 64)), to_json(own_tenant));
-    end if;
-    select f.jobs, f.next into page
-    from flyball.find_jobs(flyball.read_filter('list_jobs', filter, nullif(own_tenant, '')), before, max_jobs) f;
-    next := page.next;
-    select coalesce(jsonb_agg(to_jsonb(j) - 'group_id' || jsonb_build_object('group', j.group_id, 'tags', coalesce(j.tags, '{}')) order by j.id desc), '[]') into jobs
-    from unnest(page.jobs) j;
 end $$;
 
 -- === Many jobs by a search =======================================================================
@@ -598,11 +592,11 @@ return jsonb_strip_nulls(jsonb_build_object('group', (search)."group", 'error_li
     'unique_key', case when (search).unique_key is not null then '***' end, 'args', case when (search).args is not null then '***' end,
     'args_path', case when (search).args_path is not null then '***' end, 'tags', to_jsonb((search).tags)));
 
-drop function flyball.cancel_walk(text, text, text, text, text, text, text[], timestamptz, timestamptz, int, boolean, text, text, text, text);
-drop function flyball.cancel_jobs(text, text, text, text, timestamptz, timestamptz, int, boolean, text, text, text, text);
-drop function flyball.dead_walk(text, text, boolean, text, text, text, text, timestamptz, timestamptz, boolean, int, boolean, text, text, text, text);
-drop function flyball.requeue_dead(text, text, text, text, int, timestamptz, timestamptz, boolean, boolean, text, text, text, text);
-drop function flyball.discard_dead(text, text, text, text, int, timestamptz, timestamptz, boolean, text, text, text, text);
+alter function flyball.cancel_walk rename to cancel_walk_before_20;
+alter function flyball.cancel_jobs rename to cancel_jobs_before_20;
+alter function flyball.dead_walk rename to dead_walk_before_20;
+alter function flyball.requeue_dead rename to requeue_dead_before_20;
+alter function flyball.discard_dead rename to discard_dead_before_20;
 
 -- The walk of cancel_jobs and purge_lane: ready jobs in the order of their lanes, then scheduled
 -- ones, then running ones. The walked rows are materialized in the order of an index, and a lateral
@@ -617,16 +611,18 @@ language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     -- Rows read per call, so that a call ends within a fraction of a second with any filter.
-    -- Each may have 256 KiB of arguments.
-    walk_rows   constant bigint := case when search.args is not null or search.args_path is not null then 1000 else 10000 end;
+    walk_rows   constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
     shape       constant text := case when cancel_walk.tenant is not null then '^(jobs/[0-9]{1,18})(#[0-9]{1,18})?$' else
         '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$' end;
     lane_low    bigint := -9223372036854775808;
     lane_high   bigint := 9223372036854775807;
     id_low      bigint := 0;
     id_high     bigint := 9007199254740992;
-    by_job      boolean;
-    searched    constant boolean := not (search is null);
+    filter      constant flyball.job_filter := row(null, kind, throttle, key, tenant, created_after, created_before, search);
+    lane        constant bigint := flyball.lane_of(throttle, key);
+    -- False if the rows of the states' own tables tell all.
+    by_job      constant boolean := kind is not null or created_after is not null or created_before is not null
+        or (throttle is null) <> (key is null) or not (search is null);
     error_like  constant text := search.error_like;
     phase       text := 'ready';
     part        text[];
@@ -641,12 +637,10 @@ begin
     perform flyball.check_walk(what, max_jobs, start, shape, created_after, created_before, 'created_after', 'created_before');
     cancelled := 0;
     requested := 0;
-    if throttle is not null and key is not null then
-        lane_low := flyball.lane_of(throttle, key);
-        lane_high := lane_low;
+    if lane is not null then
+        lane_low := lane;
+        lane_high := lane;
     end if;
-    by_job := kind is not null or created_after is not null or created_before is not null or (throttle is null) <> (key is null)
-        or searched;
     -- An id begins with its day.
     if created_after > timestamptz '2020-01-01 00:00:00Z' then
         id_low := least(flyball.day_of(least(created_after, timestamptz '2100-01-01 00:00:00Z')), 32000) << 38;
@@ -685,8 +679,9 @@ begin
             -- A tenant's jobs in any state by their ids: the position tells nothing about the jobs
             -- of others.
             with walk as materialized (
-                select j.id, j.lane_id, j.admission_lane, j.priority, j.kind, j.throttle, j.key, j.created_at,
-                    not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                select j.id, j.lane_id, j.admission_lane, j.priority,
+                    flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                 from flyball.job j
                 where j.tenant = cancel_walk.tenant and j.tenant <> '' and j.id > at_id and j.id >= id_low and j.id < id_high
                 order by j.id
@@ -709,13 +704,6 @@ begin
                     and (r.tid is not null and 'ready' = any(states)
                         or s.job_id is not null and case when s.retry then 'retryable' else 'scheduled' end = any(states)
                         or l.job_id is not null and 'running' = any(states))
-                    and (cancel_walk.kind is null or w.kind = cancel_walk.kind)
-                    and (w.lane_id between lane_low and lane_high
-                            and (cancel_walk.throttle is null or w.throttle = cancel_walk.throttle)
-                            and (cancel_walk.key is null or w.key = cancel_walk.key)
-                        or w.admission_lane = flyball.lane_of(cancel_walk.throttle, cancel_walk.key))
-                    and (created_after is null or w.created_at >= created_after)
-                    and (created_before is null or w.created_at < created_before)
                 limit jobs_left
             ),
             was_ready as (
@@ -771,8 +759,8 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at,
-                        not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                     from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
                 left join lateral (
@@ -781,11 +769,7 @@ begin
                 ) e on true
                 where w.job_id >= id_low and w.job_id < id_high
                     and (error_like is null or e.error like error_like)
-                    and (not by_job or (j.fits and (cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             removed as (
@@ -833,8 +817,8 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at,
-                        not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                     from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
                 left join lateral (
@@ -843,11 +827,7 @@ begin
                 ) e on true
                 where w.job_id >= id_low and w.job_id < id_high and case when w.retry then 'retryable' else 'scheduled' end = any(states)
                     and (error_like is null or e.error like error_like)
-                    and (not by_job or (j.fits and (cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             removed as (
@@ -890,8 +870,8 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at,
-                        not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                     from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
                 left join lateral (
@@ -900,11 +880,7 @@ begin
                 ) e on true
                 where w.job_id >= id_low and w.job_id < id_high and w.lane_id between lane_low and lane_high
                     and (error_like is null or e.error like error_like)
-                    and (not by_job or (j.fits and (cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             cancel_requests as (
@@ -989,28 +965,21 @@ create function flyball.dead_walk(
 language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
-    searched  constant boolean := not (search is null);
-    -- Each may have 256 KiB of arguments.
-    walk_rows constant bigint := case when search.args is not null or search.args_path is not null then 1000 else 10000 end;
-    lane      bigint;
-    by_job    boolean;
+    filter    constant flyball.job_filter := row(null, kind, throttle, key, tenant, null, null, search);
+    lane      constant bigint := flyball.lane_of(throttle, key);
+    -- False if the rows of dead letters tell all.
+    by_job    constant boolean := kind is not null or (throttle is null) <> (key is null) or not (search is null);
+    walk_rows constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
     at_id     bigint := 0;
     operation bigint;
     result    record;
 begin
     perform flyball.check_walk(what, max_jobs, start, '^dead/[0-9]{1,18}(#[0-9]{1,18})?$', died_after, died_before, 'died_after', 'died_before');
-    if octet_length(error_like) > 500 or length(error_like) - length(replace(error_like, '%', '')) > 5 then
-        perform flyball.refuse(what, 'error_like', 'is too long or has more than five %; allowed are patterns of LIKE up to 500 bytes with up to five %');
-    elsif error_like ~ '(^|[^\\])(\\\\)*\\$' then
-        perform flyball.refuse(what, 'error_like', 'ends with a lone backslash; write \\ for a backslash itself');
-    elsif not searched and coalesce(kind, throttle, key, error_like, died_after::text, died_before::text) is null then
+    perform flyball.read_search(what, null, error_like, null, null, null, null, null, null);
+    if not by_job and coalesce(throttle, error_like, died_after::text, died_before::text) is null then
         perform flyball.refuse(what, 'error_like', 'is missing, as is every other filter; name at least one of kind, throttle, key, '
             'error_like, died_after, died_before, group, trace, unique_key, args, args_path, tags; ''%'' names every error');
     end if;
-    if throttle is not null and key is not null then
-        lane := flyball.lane_of(throttle, key);
-    end if;
-    by_job := kind is not null or (throttle is null) <> (key is null) or searched;
     if start is not null then
         operation := nullif(split_part(start, '#', 2), '')::bigint;
         at_id := split_part(split_part(start, '#', 1), '/', 2)::bigint;
@@ -1038,16 +1007,14 @@ begin
         select w.job_id
         from walk w
         left join lateral (
-            select j.kind, j.throttle, j.key,
-                not searched or flyball.fits_search(search, j.kind, j.tenant, j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+            select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
             from flyball.job j where by_job and j.id = w.job_id limit 1
         ) j on true
         where w.lane_id is not null and (lane is null or w.lane_id = lane)
             and (died_after is null or w.died_at >= died_after) and (died_before is null or w.died_at < died_before)
             and (error_like is null or coalesce(w.error, '') like error_like)
-            and (not by_job or (j.fits and (dead_walk.kind is null or j.kind = dead_walk.kind)
-                and (dead_walk.throttle is null or j.throttle = dead_walk.throttle)
-                and (dead_walk.key is null or j.key = dead_walk.key)))
+            and (not by_job or j.fits)
         limit max_jobs
     ),
     removed as (
@@ -1373,6 +1340,8 @@ declare
     found_ids bigint[];
     walked    bigint;
     walked_to bigint;
+    low       bigint;
+    high      bigint;
     failed    bigint[];
 begin
     deleted := 0;
@@ -1391,6 +1360,8 @@ begin
     );
     select count(*), max(w.id), array_agg(w.id) filter (where w.kind = r.kind) into walked, walked_to, found_ids
     from (select j.id, j.kind from flyball.job j where j.id > r.next_job and j.id < front order by j.id limit rows) w;
+    -- Only the days between these are read: for an array alone, each day of the history would be.
+    select min(u.id), max(u.id) into low, high from unnest(again || found_ids) as u(id);
     -- One probe per job and table: as a join, the planner might read all waiting jobs in each step.
     with looked as materialized (
         select c.id, j.id is null as gone, j.created_at,
@@ -1412,7 +1383,9 @@ begin
         select g.id from judged g where g.gone or g.due <= now()
     ),
     attempts as (
-        delete from flyball.attempt a where a.job_id = any(array(select e.id from expired e)) returning a.job_id, a.outcome
+        delete from flyball.attempt a
+        where a.job_id >= low and a.job_id <= high and a.job_id = any(array(select e.id from expired e))
+        returning a.job_id, a.outcome
     ),
     cursors as (
         delete from flyball.checkpoint c where c.job_id = any(array(select e.id from expired e))
@@ -1421,7 +1394,7 @@ begin
         delete from flyball.result o where o.job_id = any(array(select e.id from expired e))
     ),
     deleted_jobs as (
-        delete from flyball.job j where j.id = any(array(select e.id from expired e)) returning 1
+        delete from flyball.job j where j.id >= low and j.id <= high and j.id = any(array(select e.id from expired e)) returning 1
     ),
     looked_again as (
         delete from flyball.unexpired u where u.job_id = any(array(select e.id from expired e))
@@ -1495,13 +1468,13 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.fits_filter, flyball.read_args_path,
+revoke execute on function flyball.shown_url, flyball.searched_args, flyball.without_secrets, flyball.has_unique_key, flyball.fits_search, flyball.is_dear, flyball.fits_filter, flyball.read_args_path,
     flyball.read_search, flyball.usual_key_owners, flyball.read_filter, flyball.index_for, flyball.id_range, flyball.are_rare, flyball.tagged, flyball.find_jobs, flyball.search_text,
-    flyball.cancel_walk, flyball.cancel_jobs, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.set_retention,
-    flyball.expire_jobs, flyball.expire_dead
+    flyball.set_retention, flyball.expire_jobs, flyball.expire_dead
 from public;
 
-comment on function flyball.list_jobs is 'Jobs that match a filter, newest first; call again with before => next for more.';
+select flyball.replace_functions(20);
+
 comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that match a filter; call again with start => next for more.';
 comment on function flyball.requeue_dead is 'Makes up to max_jobs dead jobs that match a filter ready again; call again with start => next for more.';
 comment on function flyball.discard_dead is 'Discards up to max_jobs dead jobs that match a filter.';

@@ -1,5 +1,6 @@
 -- Chapter 21: reads for programs that speak SQL: a job with what the API shows of it, its attempts, its
--- result, failures, the audit log, workers, kinds, groups and suppressions; and the groups of one owner.
+-- result, jobs by a filter, failures, the audit log, workers, kinds and suppressions; and the groups of
+-- one owner.
 --
 -- They run with the rights of the schema's owner, so a single grant gives a role one of them, and they
 -- confine a role with a tenant to that tenant. They cannot tell the things that Redis knows, such as
@@ -62,16 +63,6 @@ return case jsonb_typeof(value)
         select coalesce(jsonb_object_agg(f.key, case when jsonb_typeof(f.value) = 'null' then f.value else '"***"' end), '{}')
         from jsonb_each(value) f)
     else '"***"' end;
-
--- A URL without the name and the password in it. One that is written in an unusual way and may have
--- them is hidden whole: programs read it differently.
-create function flyball.shown_url(url text) returns text
-language sql immutable parallel safe
-return case
-    when url !~ '@' then url
-    when url ~* '^https?://[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then url
-    when url ~* '^https?://[^\s\\/?#@]*@[^\s\\/?#@]+([/?#][^\\\t\n\r]*)?$' then regexp_replace(url, '^([A-Za-z]+://)[^@]*@', '\1***@')
-    else '***' end;
 
 -- Arguments without what a kind holds: those of a message without its recipient and contents, those of
 -- a request without credentials.
@@ -272,6 +263,28 @@ end $$;
 
 -- === Lists =======================================================================================
 
+-- Jobs that match a filter, newest first. While `next` is not null, older jobs may match: call again
+-- with before => next.
+create function flyball.list_jobs(filter jsonb default '{}', before bigint default null, max_jobs int default 100,
+    out jobs jsonb, out next bigint)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    reads constant text := flyball.read_tenant('list_jobs', filter ->> 'tenant');
+    page  record;
+begin
+    if max_jobs is null or max_jobs not between 1 and 1000 then
+        perform flyball.refuse('list_jobs', 'max_jobs', format('is %s; allowed are 1 to 1000', coalesce(max_jobs::text, 'null')));
+    elsif before < 1 then
+        perform flyball.refuse('list_jobs', 'before', format('is %s; give what "next" answered, or null to begin', before));
+    end if;
+    select f.jobs, f.next into page from flyball.find_jobs(flyball.read_filter('list_jobs', filter, reads), before, max_jobs) f;
+    next := page.next;
+    select coalesce(jsonb_agg(to_jsonb(j) - 'group_id' || jsonb_build_object('group', j.group_id, 'tags', coalesce(j.tags, '{}'),
+        'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(j.due_at)) order by j.id desc), '[]') into jobs
+    from unnest(page.jobs) j;
+end $$;
+
 -- The last attempts that failed, newest first. A job that is gone is known by its number only.
 create function flyball.list_failures(most int default 100, in_tenant text default null)
 returns table (job_id bigint, kind text, throttle text, key text, tenant text, "group" bigint, attempt int, outcome text, error text, at timestamptz)
@@ -413,7 +426,7 @@ return (
 -- Requeues messages of a pool that died because no account was available, at most max_jobs, the
 -- oldest first; their deadlines start again. A mark that is younger than a minute is left for the
 -- next call: such a message may be dying at this moment. The reason is for the audit log.
-drop function flyball.requeue_unsent(text, int, text);
+alter function flyball.requeue_unsent rename to requeue_unsent_before_21;
 create function flyball.requeue_unsent(pool text, max_jobs int default 1000, by text default null, why text default null,
     out examined bigint, out jobs bigint)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -462,16 +475,19 @@ end $$;
 -- === Permissions =================================================================================
 
 revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball.check_most, flyball.hidden_value,
-    flyball.shown_url, flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
-    flyball.show_job, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions,
-    flyball.requeue_unsent
+    flyball.masked_args, flyball.shown_args, flyball.first_line, flyball.why_job, flyball.unserved_reason, flyball.list_attempts, flyball.job_result,
+    flyball.show_job, flyball.list_jobs, flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds, flyball.list_suppressions
 from public;
+
+select flyball.replace_functions(21);
+drop function flyball.replace_functions;
 
 comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';
 comment on function flyball.show_job is 'A job with all that the API shows of it.';
 comment on function flyball.why_job is 'The reason for which a job does not run yet, as far as Postgres knows it.';
 comment on function flyball.list_attempts is 'Finished attempts of a job, newest first.';
 comment on function flyball.job_result is 'The result of a completed job, as long as it is kept.';
+comment on function flyball.list_jobs is 'Jobs that match a filter, newest first; call again with before => next for more.';
 comment on function flyball.list_failures is 'The last attempts that failed, newest first.';
 comment on function flyball.list_audit is 'The audit log, newest first.';
 comment on function flyball.list_workers is 'The live workers.';

@@ -83,6 +83,14 @@ async fn a_job_has_by_sql_every_field_and_value_that_the_api_reads_in_every_stat
             }
         }
     }
+    let listed = value(&queue, "select jobs from flyball.list_jobs()").await;
+    assert_eq!(listed.as_array().unwrap().len(), 5);
+    for job in listed.as_array().unwrap() {
+        let whole = shown(&queue, job["id"].as_i64().unwrap()).await;
+        for (field, found) in job.as_object().unwrap() {
+            assert_eq!(plain(found), plain(&whole[field]), "{field} of {job}");
+        }
+    }
     assert_eq!(shown(&queue, done).await["result"], json!({"pages": 3}));
     assert_eq!(
         value(&queue, &format!("select flyball.job_result({done})")).await,
@@ -263,6 +271,7 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
         format!("flyball.why_job({own})"),
         format!("flyball.job_result({own})"),
         format!("flyball.list_attempts({own})"),
+        "flyball.list_jobs()".to_owned(),
         "flyball.list_failures()".to_owned(),
         "flyball.list_audit()".to_owned(),
         "flyball.list_workers()".to_owned(),
@@ -273,11 +282,18 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
         let refused = fixture.as_role("web", &format!("select {read}")).await;
         assert_eq!(refused.unwrap().0, "42501", "{read}");
     }
-    let all = "show_job, flyball.why_job, flyball.job_result, flyball.list_attempts, flyball.list_failures, flyball.list_audit,
-        flyball.list_workers, flyball.list_kinds, flyball.list_suppressions";
+    let all =
+        "show_job, flyball.why_job, flyball.job_result, flyball.list_attempts, flyball.list_jobs,
+        flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds,
+        flyball.list_suppressions";
     fixture
         .owner(&format!("grant execute on function flyball.{all} to {web}"))
         .await;
+    let listed = |filter: &str| {
+        format!(
+            "select string_agg(j ->> 'key', ',') from flyball.list_jobs('{filter}') l cross join jsonb_array_elements(l.jobs) j"
+        )
+    };
     // A check that fails raises, with what was found.
     let is = |expression: &str, wanted: &str| {
         format!(
@@ -296,6 +312,8 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
             "select string_agg(error, ',') from flyball.list_failures()".to_owned(),
             "'own'",
         ),
+        (listed("{}"), "'own'"),
+        (listed("{\"tenant\": \"shop\"}"), "'own'"),
     ] {
         assert_eq!(
             fixture.as_role("web", &is(&expression, wanted)).await,
@@ -307,6 +325,10 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
         (
             format!("select flyball.show_job({foreign}, 'bank')"),
             "tenant: \"bank\" is not the tenant of role",
+        ),
+        (
+            listed("{\"tenant\": \"bank\"}"),
+            "list_jobs: tenant: \"bank\" is not the tenant of role",
         ),
         (
             "select flyball.list_failures(10, 'bank')".to_owned(),
@@ -344,6 +366,9 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
             "null",
         ),
         ("", format!("flyball.show_job({foreign}, 'shop')"), "null"),
+        ("", listed("{}"), "'foreign,own'"),
+        ("select flyball.as_tenant('shop');", listed("{}"), "'own'"),
+        ("", listed("{\"tenant\": \"bank\"}"), "'foreign'"),
     ] {
         let checked = format!("{before} {}", is(&expression, wanted));
         assert_eq!(
@@ -352,6 +377,16 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
             "{expression}"
         );
     }
+    // A role without a tenant reads nothing without a grant, and all with one.
+    let count = "do $$ begin if jsonb_array_length((flyball.list_jobs()).jobs) <> 2 then raise exception 'not all'; end if; end $$";
+    let (code, _) = fixture.as_role("bank", count).await.unwrap();
+    assert_eq!(code, "42501");
+    let grant = format!(
+        "grant execute on function flyball.list_jobs to {}",
+        fixture.role("bank")
+    );
+    fixture.owner(&grant).await;
+    assert_eq!(fixture.as_role("bank", count).await, None);
     for (read, words) in [
         (
             "list_failures(0)",

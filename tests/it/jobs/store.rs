@@ -2,14 +2,22 @@
 
 use std::time::Duration;
 
-use flyball::jobs::postgres::{Ending, LaneClaim, Retention};
+use flyball::jobs::postgres::{Ending, LaneClaim, MIGRATOR, Retention};
 use flyball::jobs::{JobFilter, NewJob, Queue, State};
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
 
 use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
+use super::permissions::RolesFixture;
 use crate::support::{database, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
+
+/// A schema in which no migration was applied.
+const EMPTY_SCHEMA: &str = "drop schema flyball cascade;
+    create schema flyball;
+    create table flyball.migration (version bigint primary key, description text not null,
+        installed_on timestamptz not null default now(), success boolean not null, checksum bytea not null,
+        execution_time bigint not null)";
 
 #[tokio::test]
 async fn every_statement_can_be_prepared_on_the_migrated_schema() {
@@ -296,12 +304,7 @@ async fn a_time_that_only_postgres_knows_hides_no_job() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_migration_gives_way_to_a_long_reader_and_comes_again() {
     let (database, queue) = queue().await;
-    let record = "drop schema flyball cascade;
-        create schema flyball;
-        create table flyball.migration (version bigint primary key, description text not null,
-            installed_on timestamptz not null default now(), success boolean not null, checksum bytea not null,
-            execution_time bigint not null)";
-    sqlx::raw_sql(record)
+    sqlx::raw_sql(EMPTY_SCHEMA)
         .execute(database.pool())
         .await
         .unwrap();
@@ -333,4 +336,74 @@ async fn a_migration_gives_way_to_a_long_reader_and_comes_again() {
 
     reader.rollback().await.unwrap();
     assert!(migrating.await.unwrap().unwrap() > 0);
+}
+
+#[tokio::test]
+async fn functions_of_operators_and_their_grants_survive_a_function_with_more_parameters() {
+    let fixture = RolesFixture::new().await;
+    let web = fixture.role("web");
+    let pool = fixture.pool();
+    sqlx::raw_sql(EMPTY_SCHEMA).execute(pool).await.unwrap();
+    for migration in MIGRATOR.iter().filter(|one| one.version <= 18) {
+        sqlx::raw_sql(migration.sql.clone())
+            .execute(pool)
+            .await
+            .unwrap();
+        sqlx::query("insert into flyball.migration (version, description, success, checksum, execution_time) values ($1, '', true, $2, 0)")
+            .bind(migration.version)
+            .bind(&*migration.checksum)
+            .execute(pool)
+            .await
+            .unwrap();
+    }
+    fixture
+        .owner(&format!(
+            "grant usage on schema flyball to {web};
+            revoke execute on function flyball.enqueue from public;
+            grant execute on function flyball.requeue_dead to {web};
+            create function public.place() returns bigint language sql
+                begin atomic select e.job_id from flyball.enqueue('http', '{{}}', key => 'bound') e; end;
+            create function public.requeue() returns bigint language sql
+                begin atomic select r.jobs from flyball.requeue_dead(kind => 'http') r; end"
+        ))
+        .await;
+
+    Queue::new(pool.clone()).migrate().await.unwrap();
+
+    let placed = fixture.text("select public.place()::text").await;
+    let job = fixture
+        .text("select id::text from flyball.job where key = 'bound'")
+        .await;
+    assert_eq!(placed, job);
+    assert_eq!(fixture.text("select public.requeue()::text").await, "0");
+    let kept = "select string_agg(proname, ',' order by proname) from pg_proc where proname ~ '_before_[0-9]+$'";
+    assert_eq!(
+        fixture.text(kept).await,
+        "enqueue_before_19,requeue_dead_before_20",
+        "only what something is bound to is kept"
+    );
+    // The right to the new function counts, also behind the old one.
+    for call in [
+        "flyball.enqueue('http')",
+        "flyball.enqueue_before_19('http')",
+        "public.place()",
+    ] {
+        let refused = fixture.as_role("web", &format!("select {call}")).await;
+        assert_eq!(refused.unwrap().0, "42501", "{call}");
+    }
+    let may = |function: &str| {
+        format!(
+            "select bool_and(has_function_privilege('{web}', p.oid, 'execute'))::text from pg_proc p
+            where p.pronamespace = 'flyball'::regnamespace and p.proname = '{function}'"
+        )
+    };
+    for (function, expected) in [
+        ("enqueue", "false"),
+        ("enqueue_rows", "true"),
+        ("requeue_dead", "true"),
+        ("discard_dead", "false"),
+        ("requeue_unsent", "false"),
+    ] {
+        assert_eq!(fixture.text(&may(function)).await, expected, "{function}");
+    }
 }

@@ -358,6 +358,37 @@ async fn webhooks_that_are_no_urls_and_those_that_do_not_fit_are_refused() {
 }
 
 #[tokio::test]
+async fn fields_that_are_null_are_like_none() {
+    let (_database, queue) = queue().await;
+    // With a webhook, or with jobs to wait for, `replace` would be refused.
+    let nulls = r#"{"tags": null, "after": null, "after_failure": null, "on_complete": null, "on_dead": null, "webhook_secret": null}"#;
+    let job = r#"{"kind": "http", "unique_key": "a", "replace": true}"#;
+    let many =
+        format!("select flyball.enqueue_many(jsonb_build_array('{job}'::jsonb || '{nulls}'))");
+    let rows = |options: &str| {
+        format!(
+            "select flyball.enqueue_rows('{{http}}', array['{{}}'::jsonb], '{{a}}', '{{a}}', '{{1}}', '{{null}}', '{{1}}', '{{b}}',
+             '{{null}}', '{{1}}', '{{null}}', '{{null}}', '{{null}}', '{{null}}', '{{t}}', options => array['{options}'::jsonb])"
+        )
+    };
+    for call in [many, rows(nulls), rows("null"), rows("{}")] {
+        run(&queue.pool, &call).await;
+    }
+    let odd = "select count(*) from flyball.job where id & 1 = 1 or tags is not null or on_complete is not null";
+    assert_eq!(count(&queue, odd).await, 0);
+    let watched = "select count(*) from flyball.webhook_job";
+    assert_eq!(count(&queue, watched).await, 0);
+    // One that is null beside one that is not.
+    run(
+        &queue.pool,
+        &rows(r#"{"tags": ["x"], "after": null, "on_dead": null}"#),
+    )
+    .await;
+    let tagged = "select count(*) from flyball.job where tags = '{x}' and id & 1 = 0";
+    assert_eq!(count(&queue, tagged).await, 1);
+}
+
+#[tokio::test]
 async fn who_may_not_enqueue_requests_gets_none_by_a_webhook_and_a_tenants_call_is_the_tenants() {
     let fixture = RolesFixture::new().await;
     fixture
@@ -426,6 +457,40 @@ async fn a_call_that_is_refused_is_tried_again_and_holds_up_no_other() {
         count(&queue, "select count(*) from flyball.webhook_call").await,
         0
     );
+}
+
+#[tokio::test]
+async fn a_call_that_stays_refused_is_tried_ever_less_often() {
+    let (_database, queue) = queue().await;
+    let worker = worker(&queue, SOON).await;
+    run(
+        &queue.pool,
+        "insert into flyball.knobs (throttle, fields) values ('webhooks', '{\"max_backlog\": \"0\", \"on_backlog\": \"reject\"}')",
+    )
+    .await;
+    let job = enqueue_one(&queue, watched()).await;
+    run_to(&queue, worker, job, Ending::Completed).await;
+
+    // It waits as long again as it has waited, within bounds; the lower ends leave time for the test.
+    for (age, wait_s) in [
+        ("0 seconds", 5..=10),
+        ("5 minutes", 290..=330),
+        ("2 days", 3590..=3600),
+    ] {
+        let aged = format!(
+            "update flyball.webhook_call set at = clock_timestamp() - interval '{age}', retry_at = now()"
+        );
+        run(&queue.pool, &aged).await;
+        assert_eq!(queue.settle().await.unwrap().calls, 0);
+        let wait = "select extract(epoch from retry_at - clock_timestamp())::bigint from flyball.webhook_call";
+        let wait = count(&queue, wait).await;
+        assert!(wait_s.contains(&wait), "{age}: {wait} s");
+    }
+    let aged = "update flyball.webhook_call set at = now() - interval '3 days', retry_at = now()";
+    run(&queue.pool, aged).await;
+    assert_eq!(queue.settle().await.unwrap().calls, 0);
+    let left = "select count(*) from flyball.webhook_call";
+    assert_eq!(count(&queue, left).await, 0, "it is given up");
 }
 
 #[tokio::test]

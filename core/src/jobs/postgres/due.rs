@@ -23,8 +23,7 @@ select coalesce(j.at <= now(), false) as jobs,
         ) m
     ) as messages,
     exists (select from flyball.group_change) or exists (select from flyball.job_group where retry_at <= now())
-        or exists (select from flyball.webhook_call where retry_at is null) or exists (select from flyball.webhook_call where retry_at <= now())
-        as groups,
+        or coalesce((select retry_at from flyball.webhook_call order by retry_at limit 1) <= now(), false) as groups,
     exists (select from flyball.job_after) as waiting,
     exists (select from flyball.worker where not rescued and (stopped_at is not null or heartbeat_at + ttl < now()))
         or exists (select from flyball.lease where broker_id is not null and expires_at < now())

@@ -80,7 +80,7 @@ pub(super) const SETTLE: &str = "select ended, more, calls from flyball.settle_g
 pub(super) const COUNTS: &str = "
 select (select count(*) from (select 1 from flyball.job_group where ended_at is null limit 10000) g) as open,
     (select count(*) from (select 1 from flyball.job_group where retry_at is not null limit 10000) g) as callbacks_refused,
-    (select count(*) from (select 1 from flyball.webhook_call where retry_at is not null limit 10000) c) as calls_refused";
+    (select count(*) from (select 1 from flyball.webhook_call where retry_at > now() limit 10000) c) as calls_refused";
 
 // The rest of a group past its retention: dead letters that nobody requeued. A group stays as long
 // as the kind that is kept longest.
