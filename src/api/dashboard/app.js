@@ -31,7 +31,7 @@ import { apply, emptyState, isApiLimit, limitsText, ordered, totalReady } from '
 import { Tenants } from './tenants.js';
 import { ThrottleRows } from './throttlerows.js';
 import { Totals } from './totals.js';
-import { byTrouble, featured, isUntouched, sums } from './trouble.js';
+import { byTrouble, featured, isUntouched, JOBS_WAIT, sums } from './trouble.js';
 import { Unserved } from './unserved.js';
 import { placeOf } from './views.js';
 import { auditLine, breakerText, unitOf } from './words.js';
@@ -57,6 +57,8 @@ const FEATURED = 6;
 const QUIET_ROWS = 12;
 /** The time for which a throttle keeps its panel after its trouble, in seconds, so that none comes and goes. */
 const LINGERS_S = 60;
+/** The time within which a view has got its rows, in milliseconds. */
+const SETTLES_MS = 3_000;
 /** The most rows of the list of throttles that are shown without a click. */
 const THROTTLE_ROWS = 100;
 /** The views, each with the element of its page. @type {Record<string, string>} */
@@ -85,6 +87,8 @@ let skew = 0;
 let drawnAt = 0;
 let frame = 0;
 let askSoon = 0;
+/** The place of the link of the visible view, in pixels. */
+let linkLeft = -1;
 
 const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), note: $('running-note') });
 const jobList = new JobList({
@@ -98,7 +102,7 @@ const groups = new Groups({ form: $('groups-filter'), body: $('groups-body'), em
 const workerList = new WorkerList({ body: $('workers-body'), empty: $('workers-empty') });
 const suppressions = new Suppressions({ form: $('suppression'), body: $('suppressions-body'), empty: $('suppressions-empty'), note: $('suppressions-note'), more: $('suppressions-more') });
 const audit = new AuditLog({ form: $('audit-filter'), body: $('audit'), empty: $('audit-empty'), note: $('audit-note') });
-const totals = new Totals({ workers: $('workers'), running: $('running-total'), ready: $('ready-total'), dead: $('dead-total'), failing: $('failing-total'), oldest: $('oldest-total') });
+const totals = new Totals({ workers: $('workers'), workersWord: $('workers-word'), running: $('running-total'), ready: $('ready-total'), dead: $('dead-total'), failing: $('failing-total'), oldest: $('oldest-total') });
 const quietRows = new ThrottleRows($('quiet-rows'), $('quiet-empty'));
 const throttleRows = new ThrottleRows($('throttle-rows'), $('throttle-empty'));
 const unserved = new Unserved({ notice: $('unserved'), list: $('unserved-list'), more: $('unserved-more') });
@@ -251,7 +255,7 @@ function drawOverview(judged, time) {
   const rest = judged.filter((one) => !shown.includes(one));
   placePanels($('governed'), shown.map(({ throttle }) => throttle), used.length > 0);
   show($('quiet'), rest.length > 0);
-  setText($('quiet-title'), rest.some(({ verdict }) => verdict.rank < 2) ? 'Other throttles' : 'Quiet throttles');
+  setText($('quiet-title'), rest.some(({ verdict }) => verdict.rank < 2 || verdict.text === JOBS_WAIT) ? 'Other throttles' : 'Quiet throttles');
   setText($('quiet-all'), rest.length > QUIET_ROWS ? `All ${count(judged.length)} throttles` : 'All throttles');
   quietRows.draw(rest.slice(0, QUIET_ROWS), time);
   return shown.map(({ throttle }) => throttle);
@@ -352,6 +356,7 @@ function drawViews() {
     setAttr($(`view-${name}`), 'aria-current', place.nav === name ? 'page' : null);
     part.drawNav();
   }
+  showLink();
 }
 
 /** Shows the view of the address. */
@@ -366,9 +371,6 @@ function route() {
   }
   for (const [name, page] of Object.entries(PAGES)) show($(page), view === name);
   setAttr($('sign-in'), 'href', `/login${location.hash}`);
-  // On a phone the links are a strip that scrolls.
-  const link = $(`view-${place.nav}`);
-  link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.clientWidth / 3;
   if (view === 'jobs') {
     jobsHash = location.hash || '#jobs';
     setAttr($('job-back'), 'href', jobsHash);
@@ -377,10 +379,32 @@ function route() {
   if (view === 'job') jobPage.open(place.job);
   askView();
   draw();
-  if (before.view === view && before.throttle === place.throttle && before.job === place.job) return;
-  const target = view === 'throttles' ? null : document.getElementById(location.hash.slice(1));
-  if (target) target.scrollIntoView();
-  else scrollTo(0, 0);
+  const part = view === 'throttles' ? null : document.getElementById(location.hash.slice(1));
+  if (part) scrollToPart(part);
+  else if (before.view !== view || before.throttle !== place.throttle || before.job !== place.job) scrollTo(0, 0);
+}
+
+/** Shows a part of a view, and again when the rows above it have come, unless the person has scrolled meanwhile. @param {HTMLElement} part */
+function scrollToPart(part) {
+  part.scrollIntoView();
+  let at = scrollY;
+  const observer = new ResizeObserver(() => {
+    if (Math.abs(scrollY - at) > 2) return;
+    part.scrollIntoView();
+    at = scrollY;
+  });
+  observer.observe($(PAGES[view]));
+  setTimeout(() => observer.disconnect(), SETTLES_MS);
+}
+
+/** Keeps the link of the visible view in sight, because on a phone the links are a strip that scrolls. */
+function showLink() {
+  const link = $(`view-${place.nav}`);
+  const strip = link.parentElement;
+  const left = link.offsetLeft;
+  if (left === linkLeft) return;
+  linkLeft = left;
+  strip.scrollLeft = left - strip.clientWidth / 3;
 }
 
 /** Asks for what the visible view shows. */

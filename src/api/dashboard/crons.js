@@ -1,7 +1,7 @@
 // Schedules: the next run of each, the result of the last one, and its buttons.
 
 import { call, get } from './api.js';
-import { ask } from './dialog.js';
+import { ask, signature } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, duration, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
@@ -46,12 +46,17 @@ export class Crons {
         cell('', h('div', { class: 'buttons change' }, run, cells.pause, gone), 'act'));
       Object.assign(row, { parts: cells, cron });
       run.addEventListener('click', () => this.act(async () => {
-        const ran = await call('POST', `${path(cron.name)}/run`);
+        const body = await signature({ title: `Run ${cron.name} now?`, action: 'Run now' });
+        if (!body) return '';
+        const ran = await call('POST', `${path(cron.name)}/run`, { body });
         return ran.duplicate ? `No job was created: job ${ran.id} of ${cron.name} is unfinished.` : `Created job ${ran.id}.`;
       }));
       cells.pause.addEventListener('click', () => this.act(async () => {
-        await call('POST', `${path(cron.name)}/${row.cron.paused ? 'resume' : 'pause'}`);
-        return '';
+        const verb = row.cron.paused ? 'resume' : 'pause';
+        const body = await signature({ title: `${row.cron.paused ? 'Resume' : 'Pause'} ${cron.name}?`, action: row.cron.paused ? 'Resume' : 'Pause' });
+        if (!body) return '';
+        await call('POST', `${path(cron.name)}/${verb}`, { body });
+        return `${cron.name} is ${verb}d.`;
       }));
       gone.addEventListener('click', () => this.remove(cron.name));
       return row;
@@ -82,7 +87,7 @@ export class Crons {
     const answer = await ask({ title: `Delete the schedule ${name}?`, action: 'Delete', danger: true, text: 'Its existing jobs stay.' });
     if (answer) {
       await this.act(async () => {
-        await call('DELETE', path(name));
+        await call('DELETE', `${path(name)}?${new URLSearchParams(answer)}`);
         return `${name} was deleted.`;
       });
     }

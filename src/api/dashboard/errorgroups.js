@@ -13,8 +13,8 @@ const SHOWN_CHARS = 240;
 
 /**
  * @typedef {{ throttle: string, kind: string, error: string | null, at: number, id: number }} Failed
- * @typedef {{ key: string, throttle: string, kind: string, text: string, pattern: string | null, jobs: number, newest: Failed }} Group
- *   `pattern` is null for jobs without an error, which no pattern matches
+ * @typedef {{ key: string, throttle: string, kind: string, throttles: Set<string>, text: string, pattern: string | null, jobs: number, newest: Failed }} Group
+ *   `pattern` is null for jobs without an error, which no pattern matches; `throttle` is the only one, or the first of `throttles`
  */
 
 /** Returns the first line of an error without its volatile parts. @param {string | null} error */
@@ -50,22 +50,23 @@ function bytes(text) {
 }
 
 /**
- * Groups failures by throttle, kind and shape of the error, the largest group first.
- * @param {Failed[]} failures
+ * Groups failures by kind, shape of the error and throttle, the largest group first.
+ * @param {Failed[]} failures @param {boolean} [isAcross] puts those of all throttles together
  * @returns {Group[]}
  */
-export function groupByError(failures) {
+export function groupByError(failures, isAcross = false) {
   /** @type {Map<string, Group>} */
   const groups = new Map();
   for (const failure of failures) {
     const text = shapeOf(failure.error);
-    const key = JSON.stringify([failure.throttle, failure.kind, text]);
+    const key = JSON.stringify([isAcross ? '' : failure.throttle, failure.kind, text]);
     const group = groups.get(key);
     if (!group) {
-      groups.set(key, { key, throttle: failure.throttle, kind: failure.kind, text, pattern: patternOf(failure.error), jobs: 1, newest: failure });
+      groups.set(key, { key, throttle: failure.throttle, kind: failure.kind, throttles: new Set([failure.throttle]), text, pattern: patternOf(failure.error), jobs: 1, newest: failure });
       continue;
     }
     group.jobs += 1;
+    group.throttles.add(failure.throttle);
     if (failure.at > group.newest.at) group.newest = failure;
   }
   return [...groups.values()].sort((a, b) => b.jobs - a.jobs || b.newest.at - a.newest.at || (a.key < b.key ? -1 : 1));

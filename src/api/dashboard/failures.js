@@ -2,7 +2,7 @@
 // error, and the attempts that failed recently.
 
 import { get } from './api.js';
-import { h, keyed, setText, show } from './dom.js';
+import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
 import { groupByError } from './errorgroups.js';
 import { changeAll } from './jobbulk.js';
@@ -16,6 +16,8 @@ const PAGES_MAX = 5;
 const ROWS = 50;
 /** The words of an error by which the list of jobs is filtered. */
 const SEARCHED_CHARS = 80;
+/** The throttles of a group that are named, and not only counted. */
+const SOME_NAMES = 2;
 
 /** @typedef {import('./errorgroups.js').Group} Group */
 
@@ -64,7 +66,7 @@ export class Failures {
     this.drawDead(Boolean(dead.next), now);
     const oldest = failed.length ? Math.min(...failed.map((/** @type {any} */ one) => one.at)) : now;
     setText(this.place.recentNote, failed.length ? `the last ${count(failed.length)}, since ${ago(now - oldest)}` : '');
-    this.drawRecent(groupByError(failed), now);
+    this.drawRecent(groupByError(failed, true), now);
   }
 
   /** @param {boolean} more @param {number} now */
@@ -90,12 +92,14 @@ export class Failures {
     const { recent, recentEmpty } = this.place;
     showRows(recent, recentEmpty, groups.length);
     keyed(recent, groups.slice(0, ROWS), ({ key }) => key, (group) => {
-      const [jobs, newest, link] = [h('b', { class: 'num' }), h('span', { class: 'num' }), h('a', { class: 'num' })];
-      const row = h('tr', null, cell('attempts', jobs), cell('error', errorText(group), 'wide'), cell('throttle', group.throttle, 'wrap'), cell('kind', group.kind), cell('newest', newest), cell('job', link));
-      return Object.assign(row, { jobs, newest, link });
+      const [jobs, newest, link, throttles] = [h('b', { class: 'num' }), h('span', { class: 'num' }), h('a', { class: 'num' }), h('span', null)];
+      const row = h('tr', null, cell('attempts', jobs), cell('error', errorText(group), 'wide'), cell('throttle', throttles, 'wrap'), cell('kind', group.kind), cell('newest', newest), cell('job', link));
+      return Object.assign(row, { jobs, newest, link, throttles });
     }, (row, group) => {
       setText(row.jobs, count(group.jobs));
       setText(row.newest, ago(now - group.newest.at));
+      setText(row.throttles, throttlesText(group.throttles));
+      setAttr(row.throttles, 'title', group.throttles.size > SOME_NAMES ? [...group.throttles].join(', ') : null);
       setText(row.link, String(group.newest.id));
       row.link.setAttribute('href', jobAddress(group.newest.id));
     });
@@ -119,6 +123,12 @@ export class Failures {
     await this.refresh().catch(() => {}); // The page says that the server is away.
     if (said !== null) told(said);
   }
+}
+
+/** Names the throttles of a group, or counts many. @param {Set<string>} throttles */
+function throttlesText(throttles) {
+  const names = [...throttles];
+  return names.length > SOME_NAMES ? `${names[0]} and ${count(names.length - 1)} more` : names.join(', ');
 }
 
 /** @param {Group} group */

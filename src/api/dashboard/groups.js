@@ -100,6 +100,7 @@ export class Groups {
     const body = await ask({ title: `Cancel group ${id}?`, action: 'Cancel the group', danger: true, keep: 'Keep it',
       text: 'Its waiting jobs will not run, running ones are asked to stop, and no job can join it. Its callback runs when all have ended.' });
     if (!body) return;
+    setText(this.place.note, `Cancelling group ${id} …`);
     let note;
     try {
       let cancelled = 0;
@@ -109,6 +110,7 @@ export class Groups {
         cancelled += step.cancelled;
         requested += step.requested;
         more = step.more;
+        if (more) setText(this.place.note, `Cancelling group ${id}: ${count(cancelled)} jobs so far …`);
       }
       note = `Group ${id} is cancelled: ${count(cancelled)} jobs will not run, ${count(requested)} are asked to stop.`;
       await this.refresh();

@@ -5,6 +5,7 @@ import { fill, h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
 import { JobBulk } from './jobbulk.js';
 import { FILTERS, filterText, jobQuery, jobsPath, jobTone, laneText, STATES } from './jobwords.js';
+import { pauseKey } from './keypause.js';
 import { cell, showRows } from './lists.js';
 import { jobAddress, jobsAddress } from './views.js';
 
@@ -13,6 +14,8 @@ const ROWS = 50;
 const PAGES_MAX = 5;
 /** The states that the depth of throttles counts. */
 const COUNTED = ['ready', 'running', 'dead'];
+/** The fields of the filter that are folded. */
+const RARE = ['args', 'tag', 'trace', 'unique_key', 'group'];
 
 /** @typedef {{ ready: number | null, running: number | null, dead: number | null, timed: number | null }} StateCounts */
 
@@ -63,6 +66,8 @@ export class JobList {
     const before = JSON.stringify(this.query);
     this.query = jobQuery(query);
     for (const name of FILTERS.filter((one) => one !== 'state')) this.place.form.elements.namedItem(name).value = /** @type {any} */ (this.query)[name];
+    // A folded filter that is in force would be a riddle.
+    if (RARE.some((name) => /** @type {any} */ (this.query)[name])) this.place.form.querySelector('details').open = true;
     this.drawTabs();
     if (before !== JSON.stringify(this.query)) {
       this.pages = 1;
@@ -147,9 +152,23 @@ export class JobList {
     const row = h('tr', null, cell('', box, 'pick change'),
       cell('job', h('a', { class: 'num', href: jobAddress(job.id) }, String(job.id))),
       cell('state', parts.state), cell('kind', job.kind),
-      cell('lane', h('a', { class: 'quiet', href: jobsAddress({ state: this.query.state, throttle: job.throttle, key: job.key }) }, laneText(job)), 'wrap'),
+      cell('lane', [h('a', { class: 'quiet', href: jobsAddress({ state: this.query.state, throttle: job.throttle, key: job.key }) }, laneText(job)), ...(job.key ? [' ', this.pauseButton(job)] : [])], 'wrap'),
       cell('attempt', parts.attempt), cell('enqueued', clock(job.created_at, now), 'num'), cell('due', parts.due), cell('error', parts.error, 'wide'));
     return Object.assign(row, { parts });
+  }
+
+  /** @param {any} job */
+  pauseButton({ throttle, key }) {
+    const button = h('button', { type: 'button', class: 'link change', 'aria-label': `Pause key ${key} of ${throttle}` }, 'pause …');
+    button.addEventListener('click', async () => {
+      try {
+        const said = await pauseKey(throttle, key);
+        if (said !== null) setText(this.place.note, `${key} of ${throttle}: ${said}`);
+      } catch (error) {
+        setText(this.place.note, /** @type {any} */ (error).message);
+      }
+    });
+    return button;
   }
 
   /** Fills the lists of suggestions. @param {HTMLElement} list @param {string[]} throttles */

@@ -1,7 +1,7 @@
 // One job with an address of its own: what it is, why it waits, every attempt, and its buttons.
 
 import { get } from './api.js';
-import { fill, h, setText, show } from './dom.js';
+import { fill, h, setAttr, setText, show } from './dom.js';
 import { ago, clock, count, duration, UNKNOWN, unixSeconds } from './format.js';
 import { askChange, changeJob, CHANGES } from './jobchange.js';
 import { allows, jobTone, laneText } from './jobwords.js';
@@ -82,7 +82,7 @@ export class JobPage {
     this.drawn = news;
     const { badge, buttons, result } = this.place;
     setText(badge, job.cancelling ? 'stopping' : job.state);
-    badge.setAttribute('data-tone', jobTone(job.state));
+    setAttr(badge, 'data-tone', jobTone(job.state));
     show(badge, true);
     fill(buttons, ...this.buttons(job));
     const waits = job.waiting ? h('p', { class: 'waits' }, job.waiting.reason, job.waiting.until ? ` Until ${clock(job.waiting.until, Date.now() / 1000)}.` : '') : null;

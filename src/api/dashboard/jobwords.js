@@ -115,10 +115,11 @@ export function filterText({ state, kind, throttle, key, group, since, error, tr
   return parts.filter(Boolean).join(', ');
 }
 
-/** The severity of a state. @param {string} state @returns {'alarm' | 'calm' | 'note'} */
+/** The severity of a state; null for one that is neither good nor bad. @param {string} state @returns {'alarm' | 'calm' | 'note' | null} */
 export function jobTone(state) {
   if (state === 'dead') return 'alarm';
-  return state === 'completed' || state === 'running' ? 'calm' : 'note';
+  if (state === 'retryable') return 'note';
+  return state === 'completed' || state === 'running' ? 'calm' : null;
 }
 
 /** Names the lane of a job. @param {{ throttle: string, key: string }} job */

@@ -16,7 +16,7 @@ import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
 import { recall } from './settings.js';
 import { facts, isApiLimit } from './state.js';
-import { isMissing, verdict } from './trouble.js';
+import { isMissing, JOBS_WAIT, verdict } from './trouble.js';
 import { offerUndo } from './undo.js';
 import { jobsAddress } from './views.js';
 import { auditLine, handSentence, isObstacle, knobValue, learnedQuota, turnsSlots } from './words.js';
@@ -168,13 +168,14 @@ export class Panel {
   /** Deletes the throttle after a question for name and reason; waiting jobs are kept. */
   async askDelete() {
     const { name } = this;
-    const text = 'Its knobs are deleted. Waiting jobs are kept, but none of them starts until the throttle is created again.';
-    const answer = await ask({ title: `Delete ${name}?`, action: 'Delete', danger: true, text });
+    const answer = await ask({ title: `Delete ${name}?`, action: 'Delete', danger: true, text: 'Its knobs are deleted. While jobs wait for it, you are asked again.' });
     if (!answer) return;
     show(this.deleteError, false);
     this.delete.disabled = true;
     try {
-      const { waiting } = await call('DELETE', `${throttlePath(name)}?${new URLSearchParams(answer)}`);
+      const deleted = await this.deleteWith(answer).catch((error) => this.deleteAnyway(error, answer));
+      if (!deleted) return;
+      const { waiting } = deleted;
       const jobs = `${count(waiting.jobs)}${waiting.more ? ' or more' : ''} ${waiting.jobs === 1 ? 'job' : 'jobs'}`;
       this.deleted(`${name} is deleted; ${waiting.jobs || waiting.more ? `${jobs} of it wait until it is created again` : 'it has no waiting jobs'}.`);
     } catch (error) {
@@ -183,6 +184,24 @@ export class Panel {
     } finally {
       this.delete.disabled = false;
     }
+  }
+
+  /** @param {Record<string, string>} query */
+  deleteWith(query) {
+    return call('DELETE', `${throttlePath(this.name)}?${new URLSearchParams(query)}`);
+  }
+
+  /**
+   * Asks again if waiting jobs are what the deletion was refused for, and deletes all the same;
+   * null if the person keeps the throttle. Another refusal is thrown.
+   * @param {any} error @param {Record<string, string>} signed
+   */
+  async deleteAnyway(error, signed) {
+    if (error.status !== 409 || !/with force/.test(error.message)) throw error;
+    const jobs = /^\d+( or more)? jobs?\b/.exec(error.message)?.[0] ?? 'jobs';
+    const text = 'They are kept, but none of them starts until the throttle is created again.';
+    const answer = await ask({ title: `Delete ${this.name} although ${jobs} wait?`, action: 'Delete anyway', danger: true, isSigned: false, keep: 'Keep it', text });
+    return answer ? this.deleteWith({ ...signed, force: 'true' }) : null;
   }
 
   remove() {
@@ -208,6 +227,7 @@ export class Panel {
     this.facts = now;
     const { paused, mode } = now;
     const stand = verdict(throttle, time.now);
+    this.waits = stand.text === JOBS_WAIT;
     setText(this.standing, stand.text);
     setAttr(this.standing, 'data-tone', stand.tone);
     // Without a governor no mode changes anything.
@@ -235,7 +255,7 @@ export class Panel {
     const edit = throttle.edits.find((e) => e.actor !== 'governor');
     setText(this.edit, edit ? auditLine(edit, time.now) : '');
     // The sentence of a throttle without a governor names its last edit already, unless it was of another knob.
-    show(this.edit, Boolean(edit) && (Boolean(governor) || !Object.hasOwn(edit?.after ?? {}, 'rps')));
+    show(this.edit, Boolean(edit) && (Boolean(governor) || !(Object.hasOwn(edit?.after ?? {}, 'rps') || paused)));
     this.drawSpark(throttle, time);
     this.lastDecision = throttle.decisions.at(-1)?.id;
     if (this.whyDrawer.open && this.lastDecision !== this.whyFor) this.askWhy();
@@ -256,7 +276,8 @@ export class Panel {
     const byHand = detail && (!governor || mode === 'manual' || mode === 'off');
     const text = byHand ? handSentence(detail, now) : decision?.reason ?? governor?.reason ?? '';
     const age = !byHand && at !== null && at !== undefined ? ago(now - at) : '';
-    setText(this.reason, [text, age && `(${age})`].filter(Boolean).join(' '));
+    const waits = this.waits ? 'Jobs wait, though not for its tokens: workers are busy, or a limit of keys, slots or a parent holds them back.' : '';
+    setText(this.reason, [waits, text, age && `(${age})`].filter(Boolean).join(' '));
     this.updateProblems(detail, mode, now);
   }
 
@@ -281,9 +302,10 @@ export class Panel {
     const shown = slots !== null && effective !== 0 ? slots : effective;
     setText(this.knobRate, rate(shown));
     this.knobRate.parentElement.classList.toggle('word', shown !== null && shown < 0);
-    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no rate limit' : `at most ${rate(effective)}/s`}` : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob: ${rate(knob)}` : 'in effect');
+    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no rate limit' : `at most ${rate(effective)}/s`}` : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob: ${rate(knob)}` : effective === null ? '' : 'in effect');
     setText(this.achieved, rate(achieved));
-    setText(this.achievedNote, share === null ? '' : `${percent(share)} token-limited`);
+    // A throttle that stands still has no share worth a figure.
+    setText(this.achievedNote, share === null || effective === 0 ? '' : `${percent(share)} token-limited`);
     setAttr(this.achievedNote, 'title', 'share of the time in which jobs waited for tokens');
     setText(this.depth.ready, count(last?.ready ?? detail?.depth?.ready));
     setText(this.depth.scheduled, count(detail?.depth?.scheduled));

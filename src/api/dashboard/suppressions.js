@@ -2,7 +2,7 @@
 // suppresses it, or allows messages again.
 
 import { call, get } from './api.js';
-import { signature } from './dialog.js';
+import { ask } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
@@ -79,7 +79,9 @@ export class Suppressions {
       return one ? `It is suppressed on ${channel} since ${clock(unixSeconds(one.created_at), Date.now() / 1000)}: ${one.reason || 'no reason was given'}.` : `It is not suppressed on ${channel}.`;
     }
     const is = wish === 'add';
-    const signed = await signature({ title: is ? 'Suppress this recipient?' : 'Allow messages again?', action: is ? 'Suppress' : 'Allow' });
+    const signed = await ask(is
+      ? { title: `Suppress ${recipient} on ${channel}?`, action: 'Suppress', text: 'It gets no messages on this channel until somebody allows them again.' }
+      : { title: `Allow messages to ${recipient} again?`, action: 'Allow', danger: true, text: `It may have asked for none, or ${channel} may not reach it.` });
     if (!signed) return '';
     if (is) {
       const { changed } = await call('POST', PATH, { body: { channel, recipient, ...signed } });

@@ -7,7 +7,7 @@ import { jobsAddress } from './views.js';
 /** @typedef {{ workers: number | null, running: number | null, ready: number | null, dead: number | null, failing: number, oldest: { seconds: number, throttle: string } | null }} Figures */
 
 export class Totals {
-  /** @param {Record<'workers' | 'running' | 'ready' | 'dead' | 'failing' | 'oldest', any>} place the elements of the figures; all but `workers` are links */
+  /** @param {Record<'workers' | 'workersWord' | 'running' | 'ready' | 'dead' | 'failing' | 'oldest', any>} place the elements of the figures; all but `workers` and its word are links */
   constructor(place) {
     this.place = place;
   }
@@ -16,6 +16,7 @@ export class Totals {
   draw({ workers, running, ready, dead, failing, oldest }, isKnown) {
     const { place } = this;
     setText(place.workers, workers === null ? UNKNOWN : count(workers));
+    setText(place.workersWord, workers === 1 ? 'worker' : 'workers');
     setText(place.running, running === null ? UNKNOWN : count(running));
     setText(place.ready, ready === null ? UNKNOWN : count(ready));
     setText(place.dead, dead === null ? UNKNOWN : count(dead));

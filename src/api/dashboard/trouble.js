@@ -13,6 +13,10 @@ const MOST = 0.5;
 const SOME = 0.05;
 /** The growth of dead letters within the kept minutes that is an alarm. */
 const GROWTH_ALARM = 10;
+/** The seconds for which jobs must have waited, but not for tokens, before a throttle does not count as flowing. */
+const STILL_S = 15;
+/** The share of the time for tokens below which they are not what jobs wait for. */
+const TOKENS_SHARE = 0.05;
 
 /**
  * @typedef {import('./state.js').Throttle} Throttle
@@ -50,9 +54,40 @@ export function verdict(throttle, now) {
   const found = isMissing(throttle) ? { text: 'does not exist', tone: /** @type {const} */ ('alarm') } : failureOf(current, failed, grown);
   // A limit of slots applies even if the rate is unlimited.
   const bySlots = turnsSlots(throttle.detail) && current.state === 'unlimited';
-  const stand = found ?? standing(bySlots ? { ...current, state: 'flowing' } : current);
-  const isTrouble = stand.tone === 'note' && !['unlimited', 'unknown'].includes(stand.text);
+  const stand = found ?? flowing(throttle, standing(bySlots ? { ...current, state: 'flowing' } : current), current.mode);
+  const isTrouble = stand.tone === 'note' && !['unlimited', 'unknown', JOBS_WAIT].includes(stand.text);
   return { ...stand, rank: stand.tone === 'alarm' ? 0 : isTrouble ? 1 : 2, failed, grown };
+}
+
+/** What a throttle is called whose jobs wait, though not for its tokens. */
+export const JOBS_WAIT = 'jobs wait';
+
+/**
+ * Looks twice at a throttle that flows: its governor may see no signal, and its jobs may wait.
+ * @param {Throttle} throttle @param {ReturnType<typeof standing>} stand @param {string} mode
+ */
+function flowing(throttle, stand, mode) {
+  if (stand.text !== 'flowing') return stand;
+  const limiting = throttle.decisions.at(-1)?.limiting ?? throttle.detail?.governor?.limiting;
+  if (mode === 'auto' && limiting === 'stale') return { text: 'blind', tone: /** @type {const} */ ('note') };
+  return standsStill(throttle) ? { text: JOBS_WAIT, tone: /** @type {const} */ ('note') } : stand;
+}
+
+/**
+ * Returns true if ready jobs have waited for a while at less than half of the rate, though not for
+ * tokens: workers are busy, or a limit of keys, slots or a parent holds them back.
+ * @param {Throttle} throttle
+ */
+function standsStill({ ring }) {
+  const { last } = ring;
+  if (!last || (last.oldest ?? 0) < STILL_S) return false;
+  let since = last.t;
+  for (let i = ring.length - 1; i >= 0 && since > last.t - STILL_S; i -= 1) {
+    const { t, ready, share, achieved, effective } = ring.at(i);
+    if (!ready || (share ?? 1) >= TOKENS_SHARE || effective === null || effective <= 0 || (achieved ?? 0) >= effective / 2) return false;
+    since = t;
+  }
+  return since <= last.t - STILL_S;
 }
 
 /** Returns true for a name that only jobs use. @param {Throttle} throttle */

@@ -27,7 +27,9 @@ const VERBS = {
   'cron.run': 'run now', 'cron.set': 'set', 'dead.discard': 'discarded dead letters', 'dead.requeue': 'requeued dead letters', 'job.cancel': 'cancelled',
   'group.cancel': 'cancelled a group', 'job.discard': 'discarded', 'job.reschedule': 'rescheduled', 'job.retry': 'retried', 'jobs.cancel': 'cancelled jobs', 'key.pause': 'key paused',
   'key.resume': 'key resumed', 'kind.register': 'registered a kind', 'lane.purge': 'emptied', 'lane.weight': 'weighed', 'throttle.delete': 'deleted', 'throttle.import': 'imported',
-  'throttle.pause': 'paused', 'throttle.resume': 'resumed',
+  'throttle.pause': 'paused', 'throttle.resume': 'resumed', 'batch.cancel': 'cancelled a batch', 'batch.pause': 'paused a batch', 'batch.resume': 'resumed a batch',
+  'recipient.suppress': 'suppressed', 'recipient.unsuppress': 'allowed again', 'recipient.set': 'profile set', 'recipient.delete': 'profile erased',
+  'recipient.import': 'imported profiles', 'recipient.defaults': 'defaults set', 'recipient.replan': 'planned anew',
 };
 
 /**
@@ -164,6 +166,8 @@ export function handSentence(detail, now) {
   const by = knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
   const at = knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
   const why = knobs.why ? `: ${knobs.why}` : '';
+  // The last edit is known, and after a pause that is the pause, not the edit of the rate.
+  if (detail.paused) return `Paused${by}${at}${why}. Its rate for later is ${rate(knobs.rps)} rps.`;
   const hand = MACHINES.has(knobs.by) ? '' : ' by hand';
   const set = `Set${hand} to ${slots ? `${rate(knobs.concurrency)} slots` : `${rate(knobs.rps)} rps`}${by}${at}${why}.`;
   return [capacitySentence(detail), set].filter(Boolean).join(' ');
