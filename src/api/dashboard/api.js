@@ -7,11 +7,14 @@ export class ApiError extends Error {
    * @param {any} problem the problem+json body, if there was one
    */
   constructor(status, problem) {
-    super(problem?.detail || problem?.title || (status ? `the server answered ${status}` : 'the server does not answer'));
+    super(status === 401 ? 'Your session has ended: sign in, and do it again.' : problem?.detail || problem?.title || (status ? `the server answered ${status}` : 'the server does not answer'));
     this.status = status;
     this.problem = problem;
   }
 }
+
+/** Whether the server refuses this browser's token, by its last answer; `changed` is told. */
+export const session = { isDenied: false, changed: (/** @type {boolean} */ _isDenied) => {} };
 
 /** The longest wait for an answer, in milliseconds. */
 const TIMEOUT_MS = 10_000;
@@ -38,6 +41,11 @@ export async function call(method, path, { body, seq } = {}) {
     });
   } catch {
     throw new ApiError(0, null);
+  }
+  const isDenied = response.status === 401;
+  if (isDenied !== session.isDenied) {
+    session.isDenied = isDenied;
+    session.changed(isDenied);
   }
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => undefined);

@@ -1,6 +1,6 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
-import { get } from './api.js';
+import { get, session } from './api.js';
 import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
@@ -135,7 +135,8 @@ const recipients = new Recipients({
 
 const live = new Live({
   message: (message) => take(message),
-  phase: (phase) => take({ type: 'phase', data: phase }),
+  // A stream that was opened before a session ended goes on.
+  phase: (phase) => { if (!session.isDenied || phase !== 'live') take({ type: 'phase', data: phase }); },
   connected: () => {
     askThrottles();
     askLists();
@@ -176,6 +177,7 @@ function draw() {
     batches.draw();
   }
   if (view === 'recipients') recipients.draw();
+  if (!state.known) return;
   if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
   if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, now);
   dirty.clear();
@@ -379,8 +381,8 @@ function route() {
   if (view === 'job') jobPage.open(place.job);
   askView();
   draw();
-  const part = view === 'throttles' ? null : document.getElementById(location.hash.slice(1));
-  if (part) scrollToPart(part);
+  const part = place.part ? document.getElementById(place.part) : null;
+  if (part) scrollToPart(part.closest('section') ?? part);
   else if (before.view !== view || before.throttle !== place.throttle || before.job !== place.job) scrollTo(0, 0);
 }
 
@@ -476,9 +478,8 @@ async function ask(question, note) {
     unreachable = false;
   } catch (error) {
     const { status, message } = /** @type {any} */ (error);
-    if (status === 401) take({ type: 'phase', data: 'unauthorized' });
-    else if (status === undefined) throw error;
-    else if (status !== 0 && note) setText(note, message);
+    if (status === undefined) throw error;
+    if (status !== 0 && status !== 401 && note) setText(note, message);
     unreachable = status === 0;
     schedule();
   }
@@ -585,6 +586,9 @@ function start() {
   poll(async () => { if (view === 'recipients') await ask(() => recipients.refresh()); }, POLL_TENANTS_MS);
   setInterval(() => { if (!document.hidden && view === 'tenants') schedule(); }, 1_000); // Countdowns go on between answers.
   $('skip').addEventListener('click', () => $(PAGES[view]).focus());
+  session.changed = (isDenied) => take({ type: 'phase', data: isDenied ? 'unauthorized' : 'live' });
+  // Another tab may have signed in again.
+  setInterval(() => { if (!document.hidden && session.isDenied) ask(() => pauseAll.refresh()); }, POLL_THROTTLES_MS);
   addEventListener('hashchange', route);
   route();
   if (view !== 'pools') askPools(false);

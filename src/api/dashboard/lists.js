@@ -19,10 +19,12 @@ export function cell(label, content, kind) {
 }
 
 /**
- * Shows a sentence in place of a table without rows.
+ * Shows a sentence in place of a table without rows: until this is called the page waits for the
+ * server, after it there are none.
  * @param {HTMLElement} body @param {HTMLElement} empty @param {number} rows
  */
 export function showRows(body, empty, rows) {
+  if (empty.dataset.text) setText(empty, empty.dataset.text);
   show(empty, rows === 0);
   show(/** @type {HTMLElement} */ (body.parentElement), rows > 0);
 }

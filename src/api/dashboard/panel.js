@@ -19,7 +19,7 @@ import { facts, isApiLimit } from './state.js';
 import { isMissing, JOBS_WAIT, verdict } from './trouble.js';
 import { offerUndo } from './undo.js';
 import { jobsAddress } from './views.js';
-import { auditLine, handSentence, isObstacle, knobValue, learnedQuota, turnsSlots } from './words.js';
+import { auditLine, handSentence, isObstacle, isOfSentence, knobValue, learnedQuota, turnsSlots } from './words.js';
 
 /**
  * The interval at which the sentence is requested, in seconds. It is also requested with every
@@ -255,7 +255,7 @@ export class Panel {
     const edit = throttle.edits.find((e) => e.actor !== 'governor');
     setText(this.edit, edit ? auditLine(edit, time.now) : '');
     // The sentence of a throttle without a governor names its last edit already, unless it was of another knob.
-    show(this.edit, Boolean(edit) && (Boolean(governor) || !(Object.hasOwn(edit?.after ?? {}, 'rps') || paused)));
+    show(this.edit, Boolean(edit) && (Boolean(governor) || !isOfSentence(detail, /** @type {any} */ (edit))));
     this.drawSpark(throttle, time);
     this.lastDecision = throttle.decisions.at(-1)?.id;
     if (this.whyDrawer.open && this.lastDecision !== this.whyFor) this.askWhy();
@@ -263,7 +263,7 @@ export class Panel {
   }
 
   /** @param {import('./state.js').Throttle} throttle @param {string} mode @param {number} now */
-  updateReason({ detail, decisions }, mode, now) {
+  updateReason({ detail, decisions, edits }, mode, now) {
     const decision = decisions.at(-1);
     const governor = detail?.governor;
     const at = decision?.t ?? unixSeconds(governor?.at);
@@ -274,7 +274,7 @@ export class Panel {
       return;
     }
     const byHand = detail && (!governor || mode === 'manual' || mode === 'off');
-    const text = byHand ? handSentence(detail, now) : decision?.reason ?? governor?.reason ?? '';
+    const text = byHand ? handSentence(detail, now, edits.find((e) => e.actor !== 'governor' && e.action.startsWith('throttle.'))) : decision?.reason ?? governor?.reason ?? '';
     const age = !byHand && at !== null && at !== undefined ? ago(now - at) : '';
     const waits = this.waits ? 'Jobs wait, though not for its tokens: workers are busy, or a limit of keys, slots or a parent holds them back.' : '';
     setText(this.reason, [waits, text, age && `(${age})`].filter(Boolean).join(' '));

@@ -20,8 +20,8 @@ export const VIEWS = [
 const PARTS = { groups: 'jobs', suppressions: 'recipients', notifications: 'pools', batches: 'tenants', dead: 'failures', crons: 'schedules' };
 
 /**
- * @typedef {{ view: string, nav: string, throttle: string, job: string, query: URLSearchParams }} Place
- *   `nav` is the view whose link is marked; `throttle` and `job` are empty unless the address names one
+ * @typedef {{ view: string, nav: string, part: string, throttle: string, job: string, query: URLSearchParams }} Place
+ *   `nav` is the view whose link is marked; `part` is the id of the part of the view that the address names, or empty; `throttle` and `job` are empty unless the address names one
  */
 
 /**
@@ -31,11 +31,11 @@ const PARTS = { groups: 'jobs', suppressions: 'recipients', notifications: 'pool
  */
 export function placeOf(hash) {
   const [path, ...rest] = hash.replace(/^#/, '').split('?');
-  const place = { view: 'overview', nav: 'overview', throttle: '', job: '', query: new URLSearchParams(rest.join('?')) };
+  const place = { view: 'overview', nav: 'overview', part: '', throttle: '', job: '', query: new URLSearchParams(rest.join('?')) };
   if (path.startsWith('throttle-')) return { ...place, view: 'throttles', nav: 'throttles', throttle: decoded(path.slice('throttle-'.length)) };
   if (path.startsWith('job/')) return { ...place, view: 'job', nav: 'jobs', job: path.slice('job/'.length) };
   const name = path.startsWith('pool-') ? 'pools' : PARTS[path] ?? path;
-  return VIEWS.some((view) => view.name === name) ? { ...place, view: name, nav: name } : place;
+  return VIEWS.some((view) => view.name === name) ? { ...place, view: name, nav: name, part: path === name ? '' : path } : place;
 }
 
 /** Returns the address of a job. @param {number | string} id */

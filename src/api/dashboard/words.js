@@ -1,8 +1,10 @@
 // Sentences about facts: edits, decisions, states. Pure.
 
-import { clock, count, number, rate, UNKNOWN } from './format.js';
+import { clock, count, number, rate, UNKNOWN, unixSeconds } from './format.js';
 import { changes } from './knobs.js';
 
+/** A time as the API writes it. */
+const ISO = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/;
 const TIMES = new Set(['manual_until_ms']);
 const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'capacity', 'key_rps', 'concurrency', 'key_concurrency']);
 
@@ -18,7 +20,10 @@ export function knobValue(name, value) {
   if (RATES.has(name) && typeof value === 'number') return rate(value);
   if (typeof value === 'number') return number(value);
   if (typeof value === 'boolean') return value ? 'yes' : 'no';
-  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+  if (Array.isArray(value)) return value.map((one) => knobValue('', one)).join(', ');
+  // A filter of jobs, such as that of a change of many.
+  if (typeof value === 'object') return Object.entries(value).filter(([, one]) => one !== false && one !== null && one !== '').map(([key, one]) => `${key.replaceAll('_', ' ')} ${knobValue('', one)}`).join(', ');
+  return ISO.test(value) ? clock(unixSeconds(value) ?? 0, Date.now() / 1000) : String(value);
 }
 
 /** The verbs of the actions in the audit log. @type {Record<string, string>} */
@@ -137,6 +142,14 @@ export function standing({ state, breaker, paused }) {
   return { text: 'unknown', tone: 'note' };
 }
 
+/**
+ * Returns true if an edit is what {@link handSentence} is about: the pause, or else the rate.
+ * @param {any} detail @param {import('./state.js').Audit} edit
+ */
+export function isOfSentence(detail, edit) {
+  return Object.hasOwn(edit.after ?? {}, detail?.paused ? 'paused' : 'rps');
+}
+
 /** The authors of knobs that are not people. */
 const MACHINES = new Set(['pool', 'flyball']);
 
@@ -154,19 +167,21 @@ export function capacitySentence(detail, newer) {
 }
 
 /**
- * Describes the source of the rate, for a throttle without a governor's reason.
+ * Describes the source of the rate, for a throttle without a governor's reason. The knobs name only
+ * the author of their last edit, so without an edit of the rate, or of the pause, no author is named.
  * @param {any} detail
  * @param {number} [now] unix seconds
+ * @param {import('./state.js').Audit} [edit] the last one, if it is known
  */
-export function handSentence(detail, now) {
+export function handSentence(detail, now, edit) {
   const knobs = detail?.knobs;
   if (!knobs) return '';
   const slots = turnsSlots(detail);
   if (detail.state === 'unlimited' && !slots) return 'No limit is set: jobs run as fast as workers claim them.';
-  const by = knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
-  const at = knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
-  const why = knobs.why ? `: ${knobs.why}` : '';
-  // The last edit is known, and after a pause that is the pause, not the edit of the rate.
+  const isTold = !edit || isOfSentence(detail, edit);
+  const by = isTold && knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
+  const at = isTold && knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
+  const why = isTold && knobs.why ? `: ${knobs.why}` : '';
   if (detail.paused) return `Paused${by}${at}${why}. Its rate for later is ${rate(knobs.rps)} rps.`;
   const hand = MACHINES.has(knobs.by) ? '' : ' by hand';
   const set = `Set${hand} to ${slots ? `${rate(knobs.concurrency)} slots` : `${rate(knobs.rps)} rps`}${by}${at}${why}.`;
