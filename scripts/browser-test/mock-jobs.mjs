@@ -62,13 +62,13 @@ export class MockJobs {
     return { jobs: taken.length, requested: 0, dry_run: false, more: found.length > STEP, next: found.length > STEP ? 'on' : null };
   }
 
-  /** Changes one job; returns the title of a refusal, or null. @param {number} id @param {'retry' | 'cancel' | 'discard'} verb */
-  change(id, verb) {
+  /** Changes one job; returns the title of a refusal, or null. @param {number} id @param {'retry' | 'cancel' | 'discard' | 'reschedule'} verb @param {string | null} at the time of a reschedule */
+  change(id, verb, at = null) {
     const job = this.stored.find((one) => one.id === id);
     if (!job) return null;
-    const allowed = { retry: ['dead', 'retryable', 'scheduled'], cancel: LIVE, discard: ['dead'] }[verb];
+    const allowed = { retry: ['dead', 'retryable', 'scheduled'], cancel: LIVE, discard: ['dead'], reschedule: ['ready', 'scheduled', 'retryable'] }[verb];
     if (!allowed.includes(job.state)) return `job ${id} is ${job.state}`;
-    job.state = verb === 'retry' ? 'ready' : 'cancelled';
+    Object.assign(job, verb === 'reschedule' ? { state: 'scheduled', due_at: at } : { state: verb === 'retry' ? 'ready' : 'cancelled' });
     return null;
   }
 

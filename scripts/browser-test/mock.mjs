@@ -473,11 +473,11 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         return send(200, { ...one, until: one.paused?.until ?? null, waiting: { jobs: one.depth, more: false } });
       }
       if (p === '/api/v1/jobs') return send(200, world.stored ? world.stored.list(url.searchParams, p) : { jobs: [], next: null });
-      let match = p.match(/^\/api\/v1\/jobs\/(\d+)(?:\/(retry|discard))?$/);
+      let match = p.match(/^\/api\/v1\/jobs\/(\d+)(?:\/(retry|discard|reschedule))?$/);
       if (match) {
         const id = Number(match[1]);
         const verb = request.method === 'DELETE' ? 'cancel' : match[2];
-        const refused = verb ? world.stored?.change(id, verb) : null;
+        const refused = verb ? world.stored?.change(id, verb, verb === 'reschedule' ? JSON.parse(text).run_at : null) : null;
         if (refused) return refuse(problem(409, 'wrong state', [], refused));
         const job = world.stored?.show(id, world.now);
         return job ? send(200, job) : refuse(problem(404, 'job not found', [], `there is no job ${id}`));
@@ -493,6 +493,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       }
       if (request.method === 'DELETE') {
         if (fail === 'delete') return refuse(problem(409, 'the resource is in use', [], `${t.name} is the parent of others`));
+        if (Math.round(t.ready) > 0 && url.searchParams.get('force') !== 'true') return refuse(problem(409, 'the resource is in use', [], `${Math.round(t.ready)} jobs wait for throttle ${t.name}, and would wait until it is created again; cancel them or empty its lanes first, or delete it with force; nothing was deleted`));
         world.throttles.delete(t.name);
         return send(200, { throttle: t.name, waiting: { jobs: Math.round(t.ready), more: false } });
       }

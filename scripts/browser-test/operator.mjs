@@ -1,6 +1,7 @@
 // The checks of what an operator does at night, on the mock: find the failing jobs, requeue those
-// of one error, pause a customer, turn a knob, each within three actions; and the views of jobs,
-// failures, schedules, throttles and the audit log.
+// of one error, pause a customer, turn a knob, each within three actions from the opened page; and the
+// views of jobs, failures, schedules, throttles and the audit log. An action is a click, a key, or a
+// field that is typed. The name that signs changes is known, because the login page asked for it.
 
 import { HOSTILE } from './mock-jobs.mjs';
 
@@ -18,6 +19,8 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
   /** Begins a flow on a page of its own; each of its steps is one action of a person. */
   const flow = async (hash = '') => {
     mock.steer({ phase: 'steady' });
+    await page.open(`${url}/login`);
+    await page.evaluate(`localStorage.setItem('flyball.who', 'browser-test'), true`);
     await page.fresh(`${url}/${hash}`);
     await page.until('the figures', `document.getElementById('phase').dataset.phase === 'live' && /\\d/.test(document.getElementById('dead-total').textContent) && !document.body.classList.contains('reader')`);
     let actions = 0;
@@ -27,7 +30,15 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
         await page.until(what, `Boolean(${element})`);
         await page.evaluate(`${element}.click()`);
       },
-      did: () => { actions += 1; },
+      press: async (key) => {
+        actions += 1;
+        await page.key(key);
+      },
+      type: async (element, typed) => {
+        actions += 1;
+        await page.evaluate(`${element}.focus(), ${element}.select(), true`);
+        await page.type(typed);
+      },
       faults: () => (actions <= ACTIONS_MAX ? [] : [`it took ${actions} actions`]),
     };
   };
@@ -48,7 +59,7 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
   });
 
   await check('flow: the dead letters of one error are requeued after a question with their number', async () => {
-    const { act, did, faults } = await flow();
+    const { act, faults } = await flow();
     await act('the failures', `document.getElementById('view-failures')`);
     await page.until('the groups', `${row('dead', 'answered 502')}`);
     await shot(page, 'failures');
@@ -56,21 +67,21 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
     await page.until('the question', `document.querySelector('dialog.ask')?.open`);
     const title = await text('#ask-title');
     await shot(page, 'requeue-question', false);
-    did();
-    await answer({ why: 'their server is back' }, 'Requeue all');
+    await act('the confirmation', button(`document.querySelector('dialog.ask')`, 'Requeue all'));
     await page.until('what was done', `/^Requeued \\d+\\.$/.test(document.getElementById('dead-said').textContent)`);
     const said = (await text('#dead-said')).match(/\d+/)[0];
     const left = await page.evaluate(`[...document.querySelectorAll('#dead tr')].map((r) => r.textContent).filter((t) => t.includes('502') && t.includes('webhooks'))`);
     return [...faults(), ...(title === `Requeue ${said} dead letters?` && Number(said) > 20 ? [] : [`it asked "${title}" and requeued ${said}`]), ...left];
   });
 
-  await check('flow: a customer is paused from one of the jobs, and the pause can be undone', async () => {
-    const { act, did, faults } = await flow('#jobs?state=ready');
-    await act('a job', `${row('jobs-body', 'customer-7')}?.querySelector('a[href^="#job/"]')`);
-    await act('the button of the key', button(`document.getElementById('job-buttons')`, 'Pause key customer-7'));
-    did();
-    await answer({ minutes: '5', why: 'they asked' }, 'Pause');
-    await page.until('what was done', `/^Paused until/.test(document.getElementById('job-note').textContent)`);
+  await check('flow: a customer is paused from the row of one of the jobs, and the pause can be undone', async () => {
+    const { act, faults } = await flow();
+    await act('the number of ready jobs', `document.getElementById('ready-total')`);
+    await page.until('the jobs', `${row('jobs-body', 'customer-7')}`);
+    await act('the button of the row', button(row('jobs-body', 'customer-7'), 'pause'));
+    await page.until('the question', `document.querySelector('dialog.ask')?.open`);
+    await act('the confirmation', button(`document.querySelector('dialog.ask')`, 'Pause'));
+    await page.until('what was done', `/^customer-7 of webhooks: Paused until/.test(document.getElementById('jobs-note').textContent)`);
     const asked = mock.requests.findLast((r) => r.startsWith('POST'));
     await shot(page, 'key-paused', false);
     const poor = await page.evaluate(contrast);
@@ -80,20 +91,98 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
   });
 
   await check('flow: a knob is turned on the panel of a quiet throttle', async () => {
-    const { act, did, faults } = await flow();
+    const { act, press, type, faults } = await flow();
     await act('a quiet throttle', `${row('quiet-rows', 'notify.chat')}?.querySelector('a')`);
     const panel = `document.getElementById('throttle-notify.chat')`;
     await page.until('its knobs', `${panel}?.querySelector('[name=rps]')?.checkVisibility() && ${panel}.querySelector('[name=rps]').value === '800'`);
-    await page.evaluate(`${panel}.querySelector('[name=rps]').focus(), ${panel}.querySelector('[name=rps]').select(), true`);
-    did();
-    await page.type('900');
-    did();
-    await page.key('Enter');
+    await type(`${panel}.querySelector('[name=rps]')`, '900');
+    await press('Enter');
     await page.until('that it is applied', `/^Applied rps/.test(${panel}.querySelector('form > .form-note').textContent)`);
     await shot(page, 'throttle-plain');
     const told = await page.evaluate(`(() => { const p = ${panel}; const seen = (name) => p.querySelector('[name=' + name + ']')?.checkVisibility(); return { legend: p.querySelector('.legend').textContent, min: seen('min'), mode: seen('mode'), summary: p.querySelector('summary').textContent, all: ['parent', 'borrow', 'key_burst', 'on_store_loss'].filter((name) => !p.querySelector('[name=' + name + ']')) }; })()`);
     if (/decider|manual/.test(told.legend) || told.min || told.mode || /min|max|safe_rps/.test(told.summary)) return [`words of a governor: ${JSON.stringify(told)}`];
     return [...faults(), ...told.all.map((name) => `the form lacks ${name}`)];
+  });
+
+  await check('a customer is paused from a job too, for the minutes that were typed', async () => {
+    await view('#jobs?state=ready', `${row('jobs-body', 'customer-7')}`);
+    await page.evaluate(`${row('jobs-body', 'customer-7')}.querySelector('a[href^="#job/"]').click()`);
+    await page.until('the job', button(`document.getElementById('job-buttons')`, 'Pause key customer-7'));
+    await page.evaluate(`${button(`document.getElementById('job-buttons')`, 'Pause key customer-7')}.click()`);
+    await answer({ minutes: '5', why: 'they asked' }, 'Pause');
+    await page.until('what was done', `/^Paused until/.test(document.getElementById('job-note').textContent)`);
+  });
+
+  await check('the login page takes the name that signs changes, and a change without one asks for it', async () => {
+    await page.open(`${url}/login`);
+    await page.evaluate(`localStorage.clear(), document.getElementById('who').value = 'ann', document.getElementById('token').value = 'demo', document.forms[0].requestSubmit(), true`);
+    await page.until('the name', `localStorage.getItem('flyball.who') === 'ann'`);
+    await page.evaluate(`localStorage.clear()`);
+    await page.fresh(`${url}/#failures`);
+    await page.until('the groups', button(row('dead', 'answered 502'), 'Requeue'));
+    await page.evaluate(`${button(row('dead', 'answered 502'), 'Requeue')}.click()`);
+    await page.until('the question for the name', `document.querySelector('dialog.ask')?.open && document.activeElement.name === 'by'`);
+    await page.evaluate(`document.querySelector('dialog.ask').close()`);
+  });
+
+  await check('parts of views have addresses that scroll to them, and nothing else does', async () => {
+    const faults = [];
+    for (const [hash, part] of [['#groups', 'groups'], ['#notifications', 'notifications'], ['#suppressions', 'suppressions']]) {
+      await page.fresh(`${url}/${hash}`);
+      await page.until('the part in sight', `document.getElementById('${part}').checkVisibility() && document.getElementById('${part}').getBoundingClientRect().top < innerHeight - 100`).catch((error) => faults.push(`${hash}: ${error.message}`));
+    }
+    for (const hash of ['#failures', '#audit']) {
+      await page.evaluate(`location.hash = '${hash}'`);
+      await new Promise((resolve) => setTimeout(resolve, 600));
+      const top = await page.evaluate('scrollY');
+      if (top > 0) faults.push(`${hash} is scrolled to ${top}`);
+    }
+    return faults;
+  });
+
+  await check('nothing is said to be empty while the server does not answer, and an ended session stays said', async () => {
+    provoked.push(/net::ERR_|status of 503|status of 401/);
+    const faults = [];
+    await page.fresh(`${url}/#overview`);
+    await page.until('the stream', `document.getElementById('phase').dataset.phase === 'live'`);
+    mock.steer({ fail: 'down' });
+    for (const hash of ['#failures', '#schedules', '#pools', '#jobs']) {
+      await page.evaluate(`location.hash = '${hash}'`);
+      await new Promise((resolve) => setTimeout(resolve, 400));
+      faults.push(...(await page.evaluate(`[...document.querySelectorAll('main:not([hidden]) .empty')].filter((e) => e.checkVisibility() && /^No /.test(e.textContent)).map((e) => e.textContent)`)).map((text) => `${hash} says "${text}"`));
+    }
+    mock.steer({ fail: '401' });
+    await page.until('the end of the session', `!document.getElementById('signed-out').hidden`, 15_000);
+    for (let i = 0; i < 6; i += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 400));
+      if (await page.evaluate(`document.getElementById('signed-out').hidden`)) faults.push('the notice went away');
+    }
+    mock.steer({ fail: null });
+    await page.until('the page that goes on', `document.getElementById('signed-out').hidden && document.getElementById('phase').dataset.phase === 'live'`, 20_000);
+    return faults;
+  });
+
+  await check('a throttle with waiting jobs is deleted only after a second question', async () => {
+    provoked.push(/status of 409 .*throttles/);
+    mock.steer({ phase: 'steady' });
+    await page.fresh(`${url}/#throttle-webhooks`);
+    const panel = `document.getElementById('throttle-webhooks')`;
+    // The second question takes the place of the first at once.
+    const first = () => page.evaluate(`${button(panel, 'Delete')}.click(), document.querySelector('dialog.ask [name=by]').value = 'browser-test', ${button(`document.querySelector('dialog.ask')`, 'Delete')}.click(), true`);
+    await page.until('the button', button(panel, 'Delete'));
+    await first();
+    await page.until('the second question', `document.querySelector('dialog.ask')?.open && /although \\d+ jobs wait/.test(document.getElementById('ask-title').textContent)`);
+    const before = mock.requests.filter((r) => r.startsWith('DELETE /api/v1/throttles/webhooks'));
+    await page.evaluate(`${button(`document.querySelector('dialog.ask')`, 'Keep it')}.click()`);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    const kept = await page.evaluate(`Boolean(${button(panel, 'Delete')})`);
+    await first();
+    await page.until('the second question', `document.querySelector('dialog.ask')?.open && /although/.test(document.getElementById('ask-title').textContent)`);
+    await page.evaluate(`${button(`document.querySelector('dialog.ask')`, 'Delete anyway')}.click()`);
+    await page.until('what was done', `/webhooks is deleted/.test(document.getElementById('aloud').textContent)`);
+    const forced = mock.requests.filter((r) => r.startsWith('DELETE') && r.includes('force=true'));
+    mock.steer({ phase: 'steady' });
+    return [...(before.every((r) => !r.includes('force')) && kept ? [] : ['it was forced at once']), ...(forced.length === 1 ? [] : [`forced ${forced.length} times`])];
   });
 
   await check('jobs: tabs count, filters are in the address, and older jobs follow', async () => {
@@ -133,7 +222,7 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
     await view('#jobs', `document.querySelectorAll('#jobs-body tr').length > 0`);
     await page.evaluate(`document.getElementById('lookup-id').value = '7600001495', document.getElementById('lookup').requestSubmit(), true`);
     await page.until('the job', `location.hash === '#job/7600001495' && document.getElementById('job-badge').textContent === 'scheduled'`);
-    for (const [label, action, state] of [['Retry now', 'Retry', 'ready'], ['Cancel …', 'Cancel the job', 'cancelled']]) {
+    for (const [label, action, state] of [['Retry now', 'Retry', 'ready'], ['Reschedule …', 'Reschedule', 'scheduled'], ['Cancel …', 'Cancel the job', 'cancelled']]) {
       await page.evaluate(`${button(`document.getElementById('job-buttons')`, label)}.click()`);
       await answer({}, action);
       await page.until(`the state ${state}`, `document.getElementById('job-badge').textContent === ${JSON.stringify(state)}`);
@@ -212,7 +301,7 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
     await view('#overview', `document.querySelector('section.throttle')`);
     await page.evaluate('document.activeElement?.blur(), true');
     for (const key of ['g', 't']) await page.key(key);
-    await page.until('the throttles', `location.hash === '#throttles'`);
+    await page.until('the throttles', `location.hash === '#throttles' && document.querySelector('#throttle-rows tr')?.checkVisibility()`);
     await page.key('j');
     await page.until('the first row', `document.activeElement.matches('#throttle-rows tr:first-child a')`);
     await page.key('/');

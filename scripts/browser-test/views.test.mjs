@@ -10,6 +10,7 @@ import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/
 import { apply, emptyState } from '../../src/api/dashboard/state.js';
 import { byTrouble, featured, isUntouched, sums, verdict } from '../../src/api/dashboard/trouble.js';
 import { jobsAddress, placeOf, throttleAddress } from '../../src/api/dashboard/views.js';
+import { editText, handSentence } from '../../src/api/dashboard/words.js';
 
 const NOW = 1_700_000_000;
 const iso = (t) => new Date(t * 1000).toISOString();
@@ -29,6 +30,7 @@ test('each_view_has_an_address_and_parts_of_views_lead_to_them', () => {
   const views = (hashes) => hashes.map((hash) => placeOf(hash).view);
   assert.deepEqual(views(['', '#overview', '#nonsense', '#throttles', '#jobs', '#failures', '#schedules', '#audit', '#recipients']), ['overview', 'overview', 'overview', 'throttles', 'jobs', 'failures', 'schedules', 'audit', 'recipients']);
   assert.deepEqual(views(['#pools', '#pool-sms', '#notifications', '#tenants', '#batches']), ['pools', 'pools', 'pools', 'tenants', 'tenants']);
+  assert.deepEqual(['#groups', '#dead', '#pool-sms', '#jobs', '#failures', '#audit'].map((hash) => placeOf(hash).part), ['groups', 'dead', 'pool-sms', '', '', '']);
   assert.equal(placeOf(throttleAddress('a b/{c}')).throttle, 'a b/{c}');
   assert.equal(placeOf('#throttle-%zz').throttle, '%zz');
   assert.deepEqual([placeOf('#job/17').view, placeOf('#job/17').job, placeOf('#job/17').nav], ['job', '17', 'jobs']);
@@ -62,6 +64,8 @@ test('errors_that_differ_in_numbers_make_one_group_whose_pattern_the_api_takes',
   const groups = groupByError([failed(1, 'order 123456 not found'), failed(2, 'order 99887766 not found\nbody'), failed(3, 'answered 502'), failed(4, 'answered 500'), failed(5, 'answered 500', { throttle: 'b' }), failed(6, null)]);
   assert.deepEqual(groups.map(({ text, jobs, newest }) => [text, jobs, newest.id]).slice(0, 1), [['order … not found', 2, 2]]);
   assert.equal(groups.length, 5);
+  const across = groupByError([failed(4, 'answered 500'), failed(5, 'answered 500', { throttle: 'b' })], true);
+  assert.deepEqual(across.map(({ jobs, throttles }) => [jobs, ...throttles]), [[2, 'a', 'b']]);
   assert.equal(groups[0].pattern, 'order % not found%');
   assert.equal(groups.find(({ text }) => text === '').pattern, null);
   assert.equal(patternOf('50% of a_b\\c'), '50_ of a\\_b\\\\c%');
@@ -94,6 +98,44 @@ test('a_throttle_that_fails_does_not_flow', () => {
   const refused = stateOf({ a: {} });
   fail(refused, 'a', 400, 'throttled');
   assert.equal(text(refused), 'flowing', 'a refusal for lack of tokens is no failure');
+});
+
+test('a_throttle_whose_jobs_wait_though_not_for_tokens_does_not_flow', () => {
+  const after = (more, seconds = 20) => {
+    const state = emptyState();
+    const row = { rps: 10, effective_rps: 10, achieved_rps: 1, limiting_share: 0, mode: 'manual', state: 'flowing', ready: 300, oldest_ready_s: 60, signals: {}, ...more };
+    for (let i = seconds; i >= 0; i -= 1) apply(state, { type: 'tick', data: { at: NOW - i, throttles: { a: row } } });
+    const { text, tone, rank } = verdict(state.throttles.get('a'), NOW);
+    return [text, tone, rank].join();
+  };
+  assert.equal(after({}), 'jobs wait,note,2');
+  assert.equal(after({}, 5), 'flowing,calm,2', 'a few seconds are no state');
+  for (const more of [{ ready: 0 }, { oldest_ready_s: 3 }, { limiting_share: 0.9 }, { achieved_rps: 9 }, { effective_rps: -1 }]) assert.equal(after(more), 'flowing,calm,2', JSON.stringify(more));
+});
+
+test('a_governor_that_sees_no_signal_is_trouble', () => {
+  const of = (mode, limiting) => {
+    const state = stateOf({ a: { mode, breaker: 'closed' } });
+    apply(state, { type: 'throttle', data: { name: 'a', mode, state: 'flowing', knobs: {}, governor: { limiting } } });
+    const { text, rank } = verdict(state.throttles.get('a'), NOW);
+    return `${text} ${rank}`;
+  };
+  assert.deepEqual([of('auto', 'stale'), of('auto', 'load'), of('manual', 'stale')], ['blind 1', 'flowing 2', 'flowing 2']);
+});
+
+test('a_pattern_is_no_throttle_that_flows', () => {
+  const state = stateOf({ 'ws:*': {}, 'notify:*': { state: 'paused' } });
+  assert.deepEqual(['ws:*', 'notify:*'].map((name) => verdict(state.throttles.get(name), NOW).text), ['pattern', 'paused']);
+});
+
+test('the_sentence_names_only_the_author_of_what_it_tells', () => {
+  const detail = { paused: false, state: 'flowing', knobs: { rps: 20, by: 'zoe', at_ms: 0, why: 'a burst' } };
+  const edit = (after) => ({ after });
+  assert.equal(handSentence(detail, NOW, edit({ rps: 20 })), 'Set by hand to 20 rps by zoe: a burst.');
+  assert.equal(handSentence(detail, NOW, edit({ burst: 2 })), 'Set by hand to 20 rps.');
+  assert.equal(handSentence({ ...detail, paused: true }, NOW, edit({ paused: true })), 'Paused by zoe: a burst. Its rate for later is 20 rps.');
+  assert.equal(handSentence({ ...detail, paused: true }, NOW, edit({ rps: 20 })), 'Paused. Its rate for later is 20 rps.');
+  assert.equal(editText({ action: 'dead.requeue', before: null, after: { filter: { throttle: 'a', error_like: '502%', keep_attempts: false }, jobs: 5 } }), 'requeued dead letters: filter throttle a, error like 502%, jobs 5');
 });
 
 test('failures_that_came_before_their_throttle_count_too', () => {
@@ -134,7 +176,7 @@ test('throttles_that_flyball_made_and_no_job_used_are_an_empty_page', () => {
     apply(state, { type: 'throttle', data: { name: 'a', knobs: { by: 'flyball' }, ...detail } });
     return isUntouched(state.throttles.get('a'));
   };
-  assert.deepEqual([of({}), of({ depth: { ready: 0, scheduled: 0, running: 0, dead: 0 } }), of({ depth: { ready: 0, scheduled: 1, running: 0, dead: 0 } }), of({ achieved_rps: 0.2 }), of({ knobs: { by: 'ann' } }), of({ knobs: null })], [true, true, false, false, false, false]);
+  assert.deepEqual([of({}), of({ depth: { ready: 0, scheduled: 0, running: 0, dead: 0 } }), of({ depth: { ready: 0, scheduled: 1, running: 0, dead: 0 } }), of({ achieved_rps: 0.2 }), of({ knobs: { by: 'pool' } }), of({ knobs: { by: 'ann' } }), of({ knobs: null })], [true, true, false, false, true, false, false]);
 });
 
 test('the_form_of_knobs_is_complete_and_reads_flags_and_parents', () => {

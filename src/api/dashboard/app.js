@@ -136,7 +136,7 @@ const recipients = new Recipients({
 const live = new Live({
   message: (message) => take(message),
   // A stream that was opened before a session ended goes on.
-  phase: (phase) => { if (!session.isDenied || phase !== 'live') take({ type: 'phase', data: phase }); },
+  phase: (phase) => take({ type: 'phase', data: session.isDenied ? 'unauthorized' : phase }),
   connected: () => {
     askThrottles();
     askLists();

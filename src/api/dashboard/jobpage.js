@@ -1,11 +1,13 @@
 // One job with an address of its own: what it is, why it waits, every attempt, and its buttons.
 
-import { get } from './api.js';
+import { call, get } from './api.js';
+import { ask } from './dialog.js';
 import { fill, h, setAttr, setText, show } from './dom.js';
 import { ago, clock, count, duration, UNKNOWN, unixSeconds } from './format.js';
 import { askChange, changeJob, CHANGES } from './jobchange.js';
 import { allows, jobTone, laneText } from './jobwords.js';
 import { pauseKey } from './keypause.js';
+import { parseTime } from './knobs.js';
 import { jobAddress, jobsAddress, throttleAddress } from './views.js';
 
 const ENDED = ['completed', 'cancelled', 'dead'];
@@ -97,8 +99,9 @@ export class JobPage {
     const verbs = /** @type {const} */ (['retry', 'cancel', 'discard']).filter((verb) => allows(verb, job.state));
     const changes = verbs.map((verb) => h('button', { type: 'button', class: 'change', disabled: verb === 'cancel' && Boolean(job.cancelling), onclick: () => this.change(verb) },
       verb === 'cancel' && job.cancelling ? 'Cancelling …' : verb === 'retry' ? 'Retry now' : `${verb[0].toUpperCase()}${verb.slice(1)} …`));
+    const later = allows('cancel', job.state) && job.state !== 'running' ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => this.reschedule()) }, 'Reschedule …') : null;
     const pause = job.key === '' ? null : h('button', { type: 'button', class: 'change', onclick: () => this.pause(job) }, `Pause key ${job.key} …`);
-    return [...changes, pause, h('button', { type: 'button', onclick: () => this.refresh(true).catch((error) => setText(this.place.note, error.message)) }, 'Refresh')];
+    return [...changes, later, pause, h('button', { type: 'button', onclick: () => this.refresh(true).catch((error) => setText(this.place.note, error.message)) }, 'Refresh')];
   }
 
   /** @param {any} job */
@@ -141,6 +144,21 @@ export class JobPage {
       const job = await changeJob(verb, Number(id), signed);
       return verb === 'cancel' && job.state === 'running' ? 'Its handler has been asked to stop.' : `${CHANGES[verb].done}.`;
     });
+  }
+
+  /** Asks for a time and lets the job wait for it; returns what to say, or null if the person changes nothing. */
+  async reschedule() {
+    const { id } = this;
+    const answer = await ask({
+      title: `Reschedule job ${id}?`, action: 'Reschedule', text: 'It waits until then and uses no attempt.',
+      fields: [{ name: 'at', label: 'run at', value: '1h', hint: '30m, 2h, 14:30 or 2027-01-31T09:00' }],
+    });
+    if (!answer) return null;
+    const { at: typed, ...signed } = answer;
+    const at = parseTime(typed, Date.now());
+    if (at === null) throw new Error(`"${typed}" is not a time such as 30m, 2h or 14:30.`);
+    await call('POST', `/api/v1/jobs/${id}/reschedule`, { body: { ...signed, run_at: new Date(at).toISOString() } });
+    return `Scheduled for ${clock(at / 1000, Date.now() / 1000)}.`;
   }
 
   /** @param {any} job */

@@ -58,7 +58,7 @@ export class RunningJobs {
     const rank = (/** @type {any} */ job) => (this.details.get(job.id)?.detail?.progress ? 0 : 1);
     const rows = [...jobs].sort((a, b) => rank(a) - rank(b)).slice(0, RUNNING_ROWS);
     showRows(this.body, this.empty, rows.length);
-    setText(this.more, jobs.length > rows.length ? `and ${count(jobs.length - rows.length)}${jobs.length >= 100 ? ' or' : ''} more` : '');
+    setText(this.more, jobs.length > rows.length ? jobs.length >= 100 ? 'All running jobs' : `and ${count(jobs.length - rows.length)} more` : '');
     keyed(this.body, rows, (job) => String(job.id), (job) => {
       const bar = h('progress', { max: '100', 'aria-label': `Progress of job ${job.id}` });
       const parts = { bar, text: h('span', { class: 'sub' }), since: h('span', { class: 'num' }), worker: h('span', null), attempt: h('span', { class: 'num' }), cancel: h('button', { type: 'button', class: 'change', 'aria-label': `Cancel job ${job.id}`, onclick: () => this.cancel(job.id) }, 'Cancel …') };

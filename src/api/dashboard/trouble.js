@@ -2,7 +2,7 @@
 // operator looks at throttles. Pure.
 
 import { facts } from './state.js';
-import { standing, turnsSlots } from './words.js';
+import { MACHINES, standing, turnsSlots } from './words.js';
 
 /** The states in which jobs start, so that failures are the news. */
 const RUNNING = new Set(['flowing', 'unlimited', '']);
@@ -63,10 +63,12 @@ export function verdict(throttle, now) {
 export const JOBS_WAIT = 'jobs wait';
 
 /**
- * Looks twice at a throttle that flows: its governor may see no signal, and its jobs may wait.
+ * Looks twice at a throttle that flows: it may be the pattern of others, its governor may see no
+ * signal, and its jobs may wait.
  * @param {Throttle} throttle @param {ReturnType<typeof standing>} stand @param {string} mode
  */
 function flowing(throttle, stand, mode) {
+  if (throttle.name.endsWith('*') && ['flowing', 'unlimited'].includes(stand.text)) return { text: 'pattern', tone: /** @type {const} */ ('calm') };
   if (stand.text !== 'flowing') return stand;
   const limiting = throttle.decisions.at(-1)?.limiting ?? throttle.detail?.governor?.limiting;
   if (mode === 'auto' && limiting === 'stale') return { text: 'blind', tone: /** @type {const} */ ('note') };
@@ -110,11 +112,11 @@ function failureOf({ state, paused, breaker, achieved }, failed, grown) {
 }
 
 /**
- * Returns true for a throttle that Flyball made by itself and that no job has used yet.
+ * Returns true for a throttle that Flyball, a file or a pool made and that no job has used yet.
  * @param {Throttle} throttle
  */
 export function isUntouched({ detail, ring }) {
-  if (detail?.knobs?.by !== 'flyball') return false;
+  if (!MACHINES.has(detail?.knobs?.by)) return false;
   const { ready = 0, scheduled = 0, running = 0, dead = 0 } = detail.depth ?? {};
   return ready + scheduled + running + dead === 0 && !(ring.last?.achieved ?? detail.achieved_rps);
 }

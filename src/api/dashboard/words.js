@@ -151,7 +151,7 @@ export function isOfSentence(detail, edit) {
 }
 
 /** The authors of knobs that are not people. */
-const MACHINES = new Set(['pool', 'flyball']);
+export const MACHINES = new Set(['pool', 'file', 'flyball']);
 
 /**
  * Describes a throttle that is limited by the capacity of its pool of accounts, with the reason;
