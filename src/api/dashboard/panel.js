@@ -96,7 +96,7 @@ export class Panel {
 
     this.past = new Past(name);
     this.pastDrawer = h('details', { class: 'drawer', ontoggle: () => { if (this.pastDrawer.open) this.past.ask(); } },
-      h('summary', null, h('span', { class: 'drawer-title' }, 'History'), h('span', { class: 'knob-values' }, 'allowed and refused a minute, of the last hours from Prometheus')), this.past.element);
+      h('summary', null, h('span', { class: 'drawer-title' }, 'History'), h('span', { class: 'knob-values' }, 'attempts, requests and tokens of the last hours, from Prometheus')), this.past.element);
 
     const titleId = `${panelId(name)}-title`;
     this.element = h('section', { class: 'panel throttle', id: panelId(name), 'aria-labelledby': titleId },
