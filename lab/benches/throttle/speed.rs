@@ -185,13 +185,16 @@ fn once(
     })
 }
 
-/// Returns the number of scripts that Redis has run since its counters were reset, and the
-/// microseconds that they took.
+/// Returns the number of scripts or functions that Redis has run since its counters were reset, and
+/// the microseconds that they took.
 fn scripts(redis: &mut redis::Connection) -> anyhow::Result<(f64, f64)> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(redis)?;
     let line = stats
         .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
+        .find_map(|line| {
+            line.strip_prefix("cmdstat_fcall:")
+                .or_else(|| line.strip_prefix("cmdstat_evalsha:"))
+        })
         .unwrap_or_default();
     let of = |name: &str| {
         line.split(',').find_map(|part| {

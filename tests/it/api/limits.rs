@@ -104,7 +104,7 @@ impl LimitedServer {
             .unwrap();
         let line = info
             .lines()
-            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="))
+            .find_map(|line| line.strip_prefix("cmdstat_fcall:calls="))
             .unwrap_or("0,");
         line.split(',').next().unwrap().parse().unwrap()
     }

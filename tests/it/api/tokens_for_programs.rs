@@ -320,7 +320,7 @@ async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis
         .await
         .unwrap();
     let requested = info.lines().find_map(|line| {
-        line.strip_prefix("cmdstat_evalsha:calls=")?
+        line.strip_prefix("cmdstat_fcall:calls=")?
             .split(',')
             .next()?
             .parse::<u32>()

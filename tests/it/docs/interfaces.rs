@@ -367,7 +367,12 @@ fn the_page_of_the_protocol_has_every_verb() {
     let lua = read("core/src/throttle/throttle.lua");
     let verbs: BTreeSet<&str> = lua
         .lines()
-        .filter_map(|line| line.strip_prefix("if verb == '")?.split('\'').next())
+        .filter_map(|line| {
+            line.trim_start()
+                .strip_prefix("if verb == '")?
+                .split('\'')
+                .next()
+        })
         .collect();
 
     let page = read("docs/reference/throttle-protocol.md");

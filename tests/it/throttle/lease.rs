@@ -310,7 +310,7 @@ async fn a_lease_spares_redis_most_asks() {
             .unwrap();
         let line = info
             .lines()
-            .find(|line| line.starts_with("cmdstat_evalsha:"))
+            .find(|line| line.starts_with("cmdstat_fcall:"))
             .unwrap()
             .to_owned();
         line.split(['=', ','])

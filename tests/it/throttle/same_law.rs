@@ -470,7 +470,20 @@ fn memory_and_redis_obey_the_same_law() {
         .build()
         .unwrap();
     let server = Server::start();
-    let (url, mut number) = (server.url(), 0);
+    // One user may call functions and another only scripts, as in a Redis before 7.
+    let whole = server.url();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "scripts", "on", ">pw", "~*", "&*", "+@all"])
+        .arg(&["-fcall", "-function"])
+        .exec(
+            &mut redis::Client::open(&*whole)
+                .unwrap()
+                .get_connection()
+                .unwrap(),
+        )
+        .unwrap();
+    let urls = [format!("{whole}?user=scripts&pass=pw"), whole];
+    let mut number = 0;
     let config = Config {
         cases: cases as u32,
         failure_persistence: None,
@@ -487,9 +500,10 @@ fn memory_and_redis_obey_the_same_law() {
     let result = runner.run(&case, |ops| {
         runtime.block_on(async {
             **number.borrow_mut() += 1;
+            let url = &urls[**number.borrow() % 2];
             let (memory, redis) = (
                 World::memory(),
-                World::redis_at(&url, &format!("{}:", number.borrow())),
+                World::redis_at(url, &format!("{}:", number.borrow())),
             );
             for world in [&memory, &redis] {
                 world.knobs("root", &[("rps", "20")]);
@@ -541,4 +555,15 @@ fn memory_and_redis_obey_the_same_law() {
         })
     });
     result.unwrap_or_else(|failure| panic!("{failure}"));
+    let mut connection = redis::Client::open(&*urls[1])
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(&mut connection)
+        .unwrap();
+    for way in ["cmdstat_fcall:", "cmdstat_evalsha:"] {
+        assert!(stats.contains(way), "{stats}");
+    }
 }

@@ -124,7 +124,7 @@ impl RedisStore {
         shape: &Shape,
         holder: Option<&Holder>,
         lanes: &[LaneRequest],
-    ) -> Call {
+    ) -> Call<'_> {
         let extra = Extra {
             holds: shape.extra.holds && holder.is_some(),
             ..shape.extra
@@ -206,7 +206,7 @@ impl RedisStore {
         verb: &str,
         part: &str,
         keys: &[(&str, &str)],
-        add: impl Fn(&mut Call, &Shape),
+        add: impl Fn(&mut Call<'_>, &Shape),
     ) -> Result<(Shape, Vec<Value>), Error> {
         self.layout
             .check(throttle)
@@ -257,7 +257,7 @@ impl RedisStore {
         loop {
             let (part, after) = rest.split_at(rest.len().min(MAX_LANES_PER_ASK));
             let keys: Vec<(&str, &str)> = part.iter().map(|(key, _)| ("holds:", *key)).collect();
-            let add = |call: &mut Call, _: &Shape| {
+            let add = |call: &mut Call<'_>, _: &Shape| {
                 call.number(format_args!("{}/{throttle}", holder.id));
                 call.number(holder.ttl_ms());
                 call.number(holder.held);
@@ -293,7 +293,7 @@ impl RedisStore {
             let alike = |a: &Refund<'_>, b: &Refund<'_>| {
                 a.units == b.units && a.cost == b.cost && a.grant.charge_us == b.grant.charge_us
             };
-            let add = |call: &mut Call, shape: &Shape| {
+            let add = |call: &mut Call<'_>, shape: &Shape| {
                 for run in part.chunk_by(alike) {
                     let charge_us = &run[0].grant.charge_us;
                     let levels = &charge_us[..charge_us.len() - 1];
@@ -326,7 +326,7 @@ impl RedisStore {
                 .filter(|(key, _)| !key.is_empty())
                 .map(|(key, _)| ("lane:", *key))
                 .collect();
-            let add = |call: &mut Call, _: &Shape| {
+            let add = |call: &mut Call<'_>, _: &Shape| {
                 for (key, tokens) in part {
                     call.number(tokens);
                     call.number(u8::from(!key.is_empty()));
@@ -359,7 +359,7 @@ impl RedisStore {
                 .into_iter()
                 .chain(part.iter().map(|one| ("learned:", one.key)))
                 .collect();
-            let add = |call: &mut Call, _: &Shape| {
+            let add = |call: &mut Call<'_>, _: &Shape| {
                 for one in part {
                     call.number(one.succeeded);
                     call.number(one.tokens);
@@ -391,7 +391,7 @@ impl RedisStore {
     // --- pieces ---
 
     /// Adds the verb and the time, which follow the keys.
-    pub(super) fn begin(&self, call: &mut Call, verb: &str) {
+    pub(super) fn begin(&self, call: &mut Call<'_>, verb: &str) {
         call.text(verb);
         match &self.clock {
             None => call.text(""),
@@ -402,7 +402,7 @@ impl RedisStore {
     pub(super) async fn invoke(
         &self,
         throttle: &Name,
-        call: &Call,
+        call: &Call<'_>,
         bound: Duration,
     ) -> Result<Vec<Value>, Error> {
         self.servers

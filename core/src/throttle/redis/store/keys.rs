@@ -9,7 +9,7 @@ use crate::throttle::redis::reply::ReplyReader;
 use crate::throttle::{Error, Name, RefusalEffect, Scope, UpstreamRefusal};
 
 impl RedisStore {
-    pub(super) fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Result<Call, Error> {
+    pub(super) fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Result<Call<'_>, Error> {
         self.layout
             .check(throttle)
             .map_err(|problem| Error::Invalid(vec![problem]))?;
@@ -45,15 +45,14 @@ impl RedisStore {
         self.layout
             .check(throttle)
             .map_err(|problem| Error::Invalid(vec![problem]))?;
-        let begin = |mut call: Call, verb| {
-            self.begin(&mut call, verb);
+        let begin = |call: &mut Call<'_>, verb| {
+            self.begin(call, verb);
             match refused.requested_us() {
                 Some(said_us) => call.number(said_us),
                 None => call.text(""),
             }
             call.number(refused.jitter);
             call.text(refused.why);
-            call
         };
         let call = if refused.scope == Scope::Key {
             let mut call = self.law.call(4);
@@ -62,7 +61,7 @@ impl RedisStore {
                 call.key(&self.layout.key(throttle, part, refused.key));
             }
             call.key(&self.layout.key(throttle, "pauses", ""));
-            let mut call = begin(call, "refused");
+            begin(&mut call, "refused");
             call.number(u8::from(!refused.key.is_empty()));
             call.number(u8::from(refused.is_overload));
             call.number(u8::from(refused.is_untrusted));
@@ -81,7 +80,7 @@ impl RedisStore {
             if refused.is_untrusted {
                 call.key(&self.layout.key(throttle, KNOBS, ""));
             }
-            let mut call = begin(call, "refused_all");
+            begin(&mut call, "refused_all");
             call.text(refused.scope.as_str());
             call
         };
@@ -107,7 +106,7 @@ impl RedisStore {
     }
 
     /// Returns the number that follows `ok` in a reply.
-    pub(super) async fn second(&self, throttle: &Name, call: &Call) -> Result<i64, Error> {
+    pub(super) async fn second(&self, throttle: &Name, call: &Call<'_>) -> Result<i64, Error> {
         let mut parts = ReplyReader::new(self.invoke(throttle, call, self.operator_bound).await?);
         parts.text();
         parts
