@@ -1,6 +1,7 @@
 //! The schema created by the migrations is the one described by `schema.txt`.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use sqlx::Executor as _;
 
@@ -61,4 +62,39 @@ async fn the_schema_is_as_pinned() {
 fn version(line: &str) -> Option<&str> {
     let (version, _) = line.strip_prefix("text on ")?.split_once(':')?;
     Some(version)
+}
+
+/// The benches fill and read tables past the product's own statements, and no test runs them.
+#[test]
+fn what_the_laboratory_names_is_in_the_schema() {
+    // A file, a protocol, and a variable of this name.
+    const OTHERS: [&str; 3] = ["toml", "v1", "iter"];
+    let pinned = read(PINNED);
+    let known: BTreeSet<&str> = pinned.lines().flat_map(names).collect();
+    let mut files = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("lab")];
+    let (mut count, mut missing) = (0, Vec::new());
+    while let Some(file) = files.pop() {
+        if file.is_dir() {
+            let entries = std::fs::read_dir(&file).unwrap();
+            files.extend(entries.map(|entry| entry.unwrap().path()));
+        } else if file.extension().is_some_and(|end| end == "rs") {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for name in names(&text).filter(|name| !OTHERS.contains(name)) {
+                count += 1;
+                if !known.contains(name) {
+                    missing.push(format!("{}: flyball.{name}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(count > 50, "{count}");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Returns the names that follow `flyball.` in a text.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |letter: char| letter == '_' || letter.is_ascii_alphanumeric();
+    let ends = text.split("flyball.").skip(1);
+    ends.map(move |rest| rest.split(|letter| !is_part(letter)).next().unwrap_or(""))
+        .filter(|name| !name.is_empty())
 }

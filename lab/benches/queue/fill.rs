@@ -6,6 +6,9 @@ use sqlx::PgPool;
 const SCHEMA: &[&str] = &[
     "create schema if not exists bench",
     "create unlogged table if not exists bench.lane (grp text, n bigint, key text, lane_id bigint, primary key (grp, n))",
+    // The processes that drain have the role of the product.
+    "grant usage on schema bench to public",
+    "grant select on bench.lane to public",
 ];
 
 const LANES: &str = "
@@ -34,6 +37,11 @@ kept as (
 insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
 select lane_id, 1, id, 1, false from fresh";
 
+const CLEAR: &str = "
+truncate flyball.ready, flyball.lease, flyball.scheduled, flyball.dead, flyball.job,
+    flyball.attempt, flyball.failure, flyball.unique_holder, flyball.cancel, flyball.lane,
+    bench.lane";
+
 /// The most jobs in one statement.
 const PART: i64 = 500_000;
 
@@ -59,23 +67,7 @@ pub async fn prepare(pool: &PgPool) -> anyhow::Result<()> {
 
 /// Empties the queue, its history and the directory of lanes.
 pub async fn clear(pool: &PgPool) -> anyhow::Result<()> {
-    for table in [
-        "ready",
-        "lease",
-        "scheduled",
-        "dead",
-        "job",
-        "attempt",
-        "failure",
-        "uniq",
-        "cancel",
-        "lane",
-    ] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("truncate flyball.{table}")))
-            .execute(pool)
-            .await?;
-    }
-    sqlx::query("truncate bench.lane").execute(pool).await?;
+    sqlx::query(CLEAR).execute(pool).await?;
     Ok(())
 }
 
