@@ -1,6 +1,7 @@
 //! Authentication: tokens, and the sessions of browsers that have sent one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 use jiff::Timestamp;
@@ -8,10 +9,14 @@ use jiff::Timestamp;
 use super::caller::{AuthMethod, Caller, digest_of};
 use super::jwt::authenticate::JwtAuth;
 use super::jwt::error::JwtError;
-use super::sessions::{Sessions, SignedOut};
+use super::sessions::{self, Sessions, SignedOut};
 use super::token_scope::{ALL_TENANTS, Permissions};
 use super::token_secret::TokenSecret;
+use crate::api::clock;
 use crate::postgres::Db;
+
+/// Interval at which the credential of an open request is checked again.
+const CREDENTIAL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The name of the unrestricted token, in messages and in the audit log.
 pub const ADMIN: &str = "admin";
@@ -164,10 +169,22 @@ impl Authenticator {
                 .find(|token| token.sessions.holds(value, now.as_second()))
                 && !self.revoked_session.holds(&self.pool, value, now).await
             {
-                return Ok(token.caller(AuthMethod::Session));
+                let caller = token.caller(AuthMethod::Session);
+                return Ok(Caller {
+                    expires_at: sessions::until(value),
+                    ..caller
+                });
             }
         }
         Err(None)
+    }
+
+    /// Waits until the credential of an open request is no longer good, because it expired or its
+    /// session was ended.
+    pub async fn lapse(self: Arc<Self>, headers: HeaderMap) {
+        while self.caller(&headers, clock::now()).await.is_ok() {
+            tokio::time::sleep(CREDENTIAL_CHECK_INTERVAL).await;
+        }
     }
 
     /// Identifies the bearer of a token that was not sent in a header.

@@ -121,6 +121,11 @@ impl SignedOut {
     }
 }
 
+/// Returns the unix second at which the session of a cookie expires.
+pub(super) fn until(value: &str) -> Option<i64> {
+    parts(value).map(|(until_s, _)| until_s)
+}
+
 /// Splits the expiry and the number from a cookie's value.
 fn parts(value: &str) -> Option<(i64, u64)> {
     let mut parts = value.split('.');

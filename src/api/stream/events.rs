@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::filter::StreamFilter;
 use super::live::{Live, STREAMS_MAX, StreamEvent, StreamPermit};
 use super::of_tenant::{TenantListener, within};
+use crate::api::http::auth::Authenticator;
 use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
@@ -36,8 +37,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// in any case, as the sign that the stream lives.
 ///
 /// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server
-/// stops and when a listener is too slow; clients reconnect with the id of the last tick that they
-/// received.
+/// stops, when a listener is too slow, and within seconds when its credential is no longer good;
+/// clients reconnect with the id of the last tick that they received.
 #[utoipa::path(get, path = "/api/v1/stream", operation_id = "stream_events", tag = "stream",
     params(
         ("throttle" = Option<String>, Query, description = "Only this throttle, its decisions, failures and changes."),
@@ -51,6 +52,7 @@ pub async fn stream(
     State(live): State<Live>,
     State(queue): State<Queue>,
     State(cancel): State<CancellationToken>,
+    State(auth): State<Arc<Authenticator>>,
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
     headers: HeaderMap,
@@ -94,12 +96,17 @@ pub async fn stream(
         }
     };
     // A stream that outlived the cancel token would keep the server from ending.
-    let ends = cancel.cancelled_owned();
+    let ends = async move {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = auth.lapse(headers) => {}
+        }
+    };
     let events = stream::once(async { history })
         .chain(events)
         .filter_map(move |event| ready(filter.pass(event)))
         .map(|event| Ok(sent(&event)))
-        .take_until(ends);
+        .take_until(Box::pin(ends));
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 

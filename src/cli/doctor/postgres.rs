@@ -110,6 +110,10 @@ async fn reach(settings: &Settings) -> Result<(), Finding> {
         .unwrap_or_default()
         .into_owned();
     Err(match (&error, code.as_str()) {
+        (sqlx::Error::Io(_), _) if settings.database_url.is_empty() => fail(
+            "DATABASE_URL is not set, and nothing answers at the usual place",
+            "set it to postgres://user:password@host:port/database",
+        ),
         (sqlx::Error::Io(_), _) => fail(
             "nothing answers where DATABASE_URL leads",
             "start Postgres, or correct DATABASE_URL",
@@ -131,8 +135,8 @@ async fn reach(settings: &Settings) -> Result<(), Finding> {
             "create the role with login, or allow it in pg_hba.conf",
         ),
         (_, code) if code.starts_with("53") => fail(
-            "it has no connection left",
-            "raise max_connections, or lower FLYBALL_DATABASE_CONNECTIONS of the processes",
+            "it has no connection left, for all or for this role",
+            "raise max_connections or the role's connection limit, or lower FLYBALL_DATABASE_CONNECTIONS of the processes",
         ),
         (_, code) if code.starts_with("57P") => fail(
             "it is starting or stopping",
@@ -189,7 +193,14 @@ async fn schema(queue: &Queue, report: &mut Findings) -> bool {
         Ok(Some(Schema::Older(missing))) => (
             Finding::fail(
                 CHECK,
-                format!("it is older than this program, which has {missing} more migrations"),
+                format!(
+                    "it is older than this program, which has {missing} more {migrations}",
+                    migrations = if missing == 1 {
+                        "migration"
+                    } else {
+                        "migrations"
+                    }
+                ),
                 "run flyball migrate",
             ),
             false,

@@ -143,7 +143,7 @@ fn unread(throttle: &str, signal: &str, error: &signals::Error) -> Finding {
         error => Finding::fail(
             CHECK,
             format!("signal {signal} of throttle {throttle}: {error}"),
-            format!("correct the query; {governor}"),
+            format!("correct the query, or start what it asks about; {governor}"),
         ),
     }
 }

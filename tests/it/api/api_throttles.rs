@@ -160,7 +160,17 @@ async fn a_session_that_was_ended_is_good_nowhere() {
         200
     );
 
+    let stream = server
+        .client
+        .get(format!("{}/api/v1/stream", server.base))
+        .header("cookie", &first);
+    let stream = stream.send().await.unwrap();
+    assert_eq!(stream.status(), StatusCode::OK);
+
     assert_eq!(with(&server, Method::POST, "/logout", &first).await, 303);
+
+    let ended = tokio::time::timeout(SOON, stream.bytes()).await;
+    ended.expect("the stream ends").unwrap();
 
     assert_eq!(
         with(&server, Method::GET, "/api/v1/pause", &first).await,

@@ -9,7 +9,12 @@ use crate::throttle::redis::reply::ReplyReader;
 use crate::throttle::{Error, Name, RefusalEffect, Scope, UpstreamRefusal};
 
 impl RedisStore {
-    pub(super) fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Result<Call<'_>, Error> {
+    pub(super) fn pause_call(
+        &self,
+        verb: &str,
+        throttle: &Name,
+        key: &str,
+    ) -> Result<Call<'_>, Error> {
         self.layout
             .check(throttle)
             .map_err(|problem| Error::Invalid(vec![problem]))?;
