@@ -24,6 +24,7 @@ mod pools;
 mod recipient_rules;
 #[cfg(feature = "api")]
 mod remote;
+mod replica;
 mod secret_keys;
 mod seeding;
 #[cfg(feature = "governor")]
@@ -41,6 +42,8 @@ pub use library::{Builder, Runner};
 pub use logging::start_logging;
 #[cfg(feature = "cli")]
 pub(crate) use recipient_rules::changed_at;
+#[cfg(feature = "cli")]
+pub(crate) use replica::open as open_replica;
 pub(crate) use secret_keys::secret_keys;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;

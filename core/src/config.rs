@@ -316,6 +316,15 @@ impl Settings {
         read.with_inbox()
     }
 
+    /// Returns the options for reaching the replica for lists; `None` if the settings name none.
+    pub fn replica(&self) -> Option<Access> {
+        (!self.database_read_url.is_empty()).then(|| Access {
+            url: self.database_read_url.clone(),
+            direct_url: None,
+            ..self.database()
+        })
+    }
+
     /// Returns the options for reaching the database.
     pub fn database(&self) -> Access {
         Access {

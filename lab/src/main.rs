@@ -1,7 +1,8 @@
-//! The command `flyball-lab`: the demo of Flyball.
+//! The command `flyball-lab`: the demo of Flyball, and its capacity model.
 //!
 //! The benchmarks of this package are below `benches`.
 
+mod capacity;
 mod demo;
 
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ const EXIT_UNAVAILABLE: u8 = 69;
 /// Commands of the product that the demo and the benchmarks start as processes of their own.
 const OF_THE_PRODUCT: [&str; 3] = ["services", "serve", "notify"];
 
-/// The demo of Flyball.
+/// The demo of Flyball, and its capacity model.
 #[derive(Parser)]
 #[command(name = "flyball-lab", version, about, propagate_version = true)]
 struct LabArgs {
@@ -33,6 +34,7 @@ struct LabArgs {
 #[derive(Subcommand)]
 enum Command {
     Demo(Box<DemoArgs>),
+    Capacity(capacity::CapacityOptions),
     /// The search store of the demo
     #[command(hide = true)]
     DemoStore(demo::StoreOptions),
@@ -82,6 +84,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: LabArgs) -> anyhow::Result<()> {
+    if let Command::Capacity(options) = &cli.command {
+        capacity::print(options);
+        return Ok(());
+    }
     let settings = Settings::from_env(cli.config.as_deref())?;
     flyball::app::start_logging(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -94,6 +100,7 @@ fn run(cli: LabArgs) -> anyhow::Result<()> {
                 None => demo::run(args.options, settings).await,
             },
             Command::DemoStore(options) => demo::serve(options).await,
+            Command::Capacity(_) => unreachable!("printed above"),
         }
     });
     // A handler that does not stop must not keep the process alive.

@@ -9,6 +9,7 @@ import * as knobs from '../../src/api/dashboard/knobs.js';
 import { contains, keyPath, laneState, walk } from '../../src/api/dashboard/operate.js';
 import { plot, ratio, spread } from '../../src/api/dashboard/plot.js';
 import { deciderOf, spans } from '../../src/api/dashboard/ribbons.js';
+import { replicaNote } from '../../src/api/dashboard/replicanote.js';
 import { Ring } from '../../src/api/dashboard/ring.js';
 import * as scale from '../../src/api/dashboard/scale.js';
 import { apply, emptyState, facts, ordered, totalReady } from '../../src/api/dashboard/state.js';
@@ -302,4 +303,14 @@ test('jobs_that_nobody_serves_say_how_many_since_when_and_what_to_do', () => {
   const one = { throttle: 'sms', kind: 'notification', needs: ['channel sms'], jobs: 1240, since: iso(NOW - 300), remedy: 'no live worker serves channel sms; add [pools.<name>]' };
   assert.equal(unservedText(one, NOW), '1,240 jobs of kind notification, throttle sms, the oldest from 5 min ago: no live worker serves channel sms; add [pools.<name>].');
   assert.equal(unservedText({ ...one, kind: null, jobs: 1, since: null, remedy: 'start one' }, NOW), '1 job of throttle sms: start one.');
+});
+
+test('a_replica_is_mentioned_only_if_readers_would_miss_something', () => {
+  for (const calm of [null, undefined, { used: true, lag_s: 0.4 }, { used: true, lag_s: null }, { used: false, lag_s: 90 }]) assert.equal(replicaNote(calm), null);
+  assert.equal(replicaNote({ used: true, lag_s: 12.3 }), 'Lists and counts are read from a replica that lags by 12 s: later changes are not shown yet.');
+  const state = emptyState();
+  apply(state, { type: 'tick', data: { at: NOW, throttles: {}, replica: { used: true, lag_s: 4 } } });
+  assert.deepEqual(state.replica, { used: true, lag_s: 4 });
+  apply(state, tick(NOW + 1, {}));
+  assert.equal(state.replica, null);
 });

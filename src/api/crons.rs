@@ -14,6 +14,7 @@ use crate::api::audit::log;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::{self, Errors, FieldLocation, ObjectReader};
+use crate::api::http::lagging::read_list;
 use crate::api::http::operate::Reason;
 use crate::api::http::operate::{BY_BYTES_MAX, WHY_BYTES_MAX, signed, signed_query};
 use crate::api::http::problem::{Code, Problem};
@@ -121,7 +122,11 @@ pub struct ManualRun {
 #[utoipa::path(get, path = "/api/v1/crons", operation_id = "list_schedules", tag = "crons", responses((status = 200, body = ScheduleList)))]
 pub async fn list(State(queue): State<Queue>) -> Result<Json<ScheduleList>, Problem> {
     Ok(Json(ScheduleList {
-        crons: with_timeout(ROW_TIMEOUT, schedules(&queue).list()).await?,
+        crons: read_list(
+            &queue,
+            |queue| async move { schedules(&queue).list().await },
+        )
+        .await?,
     }))
 }
 

@@ -8,6 +8,7 @@ use axum::{Extension, Json};
 use serde::Serialize;
 
 use crate::api::http::caller::Caller;
+use crate::api::http::lagging::read_list;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
@@ -64,10 +65,8 @@ pub async fn failures(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let failures = with_timeout(
-        LIST_TIMEOUT,
-        queue.failures(caller.tenant.as_deref(), limit),
-    )
-    .await?;
+    let tenant = caller.tenant.as_deref();
+    let read = |queue: Queue| async move { queue.failures(tenant, limit).await };
+    let failures = read_list(&queue, read).await?;
     Ok(Json(Failures { failures }))
 }

@@ -26,7 +26,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 pub struct Health {
     /// The state: `alive` or `ready`.
     status: &'static str,
-    /// The checks made, with `ok` for each.
+    /// The checks made, with `ok` for each; `unused` for a replica that cannot be reached or lags
+    /// too much.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     checks: BTreeMap<&'static str, &'static str>,
 }
@@ -70,7 +71,12 @@ pub async fn ready(
     .map(|(name, _)| *name)
     .collect();
     if lost.is_empty() {
-        let checks = BTreeMap::from([("postgres", "ok"), ("redis", "ok")]);
+        let mut checks = BTreeMap::from([("postgres", "ok"), ("redis", "ok")]);
+        // Without its replica a process reads lists from the primary, so it is ready all the same.
+        if let Some(replica) = queue.replica() {
+            let is_used = replica.usable().is_some();
+            checks.insert("replica", if is_used { "ok" } else { "unused" });
+        }
         return (
             StatusCode::OK,
             Json(Health {

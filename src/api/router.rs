@@ -13,7 +13,9 @@ use super::deps::{ApiState, Deps};
 use super::gateway::{asyncapi, connect, events as channel_events, publish, tickets, usage};
 use super::groups::{change, create};
 use super::http::problem::{self, Code, Problem};
-use super::http::{budget, fields, gate, guard, login, metrics as request_metrics, server_span};
+use super::http::{
+    budget, fields, gate, guard, lagging, login, metrics as request_metrics, server_span,
+};
 use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
 use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
@@ -170,6 +172,7 @@ fn layered(routes: Router<ApiState>, app: ApiState) -> Router {
         .layer(from_fn_with_state(app.clone(), guard::guard))
         .layer(from_fn_with_state(app.clone(), headers::tell_limits))
         .layer(from_fn(budget::measure))
+        .layer(from_fn(lagging::tell_lag))
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn(problem::dress))
         .layer(CompressionLayer::new())

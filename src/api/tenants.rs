@@ -13,6 +13,7 @@ use crate::admission::{
 };
 use crate::api::clock;
 use crate::api::http::caller::Caller;
+use crate::api::http::lagging::read_list;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
@@ -22,7 +23,7 @@ use crate::api::lanes::list::{LaneHold, LanePause, ORDERS, Order, after_of, curs
 use crate::api::notifications::accept::AdmissionState;
 use crate::api::throttles::state::ThrottlesState;
 use crate::api::throttles::view::since_s;
-use crate::jobs::{LaneDepth, LanesAfter};
+use crate::jobs::{LaneDepth, LanesAfter, Queue};
 use crate::throttle::Name;
 use crate::throttle::admission::throttle_of;
 
@@ -237,13 +238,15 @@ pub async fn modules(
     let queue = &throttles.queue;
     let (lanes, next) = match module {
         Some(module) => {
-            let lane = queue.lane_of(throttle.as_str(), &module);
-            let lane = with_timeout(LIST_TIMEOUT, lane).await?;
+            let (throttle, module) = (throttle.as_str(), module.as_str());
+            let read = |queue: Queue| async move { queue.lane_of(throttle, module).await };
+            let lane = read_list(queue, read).await?;
             (lane.into_iter().collect::<Vec<_>>(), None)
         }
         None => {
-            let page = queue.lanes_of(throttle.as_str(), &after, limit);
-            let page = with_timeout(LIST_TIMEOUT, page).await?;
+            let (throttle, after) = (throttle.as_str(), &after);
+            let read = |queue: Queue| async move { queue.lanes_of(throttle, after, limit).await };
+            let page = read_list(queue, read).await?;
             (page.lanes, page.next)
         }
     };

@@ -135,8 +135,11 @@ impl Decisions for JournalReader {
         limit: i64,
     ) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
         Box::pin(async move {
-            let decisions = self.journal.recent(throttle, limit).await;
-            decisions.map_err(read_error)
+            let read = |queue: Queue| async move {
+                let journal = Journal::new(queue.pool);
+                journal.recent(throttle, limit).await.map_err(read_error)
+            };
+            self.queue.read_lagging(read).await
         })
     }
 

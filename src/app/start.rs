@@ -35,7 +35,7 @@ use super::recipient_rules::{self, RulesFile};
 use super::remote;
 use super::secret_keys::secret_keys;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
-use super::{descriptors, knob_backup, made_throttles};
+use super::{descriptors, knob_backup, made_throttles, replica};
 #[cfg(feature = "notifications")]
 use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
@@ -164,7 +164,11 @@ impl App {
         )
         .await
         .context(NO_POSTGRES)?;
-        let queue = queue.with_secret_keys(secret_keys()?);
+        let lists = match roles.api {
+            true => replica::open(settings, settings.database_connections)?,
+            false => None,
+        };
+        let queue = queue.with_secret_keys(secret_keys()?).with_replica(lists);
         queue.refuse_hidden_pooler().await?;
         migrate(&queue).await?;
         queue
@@ -241,6 +245,7 @@ impl App {
         gateway.metrics.register(&mut registry);
         let cancel = CancellationToken::new();
         let vital = TaskSupervisor::default();
+        let looks = replica::start(&queue, &vital, &cancel, &mut registry).await;
         #[cfg(feature = "notifications")]
         let account_pools: Vec<AccountPool> = open
             .means
@@ -281,6 +286,7 @@ impl App {
             vital.spawn("made throttles", cancel.child_token(), made),
         ];
         tasks.extend(seeds);
+        tasks.extend(looks);
         #[cfg(feature = "notifications")]
         {
             let keep = recipient_rules::run(rules, queue.pool.clone(), cancel.child_token());

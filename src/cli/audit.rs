@@ -23,7 +23,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn audit(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
-    let queue = connect::queue(&settings).await?;
+    let queue = connect::lists(&settings).await?;
     let tenant = args.tenant.as_deref();
     let entries = crate::api::postgres::read_audit(&queue.pool, tenant, args.limit).await?;
     if args.json {
@@ -36,7 +36,7 @@ pub(super) async fn audit(args: Args, settings: Settings) -> anyhow::Result<Exit
 }
 
 pub(super) async fn failures(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
-    let queue = connect::queue(&settings).await?;
+    let queue = connect::lists(&settings).await?;
     let failures = queue.failures(args.tenant.as_deref(), args.limit).await?;
     if args.json {
         output::json(&json!({ "failures": failures }))?;

@@ -20,6 +20,9 @@ use crate::throttle::redis::RedisStore;
 /// Longest wait of a command for a server that is just starting.
 const SERVER_START_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The lag of the replica from which a reader of a list must know of it.
+const TOLD_LAG: Duration = Duration::from_secs(3);
+
 /// Connects to the queue. A missing or older schema is an error, and so is one that is too new.
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     let queue = database(settings).await?;
@@ -41,6 +44,35 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
         }
         Some(Schema::Current | Schema::Newer(_)) | None => Ok(queue),
     }
+}
+
+/// Connects to the queue for a list, which may be some seconds old: to the replica if the settings
+/// name one that can be used, else to the primary. The difference is told on standard error.
+pub(super) async fn lists(settings: &Settings) -> anyhow::Result<Queue> {
+    let Some(replica) = app::open_replica(settings, 2)? else {
+        return queue(settings).await;
+    };
+    let state = replica.measure().await;
+    let Some(lag) = replica.usable() else {
+        let reason = state.unused.unwrap_or_default();
+        eprintln!("flyball: the replica of DATABASE_READ_URL is not used, because {reason}");
+        return queue(settings).await;
+    };
+    let queue = Queue::new(replica.db()).with_secret_keys(app::secret_keys()?);
+    match queue.schema().await.map_err(Error::from)? {
+        Some(Schema::Current | Schema::Newer(_)) | None => {}
+        // A migration has not arrived there yet.
+        Some(Schema::Missing | Schema::Older(_) | Schema::TooNew(_)) => {
+            return self::queue(settings).await;
+        }
+    }
+    if lag >= TOLD_LAG {
+        eprintln!(
+            "flyball: read from the replica, which lags by {:.1} s",
+            lag.as_secs_f64()
+        );
+    }
+    Ok(queue)
 }
 
 /// Connects to the database without checking its content.

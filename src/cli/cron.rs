@@ -132,7 +132,10 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     {
         bail!(cron::Error::Invalid(vec![bad]));
     }
-    let queue = connect::queue(&settings).await?;
+    let queue = match command {
+        Command::List { .. } => connect::lists(&settings).await?,
+        _ => connect::queue(&settings).await?,
+    };
     let schedules = Schedules::of(&queue);
     match command {
         Command::List { json } => list(&schedules, json).await?,

@@ -3,6 +3,7 @@
 mod finding;
 mod judge;
 mod postgres;
+mod replica;
 mod servers;
 mod settings;
 mod work;
@@ -15,7 +16,7 @@ use self::finding::{Finding, Findings};
 use super::output::{self, say};
 use crate::config::{self, Settings};
 
-/// Checks the servers, the schema, the settings, the clocks, the limits, the workers and the signals
+/// Checks the servers, the replica for lists, the schema, the settings, the clocks, the limits, the workers and the signals
 /// of governed throttles. Prints one line for each check, without secrets and addresses; changes
 /// nothing. Exits with 1 if a check failed, and with 0 if all are ok or only warn
 #[derive(clap::Args)]
@@ -59,6 +60,7 @@ async fn check(settings: &Settings, report: &mut Findings) {
     let files = settings::check(settings, report);
     settings::check_limits(settings, report);
     let queue = postgres::check(settings, report).await;
+    replica::check(settings, queue.as_ref(), report).await;
     let store = servers::check_redis(settings, report).await;
     if let Some(queue) = &queue {
         work::check_workers(settings, queue, report).await;

@@ -4,8 +4,11 @@ use std::process::ExitCode;
 
 use crate::{config, cron, jobs, signals, throttle};
 
-/// The text of `--help` about exit codes.
+/// The text of `--help` about the databases and about exit codes.
 pub(super) const HELP: &str = "\
+DATABASE_URL is the database of the jobs. Lists, and counts of jobs, are read from the replica of DATABASE_READ_URL, if that is set and lags by at most
+FLYBALL_DATABASE_READ_LAG_MAX_S seconds; what is one job's, and every change, goes to DATABASE_URL.
+
 Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 the named thing does not exist, such as a job, a throttle, a pool or a worker; 4 the input was refused and
 nothing was changed; 69 a required service cannot be reached, is not installed or lacks the schema; 71 the listen port cannot be opened; 75 a lane, or the queue of a tenant, is full, or tokens are not granted now: try again later; 78 a setting or a knobs file is wrong.";
 

@@ -149,7 +149,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             }
         }
         Command::List(args) => {
-            let queue = connect::queue(&settings).await?;
+            let queue = connect::lists(&settings).await?;
             let filter = GroupFilter {
                 tenant: args.tenant,
                 state: args.state,

@@ -164,7 +164,10 @@ pub(super) enum Search {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
-    let queue = &connect::queue(&settings).await?;
+    let queue = &match command {
+        Command::List(_) => connect::lists(&settings).await?,
+        _ => connect::queue(&settings).await?,
+    };
     match command {
         Command::List(list) => search(queue, list, &settings).await?,
         Command::Show(one) => {

@@ -67,7 +67,10 @@ pub(super) enum Command {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
-    let queue = &connect::queue(&settings).await?;
+    let queue = &match command {
+        Command::List { .. } => connect::lists(&settings).await?,
+        _ => connect::queue(&settings).await?,
+    };
     // Pauses and learned rates are in Redis; without it the rest is shown all the same.
     let states = async |name: &Name, keys: &[String]| -> anyhow::Result<Option<Vec<KeyState>>> {
         Ok(connect::throttles(&settings)

@@ -74,7 +74,10 @@ pub(super) struct NotificationCancel {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
-    let queue = connect::queue(&settings).await?;
+    let queue = match command {
+        Command::List(_) => connect::lists(&settings).await?,
+        _ => connect::queue(&settings).await?,
+    };
     let deliveries = Deliveries::new(&queue.pool);
     match command {
         Command::List(args) => list(&deliveries, args).await?,

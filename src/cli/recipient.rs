@@ -190,7 +190,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 
 async fn list(args: ListArgs, settings: &Settings) -> anyhow::Result<()> {
     let tenant = args.of.read()?;
-    let profiles = profiles(settings).await?;
+    let queue = connect::lists(settings).await?;
+    let profiles = RecipientProfiles::new(queue.pool);
     let found = profiles.list(&tenant, &args.after, args.limit).await?;
     let next = found.last().filter(|_| found.len() as i64 >= args.limit);
     let next = next.map(|last| last.id.clone());

@@ -8,10 +8,12 @@ use serde_json::json;
 
 use super::output::say;
 use super::{connect, output, pause};
+use crate::app;
 use crate::config::Settings;
 use crate::jobs::Depth;
 use crate::jobs::postgres::KindCost;
 use crate::jobs::serving::{UnservedJobs, differences};
+use crate::postgres::ReplicaState;
 use crate::throttle::{self, Status};
 
 /// The age from which a group that nobody sealed counts as forgotten.
@@ -30,6 +32,11 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let workers = queue.live_workers().await?;
     let differences = differences(&queue.serving().await?);
     let unserved = queue.unserved().await?;
+    let replica = app::open_replica(&settings, 2)?;
+    let replica = match &replica {
+        Some(replica) => Some(replica.measure().await),
+        None => None,
+    };
     let depths = queue.depths().await?;
     let costs = queue.kind_costs().await?;
     let open_groups = queue.count_open_groups(OPEN_GROUP_AGE).await?;
@@ -88,6 +95,11 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             "unserved": unserved,
             "open_groups": open_groups,
             "store_lost": store_lost,
+            "replica": replica.as_ref().map(|replica| json!({
+                "used": replica.unused.is_none(),
+                "lag_s": replica.lag.map(|lag| lag.as_secs_f64()),
+                "unused": replica.unused,
+            })),
             "counted_at": depths.at,
             "throttles": throttles,
             "costs": costs
@@ -120,6 +132,9 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     if let Some(reason) = &store_lost {
         say!("{reason}");
+    }
+    if let Some(replica) = &replica {
+        say!("{}", lists_are_read(replica));
     }
     match depths.at {
         Some(at) => say!("jobs counted at {at:.0}"),
@@ -162,6 +177,19 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         output::table(&header, costs.iter().map(row))?;
     }
     Ok(code)
+}
+
+/// Describes the server from which lists are read, in one sentence.
+fn lists_are_read(replica: &ReplicaState) -> String {
+    match (&replica.unused, replica.lag) {
+        (Some(reason), _) => {
+            format!("lists are read from the primary and not from the replica: {reason}")
+        }
+        (None, lag) => format!(
+            "lists are read from the replica, which lags by {:.1} s",
+            lag.unwrap_or_default().as_secs_f64()
+        ),
+    }
 }
 
 /// Describes jobs that no live worker serves, in one sentence.

@@ -132,7 +132,10 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 }
             }
         }
-        Command::List(args) => list(&deliveries(&settings).await?, args).await?,
+        Command::List(args) => {
+            let queue = connect::lists(&settings).await?;
+            list(&Deliveries::new(&queue.pool), args).await?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

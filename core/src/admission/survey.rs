@@ -10,7 +10,7 @@ use super::postgres::{
 };
 use super::service::Admission;
 use super::usage::{AdmissionUsage, TenantUsage};
-use crate::jobs::Error;
+use crate::jobs::{Error, Queue};
 use crate::throttle::admission::throttle_of;
 
 /// The most questions to Redis at a time.
@@ -25,7 +25,8 @@ impl Admission {
         wanted: TenantFilter<'_>,
         now_s: i64,
     ) -> Result<Vec<(TenantQueue, Option<TenantUsage>)>, Error> {
-        let found = list_tenants(&self.queue, wanted).await?;
+        let read = |queue: Queue| async move { list_tenants(&queue, wanted).await };
+        let found = self.queue.read_lagging(read).await?;
         let away = &AtomicBool::new(false);
         let looked = stream::iter(found).map(|queue| async move {
             let usage = match away.load(Relaxed) {
@@ -87,12 +88,9 @@ impl Admission {
     }
 
     /// Returns a page of batches, newest first, each with its estimate.
-    pub async fn list_batches(
-        &self,
-        batches: &Batches,
-        wanted: BatchFilter<'_>,
-    ) -> Result<BatchPage, Error> {
-        let page = batches.list(wanted).await?;
+    pub async fn list_batches(&self, wanted: BatchFilter<'_>) -> Result<BatchPage, Error> {
+        let read = |queue: Queue| async move { Batches::new(queue).list(wanted).await };
+        let page = self.queue.read_lagging(read).await?;
         let estimated = stream::iter(page.batches).map(|batch| self.estimated(batch));
         Ok(BatchPage {
             batches: estimated

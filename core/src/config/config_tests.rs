@@ -240,6 +240,10 @@ fn a_value_of_the_file_is_refused_with_its_line() {
             "own.toml:1: database_direct_url: must be a URL like postgres://",
         ),
         (
+            "database_read_url = \"mysql://replica/flyball\"\n",
+            "own.toml:1: database_read_url: must be a URL like postgres://",
+        ),
+        (
             "worker_ttl_s = nan\n",
             "own.toml:1: worker_ttl_s: must be a number from 3 to 3600, not \"nan\"",
         ),
@@ -321,6 +325,8 @@ fn refusals_are_as_pinned() {
         "database_pooler = \"session\"\n",
         "database_url = \"here\"\n",
         "database_direct_url = \"here\"\n",
+        "database_read_url = \"here\"\n",
+        "database_read_lag_max_s = 0\n",
         "redis_url = \"here\"\n",
         "prometheus_url = \"here\"\n",
         "public_url = \"here\"\n",

@@ -75,6 +75,12 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
         "database_direct_url",
         "must be a URL like postgres://user@host/database, or empty for none",
     );
+    let read = &settings.database_read_url;
+    require(
+        read.is_empty() || is_postgres(read),
+        "database_read_url",
+        "must be a URL like postgres://user@replica/database, or empty for none",
+    );
     let is_redis = |url: &str| REDIS_SCHEMES.iter().any(|scheme| url.starts_with(scheme));
     require(
         is_redis(&settings.redis_url),
@@ -122,6 +128,7 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
             "database_connections",
             f64::from(settings.database_connections),
         ),
+        ("database_read_lag_max_s", settings.database_read_lag_max_s),
         ("concurrency", settings.concurrency as f64),
         ("http_connections", settings.http_connections as f64),
         ("token_lease_ms", f64::from(settings.token_lease_ms)),

@@ -11,6 +11,7 @@ use sqlx::types::Json;
 
 use super::schedule::{CATCH_UPS, OVERLAPS};
 use super::{NewSchedule, Schedule, ScheduleProblem, Timing};
+use crate::jobs::postgres::LaggingError;
 use crate::jobs::postgres::secrets::{encrypt, refused};
 use crate::jobs::{self, Enqueued, Queue, SecretKeys, secret};
 use crate::postgres::{Columns, Db};
@@ -85,6 +86,15 @@ pub enum Error {
     /// The queue refused the schedule or did not answer.
     #[error(transparent)]
     Queue(#[from] jobs::Error),
+}
+
+impl LaggingError for Error {
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Invalid(_) => true,
+            Self::Queue(error) => error.is_refusal(),
+        }
+    }
 }
 
 fn join_problems(problems: &[ScheduleProblem]) -> String {

@@ -8,10 +8,14 @@ mod columns;
 mod db;
 mod hidden;
 mod reach;
+mod replica;
+mod replica_lag;
 mod transaction;
 
 pub use columns::{Columns, json_or_text};
 pub use db::{Access, Db, Pooler};
 pub use hidden::{is_hidden_pooler, refuse_hidden_pooler};
 pub use reach::{UnusablePostgres, reach};
+pub use replica::{Replica, ReplicaReads, ReplicaState, STATEMENTS};
+pub use replica_lag::ReplicaFacts;
 pub use transaction::Transaction;

@@ -49,7 +49,7 @@ pub type Capacities = Arc<RwLock<HashMap<String, f64>>>;
 #[derive(Clone)]
 pub struct Gates {
     pub(super) db: Db,
-    queue: Queue,
+    pub(super) queue: Queue,
     /// The rules that hold now.
     pub rules: LiveRules,
     /// The capacities over which messages are spread that become due together.

@@ -4,7 +4,7 @@ use super::check::RecipientCheck;
 use super::explain::{DigestView, MessageExplanation};
 use super::postgres::{self, CheckedMessage, DigestFilter, HeldCounts, MessageStanding};
 use super::service::Gates;
-use crate::jobs::{Attribution, Error};
+use crate::jobs::{Attribution, Error, Queue};
 
 impl Gates {
     /// Explains a message; with a tenant, only one of its own. `None` for an unknown one.
@@ -30,7 +30,8 @@ impl Gates {
 
     /// Returns a page of open digests, next to close first.
     pub async fn open_digests(&self, filter: &DigestFilter) -> Result<Vec<DigestView>, Error> {
-        postgres::open_digests(&self.db, filter).await
+        let read = |queue: Queue| async move { postgres::open_digests(&queue.pool, filter).await };
+        self.queue.read_lagging(read).await
     }
 
     /// Withdraws an item from its digest. Returns the type of the digest; `None` if there is no
@@ -51,6 +52,7 @@ impl Gates {
 
     /// Counts held messages by gate, and items by type of digest.
     pub async fn held_counts(&self) -> Result<HeldCounts, Error> {
-        postgres::held_counts(&self.db).await
+        let read = |queue: Queue| async move { postgres::held_counts(&queue.pool).await };
+        self.queue.read_lagging(read).await
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::entry::AuditEntry;
 use crate::api::http::caller::Caller;
+use crate::api::http::lagging::read_list;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
@@ -49,10 +50,8 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let entries = with_timeout(
-        ROW_TIMEOUT,
-        postgres::read_audit(&queue.pool, caller.tenant.as_deref(), limit),
-    )
-    .await?;
+    let tenant = caller.tenant.as_deref();
+    let read = |queue: Queue| async move { postgres::read_audit(&queue.pool, tenant, limit).await };
+    let entries = read_list(&queue, read).await?;
     Ok(Json(Audit { entries }))
 }

@@ -26,6 +26,7 @@ import { Panel } from './panel.js';
 import { PauseAll } from './pauseall.js';
 import { Pools } from './pools.js';
 import { Recipients } from './recipients.js';
+import { replicaNote } from './replicanote.js';
 import { radioSetting } from './settings.js';
 import { apply, emptyState, isApiLimit, limitsText, ordered, totalReady } from './state.js';
 import { Tenants } from './tenants.js';
@@ -206,6 +207,9 @@ function drawHeader(now) {
       ? 'The server does not answer. Retrying.'
       : `The server does not answer. The data is from ${clock(state.lastTick, now)}; retrying.`);
   }
+  const behind = replicaNote(state.replica);
+  show($('behind'), behind !== null);
+  if (behind) setText($('behind'), behind);
   document.body.classList.toggle('reader', !state.mayChange);
   document.body.classList.toggle('old', state.phase !== 'live' && state.lastTick !== null);
 }

@@ -27,7 +27,7 @@ const FAILED = new Set(['failed', 'ambiguous', 'lost', 'dead']);
  *   failed: number[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
  * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
- *   runningTotal: number | null, workers: number | null, depthAge: number | null, lastTick: number | null, phase: Phase }} State
+ *   runningTotal: number | null, workers: number | null, depthAge: number | null, replica: { lag_s: number | null, used: boolean } | null, lastTick: number | null, phase: Phase }} State
  */
 
 /** @returns {State} */
@@ -42,6 +42,7 @@ export function emptyState() {
     runningTotal: null,
     workers: null,
     depthAge: null,
+    replica: null,
     lastTick: null,
     phase: 'connecting',
   };
@@ -217,6 +218,7 @@ function takeTick(state, tick, touched) {
     state.runningTotal = finite(tick.running_total);
     state.workers = finite(tick.workers);
     state.depthAge = finite(tick.depth_age_s);
+    state.replica = tick.replica ?? null;
   }
   touched.add('ticks');
 }

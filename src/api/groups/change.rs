@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
+use crate::api::http::lagging::read_list;
 use crate::api::http::link::{next_link, next_page};
 use crate::api::http::operate::{Reason, signed};
 use crate::api::http::problem::{Code, Problem};
@@ -50,14 +51,14 @@ pub async fn list(
     }
     let groups = match only(&caller, named.as_deref()) {
         Ok(tenant) => {
-            let filter = GroupFilter {
+            let filter = &GroupFilter {
                 tenant: tenant.map(str::to_owned),
                 state,
                 created_before,
                 before,
                 limit,
             };
-            with_timeout(LIST_TIMEOUT, queue.groups(&filter)).await?
+            read_list(&queue, |queue| async move { queue.groups(filter).await }).await?
         }
         Err(_) => Vec::new(),
     };

@@ -14,6 +14,7 @@ pub mod gate;
 pub mod guard;
 pub mod json;
 pub mod jwt;
+pub mod lagging;
 pub mod limits;
 pub mod link;
 pub mod listen;

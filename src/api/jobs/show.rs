@@ -165,7 +165,9 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let read = async { state.queue.page(&filter).await.map_err(refused) };
+    let wanted = &filter;
+    let read = |queue: Queue| async move { queue.page(wanted).await };
+    let read = async { state.queue.read_lagging(read).await.map_err(refused) };
     let page = with_timeout(LIST_TIMEOUT, read).await?;
     let next = page
         .next

@@ -10,15 +10,15 @@ use serde::Serialize;
 
 use super::keys::key_of_part;
 use crate::api::clock;
+use crate::api::http::lagging::read_list;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
-use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::api::throttles::knobs::name_of;
 use crate::api::throttles::state::ThrottlesState;
 use crate::api::throttles::view::since_s;
-use crate::jobs::{LaneDepth, LanesAfter};
+use crate::jobs::{LaneDepth, LanesAfter, Queue};
 use crate::throttle::{KeyState, Name};
 
 /// The orders in which lanes can be listed, with their names.
@@ -126,20 +126,16 @@ pub async fn list(
     }
     // A throttle may have lanes before it exists, so an unknown name is not an error.
     let name = name_of(name)?;
-    let (lanes, next) = match key {
-        Some(key) => (
-            with_timeout(LIST_TIMEOUT, state.queue.lane_of(name.as_str(), &key))
-                .await?
-                .into_iter()
-                .collect(),
-            None,
-        ),
+    let (throttle, after) = (name.as_str(), &after);
+    let (lanes, next) = match &key {
+        Some(key) => {
+            let read = |queue: Queue| async move { queue.lane_of(throttle, key).await };
+            let lane = read_list(&state.queue, read).await?;
+            (lane.into_iter().collect(), None)
+        }
         None => {
-            let page = with_timeout(
-                LIST_TIMEOUT,
-                state.queue.lanes_of(name.as_str(), &after, limit),
-            )
-            .await?;
+            let read = |queue: Queue| async move { queue.lanes_of(throttle, after, limit).await };
+            let page = read_list(&state.queue, read).await?;
             (
                 page.lanes,
                 page.next.map(|next| next_page(&name, limit, &next)),

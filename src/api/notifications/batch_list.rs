@@ -73,7 +73,7 @@ pub async fn list_batches(
                 before,
                 limit,
             };
-            let page = state.admission.list_batches(&state.batches, wanted);
+            let page = state.admission.list_batches(wanted);
             with_timeout(LIST_TIMEOUT, page).await?
         }
         Err(_) => BatchPage::default(),

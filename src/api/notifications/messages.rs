@@ -17,15 +17,17 @@ use super::planned::{plan, refuse};
 use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
+use crate::api::http::lagging::read_list;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
-use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{enqueue_one, traceparent, warnings};
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::api::jobs::permissions;
 use crate::api::jobs::show::id_of;
 use crate::api::jobs::state::JobsState;
+use crate::jobs::Queue;
 use crate::notify::{Deliveries, DeliveryState, Notification, NotificationFilter};
 use crate::providers::{Channel, Pools};
 use crate::recipient::fields::is_gated;
@@ -131,7 +133,7 @@ pub async fn send(
         ("cursor" = Option<i64>, Query, description = "Only messages with a smaller id.")),
     responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
-    State(deliveries): State<Deliveries>,
+    State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
@@ -151,7 +153,9 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let page = with_timeout(LIST_TIMEOUT, deliveries.page(&filter)).await?;
+    let wanted = &filter;
+    let read = |queue: Queue| async move { Deliveries::new(&queue.pool).page(wanted).await };
+    let page = read_list(&queue, read).await?;
     let next = page.next.map(|next| next_page(&filter, next));
     let headers = next_link(next.as_deref());
     Ok((

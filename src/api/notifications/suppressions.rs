@@ -8,12 +8,14 @@ use axum::{Extension, Json};
 use serde::Serialize;
 
 use crate::api::http::caller::Caller;
+use crate::api::http::lagging::read_list;
 use crate::api::http::link::next_page;
 use crate::api::http::operate::{WHY_BYTES_MAX, signed, signed_of_query};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 
-use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::jobs::Queue;
 use crate::notify::{Deliveries, Suppression};
 use crate::providers::{Channel, Recipient};
 
@@ -74,6 +76,7 @@ pub struct Suppressions {
     responses((status = 200, body = Suppressions)))]
 pub async fn list(
     State(deliveries): State<Deliveries>,
+    State(queue): State<Queue>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Suppressions>, Problem> {
     let mut query = Query::open(pairs, &["channel", "recipient", "limit", "cursor"]);
@@ -108,11 +111,12 @@ pub async fn list(
             next: None,
         }));
     }
-    let suppressions = with_timeout(
-        LIST_TIMEOUT,
-        deliveries.suppressions(channel, after.flatten(), limit),
-    )
-    .await?;
+    let after = after.flatten();
+    let read = |queue: Queue| async move {
+        let deliveries = Deliveries::new(&queue.pool);
+        deliveries.suppressions(channel, after, limit).await
+    };
+    let suppressions = read_list(&queue, read).await?;
     let is_full = i64::try_from(suppressions.len()).is_ok_and(|found| found >= limit);
     let next = suppressions.last().filter(|_| is_full).map(|last| {
         let filter = [(

@@ -13,6 +13,7 @@ use super::view::{RecipientDefaults, RecipientSummary, RecipientView};
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
+use crate::api::http::lagging::read_list;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::operate::{from_body, signed_of_query};
 use crate::api::http::problem::{Code, Problem};
@@ -20,6 +21,7 @@ use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::tenants::{NAME_BYTES_MAX, only};
+use crate::jobs::Queue;
 use crate::recipient::new_recipient::{
     DEFAULTS_FIELDS, ID_BYTES, NewRecipient, check_id, take_profile, take_recipients,
 };
@@ -108,7 +110,7 @@ pub struct RecipientList {
         ("tenant" = Option<String>, Query, description = "The tenant, for operators.")),
     responses((status = 200, body = RecipientList, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list_recipients(
-    State(profiles): State<RecipientProfiles>,
+    State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
@@ -116,7 +118,13 @@ pub async fn list_recipients(
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let after = query.text("after", ID_BYTES).unwrap_or_default();
     let tenant = tenant(query, &caller)?;
-    let found = with_timeout(LIST_TIMEOUT, profiles.list(&tenant, &after, limit)).await?;
+    let (of, behind) = (tenant.as_str(), after.as_str());
+    let read = |queue: Queue| async move {
+        RecipientProfiles::new(queue.pool)
+            .list(of, behind, limit)
+            .await
+    };
+    let found = read_list(&queue, read).await?;
     let last = found.last().filter(|_| found.len() as i64 >= limit);
     let next = last.map(|last| {
         let named = match &caller.tenant {

@@ -9,6 +9,7 @@ fn tick(at: i64) -> Tick {
         running_total: 0,
         workers: 1,
         depth_age_s: None,
+        replica: None,
     }
 }
 

@@ -39,6 +39,17 @@ pub struct Tick {
     pub workers: i64,
     /// Age of the depths in seconds; `null` before the first count.
     pub depth_age_s: Option<f64>,
+    /// The replica from which lists are read; `null` without one.
+    pub replica: Option<TickReplica>,
+}
+
+/// The replica from which lists are read, at one second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct TickReplica {
+    /// Seconds by which it lags; `null` while unknown.
+    pub lag_s: Option<f64>,
+    /// False while lists are read from the primary.
+    pub used: bool,
 }
 
 /// One second of one throttle.
@@ -274,6 +285,7 @@ mod tests {
             running_total: 0,
             workers: 0,
             depth_age_s: None,
+            replica: None,
         }
     }
 

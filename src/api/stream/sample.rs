@@ -13,7 +13,7 @@ use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::time::{sleep, timeout};
 
-use super::live::{Tick, TickSignal, TickThrottle};
+use super::live::{Tick, TickReplica, TickSignal, TickThrottle};
 use super::live_sample::LiveSample;
 use super::seen::{FIRST_LOOK, FOLLOWED_MAX, SeenIds};
 use crate::api::clock;
@@ -24,7 +24,8 @@ use crate::api::throttles::measured::Measured;
 use crate::api::throttles::pace::RateWindow;
 use crate::api::throttles::view;
 use crate::governor::GovernorView;
-use crate::jobs::{Depth, Failing};
+use crate::jobs::{Depth, Failing, Queue};
+use crate::postgres::Replica;
 use crate::throttle::{HeldKeys, Name, Status, concurrency_number};
 
 /// The most throttles that are sampled each second; the API serves further ones without a measured
@@ -89,6 +90,7 @@ async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<
             .sample(deps, &counts.load(), &held.load(), clock::now())
             .await;
         let mut tick = tick(&sample);
+        tick.replica = deps.queue.replica().map(tick_replica);
         tick.at = tick.at.max(last_at + 1);
         last_at = tick.at;
         deps.live.keep_sample(sample);
@@ -203,6 +205,15 @@ fn tick(sample: &LiveSample) -> Tick {
         running_total: sample.running_total,
         workers: sample.workers,
         depth_age_s: sample.counted_at.map(|at| view::since_s(at, sample.at)),
+        replica: None,
+    }
+}
+
+fn tick_replica(replica: &Replica) -> TickReplica {
+    let state = replica.state();
+    TickReplica {
+        lag_s: state.lag.map(|lag| lag.as_secs_f64()),
+        used: state.unused.is_none(),
     }
 }
 
@@ -248,7 +259,8 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     loop {
         let (depths, failing, workers) = tokio::join!(
-            deps.queue.depths(),
+            deps.queue
+                .read_lagging(|queue| async move { queue.depths().await }),
             deps.queue.failing(),
             postgres::count_workers(&deps.queue.pool)
         );
@@ -317,6 +329,9 @@ async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held
 /// unlike notifications, also shows the changes of other processes.
 async fn follow_for_listeners(deps: &Deps) {
     let mut seen = SeenIds::default();
+    let failures = |queue: Queue| async move { queue.failures(None, FOLLOWED_MAX).await };
+    let audit =
+        |queue: Queue| async move { postgres::read_audit(&queue.pool, None, FOLLOWED_MAX).await };
     loop {
         sleep(Duration::from_secs(1)).await;
         if deps.live.listeners() == 0 {
@@ -325,8 +340,8 @@ async fn follow_for_listeners(deps: &Deps) {
         }
         let (decisions, failures, audit) = tokio::join!(
             deps.decisions.recent(None, FOLLOWED_MAX),
-            deps.queue.failures(None, FOLLOWED_MAX),
-            postgres::read_audit(&deps.queue.pool, None, FOLLOWED_MAX),
+            deps.queue.read_lagging(failures),
+            deps.queue.read_lagging(audit),
         );
         // A client that joined a moment ago has read the journals itself and missed the events
         // between its read and this one.

@@ -13,12 +13,12 @@ use super::judge::{self, PostgresFacts};
 use crate::config::Settings;
 use crate::jobs::Queue;
 use crate::jobs::postgres::Schema;
-use crate::postgres::Pooler;
+use crate::postgres::{Db, Pooler};
 
 const CHECK: &str = "postgres";
 
 /// Longest wait for a connection, and for each answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 // Settings that a role may not read are left out, not guessed.
 const FACTS: &str = "
@@ -29,11 +29,28 @@ select current_setting('server_version_num')::int as version, current_setting('s
     current_setting('autovacuum')::bool as autovacuum, current_setting('synchronous_commit') as synchronous_commit,
     current_setting('fsync')::bool as fsync";
 
+// A replica has the identifier of its primary. `to_regclass`, because a server without the schema
+// must not fail the statement.
+const COPY_FACTS: &str = "
+select (select system_identifier from pg_control_system()) as server,
+    to_regclass('flyball.migration') is not null as has_schema";
+
+const VERSION: &str = "select coalesce(max(version), 0) from flyball.migration";
+
 const CLOCK: &str = "select extract(epoch from clock_timestamp())::float8";
+
+/// Facts about a server that tell whether it is a copy of another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct CopyFacts {
+    /// The identifier of the server, which its replicas share.
+    pub(super) server: i64,
+    /// The number of the last migration; 0 without a schema.
+    pub(super) version: i64,
+}
 
 /// Checks the server and the schema; returns the queue if jobs can be read from it.
 pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Option<Queue> {
-    if let Err(finding) = reach(settings).await {
+    if let Err(finding) = reach(CHECK, "DATABASE_URL", &settings.database_url).await {
         report.add(finding);
         return None;
     }
@@ -79,12 +96,16 @@ pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Option<
     schema(&queue, report).await.then_some(queue)
 }
 
-/// Opens one connection, or says why there is none, without the place of the server.
-async fn reach(settings: &Settings) -> Result<(), Finding> {
-    let fail = |seen: &str, todo: &str| Finding::fail(CHECK, seen, todo);
-    let Ok(options) = PgConnectOptions::from_str(&settings.database_url) else {
+/// Opens one connection to the URL of a variable, or says why there is none, without the place of
+/// the server.
+pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Result<(), Finding> {
+    let fail = |seen: &str, todo: &str| {
+        let named = |text: &str| text.replace("{url}", variable);
+        Finding::fail(check, named(seen), named(todo))
+    };
+    let Ok(options) = PgConnectOptions::from_str(url) else {
         return Err(fail(
-            "DATABASE_URL is not the URL of a Postgres",
+            "{url} is not the URL of a Postgres",
             "write it as postgres://user:password@host:port/database",
         ));
     };
@@ -100,7 +121,7 @@ async fn reach(settings: &Settings) -> Result<(), Finding> {
         Err(_) => {
             return Err(fail(
                 "it does not answer within 5 s",
-                "check DATABASE_URL, the server and the network between",
+                "check {url}, the server and the network between",
             ));
         }
     };
@@ -115,23 +136,20 @@ async fn reach(settings: &Settings) -> Result<(), Finding> {
             "set it to postgres://user:password@host:port/database",
         ),
         (sqlx::Error::Io(_), _) => fail(
-            "nothing answers where DATABASE_URL leads",
-            "start Postgres, or correct DATABASE_URL",
+            "nothing answers where {url} leads",
+            "start Postgres, or correct {url}",
         ),
         (sqlx::Error::Tls(_), _) => fail(
             "no encrypted connection can be made",
-            "check sslmode and the certificates in DATABASE_URL",
+            "check sslmode and the certificates in {url}",
         ),
         (_, "3D000") => fail(
-            "the database of DATABASE_URL does not exist",
-            "create it, or correct DATABASE_URL",
+            "the database of {url} does not exist",
+            "create it, or correct {url}",
         ),
-        (_, "28P01") => fail(
-            "it refuses the password of DATABASE_URL",
-            "correct the password",
-        ),
+        (_, "28P01") => fail("it refuses the password of {url}", "correct the password"),
         (_, "28000") => fail(
-            "it refuses the role of DATABASE_URL",
+            "it refuses the role of {url}",
             "create the role with login, or allow it in pg_hba.conf",
         ),
         (_, code) if code.starts_with("53") => fail(
@@ -159,6 +177,22 @@ async fn facts(queue: &Queue) -> Result<PostgresFacts, sqlx::Error> {
         synchronous_commit: row.try_get("synchronous_commit")?,
         fsync: row.try_get("fsync")?,
     })
+}
+
+/// Returns the facts by which a copy of a server is known; `None` if they cannot be read.
+pub(super) async fn copy_facts(db: &Db) -> Option<CopyFacts> {
+    let read = async {
+        let row = sqlx::query(COPY_FACTS).fetch_one(db).await?;
+        let version = match row.try_get("has_schema")? {
+            true => sqlx::query_scalar(VERSION).fetch_one(db).await?,
+            false => 0,
+        };
+        Ok::<_, sqlx::Error>(CopyFacts {
+            server: row.try_get("server")?,
+            version,
+        })
+    };
+    tokio::time::timeout(PATIENCE, read).await.ok()?.ok()
 }
 
 /// Returns the server's time minus ours, in seconds; the answer is taken for the middle of the

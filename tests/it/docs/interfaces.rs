@@ -286,7 +286,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         "docs/reference/metrics.md lacks these"
     );
     // Missing here: readings of a signal, a throttle in shadow mode, a rejection by a server, a
-    // token request over HTTP, a pool, and a message with gates.
+    // token request over HTTP, a pool, a message with gates, and a replica.
     let absent = [
         "flyball_governor_signal_ratio",
         "flyball_governor_signal_age_seconds",
@@ -304,6 +304,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         "flyball_account_",
         "flyball_pool_",
         "flyball_provider_response_",
+        "flyball_replica_",
     ];
     let is_absent = |name: &str| {
         absent.contains(&name) || families.iter().any(|family| name.starts_with(family))

@@ -34,6 +34,7 @@ async fn every_statement_can_be_prepared_on_the_migrated_schema() {
         .chain(flyball::recipient::postgres::GATE_STATEMENTS)
         .chain(flyball::gateway::postgres::GATEWAY_STATEMENTS)
         .chain(flyball::inbox::INBOX_STATEMENTS)
+        .chain(&flyball::postgres::STATEMENTS)
     {
         let prepared = connection.prepare(AssertSqlSafe(*sql).into_sql_str()).await;
         assert!(prepared.is_ok(), "{name}: {:?}", prepared.err());

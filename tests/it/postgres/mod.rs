@@ -1,3 +1,4 @@
-//! The executor shared by all stores.
+//! The executor shared by all stores, and the replica for lists.
 
 mod pooler;
+mod replica;

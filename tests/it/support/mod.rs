@@ -20,6 +20,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis_cluster;
 pub mod redis_server;
+pub mod replica;
 pub mod sms_pool;
 pub mod timeline;
 pub mod waiting;

@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnectOptions;
 
 use super::depth_cache::DepthCache;
 use crate::jobs::{Error, SecretKeys};
-use crate::postgres::{Access, Db, Pooler, refuse_hidden_pooler};
+use crate::postgres::{Access, Db, Pooler, Replica, refuse_hidden_pooler};
 
 /// The number of heartbeat connections; two, because one that hangs must not block the next
 /// heartbeat.
@@ -30,6 +30,8 @@ pub struct Queue {
     pub(super) depth: Arc<DepthCache>,
     /// The keys of secret arguments.
     pub(super) keys: Arc<SecretKeys>,
+    /// The replica for reads that may be some seconds old.
+    pub(super) replica: Option<Replica>,
 }
 
 impl Queue {
@@ -43,6 +45,7 @@ impl Queue {
             sessions,
             depth: Arc::default(),
             keys: Arc::default(),
+            replica: None,
         }
     }
 
