@@ -313,6 +313,8 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
   let slow = 0;
   const streams = new Set();
   const requests = [];
+  /** The bodies of the jobs that were enqueued. */
+  const enqueued = [];
   const timer = setInterval(() => {
     const now = Math.floor(Date.now() / 1000);
     while (world.now < now) world.step();
@@ -472,6 +474,12 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         if (request.method === 'PATCH') one.weight = order.weight;
         return send(200, { ...one, until: one.paused?.until ?? null, waiting: { jobs: one.depth, more: false } });
       }
+      if (p === '/api/v1/jobs' && request.method === 'POST') {
+        const { kind } = JSON.parse(text);
+        enqueued.push(text);
+        if (kind === 'nobody-runs-it') return refuse(problem(422, 'invalid fields', [{ pointer: '#/kind', message: 'is not a registered kind' }]));
+        return send(201, { id: 7600000899, duplicate: false });
+      }
       if (p === '/api/v1/jobs') return send(200, world.stored ? world.stored.list(url.searchParams, p) : { jobs: [], next: null });
       let match = p.match(/^\/api\/v1\/jobs\/(\d+)(?:\/(retry|discard|reschedule))?$/);
       if (match) {
@@ -514,6 +522,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
   return {
     url: `http://127.0.0.1:${server.address().port}`,
     requests,
+    enqueued,
     steer,
     close: () => {
       clearInterval(timer);

@@ -264,6 +264,24 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
     return mock.requests.some((r) => r === 'PATCH /api/v1/throttles/brand.new?create=true') ? [] : ['no throttle was made'];
   });
 
+  await check('a job is enqueued from the page, and a wrong one is refused in words', async () => {
+    await view('#jobs', `document.getElementById('enqueue-job').offsetParent !== null`);
+    const press = () => page.evaluate(`document.getElementById('enqueue-job').click()`);
+    const said = (part) => page.until(part, `document.getElementById('enqueue-note').textContent.includes(${JSON.stringify(part)})`);
+    await press();
+    await answer({ kind: 'invoice', args: '{"customer": ' }, 'Enqueue');
+    await said('arguments: ');
+    await press();
+    await answer({ kind: 'nobody-runs-it' }, 'Enqueue');
+    await said('kind: is not a registered kind');
+    await shot(page, 'enqueue-refused', false);
+    await press();
+    await answer({ kind: 'invoice', args: '{"customer": 17}', throttle: 'default', priority: '0' }, 'Enqueue');
+    await page.until('the job', `location.hash === '#job/7600000899'`);
+    const sent = mock.enqueued.at(-1);
+    return sent === '{"kind":"invoice","throttle":"default","priority":0,"args":{"customer":17}}' ? [] : [sent];
+  });
+
   await check('schedules: told with their next time, run, paused and deleted', async () => {
     const of = (name) => `[...document.querySelectorAll('#crons tr')].find((r) => r.querySelector('b').textContent === '${name}')`;
     const press = (name, label) => page.evaluate(`${button(of(name), label)}.click()`);

@@ -62,7 +62,8 @@ const openKnobs = (panel) => `${panel}.querySelector('details').open = true`;
 const answerOn = (page) => async (fields, action) => {
   await page.until('the question', `document.querySelector('dialog.ask')?.open`);
   for (const [name, value] of Object.entries({ by: 'browser-test', ...fields })) {
-    await page.evaluate(`document.querySelector('dialog.ask [name=${name}]').value = ${JSON.stringify(value)}`);
+    // Not every question asks who answers it.
+    await page.evaluate(`{ const field = document.querySelector('dialog.ask [name=${name}]'); if (field ?? ${JSON.stringify(name)} !== 'by') field.value = ${JSON.stringify(value)}; }`);
   }
   await page.evaluate(`[...document.querySelectorAll('dialog.ask button')].find((b) => b.textContent.startsWith(${JSON.stringify(action)})).click()`);
   await page.until('the answer taken', `!document.querySelector('dialog.ask').open`);

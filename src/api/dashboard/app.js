@@ -6,6 +6,7 @@ import { Batches } from './batches.js';
 import { Channels } from './channels.js';
 import { Cursor } from './chartview.js';
 import { createThrottle } from './create.js';
+import { enqueueJob } from './enqueuejob.js';
 import { Crons } from './crons.js';
 import { Groups } from './groups.js';
 import { watchPreview } from './preview.js';
@@ -442,11 +443,26 @@ async function create(name) {
     setText($('aloud'), said);
     await askThrottles();
   } catch (error) {
-    const { message, problem } = /** @type {any} */ (error);
-    const text = [message, ...(problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`)].join(' ');
     location.hash = '#throttles';
-    setText($('create-note'), text);
+    setText($('create-note'), refusal(error));
   }
+}
+
+/** Asks for a job to enqueue, and says what came of it. */
+async function enqueue() {
+  try {
+    const said = await enqueueJob();
+    if (said !== null) setText($('aloud'), said);
+    setText($('enqueue-note'), '');
+  } catch (error) {
+    setText($('enqueue-note'), refusal(error));
+  }
+}
+
+/** Returns the words of a refusal, with each field that was wrong. @param {unknown} error */
+function refusal(error) {
+  const { message, problem } = /** @type {any} */ (error);
+  return [message, ...(problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`)].join(' ');
 }
 
 /**
@@ -540,6 +556,7 @@ function start() {
   $('throttles-filter').addEventListener('submit', (/** @type {Event} */ event) => event.preventDefault());
   for (const id of ['create-first', 'create-throttle']) $(id).addEventListener('click', () => create(''));
   $('create-named').addEventListener('click', () => create(place.throttle));
+  $('enqueue-job').addEventListener('click', enqueue);
   new Keyboard({ page: () => $(PAGES[view]), search: () => searchField() });
   $('show-all').addEventListener('click', () => {
     showAll = true;

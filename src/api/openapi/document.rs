@@ -67,7 +67,10 @@ pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
             "TickThrottle",
             crate::api::stream::live::TickThrottle::schema(),
         ),
-        ("TickReplica", crate::api::stream::live::TickReplica::schema()),
+        (
+            "TickReplica",
+            crate::api::stream::live::TickReplica::schema(),
+        ),
         ("TickSignal", crate::api::stream::live::TickSignal::schema()),
     ] {
         components.schemas.insert(name.to_owned(), schema);

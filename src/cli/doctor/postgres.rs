@@ -131,10 +131,6 @@ pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Res
         .unwrap_or_default()
         .into_owned();
     Err(match (&error, code.as_str()) {
-        (sqlx::Error::Io(_), _) if settings.database_url.is_empty() => fail(
-            "DATABASE_URL is not set, and nothing answers at the usual place",
-            "set it to postgres://user:password@host:port/database",
-        ),
         (sqlx::Error::Io(_), _) => fail(
             "nothing answers where {url} leads",
             "start Postgres, or correct {url}",

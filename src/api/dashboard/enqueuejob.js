@@ -1,0 +1,47 @@
+// Enqueues a job: a question for its kind, its place and its arguments.
+
+import { call } from './api.js';
+import { ask } from './dialog.js';
+import { jobAddress } from './views.js';
+
+/**
+ * Asks for a job, and enqueues it. Returns what was done, or null if the person changes nothing; a
+ * refusal is thrown.
+ * @returns {Promise<string | null>}
+ */
+export async function enqueueJob() {
+  const answer = await ask({
+    title: 'Enqueue a job', action: 'Enqueue', isSigned: false,
+    fields: [
+      { name: 'kind', label: 'kind' },
+      { name: 'args', label: 'arguments', value: '{}', hint: 'a JSON object, such as {"customer": 17}' },
+      { name: 'throttle', label: 'throttle', unit: 'optional' },
+      { name: 'key', label: 'key', unit: 'optional' },
+      { name: 'priority', label: 'priority', unit: 'optional', hint: '0 runs first, 3 last; 1 if it is left out' },
+      { name: 'run_at', label: 'run at', unit: 'optional', hint: 'such as 2030-01-01T08:00:00Z' },
+    ],
+  });
+  if (!answer) return null;
+  const job = await call('POST', '/api/v1/jobs', { body: jobOf(answer) });
+  location.hash = jobAddress(job.id);
+  return job.duplicate ? `Job ${job.id} was there already.` : `Enqueued job ${job.id}.`;
+}
+
+/**
+ * Returns the job of the fields that were filled in.
+ * @param {Record<string, string>} answer
+ */
+export function jobOf(answer) {
+  if (!answer.kind) throw new Error('A job needs a kind.');
+  /** @type {Record<string, any>} */
+  const job = {};
+  for (const name of ['kind', 'throttle', 'key', 'run_at']) if (answer[name]) job[name] = answer[name];
+  // What is no number is left to the server, which says what is allowed.
+  if (answer.priority) job.priority = Number.isInteger(Number(answer.priority)) ? Number(answer.priority) : answer.priority;
+  try {
+    job.args = JSON.parse(answer.args || '{}');
+  } catch (error) {
+    throw new Error(`arguments: ${/** @type {Error} */ (error).message}.`);
+  }
+  return job;
+}
