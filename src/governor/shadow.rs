@@ -26,7 +26,7 @@ use super::plan::Plan;
 use super::policy::{Policy, SignalKind};
 use super::score::{Score, ScoreStep};
 use super::state::{ControlState, Shadow};
-use crate::control::History;
+use crate::control::{History, LINEAR_MAX};
 use crate::throttle::RateLimit;
 
 /// The share of the time with waiters above which the throttle limits.
@@ -145,8 +145,12 @@ impl Shadow {
                 // Our part cannot exceed the whole.
                 let whole = if r_real > 1e-9 { value / r_real } else { 0.0 };
                 let model = signal.controller.pid().map(|pid| &pid.observer);
+                // Far above the setpoint no cost is known: a model takes no more from such a sample
+                // than that the load is too high.
+                let is_known =
+                    !about.has_model(&policy.law) || value <= LINEAR_MAX * about.setpoint;
                 let learned = model
-                    .filter(|_| about.kind == SignalKind::Load)
+                    .filter(|_| about.kind == SignalKind::Load && is_known)
                     .and_then(|model| {
                         let doubt = DOUBT_SIGMAS * model.cc.max(0.0).sqrt();
                         Some((model.c? + doubt) * real.work.w * about.setpoint)

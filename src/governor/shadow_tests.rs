@@ -66,37 +66,40 @@ fn beside_a_rate_that_is_too_high_it_brakes_and_does_not_wind_down() {
 
 #[test]
 fn a_trip_on_paper_stops_its_own_world_only_and_restarts_there() {
-    let mut plant = Plant::quick();
-    shadowed(&mut plant, 60.0, 600);
-    plant.cost *= 10.0;
-    let mut waited = 0;
-    while shadow(&plant).own.breaker.phase != Phase::Open {
-        shadowed(&mut plant, 60.0, 1);
-        waited += 1;
-        assert!(waited <= 5, "{:?}", plant.state.plan);
-    }
-    assert_eq!(
-        (
-            plant.state.plan.as_ref().unwrap().rps,
-            plant.state.breaker.phase,
-            plant.state.knob
-        ),
-        (0.0, Phase::Closed, 60.0)
-    );
+    for model in [false, true] {
+        let mut plant = Plant::quick();
+        plant.policy.law.model = model;
+        shadowed(&mut plant, 60.0, 600);
+        plant.cost *= 10.0;
+        let mut waited = 0;
+        while shadow(&plant).own.breaker.phase != Phase::Open {
+            shadowed(&mut plant, 60.0, 1);
+            waited += 1;
+            assert!(waited <= 5, "{:?}", plant.state.plan);
+        }
+        assert_eq!(
+            (
+                plant.state.plan.as_ref().unwrap().rps,
+                plant.state.breaker.phase,
+                plant.state.knob
+            ),
+            (0.0, Phase::Closed, 60.0)
+        );
 
-    shadowed(&mut plant, 60.0, 200);
-    let score = &shadow(&plant).score;
-    println!("{} {}", shadow(&plant).own.knob, score.sentence());
-    assert!(
-        score.stopped_s > 0.0 && score.own.overload_s < 0.5 * score.real.overload_s,
-        "{score:?}"
-    );
-    let own = shadow(&plant).own.knob;
-    assert!(
-        own > 0.0 && own < 2.0 * plant.room(),
-        "{own} where {} is the room",
-        plant.room()
-    );
+        shadowed(&mut plant, 60.0, 200);
+        let score = &shadow(&plant).score;
+        println!("{} {}", shadow(&plant).own.knob, score.sentence());
+        assert!(
+            score.stopped_s > 0.0 && score.own.overload_s < 0.5 * score.real.overload_s,
+            "{score:?}"
+        );
+        let own = shadow(&plant).own.knob;
+        assert!(
+            own > 0.0 && own < 2.0 * plant.room(),
+            "{own} where {} is the room",
+            plant.room()
+        );
+    }
 }
 
 #[test]

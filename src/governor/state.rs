@@ -197,6 +197,7 @@ impl ControlState {
         let overload = Overload {
             signal: look.signal,
             height: look.height,
+            peak: look.peak,
             v: if rate > 0.0 {
                 rate.min(ceiling)
             } else {
@@ -206,7 +207,6 @@ impl ControlState {
         let retrip_s = policy.law.retrip_s;
         self.breaker
             .trip(&mut self.signals, retrip_s, now, overload);
-        self.breaker.peak = look.peak;
         self.u = self.lowest(bounds.sound());
         self.rebase(policy, now);
         Some(self.finish(policy, bounds, now, before, Cause::Open))

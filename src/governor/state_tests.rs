@@ -10,6 +10,13 @@ fn settled(mut plant: Plant, seconds: u64) -> Plant {
     plant
 }
 
+/// Creates the quick plant with or without a model of the load.
+fn quick(model: bool) -> Plant {
+    let mut plant = Plant::quick();
+    plant.policy.law.model = model;
+    plant
+}
+
 #[test]
 fn the_load_is_held_at_the_setpoint_within_a_tenth() {
     for (plant, noise) in [
@@ -146,18 +153,20 @@ fn a_tenfold_cost_step_is_bounded_even_through_late_metrics() {
 
 #[test]
 fn the_restart_is_half_open_and_not_raised_until_a_sample_confirms_it() {
-    let mut plant = settled(Plant::quick(), 600);
-    plant.cost *= 10.0;
-    let step = plant.now;
-    plant.run(120);
-    let half: Vec<f64> = plant
-        .since(step)
-        .filter(|s| s.phase == Phase::HalfOpen)
-        .map(|s| s.knob)
-        .collect();
-    assert!(!half.is_empty());
-    assert!(half.windows(2).all(|w| w[1] <= w[0]), "{half:?}");
-    assert!(half[0] <= 0.85 * plant.room(), "{half:?}");
+    for model in [false, true] {
+        let mut plant = settled(quick(model), 600);
+        plant.cost *= 10.0;
+        let step = plant.now;
+        plant.run(120);
+        let half: Vec<f64> = plant
+            .since(step)
+            .filter(|s| s.phase == Phase::HalfOpen)
+            .map(|s| s.knob)
+            .collect();
+        assert!(!half.is_empty());
+        assert!(half.windows(2).all(|w| w[1] <= w[0]), "{half:?}");
+        assert!(half[0] <= 0.85 * plant.room(), "{half:?}");
+    }
 }
 
 #[test]
@@ -277,15 +286,17 @@ fn a_held_rate_is_still_lowered_and_the_breaker_still_works() {
 
 #[test]
 fn a_persons_stop_stays_until_a_person_ends_it() {
-    let mut plant = settled(Plant::quick(), 600);
-    plant.person = Some(0.0);
-    plant.run(600);
-    assert!(plant.since(602.0).all(|s| s.knob == 0.0));
-    plant.person = Some(40.0);
-    plant.run(10);
-    assert!((plant.knob - 40.0).abs() < 1e-9);
-    plant.run(300);
-    assert!((plant.mean_load(plant.now - 60.0) - 1.0).abs() < 0.1);
+    for model in [false, true] {
+        let mut plant = settled(quick(model), 600);
+        plant.person = Some(0.0);
+        plant.run(600);
+        assert!(plant.since(602.0).all(|s| s.knob == 0.0));
+        plant.person = Some(40.0);
+        plant.run(10);
+        assert!((plant.knob - 40.0).abs() < 1e-9);
+        plant.run(300);
+        assert!((plant.mean_load(plant.now - 60.0) - 1.0).abs() < 0.1);
+    }
 }
 
 #[test]
@@ -426,24 +437,26 @@ fn following_a_person_keeps_the_hand_over_bumpless() {
 
 #[test]
 fn a_clock_that_is_set_back_changes_nothing_but_the_times() {
-    let mut plant = settled(Plant::quick(), 600);
-    let before = plant.knob;
-    plant.now -= 3600.0;
-    plant.state.tick(
-        &plant.policy,
-        plant.bounds,
-        &Observation {
-            now: plant.now,
-            ..Observation::default()
-        },
-    );
-    assert!((plant.state.knob / before - 1.0).abs() < 0.02);
-    let late = plant.state.signals[0].front.at.unwrap();
-    assert!(
-        late <= plant.now && late > plant.now - 10.0,
-        "{late} at {}",
-        plant.now
-    );
+    for model in [false, true] {
+        let mut plant = settled(quick(model), 600);
+        let before = plant.knob;
+        plant.now -= 3600.0;
+        plant.state.tick(
+            &plant.policy,
+            plant.bounds,
+            &Observation {
+                now: plant.now,
+                ..Observation::default()
+            },
+        );
+        assert!((plant.state.knob / before - 1.0).abs() < 0.02);
+        let late = plant.state.signals[0].front.at.unwrap();
+        assert!(
+            late <= plant.now && late > plant.now - 10.0,
+            "{late} at {}",
+            plant.now
+        );
+    }
 }
 
 #[test]

@@ -15,13 +15,15 @@
 //! around the hint. Only a lag that fits the response to *our* changes of the rate and the
 //! correlation of the noise keeps a high score.
 //!
-//! Each time is tried with a small and a large random walk, so that a calm plant is averaged longer
-//! than a restless one.
+//! Each time is tried with a random walk that hardly moves, a small one and a large one, so that a
+//! calm plant is averaged longer than a restless one, and does not seem to be averaged slowly just
+//! because it is calm.
 //!
 //! One surprising sample is noise: a count of few tasks has long tails, and a burst is gone before
 //! its sample is seen. It moves the model as far as its noise allows. Several on the same side are
 //! a change, and the model opens for it.
 
+use super::ewma::smooth;
 use super::observer::Observer;
 use super::{History, clamp_finite};
 
@@ -35,6 +37,14 @@ const HINT_MIN_S: f64 = 5.0;
 const PRIOR: f64 = 1.1;
 /// The variance of a published average at the setpoint before it is learned: 11 %.
 const NOISE: f64 = 0.0125;
+/// The smallest variance of a published average at the setpoint that is learned.
+const NOISE_MIN: f64 = 1e-5;
+/// The variance of a published average about any forecast: no plant is foretold better than within
+/// 2 % of the setpoint.
+///
+/// Without it a load that stands still would have the slowest average that is tried: that one
+/// expects the smallest steps.
+const FLOOR: f64 = 4e-4;
 /// The number of samples that count for the score of a candidate.
 const MEMORY: f64 = 200.0;
 /// The weight of the newest sample for the noise, once it is known.
@@ -45,8 +55,9 @@ const NOISE_PRIOR: f64 = 5.0;
 const BACKGROUND_WALK: f64 = 0.035;
 /// The relative random walk of the cost per 15 s.
 const COST_WALK: f64 = 0.08;
-/// The random walks that are tried, as multiples of these.
-const WALKS: [f64; 2] = [0.625, 1.6];
+/// The random walks that are tried, as multiples of these: a plant that is calmer than the calmest
+/// would be taken for one with a slower average.
+const WALKS: [f64; 3] = [0.1, 0.625, 1.6];
 /// The size of a single innovation, in sigmas, beyond which it is not noise.
 const JUMP: f64 = 5.0;
 /// The mean normalised innovation that counts as a change.
@@ -55,7 +66,7 @@ const DRIFT: f64 = 2.0;
 const OUTLIER: f64 = 12.0;
 /// The load above which a sample only means "too much", in setpoints: near saturation it
 /// is not linear in our work.
-const LINEAR_MAX: f64 = 3.0;
+pub const LINEAR_MAX: f64 = 3.0;
 /// The relative error of a candidate's time that is allowed for.
 const TIME_ERROR: f64 = 0.2;
 /// The least room, in setpoints: the rate is lowered step by step, not to nothing at once.
@@ -64,6 +75,8 @@ const ROOM_MIN: f64 = 0.02;
 const ROOM_AFTER: u32 = 2;
 /// The number of samples before its lag is used.
 const LAG_AFTER: u32 = 4;
+/// The time in which the room follows the mean of the candidates without a sample, in seconds.
+const SETTLE_S: f64 = 60.0;
 
 /// The state of all candidates.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -171,6 +184,13 @@ impl LoadModel {
         self.room
     }
 
+    /// Lets `dt_s` seconds pass: what a sample was not allowed to move comes by and by.
+    pub fn settle(&mut self, dt_s: f64) {
+        if let (Some(old), Some(mixed)) = (self.room, self.mixed_room()) {
+            self.room = Some(smooth(old, mixed, dt_s, SETTLE_S));
+        }
+    }
+
     /// Returns the logarithm of the room, the mean of the candidates by their probability.
     fn mixed_room(&self) -> Option<f64> {
         if self.samples < ROOM_AFTER {
@@ -269,6 +289,19 @@ impl LagCandidate {
         }
     }
 
+    /// Returns the variance of a sample without its averaging, where `load` is expected and the
+    /// average was `before`.
+    fn noise_of(&self, load: f64, a: f64, dt_s: f64, before: f64) -> f64 {
+        // An average that is a little slower or faster than this one leaves a part of the old
+        // value.
+        let slip = match self.tau_s > 1.0 {
+            true => TIME_ERROR * a * dt_s / self.tau_s / (1.0 - a) * (before - load),
+            false => 0.0,
+        };
+        let floor = FLOOR / (1.0 - a).powi(2);
+        self.observer.noise * load.max(0.2) * amplification(a) + slip * slip + floor
+    }
+
     /// Learns the sample after `samples` others; returns by how much the published average was
     /// above its forecast.
     fn learn(&mut self, sample: LoadSample, samples: f64, history: &History) -> f64 {
@@ -293,13 +326,7 @@ impl LagCandidate {
             surprise
         };
         let scale = load.max(0.2) * amplification(a);
-        // An average that is a little slower or faster than this one leaves a part of the old
-        // value.
-        let slip = match self.tau_s > 1.0 {
-            true => TIME_ERROR * a * dt_s / self.tau_s / (1.0 - a) * (before - load),
-            false => 0.0,
-        };
-        let noise = self.observer.noise * scale + slip * slip + 1e-4;
+        let noise = self.noise_of(load, a, dt_s, before);
         let model = prior.variance(phi);
         let total = model + noise;
         let misses = (surprise * surprise / total).min(OUTLIER);
@@ -310,7 +337,7 @@ impl LagCandidate {
         let step = (1.0 / (samples + NOISE_PRIOR)).max(NOISE_STEP);
         let seen = ((innovation * innovation).min(9.0 * total) - model) / scale;
         let old = self.observer.noise;
-        self.observer.noise = clamp_finite(old + step * (seen - old), 2e-4, 3.0);
+        self.observer.noise = clamp_finite(old + step * (seen - old), NOISE_MIN, 3.0);
 
         let height = clamp_finite(innovation / total.sqrt(), -3.0, 3.0);
         self.observer.nu += 0.5 * (height - self.observer.nu);
@@ -414,6 +441,25 @@ mod tests {
                 "{tau_s}, {hint_s}: {room}"
             );
         }
+    }
+
+    #[test]
+    fn a_load_that_stands_still_is_not_taken_for_a_slow_one() {
+        let mut plant = Plant::new(60.0, 60.0);
+        (0..300).for_each(|_| plant.run(35.0, 0.3, 0.0));
+        let lag_s = plant.model.lag_s().unwrap();
+        assert!((30.0..=60.0).contains(&lag_s), "{lag_s}");
+    }
+
+    #[test]
+    fn what_a_sample_may_not_move_comes_by_and_by() {
+        let mut plant = Plant::new(60.0, 60.0);
+        (0..100).for_each(|n| plant.run(35.0, 0.3, 0.05 * Plant::noise(n)));
+        let mixed = plant.model.mixed_room().unwrap();
+        plant.model.room = Some(mixed - 0.3);
+        (0..12).for_each(|_| plant.model.settle(5.0));
+        let moved = plant.model.room().unwrap();
+        assert!((mixed - 0.3 * (-1f64).exp() - moved).abs() < 1e-9);
     }
 
     #[test]

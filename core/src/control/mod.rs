@@ -19,6 +19,6 @@ pub mod trip;
 pub use clamp::clamp_finite;
 pub use history::History;
 pub use lag_filter::LagFilter;
-pub use load_model::{LoadModel, LoadSample};
+pub use load_model::{LINEAR_MAX, LoadModel, LoadSample};
 pub use observer::Observer;
 pub use pid::LogPid;

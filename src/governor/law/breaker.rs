@@ -36,6 +36,9 @@ const SETTLE_FAST_S: f64 = 2.0;
 const CLOSE_BELOW: f64 = 1.1;
 /// The time after a trip in which the fast path still records the peak, in seconds.
 const PEAK_S: f64 = 3.0;
+/// The highest sample from which the cost is read, in setpoints: above it a resource is saturated,
+/// and its load says more about the queue than about the work.
+const PEAK_MAX: f64 = 8.0;
 /// The time for which a look of the fast path is current, in seconds.
 const LOOK_S: f64 = 5.0;
 /// A time before any time that occurs.
@@ -110,6 +113,8 @@ pub(in crate::governor) struct Overload {
     pub signal: usize,
     /// Its height, in setpoints.
     pub height: f64,
+    /// The height with the averaging undone, if the cost is to be read from it; 0 otherwise.
+    pub peak: f64,
     /// The work rate at the time of the sample.
     pub v: f64,
 }
@@ -231,9 +236,15 @@ impl Breaker {
             // A share is not an average of a load, so there is no averaging to undo.
             let rises = about.kind != SignalKind::Ratio && signal.front.z > signal.trip_z;
             let high = x > signal.trip_x || (rises && x > CONFIRM);
+            let has_peak = rises && about.has_model(&policy.law);
             high.then(|| Overload {
                 signal: n,
                 height: x,
+                peak: if has_peak {
+                    signal.front.z.min(PEAK_MAX)
+                } else {
+                    0.0
+                },
                 v: history.mean(at - signal.front.span_s, at),
             })
         })
@@ -258,7 +269,7 @@ impl Breaker {
         self.phase = Phase::Open;
         (self.since, self.acted_at) = (now, now);
         let by = signals[overload.signal].name.clone();
-        (self.by, self.height, self.peak) = (Some(by), overload.height, 0.0);
+        (self.by, self.height, self.peak) = (Some(by), overload.height, overload.peak);
         signals.iter_mut().for_each(|signal| signal.alarms = 0);
     }
 

@@ -74,30 +74,33 @@ fn work_that_drains_slowly_keeps_it_open_until_the_load_is_gone() {
 
 #[test]
 fn a_trip_soon_after_a_restart_waits_twice_as_long_and_restarts_at_less_than_half() {
-    let mut plant = Plant::quick();
-    plant.policy.law.open_min_s = 10.0;
-    plant.bounds.min = 0.01;
-    plant.run(600);
-    let mut seen = Vec::new();
-    for _ in 0..3 {
-        let at = plant.now;
-        // A load of others begins whenever the work has restarted.
-        plant.background = 4.0;
-        plant.run(5);
-        let opened = first(&plant, at, Phase::Open);
-        plant.background = 0.2;
-        while plant.plan.breaker == Phase::Open {
-            plant.run(1);
-            assert!(plant.now < opened + 600.0, "it restarts");
+    for model in [false, true] {
+        let mut plant = Plant::quick();
+        plant.policy.law.model = model;
+        plant.policy.law.open_min_s = 10.0;
+        plant.bounds.min = 0.01;
+        plant.run(600);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let at = plant.now;
+            // A load of others begins whenever the work has restarted.
+            plant.background = 4.0;
+            plant.run(5);
+            let opened = first(&plant, at, Phase::Open);
+            plant.background = 0.2;
+            while plant.plan.breaker == Phase::Open {
+                plant.run(1);
+                assert!(plant.now < opened + 600.0, "it restarts");
+            }
+            seen.push((plant.now - opened, plant.knob, plant.state.breaker.trips));
         }
-        seen.push((plant.now - opened, plant.knob, plant.state.breaker.trips));
-    }
-    assert_eq!(seen.iter().map(|s| s.2).collect::<Vec<_>>(), [0, 1, 2]);
-    for pair in seen.windows(2) {
-        assert!(
-            pair[1].0 > 1.5 * pair[0].0 && pair[1].1 < 0.55 * pair[0].1,
-            "{seen:?}"
-        );
+        assert_eq!(seen.iter().map(|s| s.2).collect::<Vec<_>>(), [0, 1, 2]);
+        for pair in seen.windows(2) {
+            assert!(
+                pair[1].0 > 1.5 * pair[0].0 && pair[1].1 < 0.55 * pair[0].1,
+                "{seen:?}"
+            );
+        }
     }
 }
 

@@ -121,6 +121,7 @@ impl PidController {
         e: f64,
     ) -> Ask {
         self.ebar = ewma::toward(self.ebar, e, dt, PERSIST_S);
+        self.model.settle(dt);
         let (y, e) = self.schedule(front, policy, law, now, history, applied);
         let td_s = law.derivative_s * (front.lag_s.max(law.integral_min_s) / 60.0).min(1.0);
         let gains = Gains {
@@ -201,6 +202,15 @@ impl PidController {
     /// on the sample alone.
     pub(super) fn learn_later(&mut self, sample: LoadSample) {
         self.pending = Some(sample);
+    }
+
+    /// Drops the model, which does not learn while it is not used: it would be old when it is used
+    /// again.
+    pub(super) fn drop_model(&mut self) {
+        if self.model != LoadModel::default() {
+            self.model = LoadModel::default();
+        }
+        self.pending = None;
     }
 
     /// Returns true if the mean error of the last minutes contradicts a model that wants to move
@@ -330,6 +340,9 @@ fn toward_room(applied: f64, room: f64, law: &ControllerTuning, dt: f64) -> f64 
 impl StatePart for PidController {
     fn shift(&mut self, by_s: f64) {
         self.memory.1 += by_s;
+        if let Some(sample) = &mut self.pending {
+            sample.at += by_s;
+        }
     }
 
     fn is_sound(&self) -> bool {

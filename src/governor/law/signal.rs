@@ -149,7 +149,10 @@ impl Signal {
                 before: before.map(|x| x.min(20.0)),
             };
             controller.learn_later(sample);
-        } else if policy.kind == SignalKind::Load && law.observer {
+            return;
+        }
+        controller.drop_model();
+        if policy.kind == SignalKind::Load && law.observer {
             controller.observer.update(
                 self.front.z.min(20.0),
                 history.mean(at - dt, at),

@@ -78,6 +78,11 @@ impl Oscillation {
         0.5f64.powi(self.halvings.min(HALVINGS_MAX) as i32)
     }
 
+    /// Returns true if no oscillation has been found, or the last one is forgotten.
+    pub fn is_forgiven(&self) -> bool {
+        self.relapses == 0 && self.halvings == 0
+    }
+
     /// Returns true while the rate oscillates.
     pub fn is_swinging(&self) -> bool {
         self.swing.is_some()

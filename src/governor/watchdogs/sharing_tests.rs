@@ -299,32 +299,37 @@ fn a_persons_hand_on_one_is_not_followed_by_the_other() {
 
 #[test]
 fn a_follower_restarts_after_its_leader_and_with_its_share() {
-    let mut load = SharedLoad::new(&[0.01, 0.005], true);
-    load.run(1800);
-    let share = ratio(&load);
-    load.members
-        .iter_mut()
-        .for_each(|member| member.cost *= 20.0);
-    let (mut open, mut after) = ((None, None), 0);
-    for _ in 0..900 {
-        load.run(1);
-        let is_open = |n: usize| load.members[n].plan.breaker == Phase::Open;
-        if is_open(0) && is_open(1) {
-            open = (Some(load.now), open.1);
+    for model in [false, true] {
+        let mut load = SharedLoad::new(&[0.01, 0.005], true);
+        for member in &mut load.members {
+            member.policy.law.model = model;
         }
-        if open.0.is_some() && open.1.is_none() && !is_open(0) {
-            open.1 = Some(load.now);
+        load.run(1800);
+        let share = ratio(&load);
+        load.members
+            .iter_mut()
+            .for_each(|member| member.cost *= 20.0);
+        let (mut open, mut after) = ((None, None), 0);
+        for _ in 0..900 {
+            load.run(1);
+            let is_open = |n: usize| load.members[n].plan.breaker == Phase::Open;
+            if is_open(0) && is_open(1) {
+                open = (Some(load.now), open.1);
+            }
+            if open.0.is_some() && open.1.is_none() && !is_open(0) {
+                open.1 = Some(load.now);
+            }
+            after += u32::from(open.0.is_some() && is_open(0) && !is_open(1));
         }
-        after += u32::from(open.0.is_some() && is_open(0) && !is_open(1));
+        assert!(open.1.is_some() && after == 0, "{open:?} {after}");
+        load.run(900);
+        assert!(
+            (ratio(&load) / share - 1.0).abs() < 0.1,
+            "{} and {share}",
+            ratio(&load)
+        );
+        assert!((load.mean(3000) - 1.0).abs() < 0.1);
     }
-    assert!(open.1.is_some() && after == 0, "{open:?} {after}");
-    load.run(900);
-    assert!(
-        (ratio(&load) / share - 1.0).abs() < 0.1,
-        "{} and {share}",
-        ratio(&load)
-    );
-    assert!((load.mean(3000) - 1.0).abs() < 0.1);
 }
 
 fn parsed(signal: &str) -> Policy {

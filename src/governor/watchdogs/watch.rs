@@ -91,13 +91,14 @@ pub struct Watchdogs {
 impl Watchdogs {
     /// Returns the policy with the gain lowered after an oscillation.
     pub fn detuned<'a>(&self, policy: &'a Policy) -> Cow<'a, Policy> {
-        let factor = self.oscillation.gain_factor();
-        if factor >= 1.0 {
+        if self.oscillation.is_forgiven() {
             return Cow::Borrowed(policy);
         }
+        let factor = self.oscillation.gain_factor();
         let law = ControllerTuning {
             gain: policy.law.gain * factor,
-            // Work that shows later than any model of this kind can tell makes it swing.
+            // Work that shows later than any model of this kind can tell makes it swing, and does so
+            // again when the gain is back.
             model: false,
             ..policy.law.clone()
         };

@@ -77,6 +77,23 @@ fn a_delay_that_nobody_told_makes_it_swing_without_the_watchdog_and_calm_with_it
 }
 
 #[test]
+fn a_model_rests_after_a_found_swing_until_that_is_forgiven() {
+    for hidden_s in [120, 150, 180] {
+        let mut plant = Plant::usual();
+        (plant.policy.law.model, plant.hidden_s) = (true, hidden_s);
+        let (found, _) = run(&mut plant, 14_400, |_, _| {});
+        let watchdogs = &plant.state.watchdogs;
+        assert!(found.contains(&Finding::Oscillating), "{hidden_s} s");
+        assert!(!watchdogs.detuned(&plant.policy).law.model, "{hidden_s} s");
+        let (spread, mean) = (spread(&plant, 10_800.0), plant.mean_load(10_800.0));
+        assert!(
+            spread < 0.1 && (mean - 1.0).abs() < 0.1 && trips(&plant, 10_800.0) == 0,
+            "{hidden_s} s: {spread}, {mean}"
+        );
+    }
+}
+
+#[test]
 fn what_is_found_is_told_in_full_when_it_begins_and_by_its_word_while_it_lasts() {
     let mut plant = Plant::quick();
     plant.hidden_s = 30;
