@@ -480,7 +480,6 @@ revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball
 from public;
 
 select flyball.replace_functions(21);
-drop function flyball.replace_functions;
 
 comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';
 comment on function flyball.show_job is 'A job with all that the API shows of it.';

@@ -16,7 +16,7 @@ use super::http::problem::{self, Code, Problem};
 use super::http::{
     budget, fields, gate, guard, lagging, login, metrics as request_metrics, server_span,
 };
-use super::jobs::{enqueue, many, moves, pause, show};
+use super::jobs::{enqueue, many, moves, pause, show, update};
 use super::lanes::{keys, lane};
 use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
 use super::openapi::document;
@@ -39,7 +39,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(change::show))
         .routes(routes!(change::seal))
         .routes(routes!(change::cancel))
-        .routes(routes!(show::show, moves::cancel))
+        .routes(routes!(show::show, moves::cancel, update::update))
         .routes(routes!(show::attempts))
         .routes(routes!(moves::retry))
         .routes(routes!(moves::reschedule))

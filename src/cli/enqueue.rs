@@ -115,13 +115,13 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let jobs = match &args.file {
         Some(file) => {
             let jobs = read_file(file)?;
-            check_args(&jobs, &settings)?;
+            check_args(&jobs, &settings, "enqueued")?;
             jobs
         }
         None => {
             let one = one_job(&args)?;
             // Copies are alike, so the faults of one are listed once.
-            check_args(std::slice::from_ref(&one), &settings)?;
+            check_args(std::slice::from_ref(&one), &settings, "enqueued")?;
             vec![one; args.count as usize]
         }
     };
@@ -243,7 +243,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
 
 /// Checks the arguments of built-in kinds before anything is enqueued; those of other kinds are
 /// checked by their workers.
-pub(super) fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
+pub(super) fn check_args(jobs: &[NewJob], settings: &Settings, done: &str) -> anyhow::Result<()> {
     let kinds = app::built_in_kinds(settings, None)?;
     let mut wrong = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
@@ -268,7 +268,7 @@ pub(super) fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result
         wrong.push(format!("and {more} more"));
     }
     bail!(CliError::Refused(format!(
-        "{}; nothing was enqueued",
+        "{}; nothing was {done}",
         wrong.join("; ")
     )))
 }

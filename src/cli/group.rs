@@ -104,8 +104,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Create(args) => {
             let group = read(&args)?;
             let jobs: Vec<NewJob> = group.jobs.iter().flatten().cloned().collect();
-            check_args(&jobs, &settings)?;
-            check_args(group.callback.as_slice(), &settings)?;
+            check_args(&jobs, &settings, "enqueued")?;
+            check_args(group.callback.as_slice(), &settings, "enqueued")?;
             let queue = connect::queue(&settings).await?;
             let created = async {
                 let group = group.encrypted(queue.secret_keys())?;

@@ -1,4 +1,4 @@
-//! `flyball job list|show|cancel|retry|reschedule|discard`.
+//! `flyball job list|show|cancel|retry|reschedule|update|discard`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use super::bulk::Bulk;
 use super::choice::choice;
 use super::exit::CliError;
+use super::job_answer::{answer, refused, unknown};
 use super::output::say;
 use super::search_args::{SEARCH, SearchArgs};
 use super::signed::AuditArgs;
-use super::{connect, output, when};
+use super::{connect, job_update, output, when};
 use crate::config::Settings;
 use crate::jobs::{
     AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, MoveAnswer, Queue, RetryAnswer,
@@ -53,6 +54,8 @@ pub(super) enum Command {
         #[command(flatten)]
         signed: AuditArgs,
     },
+    /// Change fields of a waiting job; it keeps its number, its time, its attempts and its unique key
+    Update(job_update::Args),
     /// Discard a dead job permanently
     Discard {
         /// The job's number
@@ -273,6 +276,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             )?,
             MoveAnswer::NotFound => bail!(unknown(id)),
         },
+        Command::Update(args) => job_update::run(queue, args, &settings).await?,
         Command::Discard { id, signed } => match queue.discard(id, &signed.signature()).await? {
             MoveAnswer::Moved => answer(id, signed.json, "cancelled")?,
             MoveAnswer::Refused(state) => refused(id, state, "only dead jobs can be discarded")?,
@@ -327,25 +331,6 @@ async fn search(queue: &Queue, list: ListArgs, settings: &Settings) -> anyhow::R
         eprintln!("flyball: older jobs were not searched; continue with --before {next}");
     }
     Ok(())
-}
-
-fn refused(id: i64, state: State, allowed: &str) -> anyhow::Result<()> {
-    bail!(CliError::Refused(format!(
-        "job {id} is {}; {allowed}",
-        state.as_str()
-    )))
-}
-
-fn answer(id: i64, json: bool, result: &str) -> anyhow::Result<()> {
-    if json {
-        return output::json(&serde_json::json!({ "id": id, "result": result }));
-    }
-    say!("job {id} is {result}");
-    Ok(())
-}
-
-fn unknown(id: i64) -> CliError {
-    CliError::NotFound(format!("there is no job {id}"))
 }
 
 fn row(job: &Summary) -> Vec<String> {

@@ -19,6 +19,8 @@ mod governor;
 mod group;
 mod index;
 mod job;
+mod job_answer;
+mod job_update;
 mod kind;
 mod lane;
 mod migrate;

@@ -188,7 +188,38 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// The result of a request to reschedule or discard one job.
+/// Changes of one waiting job: fields that are `None` stay as they are.
+///
+/// ```
+/// # use flyball_core as flyball;
+/// use flyball::jobs::JobUpdate;
+///
+/// let urgent = JobUpdate { priority: Some(0), ..JobUpdate::default() };
+/// # assert_eq!(urgent.args, None);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobUpdate {
+    /// The arguments, as a whole; a cursor of the old ones is forgotten.
+    pub args: Option<Value>,
+    /// The name of the throttle.
+    pub throttle: Option<String>,
+    /// The rate-limit key; empty for none.
+    pub key: Option<String>,
+    /// The priority: 0 runs first, 3 last.
+    pub priority: Option<i32>,
+    /// Attempts before the job is dead, 1 to 1000.
+    pub max_attempts: Option<i32>,
+    /// Tokens that the job takes from its throttle.
+    pub cost: Option<f64>,
+    /// The timeout of one attempt, in seconds.
+    pub timeout_s: Option<f64>,
+    /// All tags of the job; empty for none.
+    pub tags: Option<Vec<String>>,
+    /// Fields that go back to those of the kind, by their names: `timeout`.
+    pub clear: Vec<String>,
+}
+
+/// The result of a request to update, reschedule or discard one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveAnswer {
     /// The request was carried out.

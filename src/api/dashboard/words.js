@@ -30,7 +30,7 @@ export function knobValue(name, value) {
 const VERBS = {
   'all.pause': 'paused', 'all.resume': 'resumed', 'account.resume': 'resumed', 'cron.delete': 'deleted', 'cron.pause': 'paused', 'cron.resume': 'resumed',
   'cron.run': 'run now', 'cron.set': 'set', 'dead.discard': 'discarded dead letters', 'dead.requeue': 'requeued dead letters', 'job.cancel': 'cancelled',
-  'group.cancel': 'cancelled a group', 'job.discard': 'discarded', 'job.reschedule': 'rescheduled', 'job.retry': 'retried', 'jobs.cancel': 'cancelled jobs', 'key.pause': 'key paused',
+  'group.cancel': 'cancelled a group', 'job.discard': 'discarded', 'job.reschedule': 'rescheduled', 'job.retry': 'retried', 'job.update': 'updated', 'jobs.cancel': 'cancelled jobs', 'key.pause': 'key paused',
   'key.resume': 'key resumed', 'kind.register': 'registered a kind', 'lane.purge': 'emptied', 'lane.weight': 'weighed', 'throttle.delete': 'deleted', 'throttle.import': 'imported',
   'throttle.pause': 'paused', 'throttle.resume': 'resumed', 'batch.cancel': 'cancelled a batch', 'batch.pause': 'paused a batch', 'batch.resume': 'resumed a batch',
   'recipient.suppress': 'suppressed', 'recipient.unsuppress': 'allowed again', 'recipient.set': 'profile set', 'recipient.delete': 'profile erased',

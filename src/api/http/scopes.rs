@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 109] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 110] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -297,6 +297,7 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 109] = [
     ("GET", "/api/v1/stream", Scope(OpsRead), Tenant),
     ("POST", "/api/v1/jobs/cancel", Scope(OpsWrite), Tenant),
     ("DELETE", "/api/v1/jobs/{id}", Scope(OpsWrite), Tenant),
+    ("PATCH", "/api/v1/jobs/{id}", Scope(OpsWrite), Tenant),
     ("POST", "/api/v1/jobs/{id}/retry", Scope(OpsWrite), Tenant),
     (
         "POST",

@@ -154,11 +154,8 @@ pub(in crate::api) fn job(
         job.args = value;
     }
     args(&mut fields, kind.as_deref(), &job.args, known);
-    if let Some(text) = fields.text("throttle", 1..=crate::throttle::name::MAX_BYTES) {
-        match Name::new(text) {
-            Ok(name) => job.throttle = name.to_string(),
-            Err(error) => fields.wrong("throttle", error.to_string()),
-        }
+    if let Some(name) = throttle(&mut fields) {
+        job.throttle = name;
     }
     if let Some(key) = fields.text("key", 0..=KEY_BYTES_MAX) {
         job.key = key;
@@ -191,13 +188,7 @@ pub(in crate::api) fn job(
     if let Some(value) = fields.take_nullable("traceparent") {
         job.traceparent = traceparent(&mut fields, &value);
     }
-    job.timeout_s = span(&mut fields, "timeout", SPAN_MAX_S);
-    if let Some(timeout_s) = job.timeout_s.filter(|seconds| *seconds < TIMEOUT_MIN_S) {
-        fields.wrong(
-            "timeout",
-            format!("must be at least {TIMEOUT_MIN_S} seconds, not {timeout_s}"),
-        );
-    }
+    job.timeout_s = timeout(&mut fields);
     job.debounce_s = span(&mut fields, "debounce", SPAN_MAX_S);
     job.debounce_max_s = span(&mut fields, "debounce_max", DEBOUNCE_MAX_MAX_S);
     if let Some(replace) = fields.flag("replace") {
@@ -337,7 +328,12 @@ fn kind(fields: &mut ObjectReader<'_>, known: &KnownKinds<'_>) -> Option<String>
     Some(kind)
 }
 
-fn args(fields: &mut ObjectReader<'_>, kind: Option<&str>, args: &Value, known: &KnownKinds<'_>) {
+pub(super) fn args(
+    fields: &mut ObjectReader<'_>,
+    kind: Option<&str>,
+    args: &Value,
+    known: &KnownKinds<'_>,
+) {
     let bytes = serde_json::to_string(args).map_or(usize::MAX, |text| text.len());
     if bytes > ARGS_BYTES_MAX {
         fields.wrong("args", format!("must be at most {ARGS_BYTES_MAX} bytes (256 KiB), not {bytes}; keep large data elsewhere and pass a reference"));
@@ -376,6 +372,12 @@ pub fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
+pub(super) fn throttle(fields: &mut ObjectReader<'_>) -> Option<String> {
+    let text = fields.text("throttle", 1..=crate::throttle::name::MAX_BYTES)?;
+    let name = Name::new(text).map_err(|error| fields.wrong("throttle", error.to_string()));
+    name.ok().map(|name| name.to_string())
+}
+
 /// Reads the time of a run.
 pub fn run_at(fields: &mut ObjectReader<'_>, value: &Value) -> Option<Timestamp> {
     let parsed = value
@@ -387,6 +389,18 @@ pub fn run_at(fields: &mut ObjectReader<'_>, value: &Value) -> Option<Timestamp>
         fields.refuse("run_at", &allowed, value);
     }
     parsed
+}
+
+/// Reads the timeout of an attempt.
+pub(super) fn timeout(fields: &mut ObjectReader<'_>) -> Option<f64> {
+    let seconds = span(fields, "timeout", SPAN_MAX_S)?;
+    if seconds < TIMEOUT_MIN_S {
+        fields.wrong(
+            "timeout",
+            format!("must be at least {TIMEOUT_MIN_S} seconds, not {seconds}"),
+        );
+    }
+    Some(seconds)
 }
 
 /// Reads a length of time in seconds, given as a number or as a text.

@@ -10,3 +10,4 @@ pub mod permissions;
 pub mod redact;
 pub mod show;
 pub mod state;
+pub mod update;

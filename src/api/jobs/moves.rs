@@ -174,7 +174,7 @@ pub async fn discard(
 
 /// Shows the job after a move, or refuses one that its state does not allow; `rule` names the
 /// states that do.
-async fn after_move(
+pub(super) async fn after_move(
     state: &JobsState,
     caller: &Caller,
     id: i64,

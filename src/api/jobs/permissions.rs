@@ -42,16 +42,25 @@ pub async fn check_at(
     jobs: &[NewJob],
     at: impl Fn(usize) -> String,
 ) -> Result<(), Problem> {
+    refused(errors_of(state, caller, jobs, at).await?)
+}
+
+async fn errors_of(
+    state: &JobsState,
+    caller: &Caller,
+    jobs: &[NewJob],
+    at: impl Fn(usize) -> String,
+) -> Result<Errors, Problem> {
     let leave = &caller.leave;
+    let mut errors = Errors::default();
     if leave.is_admin() {
-        return Ok(());
+        return Ok(errors);
     }
     let public = match leave.kinds {
         Some(_) => BTreeSet::new(),
         None => public_kinds(state, jobs).await?,
     };
     let may = |kind: &String| leave.kinds.as_ref().unwrap_or(&public).contains(kind);
-    let mut errors = Errors::default();
     for (index, job) in jobs.iter().enumerate() {
         let at = at(index);
         if job.kind == NOTIFICATION {
@@ -110,6 +119,30 @@ pub async fn check_at(
             );
         }
     }
+    Ok(errors)
+}
+
+/// Accepts a change of a job of a kind that the token may enqueue; a new throttle is one to which it
+/// may enqueue jobs.
+pub async fn check_update(
+    state: &JobsState,
+    caller: &Caller,
+    kind: &str,
+    throttle: Option<&str>,
+) -> Result<(), Problem> {
+    let mut job = NewJob::new(kind, serde_json::Value::Null);
+    if let Some(throttle) = throttle {
+        job.throttle = throttle.to_owned();
+    }
+    let mut errors = errors_of(state, caller, &[job], |_| String::new()).await?;
+    if throttle.is_none() {
+        errors.listed.retain(|error| error.pointer != "/throttle");
+        errors.total = errors.listed.len();
+    }
+    refused(errors)
+}
+
+fn refused(errors: Errors) -> Result<(), Problem> {
     if errors.is_empty() {
         Ok(())
     } else {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::job_bodies::{job, of_group, tags, together};
+use super::job_bodies::{job, of_group, of_update, tags, together};
 use super::values::{
     above_zero, any_text, args_path, by, error_like, flag, one_of, or_null, run_at, text, time,
     trace, whole, why, with_default,
@@ -13,6 +13,7 @@ use crate::api::gateway::tickets::CHANNELS_MAX;
 use crate::api::http::operate::START_BYTES_MAX;
 use crate::api::jobs::input::{COST_MAX, GROUP_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX};
 use crate::api::jobs::many::{CANCEL_FILTERS, DEAD_FILTERS, LIVE};
+use crate::api::jobs::update::UPDATABLE;
 use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
 use crate::api::notifications::batch_input::OF_RECIPIENT;
 use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
@@ -119,6 +120,10 @@ pub(super) fn bodies() -> Vec<Body> {
             )
         },
         body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
+        Body {
+            more: json!({ "anyOf": any_of(&UPDATABLE) }),
+            ..body("JobChange", with_signed(of_update()), &[])
+        },
         body(
             "Reschedule",
             with_signed(vec![("run_at", run_at())]),

@@ -75,6 +75,9 @@ fn body(operation: &str) -> Option<Value> {
         "throttle_job" => json!({ "lease": LEASE, "retry_after_s": 5, "error": "answered 429" }),
         "release_job" => json!({ "lease": LEASE }),
         "retry_job" => json!({ "keep_attempts": false, "by": "alice" }),
+        "update_job" => {
+            json!({ "priority": 0, "timeout": "2 minutes", "by": "alice", "why": "the customer is waiting" })
+        }
         "reschedule_job" => {
             json!({ "run_at": "2030-01-31T09:30:00Z", "by": "alice", "why": "the receiver is down till then" })
         }
@@ -169,7 +172,7 @@ fn answer(operation: &str) -> Option<Value> {
         "list_jobs" => {
             json!({ "jobs": [summary()], "next": format!("/api/v1/jobs?limit=1&before={ID}") })
         }
-        "show_job" | "retry_job" | "reschedule_job" => with(
+        "show_job" | "retry_job" | "reschedule_job" | "update_job" => with(
             detail(),
             json!({ "waiting": { "reason": "throttle hooks grants 5 tokens a second, and other jobs go first", "until": null } }),
         ),

@@ -9,6 +9,7 @@ use crate::api::jobs::input::{
     COST_MAX, DEBOUNCE_MAX_MAX_S, GROUP_IDS, JOB_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS,
     PRIORITIES, SPAN_MAX_S, TIMEOUT_MIN_S,
 };
+use crate::api::jobs::update::UPDATABLE;
 use crate::jobs::check::OF_SCHEDULES;
 use crate::jobs::{
     AFTER_MAX, AfterFailure, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, TAG_BYTES_MAX, TAGS_MAX, webhook,
@@ -71,6 +72,19 @@ pub(super) fn tags() -> Value {
     let mut tag = text(1..=TAG_BYTES_MAX);
     tag["pattern"] = json!("^[^\\u0000-\\u001f\\u007f-\\u009f]*$");
     json!({ "type": "array", "maxItems": TAGS_MAX, "items": tag })
+}
+
+/// Returns the fields of a job that can change while it waits.
+pub(super) fn of_update() -> Vec<(&'static str, Value)> {
+    let mut fields = job();
+    fields.retain(|(field, _)| UPDATABLE.contains(field));
+    for limits in fields
+        .iter_mut()
+        .filter_map(|(_, limits)| limits.as_object_mut())
+    {
+        limits.remove("default");
+    }
+    fields
 }
 
 /// Returns the fields of a group, whose jobs and whose callback name no group of their own.

@@ -64,6 +64,16 @@ const OWN: &[(&str, &[Code])] = &[
         &[JobNotFound, WrongState, QueueUnavailable],
     ),
     ("discard_job", &[JobNotFound, WrongState, QueueUnavailable]),
+    (
+        "update_job",
+        &[
+            NotAllowed,
+            JobNotFound,
+            WrongState,
+            QueueUnavailable,
+            LaneFull,
+        ],
+    ),
     ("requeue_dead", &[QueueUnavailable]),
     ("discard_dead", &[QueueUnavailable]),
     ("show_pause", &[QueueUnavailable]),

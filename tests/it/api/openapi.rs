@@ -170,8 +170,24 @@ async fn what_is_answered_is_what_the_document_declares() {
     client
         .gets(
             200,
+            "update_job",
+            ask()
+                .part("id", later)
+                .json(json!({"priority": 2, "timeout": null, "by": "test"})),
+        )
+        .await;
+    client
+        .gets(
+            200,
             "cancel_job",
             ask().part("id", later).query("by=test&why="),
+        )
+        .await;
+    client
+        .gets(
+            409,
+            "update_job",
+            ask().part("id", later).json(json!({"priority": 2})),
         )
         .await;
     for moved in ["retry_job", "discard_job"] {

@@ -208,6 +208,7 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
         ("POST", "/api/v1/jobs/{id}/reschedule") => {
             each_job(Some(json!({"run_at": "2026-12-31T00:00:00Z"})))
         }
+        ("PATCH", "/api/v1/jobs/{id}") => each_job(Some(json!({"priority": 2}))),
         ("POST", "/api/v1/claim") => changes(&[json!({
             "worker": "w", "kinds": ["notification"], "throttles": ["tenant:zeta/out", "notify:zeta"], "wait_s": 0,
         })]),

@@ -414,6 +414,11 @@ async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
             with(json!({"run_at": "2026-12-31T00:00:00Z"})),
         ),
         (
+            Method::PATCH,
+            format!("/api/v1/jobs/{id}"),
+            with(json!({"priority": 2})),
+        ),
+        (
             Method::POST,
             format!("/api/v1/jobs/{id}/retry"),
             signed.clone(),

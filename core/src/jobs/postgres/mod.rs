@@ -46,6 +46,7 @@ mod shards;
 mod states;
 mod tenants;
 mod unserved;
+mod update;
 mod workers;
 
 pub use after::ReleasedJobs;
@@ -84,6 +85,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("retry", requeue::RETRY),
     ("discard", requeue::DISCARD),
     ("reschedule", requeue::RESCHEDULE),
+    ("update", update::UPDATE),
+    ("kind and tenant of job", update::KIND_AND_TENANT),
     ("requeue dead", requeue::REQUEUE_DEAD),
     ("discard dead", requeue::DISCARD_DEAD),
     ("pause all", pause::PAUSE_ALL),

@@ -156,7 +156,7 @@ impl Queue {
     }
 }
 
-fn moved(answer: &str, done: &str) -> Result<MoveAnswer, Error> {
+pub(super) fn moved(answer: &str, done: &str) -> Result<MoveAnswer, Error> {
     Ok(match answer {
         "not found" => MoveAnswer::NotFound,
         answer if answer == done => MoveAnswer::Moved,

@@ -190,6 +190,65 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
             "there is no job 7",
         )
         .await;
+    let updated = [
+        "job",
+        "update",
+        &id,
+        "--args",
+        "{\"url\": \"http://127.0.0.1/new\"}",
+        "--priority",
+        "0",
+        "--timeout",
+        "2m",
+        "--tag",
+        "x",
+    ];
+    assert_eq!(
+        operator.output(&updated).await,
+        format!("job {id} is updated\n")
+    );
+    let shown = operator.output(&["job", "show", &id, "--json"]).await;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        serde_json::json!([
+            shown["priority"],
+            shown["timeout_s"],
+            shown["tags"],
+            shown["args"]["url"]
+        ]),
+        serde_json::json!([0, 120.0, ["x"], "http://127.0.0.1/new"])
+    );
+    operator
+        .output(&[
+            "job", "update", &id, "--clear", "timeout", "--clear", "tags",
+        ])
+        .await;
+    for (arguments, code, words) in [
+        (
+            &["--priority", "9", "--cost", "0"][..],
+            4,
+            "cost: is 0; allowed is more than 0",
+        ),
+        (&["--args", "{"], 4, "args: is not JSON"),
+        (&["--args", "{}"], 4, "args/url: is missing"),
+        (
+            &["--clear", "tags", "--tag", "x"],
+            4,
+            "clear: names tags, which is given as well",
+        ),
+        (&["--clear", "kind"], 2, "possible values: timeout, tags"),
+        (&[], 4, "nothing to change; give one or more of args"),
+    ] {
+        let all = [&["job", "update", &id][..], arguments].concat();
+        operator.refuses(&all, code, words).await;
+    }
+    operator
+        .refuses(
+            &["job", "update", "7", "--priority", "1"],
+            3,
+            "there is no job 7",
+        )
+        .await;
     operator
         .output(&["job", "retry", &id, "--keep-attempts"])
         .await;

@@ -113,6 +113,122 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
 }
 
 #[tokio::test]
+async fn a_waiting_job_is_updated_over_http_and_every_fault_is_named_at_once() {
+    let operator = operator().await;
+    let id = operator.enqueue(1, "t", "").await[0];
+    let at = format!("/api/v1/jobs/{id}");
+    let change = json!({
+        "args": {"url": "http://127.0.0.1/new"}, "throttle": "u", "key": "b", "priority": 0, "max_attempts": 3,
+        "cost": 2, "timeout": "2 minutes", "tags": ["x"], "by": "alice", "why": "the customer waits",
+    });
+    let (status, output) = operator.send(Method::PATCH, &at, change).await;
+    assert_eq!(status, StatusCode::OK, "{output}");
+    assert_eq!(
+        json!([
+            output["args"],
+            output["throttle"],
+            output["key"],
+            output["priority"],
+            output["max_attempts"],
+            output["cost"],
+            output["timeout_s"],
+            output["tags"],
+            output["state"],
+            output["id"]
+        ]),
+        json!([{"url": "http://127.0.0.1/new"}, "u", "b", 0, 3, 2.0, 120.0, ["x"], "ready", id])
+    );
+    let cleared = json!({"timeout": null, "tags": null});
+    let (status, output) = operator.send(Method::PATCH, &at, cleared).await;
+    assert_eq!(status, StatusCode::OK, "{output}");
+    assert_eq!(
+        (&output["timeout_s"], &output["tags"]),
+        (&Value::Null, &json!([]))
+    );
+
+    let wrong = json!({
+        "args": {"url": "a\u{0}"}, "throttle": "a b", "key": 7, "priority": 4, "max_attempts": 0, "cost": 0, "timeout": "soon",
+        "tags": [""], "kind": "http", "by": "",
+    });
+    let (status, output) = operator.send(Method::PATCH, &at, wrong).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{output}");
+    let mut pointers: Vec<&str> = output["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|error| error["pointer"].as_str().unwrap())
+        .collect();
+    pointers.sort_unstable();
+    assert_eq!(
+        pointers,
+        [
+            "/args/url",
+            "/by",
+            "/cost",
+            "/key",
+            "/kind",
+            "/max_attempts",
+            "/priority",
+            "/tags/0",
+            "/throttle",
+            "/timeout"
+        ],
+        "{output}"
+    );
+    for (body, words) in [
+        (json!({}), "must have at least one of args, throttle, key"),
+        (json!({"by": "bob"}), "must have at least one of args"),
+        (
+            json!({"priority": null}),
+            "must be a whole number from 0 to 3",
+        ),
+        (json!({"cost": 1001}), "takes jobs of at most 1000 tokens"),
+        (json!([]), "must be an object"),
+    ] {
+        let (status, output) = operator.send(Method::PATCH, &at, body).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{output}");
+        assert!(
+            output["errors"][0]["message"]
+                .as_str()
+                .unwrap()
+                .contains(words),
+            "{output}"
+        );
+    }
+    let shown = operator.get(&at).await;
+    assert_eq!(
+        (&shown["priority"], &shown["throttle"]),
+        (&json!(0), &json!("u"))
+    );
+
+    operator.kill("no").await;
+    let (status, output) = operator
+        .send(Method::PATCH, &at, json!({"priority": 1}))
+        .await;
+    assert_eq!(
+        (status, &output["code"]),
+        (StatusCode::CONFLICT, &json!("wrong_state"))
+    );
+    assert!(
+        output["detail"]
+            .as_str()
+            .unwrap()
+            .contains("is dead; only scheduled, ready and retryable jobs can be updated"),
+        "{output}"
+    );
+    let (status, _) = operator
+        .send(Method::PATCH, "/api/v1/jobs/7", json!({"priority": 1}))
+        .await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let done = operator.actions().await;
+    let done: Vec<(&str, &str)> = done
+        .iter()
+        .map(|(who, action)| (&**who, &**action))
+        .collect();
+    assert_eq!(done, [("alice", "job.update"), ("http", "job.update")]);
+}
+
+#[tokio::test]
 async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
     let operator = operator().await;
     operator.enqueue(25, "t", "a").await;

@@ -339,6 +339,7 @@ async fn nobody_may_operate_until_let_and_one_grant_is_enough_for_one_job() {
         "cancel(1)",
         "retry(1)",
         "reschedule(1, now())",
+        "update(1, priority => 0)",
         "discard(1)",
         "cancel_jobs('http')",
         "purge_lane('t', '')",

@@ -7,3 +7,5 @@ mod many_jobs;
 mod one_job;
 mod search;
 mod unique_keys;
+mod update;
+mod update_races;
