@@ -79,6 +79,7 @@ const NOT_HOT: &[&str] = &[
     "failures",
     "last error",
     "was lost",
+    "kind and tenant of job",
     "tenant of job",
     "store encrypted arguments",
     "needed keys",
