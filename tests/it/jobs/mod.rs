@@ -19,6 +19,7 @@ mod reads;
 mod refused_arguments;
 mod replace;
 mod replace_races;
+mod retry;
 mod secrets;
 mod sql;
 mod store;
