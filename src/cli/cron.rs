@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::exit::CliError;
 use super::given_text::given_text;
 use super::output::say;
+use super::retry_args::RetryArgs;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::config::Settings;
@@ -87,6 +88,8 @@ pub(super) struct Set {
     /// A short text by which people find its jobs; repeat it for several
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
+    #[command(flatten)]
+    retry: RetryArgs,
     /// After a downtime: one run for all missed occurrences, all of them (at most 100), or none
     #[arg(long, default_value = "one", value_parser = parse::<CatchUp>)]
     catch_up: CatchUp,
@@ -282,6 +285,7 @@ async fn make(
         cost: set.cost,
         timeout_s: set.timeout,
         tags: set.tags,
+        retry: set.retry.waits(),
         ..NewJob::new(set.kind, args_of(&set.args)?)
     };
     // Built-in kinds check their arguments now; those of other kinds are checked by their workers.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::exit::CliError;
 use super::given_text::given_text;
 use super::output::say;
+use super::retry_args::RetryArgs;
 use super::{connect, output, when};
 use crate::app;
 use crate::config::Settings;
@@ -99,6 +100,8 @@ pub(super) struct Args {
     /// The name of the secret that signs these calls
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     webhook_secret: Option<String>,
+    #[command(flatten)]
+    retry: RetryArgs,
     /// Enqueue this many copies
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
     count: u32,
@@ -184,6 +187,7 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         on_complete: args.on_complete.clone(),
         on_dead: args.on_dead.clone(),
         webhook_secret: args.webhook_secret.clone(),
+        retry: args.retry.waits(),
         ..NewJob::new(args.kind.clone().unwrap_or_default(), value)
     })
 }

@@ -393,6 +393,11 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
             .collect();
         say!("waits for  {}", each.join(", "));
     }
+    if let Some(retry) = job.retry {
+        let most = retry.max_delay_s.unwrap_or(3600.0);
+        let (delay, factor) = (retry.delay_s, retry.factor);
+        say!("retry      after {delay} s, {factor} times as long each time, at most {most} s");
+    }
     let signed = job.webhook_secret.as_deref().unwrap_or_default();
     let signed = match signed {
         "" => String::new(),

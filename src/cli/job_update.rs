@@ -7,6 +7,7 @@ use super::enqueue::check_args;
 use super::exit::CliError;
 use super::given_text::given_text;
 use super::job_answer::{answer, refused, unknown};
+use super::retry_args::RetryArgs;
 use super::signed::AuditArgs;
 use super::when;
 use crate::config::Settings;
@@ -40,8 +41,10 @@ pub(super) struct Args {
     /// A short text by which people find the job; repeat it for several: they replace all that it has
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
-    /// A field that goes back to what the job has without it: timeout or tags; repeat it for several
-    #[arg(long, value_name = "FIELD", value_parser = ["timeout", "tags"])]
+    #[command(flatten)]
+    retry: RetryArgs,
+    /// A field that goes back to what the job has without it: timeout, tags or retry; repeat it for several
+    #[arg(long, value_name = "FIELD", value_parser = ["timeout", "tags", "retry"])]
     clear: Vec<String>,
     #[command(flatten)]
     signed: AuditArgs,
@@ -96,6 +99,7 @@ fn changes(args: &Args) -> anyhow::Result<JobUpdate> {
         cost: args.cost,
         timeout_s: args.timeout,
         tags,
+        retry: args.retry.waits(),
         clear,
     })
 }

@@ -32,6 +32,7 @@ mod pause;
 mod pool;
 mod recipient;
 mod replay;
+mod retry_args;
 mod rules_file;
 mod search_args;
 mod serve;

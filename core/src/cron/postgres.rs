@@ -23,7 +23,7 @@ macro_rules! select_schedules {
     ($tail:literal) => {
         concat!(
             "select name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap,
-    tags, paused, next_at, last_at, last_job_id, skipped_at, problem, updated_at, clock_timestamp() as now, xmin::text as version
+    tags, retry, paused, next_at, last_at, last_job_id, skipped_at, problem, updated_at, clock_timestamp() as now, xmin::text as version
 from flyball.cron",
             $tail
         )
@@ -32,7 +32,7 @@ from flyball.cron",
 
 const SET: &str = "
 select flyball.schedule($1, $2, $3, $4, time_zone => $5, throttle => $6, key => $7, priority => $8, max_attempts => $9, cost => $10,
-    timeout => flyball.span($11), catch_up => $12, overlap => $13, paused => $14, tags => $15)";
+    timeout => flyball.span($11), catch_up => $12, overlap => $13, paused => $14, tags => $15, retry => $16)";
 const DELETE: &str = "select flyball.unschedule($1)";
 const RUN: &str = "select job_id, duplicate from flyball.run_schedule($1)";
 const GET: &str = select_schedules!(" where name = $1");
@@ -185,7 +185,8 @@ impl Schedules {
             .bind(schedule.catch_up.as_str())
             .bind(schedule.overlap.as_str())
             .bind(schedule.paused)
-            .bind((!job.tags.is_empty()).then_some(&job.tags));
+            .bind((!job.tags.is_empty()).then_some(&job.tags))
+            .bind(job.retry.map(Json));
         Ok(statement
             .fetch_one(&self.pool)
             .await
@@ -386,6 +387,9 @@ fn read(row: &PgRow) -> Due {
         tags: columns
             .get::<Option<Vec<String>>>("tags")
             .unwrap_or_default(),
+        retry: columns
+            .get::<Option<Json<Value>>>("retry")
+            .and_then(|Json(waits)| serde_json::from_value(waits).ok()),
         catch_up: variant_of(&CATCH_UPS, &columns.get::<String>("catch_up")),
         overlap: variant_of(&OVERLAPS, &columns.get::<String>("overlap")),
         paused: columns.get("paused"),

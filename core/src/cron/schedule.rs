@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{BadExpression, Expression};
-use crate::jobs::NewJob;
+use crate::jobs::{JobRetry, NewJob};
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -318,6 +318,8 @@ pub struct Schedule {
     pub timeout_s: Option<f64>,
     /// The tags of its jobs.
     pub tags: Vec<String>,
+    /// The waits of its jobs after failed attempts, if the schedule sets them.
+    pub retry: Option<JobRetry>,
     /// The policy for missed occurrences.
     pub catch_up: CatchUp,
     /// The policy for an occurrence while the last job is unfinished.

@@ -169,6 +169,7 @@ fn own(job: &NewJob, now: Timestamp) -> Option<(&'static str, String)> {
     timeout
         .and_then(|seconds| wrong("timeout", format!("is {seconds}; {allowed}")))
         .or_else(|| tags(&job.tags))
+        .or_else(|| wrong("retry", job.retry?.problem()?))
 }
 
 fn tags(tags: &[String]) -> Option<(&'static str, String)> {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Job, OnAmbiguous, Quota};
+use super::{Job, JobRetry, OnAmbiguous, Quota};
 use crate::throttle;
 use crate::trace::{TraceParent, Tracer};
 
@@ -39,6 +39,8 @@ pub struct JobInfo {
     pub created_at: Timestamp,
     /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
+    /// The waits after failed attempts, if the job has its own.
+    pub retry: Option<JobRetry>,
     /// The attempt within its trace, and the maker of spans below it.
     trace: Option<(TraceParent, Tracer)>,
     last_progress: Mutex<Option<Instant>>,
@@ -111,6 +113,7 @@ impl From<&Job> for JobInfo {
             fence: job.fence,
             created_at: job.created_at,
             traceparent: job.traceparent.clone(),
+            retry: job.retry,
             trace: None,
             last_progress: Mutex::new(None),
             report: Mutex::default(),

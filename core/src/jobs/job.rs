@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Error;
+use super::{Error, JobRetry};
 use crate::trace::TraceParent;
 
 /// The state of a job, as shown to people.
@@ -195,6 +195,9 @@ pub struct NewJob {
     /// The name of the secret that signs these calls.
     #[serde(default)]
     pub webhook_secret: Option<String>,
+    /// The waits after failed attempts; absent for those of the kind.
+    #[serde(default)]
+    pub retry: Option<JobRetry>,
 }
 
 impl NewJob {
@@ -223,6 +226,7 @@ impl NewJob {
             on_complete: None,
             on_dead: None,
             webhook_secret: None,
+            retry: None,
         }
     }
 
@@ -402,6 +406,14 @@ impl NewJob {
         }
     }
 
+    /// Sets the waits after failed attempts, instead of those of the kind.
+    pub fn retry(self, waits: JobRetry) -> Self {
+        Self {
+            retry: Some(waits),
+            ..self
+        }
+    }
+
     /// Returns true if a webhook is called at an end of the job.
     pub fn has_webhooks(&self) -> bool {
         self.on_complete.is_some() || self.on_dead.is_some()
@@ -479,6 +491,8 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
+    /// The waits after failed attempts, if the job has its own.
+    pub retry: Option<JobRetry>,
 }
 
 #[cfg(test)]

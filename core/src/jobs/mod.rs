@@ -42,6 +42,7 @@ pub use outcome::{OnAmbiguous, Outcome};
 pub use postgres::{Client, NewMessage, Queue, SentMessage};
 pub use ready_lane::{ReadyLane, ReadyPriorities};
 pub use record::*;
+pub use retry::JobRetry;
 pub use secret::{KeysError, SecretKeys};
 pub use serving::WorkerCapabilities;
 pub use shard::{SHARDS, lanes_of, shard_of};

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::State;
+use super::{JobRetry, State};
 
 /// The most jobs that one bulk call takes; repeated calls take more.
 pub const BATCH_JOBS_MAX: i64 = 10_000;
@@ -215,7 +215,9 @@ pub struct JobUpdate {
     pub timeout_s: Option<f64>,
     /// All tags of the job; empty for none.
     pub tags: Option<Vec<String>>,
-    /// Fields that go back to those of the kind, by their names: `timeout`.
+    /// The waits after failed attempts.
+    pub retry: Option<JobRetry>,
+    /// Fields that go back to those of the kind, by their names: `timeout`, `retry`.
     pub clear: Vec<String>,
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{AfterFailure, JobSearch, State};
+use super::{AfterFailure, JobRetry, JobSearch, State};
 
 /// The result of enqueueing one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,6 +109,8 @@ pub struct JobDetail {
     pub on_dead: Option<String>,
     /// The name of the secret that signs these calls.
     pub webhook_secret: Option<String>,
+    /// The waits after failed attempts, if the job has its own.
+    pub retry: Option<JobRetry>,
     /// The result of a completed job, as long as it is kept.
     pub result: Option<Value>,
 }

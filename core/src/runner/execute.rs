@@ -427,6 +427,7 @@ async fn judge(
 }
 
 fn failed(policy: Policy, job: &JobInfo, after: Option<Duration>, error: String) -> Ending {
+    let policy = job.retry.map_or(policy, |own| own.policy(policy));
     if policy.is_last(job.attempt, job.max_attempts) {
         return Ending::Dead { error };
     }

@@ -158,6 +158,7 @@ impl Memory {
                     .timeout_s
                     .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
                 traceparent: job.traceparent,
+                retry: job.retry,
             });
         }
         taken

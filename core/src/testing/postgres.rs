@@ -30,7 +30,7 @@ leased as (
     select job_id, $1, $2, lane_id, priority, attempt + 1, cost, holds_unique from removed
     returning job_id, priority, attempt
 )
-select j.id, j.kind, j.args, j.throttle, j.key, j.priority, j.max_attempts, j.cost, j.created_at, j.timeout_s, j.traceparent, l.attempt
+select j.id, j.kind, j.args, j.throttle, j.key, j.priority, j.max_attempts, j.cost, j.created_at, j.timeout_s, j.traceparent, j.retry, l.attempt
 from leased l
 join flyball.job j on j.id = l.job_id
 order by l.priority, j.id";
@@ -38,7 +38,7 @@ order by l.priority, j.id";
 // was asked for. A `real` read by way of its text is the number that was written.
 const WAITING: &str = "
 select j.kind, j.args, j.throttle, j.key, j.priority, j.run_at, j.max_attempts, j.cost, j.timeout_s::text::float8 as timeout_s,
-    j.traceparent, j.group_id, j.tags, j.after, j.after_failure, j.on_complete, j.on_dead, j.webhook_secret,
+    j.traceparent, j.group_id, j.tags, j.after, j.after_failure, j.on_complete, j.on_dead, j.webhook_secret, j.retry,
     case when j.unique_key = sha256(convert_to(j.kind || chr(31) || $2, 'UTF8')) then $2
          else 'sha256:' || encode(j.unique_key, 'hex') end as unique_key
 from flyball.job j
@@ -221,6 +221,7 @@ fn new_job(row: &PgRow) -> Result<NewJob, sqlx::Error> {
         on_complete: row.try_get("on_complete")?,
         on_dead: row.try_get("on_dead")?,
         webhook_secret: row.try_get("webhook_secret")?,
+        retry: jobs::postgres::retry(row)?,
         ..NewJob::new(row.try_get::<String, _>("kind")?, row.try_get("args")?)
     })
 }
@@ -242,5 +243,6 @@ fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
             .try_get::<Option<f32>, _>("timeout_s")?
             .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
         traceparent: row.try_get("traceparent")?,
+        retry: jobs::postgres::retry(row)?,
     })
 }

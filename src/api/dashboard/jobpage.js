@@ -201,6 +201,7 @@ function facts(job) {
     ['priority', String(job.priority)],
     ['cost', job.cost === 1 ? '1 token' : `${job.cost} tokens`],
     ['timeout', job.timeout_s ? duration(job.timeout_s) : 'that of its kind'],
+    ['waits after failures', job.retry ? `up to ${duration(job.retry.delay_s)}, ${job.retry.factor} times as long each time, at most ${duration(job.retry.max_delay_s)}` : 'those of its kind'],
     ['unique key', job.unique ? 'held' : 'none'],
     ['enqueued', clock(job.created_at, now)],
     ['due', job.due_at ? clock(job.due_at, now) : null],

@@ -347,6 +347,7 @@ fn as_sent(job: NewJob, id: i64, tenant: &str) -> JobDetail {
         on_complete: job.on_complete,
         on_dead: job.on_dead,
         webhook_secret: job.webhook_secret,
+        retry: job.retry,
         result: None,
     }
 }

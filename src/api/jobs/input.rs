@@ -1,16 +1,20 @@
 //! Requests to enqueue, checked field by field: a valid job, or every error in it.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde_json::{Value, json};
 
 use crate::api::http::fields::{Errors, ObjectReader, TIME, must_be, pointer};
 use crate::input::wording::{any_of, must_be_one_of};
 use crate::jobs::check::{OF_SCHEDULES, SCHEDULES_ONLY};
-use crate::jobs::{AFTER_MAX, AfterFailure, Kinds, NewJob, TAG_BYTES_MAX, TAGS_MAX, webhook};
+use crate::jobs::{
+    AFTER_MAX, AfterFailure, JobRetry, Kinds, NewJob, TAG_BYTES_MAX, TAGS_MAX, webhook,
+};
 use crate::throttle::Name;
 
 /// The fields of a job, as in SQL.
-pub const FIELDS: [&str; 22] = [
+pub const FIELDS: [&str; 23] = [
     "kind",
     "args",
     "throttle",
@@ -33,6 +37,7 @@ pub const FIELDS: [&str; 22] = [
     "on_complete",
     "on_dead",
     "webhook_secret",
+    "retry",
 ];
 
 /// The longest kind, in bytes.
@@ -209,6 +214,7 @@ pub(in crate::api) fn job(
         fields.wrong("after_failure", "must be left out without after");
     }
     webhooks(&mut fields, &mut job);
+    job.retry = retry(&mut fields);
     together(&mut fields, &job, is_unique);
     Some(job)
 }
@@ -389,6 +395,34 @@ pub fn run_at(fields: &mut ObjectReader<'_>, value: &Value) -> Option<Timestamp>
         fields.refuse("run_at", &allowed, value);
     }
     parsed
+}
+
+/// Reads the waits of a job after failed attempts.
+pub(super) fn retry(fields: &mut ObjectReader<'_>) -> Option<JobRetry> {
+    if !fields.has("retry") {
+        return None;
+    }
+    let mut waits = fields.part("retry", &["delay_s", "factor", "max_delay_s"])?;
+    if !waits.has("delay_s") {
+        let (least, most) = (JobRetry::DELAYS_S.start(), JobRetry::DELAYS_S.end());
+        waits.missing(
+            "delay_s",
+            &format!("a number from {least} to {most} seconds"),
+        );
+    }
+    let mut given = |name: &str, range, unit: &str| {
+        let is_given = waits.has(name);
+        is_given.then(|| waits.number(name, range, unit)).flatten()
+    };
+    let delay_s = given("delay_s", JobRetry::DELAYS_S, " seconds");
+    let factor = given("factor", JobRetry::FACTORS, "");
+    let max_delay_s = given("max_delay_s", JobRetry::DELAYS_S, " seconds");
+    let usual = JobRetry::from(Duration::from_secs(1));
+    Some(JobRetry {
+        delay_s: delay_s?,
+        factor: factor.unwrap_or(usual.factor),
+        max_delay_s,
+    })
 }
 
 /// Reads the timeout of an attempt.

@@ -444,6 +444,8 @@ fn refusals_are_as_pinned() {
         free(json!({"cost": "1", "traceparent": "00-x"})),
         free(json!({"traceparent": 1, "timeout": 1e-9})),
         free(json!({"timeout": [], "replace": "yes"})),
+        free(json!({"retry": {"factor": 0, "max_delay_s": "1h", "jitter": 1}})),
+        free(json!({"retry": 5})),
         free(json!({"debounce": 5, "replace": true})),
         free(json!({"unique_key": "a", "unique_for": 5, "debounce": 5, "replace": true})),
         free(

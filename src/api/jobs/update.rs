@@ -17,10 +17,10 @@ use crate::api::http::fields::ObjectReader;
 use crate::api::http::operate::from_body;
 use crate::api::http::problem::Problem;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
-use crate::jobs::JobUpdate;
+use crate::jobs::{JobRetry, JobUpdate};
 
 /// The fields of a job that can change while it waits.
-pub const UPDATABLE: [&str; 8] = [
+pub const UPDATABLE: [&str; 9] = [
     "args",
     "throttle",
     "key",
@@ -29,6 +29,7 @@ pub const UPDATABLE: [&str; 8] = [
     "cost",
     "timeout",
     "tags",
+    "retry",
 ];
 
 /// The body of a change of a job. Fields that are absent stay as they are.
@@ -54,6 +55,8 @@ pub struct JobChange {
     timeout: Option<f64>,
     /// All tags of the job; `null` for none.
     tags: Option<Vec<String>>,
+    /// The waits after failed attempts; `null` for those of the kind.
+    retry: Option<JobRetry>,
     /// The author of the change, for the audit log.
     by: Option<String>,
     /// The reason for the change, for the audit log.
@@ -99,8 +102,10 @@ fn changes(fields: &mut ObjectReader<'_>, kind: Option<&str>, known: &KnownKinds
         let names = UPDATABLE.join(", ");
         fields.wrong_whole(format!("must have at least one of {names}"));
     }
-    if fields.contains("timeout") && !fields.has("timeout") {
-        changes.clear.push("timeout".to_owned());
+    for name in ["timeout", "retry"] {
+        if fields.contains(name) && !fields.has(name) {
+            changes.clear.push(name.to_owned());
+        }
     }
     if let Some(value) = fields.take("args") {
         input::args(fields, kind, &value, known);
@@ -114,6 +119,7 @@ fn changes(fields: &mut ObjectReader<'_>, kind: Option<&str>, known: &KnownKinds
     changes.max_attempts = attempts.map(|attempts| attempts as i32);
     changes.cost = fields.positive("cost", input::COST_MAX, " tokens");
     changes.timeout_s = input::timeout(fields);
+    changes.retry = input::retry(fields);
     changes.tags = match fields.take("tags") {
         None => None,
         Some(Value::Null) => Some(Vec::new()),

@@ -33,7 +33,7 @@ use crate::api::tenants;
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::inbox::request as inbox;
 use crate::input::patterns::CHANNEL_BYTES;
-use crate::jobs::{BATCH_JOBS_MAX, GroupState};
+use crate::jobs::{BATCH_JOBS_MAX, GroupState, JobRetry};
 use crate::notify::DeliveryState;
 use crate::notify::args::CATEGORY_BYTES;
 use crate::providers::Channel;
@@ -411,6 +411,9 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         (_, "cost") => json!({ "exclusiveMinimum": 0, "maximum": COST_MAX }),
         ("Lane" | "LaneDetail", "weight") => {
             json!({ "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX })
+        }
+        ("JobRetry", "factor") => {
+            json!({ "minimum": JobRetry::FACTORS.start(), "maximum": JobRetry::FACTORS.end() })
         }
         (_, "percent") => json!({ "minimum": 0, "maximum": 100 }),
         (_, "limiting_share" | "refused_share" | "braked_share" | "gain_factor") => {

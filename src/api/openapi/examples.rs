@@ -454,7 +454,7 @@ fn detail() -> Value {
         "args": { "method": "POST", "url": "https://example.org/hook" }, "unique": false, "attempts": [], "worker": null,
         "heartbeat_at": null, "heartbeat_age_s": null, "started_at": null, "timeout_s": 30.0, "traceparent": null,
         "cancelling": false, "progress": null, "after": [], "after_failure": null, "waits_for": [],
-        "on_complete": null, "on_dead": "https://example.org/hooks/jobs", "webhook_secret": "jobs",
+        "on_complete": null, "on_dead": "https://example.org/hooks/jobs", "webhook_secret": "jobs", "retry": { "delay_s": 5.0, "factor": 2.0, "max_delay_s": 600.0 },
     });
     if let (Some(job), Value::Object(more)) = (job.as_object_mut(), more) {
         job.extend(more);
@@ -487,7 +487,7 @@ fn schedule() -> Value {
     json!({
         "name": "nightly-report", "expression": "30 2 * * MON-FRI", "time_zone": "Europe/Berlin", "kind": "http",
         "args": { "url": "https://example.com/report" }, "throttle": "default", "key": "", "priority": 1, "max_attempts": 10,
-        "cost": 1.0, "timeout": null, "tags": [], "catch_up": "one", "overlap": "skip", "paused": false, "next_at": "2026-11-23T01:30:00Z",
+        "cost": 1.0, "timeout": null, "tags": [], "retry": null, "catch_up": "one", "overlap": "skip", "paused": false, "next_at": "2026-11-23T01:30:00Z",
         "upcoming": ["2026-11-23T01:30:00Z", "2026-11-24T01:30:00Z"], "last_at": "2026-11-20T01:30:00Z", "last_job_id": ID,
         "skipped_at": null, "problem": null, "updated_at": AT,
     })

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::values::{
-    above_zero, flag, one_of, or_null, run_at, span, text, throttle, whole, with_default,
+    above_zero, flag, number, one_of, or_null, run_at, span, text, throttle, whole, with_default,
 };
 use crate::api::jobs::input::{
     COST_MAX, DEBOUNCE_MAX_MAX_S, GROUP_IDS, JOB_IDS, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS,
@@ -12,7 +12,8 @@ use crate::api::jobs::input::{
 use crate::api::jobs::update::UPDATABLE;
 use crate::jobs::check::OF_SCHEDULES;
 use crate::jobs::{
-    AFTER_MAX, AfterFailure, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, TAG_BYTES_MAX, TAGS_MAX, webhook,
+    AFTER_MAX, AfterFailure, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, JobRetry, TAG_BYTES_MAX,
+    TAGS_MAX, webhook,
 };
 
 /// Returns the fields of a job.
@@ -52,6 +53,7 @@ pub(super) fn job() -> Vec<(&'static str, Value)> {
         ("on_complete", or_null(call_url())),
         ("on_dead", or_null(call_url())),
         ("webhook_secret", or_null(secret())),
+        ("retry", or_null(retry())),
     ]
 }
 
@@ -60,6 +62,16 @@ fn call_url() -> Value {
     let mut url = text(1..=webhook::URL_BYTES_MAX);
     url["pattern"] = json!(r##"^[hH][tT][tT][pP][sS]?://[!-"$-.0->A-\[\]-~]+([/?#][!-~]*)?$"##);
     url
+}
+
+/// Returns the limits of the waits of a job after failed attempts.
+fn retry() -> Value {
+    json!({
+        "type": "object", "required": ["delay_s"], "additionalProperties": false, "properties": {
+            "delay_s": number(JobRetry::DELAYS_S), "factor": or_null(number(JobRetry::FACTORS)),
+            "max_delay_s": or_null(number(JobRetry::DELAYS_S)),
+        },
+    })
 }
 
 fn secret() -> Value {

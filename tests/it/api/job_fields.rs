@@ -17,6 +17,73 @@ fn mail(more: Value) -> Value {
 }
 
 #[tokio::test]
+async fn a_job_has_waits_of_its_own_and_their_faults_are_named_at_once() {
+    let api = spawn_api(None).await;
+    let own = json!({"delay_s": 5, "factor": 3});
+    let made = api.post("/api/v1/jobs", mail(json!({"retry": own}))).await;
+    assert_eq!(made.status(), StatusCode::CREATED);
+    let made: Value = made.json().await.unwrap();
+    assert_eq!(
+        made["retry"],
+        json!({"delay_s": 5.0, "factor": 3.0, "max_delay_s": 3600.0})
+    );
+    let none = api.post("/api/v1/jobs", mail(json!({"retry": null}))).await;
+    let none: Value = none.json().await.unwrap();
+    assert_eq!(none["retry"], Value::Null);
+    let path = format!("/api/v1/jobs/{}", made["id"]);
+    let change = json!({"retry": {"delay_s": 1, "factor": 1, "max_delay_s": 1}});
+    let changed: Value = api
+        .send(Method::PATCH, &path, &change)
+        .await
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        changed["retry"],
+        json!({"delay_s": 1.0, "factor": 1.0, "max_delay_s": 1.0})
+    );
+    let none = json!({"retry": null});
+    let changed: Value = api
+        .send(Method::PATCH, &path, &none)
+        .await
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(changed["retry"], Value::Null);
+
+    let wrong = json!({"delay_s": 0, "factor": 101, "max_delay_s": "1h", "jitter": 1});
+    for (path, body, at) in [
+        ("/api/v1/jobs", mail(json!({"retry": wrong})), "/retry"),
+        (
+            "/api/v1/jobs/batch",
+            json!([mail(json!({"retry": wrong}))]),
+            "/0/retry",
+        ),
+    ] {
+        let refused = api.post(path, body).await;
+        let refused = problem(refused, 422, "invalid_fields").await;
+        let pointers: BTreeSet<&str> = refused["errors"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|error| error["pointer"].as_str().unwrap())
+            .collect();
+        let expected =
+            ["delay_s", "factor", "jitter", "max_delay_s"].map(|name| format!("{at}/{name}"));
+        assert_eq!(
+            pointers,
+            expected.iter().map(String::as_str).collect(),
+            "{refused}"
+        );
+    }
+    let refused = api
+        .post("/api/v1/jobs", mail(json!({"retry": {"factor": 2}})))
+        .await;
+    let refused = problem(refused, 422, "invalid_fields").await;
+    assert_eq!(refused["errors"][0]["pointer"], "/retry/delay_s");
+}
+
+#[tokio::test]
 async fn a_job_shows_its_tags_what_it_waits_for_and_its_webhooks() {
     let api = spawn_api(None).await;
     let first = api.enqueue(mail(json!({"tags": ["import"]}))).await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flyball::api::{AuthToken, Permissions, TokenScope, TokenSecret};
-use flyball::jobs::{Kinds, NewJob, SecretKeys, State};
+use flyball::jobs::{JobRetry, Kinds, NewJob, SecretKeys, State};
 use flyball::runner::{Config, Worker};
 use prometheus_client::registry::Registry;
 use reqwest::Method;
@@ -300,6 +300,38 @@ async fn a_failure_follows_the_jobs_policy_and_a_snooze_or_a_job_given_back_uses
         )
         .await;
     assert_eq!((id_of(&job), &dead["state"]), (hopeless, &json!("dead")));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_failure_waits_as_the_job_says_unless_the_worker_names_a_time() {
+    let world = WorkFixture::new().await;
+    let waits = JobRetry::every(Duration::from_secs(1000));
+    let id = world.enqueue(1, |job| job.retry(waits)).await[0];
+    let job = world.claim("w1", 1, json!({})).await.remove(0);
+    let (_, failed) = world.call(&job, "fail", json!({"error": "no paper"})).await;
+    assert_eq!(failed["state"], "retryable");
+    let shown = world.show(id).await;
+    assert_eq!(
+        shown["retry"],
+        json!({"delay_s": 1000.0, "factor": 1.0, "max_delay_s": 1000.0})
+    );
+    let wait = |shown: &Value, attempt: usize| {
+        let at = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+        let ended = at(&shown["attempts"][attempt]["finished_at"]);
+        at(&shown["due_at"]).duration_since(ended).as_secs()
+    };
+    let waited = wait(&shown, 0);
+    assert!((495..=1001).contains(&waited), "{waited} s");
+
+    world
+        .post(&format!("/api/v1/jobs/{id}/retry"), &json!({}))
+        .await;
+    let job = world.claim("w1", 1, json!({})).await.remove(0);
+    let named = json!({"error": "no paper", "retry_after_s": 3000});
+    world.call(&job, "fail", named).await;
+    let waited = wait(&world.show(id).await, 1);
+    assert!((2990..=3001).contains(&waited), "{waited} s");
     world.stop().await;
 }
 

@@ -38,11 +38,50 @@ async fn a_job_is_enqueued_with_tags_after_another_and_with_webhooks_and_shows_t
     ] {
         assert!(shown.contains(&line), "{shown}");
     }
+    let patient = enqueued(&[
+        "--retry-delay",
+        "5",
+        "--retry-factor",
+        "3",
+        "--retry-max-delay",
+        "10m",
+    ]);
+    let shown = shell.ok(&["job", "show", &patient]).out;
+    let line = "retry      after 5 s, 3 times as long each time, at most 600 s\n";
+    assert!(shown.contains(line), "{shown}");
     shell.ok(&[
-        "cron", "set", "nightly", "@daily", "http", "--args", URL, "--tag", "night",
+        "job",
+        "update",
+        &patient,
+        "--retry-delay",
+        "1s",
+        "--retry-factor",
+        "1",
+    ]);
+    let shown = shell.ok(&["job", "show", &patient, "--json"]).json();
+    assert_eq!(
+        shown["retry"],
+        serde_json::json!({"delay_s": 1.0, "factor": 1.0, "max_delay_s": 3600.0})
+    );
+    shell.ok(&["job", "update", &patient, "--clear", "retry"]);
+    let shown = shell.ok(&["job", "show", &patient, "--json"]).json();
+    assert!(shown["retry"].is_null(), "{shown}");
+    shell.ok(&[
+        "cron",
+        "set",
+        "nightly",
+        "@daily",
+        "http",
+        "--args",
+        URL,
+        "--tag",
+        "night",
+        "--retry-delay",
+        "30s",
     ]);
     let schedules = shell.ok(&["cron", "list", "--json"]).json();
     assert_eq!(schedules["crons"][0]["tags"], serde_json::json!(["night"]));
+    assert_eq!(schedules["crons"][0]["retry"]["delay_s"], 30.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,6 +103,12 @@ async fn fields_that_cannot_be_are_refused_and_nothing_is_enqueued() {
             "\"wait\" is not known; allowed are cancel and run",
         ),
         (&["--after-failure", "run"], 2, "--after"),
+        (
+            &["--retry-delay", "0", "--retry-factor", "0"],
+            4,
+            "retry: delay_s is 0; allowed are 0.001 to 31622400 seconds (366 days); factor is 0",
+        ),
+        (&["--retry-factor", "2"], 2, "--retry-delay"),
         (
             &["--on-dead", "example.com"],
             4,

@@ -20,6 +20,7 @@ mod reads;
 mod refused_arguments;
 mod replace;
 mod replace_races;
+mod retry;
 mod routing;
 mod secrets;
 mod sql;

@@ -187,6 +187,7 @@ pub fn job(args: Value) -> Job {
         created_at: jiff::Timestamp::UNIX_EPOCH,
         timeout: None,
         traceparent: None,
+        retry: None,
     }
 }
 

@@ -348,5 +348,6 @@ pub fn job(args: Value) -> Job {
         created_at: jiff::Timestamp::UNIX_EPOCH,
         timeout: None,
         traceparent: None,
+        retry: None,
     }
 }

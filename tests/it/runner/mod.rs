@@ -19,6 +19,7 @@ mod process_stop;
 mod promote;
 mod push_back;
 mod remote;
+mod retry;
 mod secrets;
 mod serving;
 mod slots;

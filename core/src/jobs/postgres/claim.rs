@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff_sqlx::Timestamp;
+use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::types::Json;
 
 use super::Queue;
 use crate::jobs::{Claimed, Error, Job, LaneClaim, LaneCursor};
@@ -53,21 +55,21 @@ leased as (
     from removed
 )
 select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at,
-    j.timeout_s, j.traceparent
+    j.timeout_s, j.traceparent, j.retry
 from flyball.job j
 where j.id = any(array(select job_id from removed))
     and j.id >= (select min(job_id) from removed) and j.id <= (select max(job_id) from removed)
 union all
-select job_id, lane_id, attempt, null, null, null, null, null, null, null, null, null, null
+select job_id, lane_id, attempt, null, null, null, null, null, null, null, null, null, null, null
 from removed
 where attempt > 0",
             $look,
             "
 union all
-select null, count(*), -1::smallint, null, null, null, null, null, null, null, null, null, null
+select null, count(*), -1::smallint, null, null, null, null, null, null, null, null, null, null, null
 from removed
 union all
-select c.job_id, null, -1::smallint, null, null, null, null, null, null, null, null, null, null
+select c.job_id, null, -1::smallint, null, null, null, null, null, null, null, null, null, null, null
 from flyball.cancel c
 where c.job_id = any(array(select job_id from removed))"
         )
@@ -100,7 +102,7 @@ union all
 select null, p.lane_id, coalesce((
         select 1 from flyball.ready q where q.lane_id = p.lane_id and (q.priority, q.job_id) > (p.priority, p.job_id)
         order by q.lane_id, q.priority, q.job_id limit 1
-    ), 0)::smallint, null, null, null, null, null, null, null, null, null, null
+    ), 0)::smallint, null, null, null, null, null, null, null, null, null, null, null
 from picked p
 where p.look"
 );
@@ -281,6 +283,9 @@ fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
             .get::<Option<f32>>(11)
             .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
         traceparent: columns.get(12),
+        retry: columns
+            .get::<Option<Json<Value>>>(13)
+            .and_then(|Json(waits)| serde_json::from_value(waits).ok()),
     };
     Claimed {
         lane_id,

@@ -19,7 +19,7 @@ from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13
 pub(super) const ENQUEUE_ONE: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11, flyball.span($12), flyball.span($13),
-    flyball.span($14), $15, $16, $17, $18, $19, $20, $21, $22)";
+    flyball.span($14), $15, $16, $17, $18, $19, $20, $21, $22, $23)";
 
 /// The statement for an owner of unique keys whose rights have already been checked.
 pub(super) const ENQUEUE_AS: &str = "
@@ -136,6 +136,7 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
         .bind(&job.on_complete)
         .bind(&job.on_dead)
         .bind(&job.webhook_secret)
+        .bind(job.retry.map(Json))
         .fetch_all(executor)
         .await
 }
@@ -186,6 +187,7 @@ fn has_options(job: &NewJob) -> bool {
         || job.after_failure.is_some()
         || job.has_webhooks()
         || job.webhook_secret.is_some()
+        || job.retry.is_some()
 }
 
 fn options_of(job: &NewJob) -> Option<Json<Value>> {
@@ -198,6 +200,9 @@ fn options_of(job: &NewJob) -> Option<Json<Value>> {
     }
     if let Some(fate) = job.after_failure {
         options.insert("after_failure".to_owned(), json!(fate));
+    }
+    if let Some(waits) = job.retry {
+        options.insert("retry".to_owned(), json!(waits));
     }
     for (name, text) in [
         ("on_complete", &job.on_complete),

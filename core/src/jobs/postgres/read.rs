@@ -1,12 +1,15 @@
 //! Reads of one job with its attempts, and of recent failures.
 
 use jiff_sqlx::Timestamp;
+use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use super::{Queue, states};
-use crate::jobs::{Attempt, AwaitedJob, Error, FailedAttempt, JobDetail, Progress, Summary};
+use crate::jobs::{
+    Attempt, AwaitedJob, Error, FailedAttempt, JobDetail, JobRetry, Progress, Summary,
+};
 use crate::postgres::json_or_text;
 
 // A `real` read by way of its text is the number that was written.
@@ -30,7 +33,7 @@ select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.tags, j.priority
         select jsonb_agg(jsonb_build_object('id', w.after_id, 'state', coalesce(flyball.job_state(w.after_id), 'cancelled')) order by w.after_id)
         from flyball.job_after w
         where w.job_id = j.id
-    ) end as waits_for, j.on_complete, j.on_dead, j.webhook_secret
+    ) end as waits_for, j.on_complete, j.on_dead, j.webhook_secret, j.retry
 from flyball.job j
 left join flyball.lease l on l.job_id = j.id
 left join flyball.ready r on r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id
@@ -161,8 +164,15 @@ fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<JobDetail, sqlx::Error>
         on_complete: row.try_get("on_complete")?,
         on_dead: row.try_get("on_dead")?,
         webhook_secret: row.try_get("webhook_secret")?,
+        retry: retry(row)?,
         result: row.try_get("result")?,
     })
+}
+
+/// Returns the waits of a job; `None` for none, and for what only a direct write can have left.
+pub(crate) fn retry(row: &PgRow) -> Result<Option<JobRetry>, sqlx::Error> {
+    let waits: Option<Json<Value>> = row.try_get("retry")?;
+    Ok(waits.and_then(|Json(waits)| serde_json::from_value(waits).ok()))
 }
 
 fn progress(row: &PgRow) -> Result<Option<Progress>, sqlx::Error> {

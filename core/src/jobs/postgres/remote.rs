@@ -118,7 +118,7 @@ left join flyball.checkpoint c on c.job_id = h.job_id";
 pub(super) const HELD: &str = "
 select l.lane_id, l.attempt, l.priority, l.charged, l.real_cost, extract(epoch from clock_timestamp() - l.claimed_at)::float8 as age_s,
     exists (select from flyball.cancel c where c.job_id = l.job_id) as cancelled,
-    j.kind, j.throttle, j.key, j.max_attempts, j.created_at, j.traceparent, w.kinds, w.throttles, w.tenant
+    j.kind, j.throttle, j.key, j.max_attempts, j.created_at, j.traceparent, j.retry, w.kinds, w.throttles, w.tenant
 from (select * from flyball.lease where job_id = $1 limit 1) l
 cross join lateral (select * from flyball.job where id = l.job_id limit 1) j
 join flyball.worker w on w.id = l.worker_id
@@ -276,6 +276,7 @@ impl Queue {
                 created_at: row.try_get::<Timestamp, _>("created_at")?.to_jiff(),
                 timeout: None,
                 traceparent: row.try_get("traceparent")?,
+                retry: super::read::retry(&row)?,
             },
             age: Duration::try_from_secs_f64(row.try_get("age_s")?).unwrap_or_default(),
             real_cost: row.try_get("real_cost")?,

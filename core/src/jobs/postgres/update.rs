@@ -9,7 +9,8 @@ use super::secrets::refuse_plain;
 use crate::jobs::{Attribution, Error, JobUpdate, MoveAnswer, NewJob};
 
 pub(super) const UPDATE: &str = "
-select flyball.update($1, $2, $3, $4, $5, $6, $7, flyball.span($8), $9, clear => $10, by => $11, why => $12, tenant => $13)";
+select flyball.update($1, $2, $3, $4, $5, $6, $7, flyball.span($8), $9, $10, clear => $11, by => $12, why => $13,
+    tenant => $14)";
 
 pub(super) const KIND_AND_TENANT: &str =
     "select kind, tenant from flyball.job where id = $1 limit 1";
@@ -43,6 +44,7 @@ impl Queue {
             .bind(changes.cost)
             .bind(changes.timeout_s)
             .bind(&changes.tags)
+            .bind(changes.retry.map(Json))
             .bind(&changes.clear)
             .bind(signed.line())
             .bind(&signed.why)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::Ending;
 use flyball::jobs::secret::KEY_BYTES;
-use flyball::jobs::{Error, JobUpdate, MoveAnswer, NewJob, Queue, SecretKeys, State};
+use flyball::jobs::{Error, JobRetry, JobUpdate, MoveAnswer, NewJob, Queue, SecretKeys, State};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
@@ -24,6 +24,7 @@ fn every() -> JobUpdate {
         cost: Some(2.5),
         timeout_s: Some(7.0),
         tags: Some(vec!["x".into(), "x".into(), "y".into()]),
+        retry: Some(JobRetry::every(Duration::from_secs(9))),
         clear: Vec::new(),
     }
 }
@@ -70,6 +71,7 @@ async fn a_waiting_job_takes_every_field_in_every_state_and_keeps_its_time_and_a
             (new.state, new.due_at, new.attempt, new.created_at),
             (old.state, old.due_at, old.attempt, old.created_at)
         );
+        assert_eq!(after.retry, every().retry);
         assert_eq!(after.waits_for, before.waits_for);
     }
     assert_eq!(claim(&queue, worker).await, [ready], "in its new lane");
@@ -103,7 +105,7 @@ async fn a_waiting_job_takes_every_field_in_every_state_and_keeps_its_time_and_a
     assert_eq!(
         entries[0].3,
         json!({"args": "changed", "throttle": "other", "key": "b", "priority": 0, "max_attempts": 3, "cost": 2.5,
-            "timeout_s": 7, "tags": ["x", "y"]})
+            "timeout_s": 7, "tags": ["x", "y"], "retry": {"delay_s": 9, "factor": 1, "max_delay_s": 9}})
     );
     assert_eq!(entries[4].3, json!({"timeout_s": null, "tags": null}));
 }
@@ -232,6 +234,7 @@ async fn everything_that_is_wrong_is_named_at_once_and_nothing_changes() {
         cost: Some(0.0),
         timeout_s: Some(-1.0),
         tags: Some(vec![String::new()]),
+        retry: Some(JobRetry::every(Duration::ZERO)),
         clear: vec!["timeout".into(), "kind".into()],
     };
     let (field, message) = refused(queue.update(id, &wrong, &signed())).await;
@@ -246,7 +249,8 @@ async fn everything_that_is_wrong_is_named_at_once_and_nothing_changes() {
         "timeout: is -00:00:01; allowed is at least a microsecond",
         "tags: has an element of 0 bytes",
         "clear: names timeout, which is given as well",
-        "clear: names \"kind\"; allowed is timeout",
+        "clear: names \"kind\"; allowed are timeout, retry",
+        "retry: delay_s is 0; allowed are 0.001 to 31622400 seconds",
     ] {
         assert!(message.contains(words), "{words}: {message}");
     }
