@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Claimed, LaneClaim};
 use flyball::jobs::{JobUpdate, MoveAnswer, NewJob, Queue, State};
 use serde_json::json;
 
-use super::fixture::{enqueue, queue, signed, worker};
+use super::fixture::{SOON, enqueue, queue, signed, worker};
+use crate::support::eventually;
 
 /// Returns the `n`th form of a job: all its fields belong together.
 fn form(n: i32) -> JobUpdate {
@@ -80,8 +81,10 @@ async fn a_claim_runs_the_job_as_it_was_or_as_it_is_and_never_a_mix() {
         ids.push(enqueue(&queue, job).await);
     }
     let over = Arc::new(AtomicBool::new(false));
+    let changes = Arc::new(AtomicUsize::new(0));
     let editors = (0..3).map(|editor: usize| {
         let (queue, ids, over) = (queue.clone(), ids.clone(), over.clone());
+        let changes = changes.clone();
         tokio::spawn(async move {
             let mut last: HashMap<i64, i32> = HashMap::new();
             // Each has jobs of its own, so that it knows what was accepted last.
@@ -91,7 +94,10 @@ async fn a_claim_runs_the_job_as_it_was_or_as_it_is_and_never_a_mix() {
                 for id in &own {
                     n = (n + 1) % 500;
                     match queue.update(*id, &form(n), &signed()).await.unwrap() {
-                        MoveAnswer::Moved => _ = last.insert(*id, n),
+                        MoveAnswer::Moved => {
+                            last.insert(*id, n);
+                            changes.fetch_add(1, Ordering::Relaxed);
+                        }
                         MoveAnswer::Refused(state) => assert_eq!(state, State::Running),
                         MoveAnswer::NotFound => panic!("{id} is not found"),
                     }
@@ -104,6 +110,12 @@ async fn a_claim_runs_the_job_as_it_was_or_as_it_is_and_never_a_mix() {
     let mut ran: HashMap<i64, i32> = HashMap::new();
     let mut fence = 0;
     tokio::time::timeout(Duration::from_secs(120), async {
+        eventually(
+            "the editors are at work, which a busy machine may begin late",
+            SOON,
+            || async { (changes.load(Ordering::Relaxed) > JOBS / 2).then_some(()) },
+        )
+        .await;
         while ran.len() < JOBS {
             queue.promote().await.unwrap();
             fence += 1;
