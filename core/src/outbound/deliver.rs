@@ -24,8 +24,6 @@ use crate::trace::{OpenSpan, SpanValue, parent};
 /// attempt.
 const SHORT_DELAY: Duration = Duration::from_secs(2);
 
-/// The header with the place of a request in its trace.
-
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Default)]
 pub struct HttpConfig {
