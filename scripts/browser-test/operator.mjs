@@ -272,6 +272,7 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
     await answer({ kind: 'invoice', args: '{"customer": ' }, 'Enqueue');
     await said('arguments: ');
     await press();
+    provoked.push(/422 .*\/api\/v1\/jobs$/);
     await answer({ kind: 'nobody-runs-it' }, 'Enqueue');
     await said('kind: is not a registered kind');
     await shot(page, 'enqueue-refused', false);
