@@ -1,4 +1,4 @@
-//! What a job costs the log of Postgres, part by part, held against the page of scale.
+//! Bytes of log that Postgres writes for a job, part by part, held against the page of scale.
 //!
 //! The log depends neither on the build nor on the load, so a debug build measures it. The
 //! processor's time depends on both and is only printed:
