@@ -375,7 +375,7 @@ async function checks(browser, url, mock) {
     .filter((u) => !u.startsWith(`${url}/`) && !/^(data|blob|about):/.test(u)));
 }
 
-/** What only a steered server can show. */
+/** The checks that need a steered server. */
 async function mockChecks(page, mock, url) {
   const panel = panelOf('reindex');
   const fresh = async () => {

@@ -13,7 +13,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Whether the server refuses this browser's token, by its last answer; `changed` is told. */
+/** The state of this browser's token by the server's last answer; `changed` is told of a change. */
 export const session = { isDenied: false, changed: (/** @type {boolean} */ _isDenied) => {} };
 
 /** The longest wait for an answer, in milliseconds. */

@@ -137,7 +137,7 @@ const recipients = new Recipients({
 
 const live = new Live({
   message: (message) => take(message),
-  // A stream that was opened before a session ended goes on.
+  // A stream ends some seconds after its session, and ticks come until then.
   phase: (phase) => take({ type: 'phase', data: session.isDenied ? 'unauthorized' : phase }),
   connected: () => {
     askThrottles();

@@ -4,7 +4,7 @@ import { fill, h } from './dom.js';
 import { recall, remember } from './settings.js';
 
 /**
- * @typedef {{ name: string, label: string, value?: string, hint?: string, unit?: string }} Asked
+ * @typedef {{ name: string, label: string, value?: string, hint?: string, unit?: string, lengthMax?: string }} Asked
  */
 
 /** @type {any} */
@@ -20,7 +20,7 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
   dialog ??= document.body.appendChild(h('dialog', { class: 'ask', 'aria-labelledby': 'ask-title' }));
   const input = (/** @type {Asked} */ field) => h('div', { class: 'field' },
     h('label', { for: `ask-${field.name}` }, field.label, field.unit ? h('span', { class: 'unit' }, field.unit) : null),
-    h('input', { id: `ask-${field.name}`, name: field.name, type: 'text', autocomplete: 'off', value: field.value ?? '', required: field.name === 'by', maxlength: '300' }),
+    h('input', { id: `ask-${field.name}`, name: field.name, type: 'text', autocomplete: 'off', value: field.value ?? '', required: field.name === 'by', maxlength: field.lengthMax ?? '300' }),
     field.hint ? h('p', { class: 'hint' }, field.hint) : null);
   const author = [{ name: 'by', label: 'your name', value: recall('who', '') }, { name: 'why', label: 'why', unit: 'optional' }];
   const all = isSigned ? [...fields, ...author] : fields;

@@ -2,6 +2,7 @@
 
 import { call } from './api.js';
 import { ask } from './dialog.js';
+import { parseTime } from './knobs.js';
 import { jobAddress } from './views.js';
 
 /**
@@ -14,11 +15,11 @@ export async function enqueueJob() {
     title: 'Enqueue a job', action: 'Enqueue', isSigned: false,
     fields: [
       { name: 'kind', label: 'kind' },
-      { name: 'args', label: 'arguments', value: '{}', hint: 'a JSON object, such as {"customer": 17}' },
+      { name: 'args', label: 'arguments', value: '{}', lengthMax: '1000000', hint: 'a JSON object, such as {"customer": 17}' },
       { name: 'throttle', label: 'throttle', unit: 'optional' },
       { name: 'key', label: 'key', unit: 'optional' },
       { name: 'priority', label: 'priority', unit: 'optional', hint: '0 runs first, 3 last; 1 if it is left out' },
-      { name: 'run_at', label: 'run at', unit: 'optional', hint: 'such as 2030-01-01T08:00:00Z' },
+      { name: 'run_at', label: 'run at', unit: 'optional', hint: '30m, 2h, 14:30 or 2027-01-31T09:00' },
     ],
   });
   if (!answer) return null;
@@ -35,8 +36,13 @@ export function jobOf(answer) {
   if (!answer.kind) throw new Error('A job needs a kind.');
   /** @type {Record<string, any>} */
   const job = {};
-  for (const name of ['kind', 'throttle', 'key', 'run_at']) if (answer[name]) job[name] = answer[name];
-  // What is no number is left to the server, which says what is allowed.
+  for (const name of ['kind', 'throttle', 'key']) if (answer[name]) job[name] = answer[name];
+  if (answer.run_at) {
+    const at = parseTime(answer.run_at, Date.now());
+    // A text that is no time is left to the server, which says what is allowed.
+    job.run_at = at === null ? answer.run_at : new Date(at).toISOString();
+  }
+  // So is a text that is no number.
   if (answer.priority) job.priority = Number.isInteger(Number(answer.priority)) ? Number(answer.priority) : answer.priority;
   try {
     job.args = JSON.parse(answer.args || '{}');

@@ -5,7 +5,7 @@ import { ask } from './dialog.js';
 
 /** @typedef {'retry' | 'cancel' | 'discard'} JobVerb */
 
-/** What each change is called before and after. @type {Record<JobVerb, { action: string, done: string, text: string }>} */
+/** The names of each change, before and after. @type {Record<JobVerb, { action: string, done: string, text: string }>} */
 export const CHANGES = {
   retry: { action: 'Retry', done: 'Ready again', text: 'It becomes ready at once and runs when its throttle allows.' },
   cancel: { action: 'Cancel the job', done: 'Cancelled', text: 'A waiting job will not run; the handler of a running one is asked to stop, and its effects so far remain.' },

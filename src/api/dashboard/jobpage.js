@@ -99,7 +99,7 @@ export class JobPage {
     const verbs = /** @type {const} */ (['retry', 'cancel', 'discard']).filter((verb) => allows(verb, job.state));
     const changes = verbs.map((verb) => h('button', { type: 'button', class: 'change', disabled: verb === 'cancel' && Boolean(job.cancelling), onclick: () => this.change(verb) },
       verb === 'cancel' && job.cancelling ? 'Cancelling …' : verb === 'retry' ? 'Retry now' : `${verb[0].toUpperCase()}${verb.slice(1)} …`));
-    const later = allows('cancel', job.state) && job.state !== 'running' ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => this.reschedule()) }, 'Reschedule …') : null;
+    const later = allows('reschedule', job.state) ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => this.reschedule()) }, 'Reschedule …') : null;
     const pause = job.key === '' ? null : h('button', { type: 'button', class: 'change', onclick: () => this.pause(job) }, `Pause key ${job.key} …`);
     return [...changes, later, pause, h('button', { type: 'button', onclick: () => this.refresh(true).catch((error) => setText(this.place.note, error.message)) }, 'Refresh')];
   }

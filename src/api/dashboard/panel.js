@@ -198,7 +198,7 @@ export class Panel {
    */
   async deleteAnyway(error, signed) {
     if (error.status !== 409 || !/with force/.test(error.message)) throw error;
-    const jobs = /^\d+( or more)? jobs?\b/.exec(error.message)?.[0] ?? 'jobs';
+    const jobs = /^\d+\+? jobs?\b/.exec(error.message)?.[0] ?? 'jobs';
     const text = 'They are kept, but none of them starts until the throttle is created again.';
     const answer = await ask({ title: `Delete ${this.name} although ${jobs} wait?`, action: 'Delete anyway', danger: true, isSigned: false, keep: 'Keep it', text });
     return answer ? this.deleteWith({ ...signed, force: 'true' }) : null;

@@ -59,7 +59,7 @@ export function verdict(throttle, now) {
   return { ...stand, rank: stand.tone === 'alarm' ? 0 : isTrouble ? 1 : 2, failed, grown };
 }
 
-/** What a throttle is called whose jobs wait, though not for its tokens. */
+/** The name for a throttle with jobs that wait, though not for its tokens. */
 export const JOBS_WAIT = 'jobs wait';
 
 /**
