@@ -1,4 +1,4 @@
--- Chapter 19: tags of jobs, jobs that run after others, and webhooks of jobs.
+-- Chapter 19: tags of jobs, retries of one job, jobs that run after others, and webhooks of jobs.
 --
 -- The functions that take jobs column by column get one more column, `options`: fields of a job that few
 -- jobs have, as an object. So the next such field needs no further parameter, and jobs without any pay
@@ -78,6 +78,42 @@ end $$;
 
 -- === Options ======================================================================================
 
+-- The waits among the options of a job, with what is not given; null for none.
+create function flyball.retry_of(options jsonb) returns jsonb
+language sql immutable parallel safe
+return case when jsonb_typeof(options -> 'retry') = 'object' then (
+    select jsonb_build_object('delay_s', trim_scale(r.delay_s), 'factor', coalesce(trim_scale(r.factor), 2),
+        'max_delay_s', trim_scale(coalesce(r.max_delay_s, greatest(r.delay_s, 3600))))
+    from jsonb_to_record(options -> 'retry') as r(delay_s numeric, factor numeric, max_delay_s numeric)
+) end;
+
+-- Returns all that is wrong with the waits of a job, or null.
+create function flyball.retry_problem(retry jsonb) returns text
+language sql immutable parallel safe
+return case
+    when retry is null or jsonb_typeof(retry) = 'null' then null
+    when jsonb_typeof(retry) <> 'object'
+        then format('must be an object such as {"delay_s": 5, "factor": 2, "max_delay_s": 600}, not %s', jsonb_typeof(retry))
+    else (
+        select string_agg(p.problem, '; ' order by p.n)
+        from (
+            select 0 as n, 'needs a delay_s: the longest wait after the first failure, 0.001 to 31622400 seconds (366 days)' as problem
+            where coalesce(jsonb_typeof(retry -> 'delay_s'), 'null') = 'null'
+            union all
+            select b.n, format('%s is %s; allowed are %s', f.name,
+                left(case when jsonb_typeof(f.value) = 'number' then trim_scale(f.value::numeric)::text else f.value::text end, 40), b.allowed)
+            from jsonb_each(retry) as f(name, value)
+            join (values (1, 'delay_s', 0.001, 31622400, '0.001 to 31622400 seconds (366 days)'),
+                (2, 'factor', 1, 100, '1 (always the same) to 100'),
+                (3, 'max_delay_s', 0.001, 31622400, '0.001 to 31622400 seconds (366 days)')) as b(n, name, low, high, allowed) on b.name = f.name
+            where jsonb_typeof(f.value) <> 'null'
+                and case when jsonb_typeof(f.value) = 'number' then f.value::numeric not between b.low and b.high else true end
+            union all
+            select 4, format('has %s; allowed are delay_s, factor, max_delay_s', to_json(left(f.name, 64)))
+            from jsonb_object_keys(retry) as f(name) where f.name not in ('delay_s', 'factor', 'max_delay_s')
+        ) p
+    ) end;
+
 -- The fields of a job that have no column of their own in enqueue_rows; null for none.
 create function flyball.options_of(job jsonb) returns jsonb
 language sql immutable parallel safe
@@ -86,7 +122,8 @@ return nullif(jsonb_strip_nulls(jsonb_build_object('tags', job -> 'tags',
     'after_failure', job -> 'after_failure',
     'on_complete', job -> 'on_complete',
     'on_dead', job -> 'on_dead',
-    'webhook_secret', job -> 'webhook_secret')), '{}');
+    'webhook_secret', job -> 'webhook_secret',
+    'retry', job -> 'retry')), '{}');
 
 -- Returns what is wrong with the options of a job, or nothing.
 create function flyball.check_options(options jsonb, out field text, out message text)
@@ -103,9 +140,9 @@ begin
         message := format('must be an object, not %s', jsonb_typeof(options));
         return;
     end if;
-    select format('%s is not an option of a job; allowed are tags, after, after_failure, on_complete, on_dead, webhook_secret', to_json(left(o.name, 64))), 'options' into message, field
+    select format('%s is not an option of a job; allowed are tags, after, after_failure, on_complete, on_dead, webhook_secret, retry', to_json(left(o.name, 64))), 'options' into message, field
     from jsonb_object_keys(options) as o(name)
-    where o.name not in ('tags', 'after', 'after_failure', 'on_complete', 'on_dead', 'webhook_secret')
+    where o.name not in ('tags', 'after', 'after_failure', 'on_complete', 'on_dead', 'webhook_secret', 'retry')
     limit 1;
     if found then
         return;
@@ -183,6 +220,12 @@ begin
         if message is not null then
             return;
         end if;
+    end if;
+
+    field := 'retry';
+    message := flyball.retry_problem(options -> 'retry');
+    if message is not null then
+        return;
     end if;
 
     field := null;
@@ -677,6 +720,58 @@ begin
     select e.enqueued, e.more or cardinality(found_groups) = most and settled > 0 into calls, more from flyball.enqueue_calls() e;
 end $$;
 
+-- === Retries of one job ===========================================================================
+
+-- The waits of this job after failed attempts, instead of those of its kind, as `{"delay_s": 5,
+-- "factor": 2, "max_delay_s": 600}`; null for those of its kind. Workers compute each wait.
+alter table flyball.job add column retry jsonb;
+
+-- === A waiting job is rewritten ===================================================================
+
+-- A job is written once, except while it waits: a job with `replace` or `debounce` takes the place of the
+-- waiting one, and people change fields of one. Both take its row out of the queue, rewrite the job, and
+-- put a new row in. The transaction that takes the row has the job, and only snapshots that see
+-- the new row also see the job as it is now, so no claim runs a mix of the two.
+
+-- Takes a waiting job out of its queue and returns its place; nulls if it does not wait. `run_at` is
+-- null for one that was ready.
+create function flyball.take_waiting(job_id bigint) returns flyball.scheduled
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    taken flyball.scheduled;
+begin
+    -- Promotion moves a job from here to `ready`, so this is the order of the search. The transaction that
+    -- deletes the row has the job: a claim skips it or was faster.
+    delete from flyball.scheduled s where s.job_id = job_id returning s.* into taken;
+    if not found then
+        delete from flyball.ready r
+        where r.lane_id in ((select j.lane_id from flyball.job j where j.id = job_id),
+                (select j.admission_lane from flyball.job j where j.id = job_id))
+            and r.priority = (select j.priority from flyball.job j where j.id = job_id) and r.job_id = job_id
+        returning r.job_id, null, r.lane_id, r.priority, r.attempt, r.cost, false, r.holds_unique, 0 into taken;
+    end if;
+    return taken;
+end $$;
+
+-- Writes all that can change in a job that was taken out of its queue. With new arguments the cursor of
+-- the old ones is forgotten.
+create function flyball.rewrite_job(job flyball.job, has_new_args boolean) returns void
+language plpgsql volatile as $$
+#variable_conflict use_variable
+begin
+    update flyball.job as j
+    set lane_id = job.lane_id, priority = job.priority, max_attempts = job.max_attempts, cost = job.cost, run_at = job.run_at,
+        throttle = job.throttle, key = job.key, args = job.args, traceparent = job.traceparent, timeout_s = job.timeout_s,
+        module = job.module, admission_lane = job.admission_lane, tags = job.tags, after = job.after,
+        after_failure = job.after_failure, on_complete = job.on_complete, on_dead = job.on_dead, webhook_secret = job.webhook_secret,
+        retry = job.retry
+    where j.id = job.id;
+    if has_new_args then
+        delete from flyball.checkpoint c where c.job_id = job.id;
+    end if;
+end $$;
+
 -- === Enqueue ======================================================================================
 
 alter function flyball.admit_unchecked rename to admit_unchecked_before_19;
@@ -698,8 +793,8 @@ language plpgsql volatile as $$
 declare
     holder       record;
     holder_state record;
-    attempted    boolean;
-    old_lane     bigint;
+    taken        flyball.scheduled;
+    job          flyball.job;
     lane         bigint := flyball.lane_of(throttle, key);
     owner_tenant constant text := flyball.tenant_of(owner);
     -- The lane in which a message of a tenant waits, unless the entry point took its slot.
@@ -737,17 +832,8 @@ begin
                 -- another job during the search for this one.
                 select u.job_id, u.expires_at, u.since into holder from flyball.unique_holder u where u.digest = digest for update;
                 continue when not found;
-                -- Promotion moves a job from here to `ready`, so this is the order of the search.
-                -- The transaction that deletes the row has the job: a claim skips it or was faster.
-                delete from flyball.scheduled s where s.job_id = holder.job_id returning null::bigint, s.attempt > 0 into old_lane, attempted;
-                if not found then
-                    delete from flyball.ready r
-                    where r.lane_id in ((select j.lane_id from flyball.job j where j.id = holder.job_id),
-                            (select j.admission_lane from flyball.job j where j.id = holder.job_id))
-                        and r.priority = (select j.priority from flyball.job j where j.id = holder.job_id) and r.job_id = holder.job_id
-                    returning r.lane_id, r.attempt > 0 into old_lane, attempted;
-                end if;
-                replaced := found;
+                taken := flyball.take_waiting(holder.job_id);
+                replaced := taken.job_id is not null;
                 exit when replaced;
             else
                 select u.job_id, u.expires_at, u.since into holder from flyball.unique_holder u where u.digest = digest;
@@ -787,18 +873,32 @@ begin
         duplicate := true;
         -- The burst of the waiting job continues. A job that was not delayed is not a burst, and
         -- one that was tried and failed is over: then a new burst begins, with all attempts.
-        if debounce is not null and not attempted then
+        if debounce is not null and taken.attempt = 0 then
             burst_start := coalesce(holder.since, burst_start);
         end if;
         update flyball.unique_holder as u set since = burst_start where u.digest = digest and u.since is distinct from burst_start;
         due_at := least(due_at, burst_start + coalesce(debounce_max, debounce * 10));
-        update flyball.job as j
-        set lane_id = lane, priority = priority, max_attempts = max_attempts, cost = cost, run_at = due_at, throttle = throttle,
-            key = key, args = args, traceparent = traceparent, timeout_s = extract(epoch from timeout),
-            module = module, admission_lane = waiting_lane, tags = flyball.tags_of(options),
-            after = null, after_failure = null, on_complete = null, on_dead = null, webhook_secret = null
-        where j.id = job_id;
-        delete from flyball.checkpoint c where c.job_id = job_id;
+        select o.* into job from flyball.job o where o.id = job_id;
+        job.lane_id := lane;
+        job.priority := priority;
+        job.max_attempts := max_attempts;
+        job.cost := cost;
+        job.run_at := due_at;
+        job.throttle := throttle;
+        job.key := key;
+        job.args := args;
+        job.traceparent := traceparent;
+        job.timeout_s := extract(epoch from timeout);
+        job.module := module;
+        job.admission_lane := waiting_lane;
+        job.tags := flyball.tags_of(options);
+        job.after := null;
+        job.after_failure := null;
+        job.on_complete := null;
+        job.on_dead := null;
+        job.webhook_secret := null;
+        job.retry := flyball.retry_of(options);
+        perform flyball.rewrite_job(job, true);
     else
         if to_regclass('flyball.job_' || (job_id >> 38)) is null then
             perform flyball.ensure_day(job_id >> 38);
@@ -812,11 +912,11 @@ begin
         insert into flyball.job
             (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, unique_key, unique_until, args,
              traceparent, timeout_s, module, admission_lane, group_id, tags,
-             after, after_failure, on_complete, on_dead, webhook_secret)
+             after, after_failure, on_complete, on_dead, webhook_secret, retry)
         values (job_id, lane, priority, max_attempts, cost, due_at, kind, throttle, key, owner_tenant, digest, until, args,
             traceparent, extract(epoch from timeout), module, waiting_lane, group_id,
             flyball.tags_of(options), flyball.after_of(options), options ->> 'after_failure',
-            options ->> 'on_complete', options ->> 'on_dead', options ->> 'webhook_secret');
+            options ->> 'on_complete', options ->> 'on_dead', options ->> 'webhook_secret', flyball.retry_of(options));
         if group_id is not null then
             perform flyball.add_members(group_id, array[job_id]);
         end if;
@@ -842,7 +942,7 @@ begin
         values (target_lane, priority, job_id, cost, unique_key is not null and unique_for is null);
         -- Producers notify only while a dispatcher sleeps: an active one sees new jobs by their
         -- ids. A job with an old id that just came to this lane would be found late.
-        if replaced and old_lane is distinct from target_lane or coalesce((select d.asleep from flyball.wakeup d), true) then
+        if replaced and (taken.run_at is not null or taken.lane_id <> target_lane) or coalesce((select d.asleep from flyball.wakeup d), true) then
             perform pg_notify('flyball', target_lane::text);
         end if;
     else
@@ -906,6 +1006,7 @@ create function flyball.enqueue(
     on_complete text default null,
     on_dead text default null,
     webhook_secret text default null,
+    retry jsonb default null,
     out job_id bigint,
     out duplicate boolean,
     out replaced boolean,
@@ -923,7 +1024,7 @@ begin
 
     if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace
         and "group" is null and tags is null and after is null and after_failure is null
-        and on_complete is null and on_dead is null and webhook_secret is null
+        and on_complete is null and on_dead is null and webhook_secret is null and retry is null
     then
         -- The whole of a plain job. It inserts nothing if `check_job` might refuse, if today's
         -- partition is missing, or if the throttle limits its backlog or its costs. The length of
@@ -966,7 +1067,8 @@ begin
         run_at, traceparent, timeout, debounce, debounce_max, replace);
     if issue.field is null then
         options := flyball.options_of(jsonb_build_object('tags', tags, 'after', after, 'after_failure', after_failure,
-            'on_complete', on_complete, 'on_dead', on_dead, 'webhook_secret', webhook_secret));
+            'on_complete', on_complete, 'on_dead', on_dead, 'webhook_secret', webhook_secret,
+            'retry', retry));
         select o.field, o.message, '22023' as code into issue from flyball.check_options(options) o;
     end if;
     if issue.field is null and options ? 'after' then
@@ -1141,7 +1243,7 @@ begin
         loop
             perform flyball.refuse_element(one.n - 1, one.field, one.message);
         end loop;
-        -- No option that is allowed has an object within.
+        -- A null within is like none, as well.
         extras := array(
             select nullif(nullif(jsonb_strip_nulls(g.options), '{}'), 'null') from unnest(options) with ordinality as g(options, n) order by g.n);
         extras := case when array_remove(extras, null) <> '{}' then extras end;
@@ -1281,11 +1383,12 @@ begin
         insert into flyball.job
             (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, tenant, args, traceparent, timeout_s,
              module, admission_lane, group_id, tags,
-             after, after_failure, on_complete, on_dead, webhook_secret)
+             after, after_failure, on_complete, on_dead, webhook_secret, retry)
         select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, owner_tenant, g.args,
             g.traceparent, g.timeout, sender_module, case when g.kind = 'notification' then waiting_lane end, g.group_id,
             flyball.tags_of(g.options), flyball.after_of(g.options), g.options ->> 'after_failure',
-            g.options ->> 'on_complete', g.options ->> 'on_dead', g.options ->> 'webhook_secret'
+            g.options ->> 'on_complete', g.options ->> 'on_dead', g.options ->> 'webhook_secret',
+            flyball.retry_of(g.options)
         from (
             select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
                 unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
@@ -1414,7 +1517,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     allowed           constant text[] := array['kind', 'args', 'throttle', 'key', 'priority', 'run_at', 'max_attempts', 'unique_key',
         'unique_for', 'cost', 'traceparent', 'timeout', 'debounce', 'debounce_max', 'replace', 'group',
-        'tags', 'after', 'after_failure', 'on_complete', 'on_dead', 'webhook_secret'];
+        'tags', 'after', 'after_failure', 'on_complete', 'on_dead', 'webhook_secret', 'retry'];
     -- The fields with a column of their own; the others are the options of the job.
     plain_fields      constant text[] := allowed[:16];
     extra_fields      constant text[] := allowed[17:];
@@ -1618,8 +1721,8 @@ end $$;
 
 -- === Schedules ====================================================================================
 
--- Tags of the jobs of a schedule; null for none.
-alter table flyball.cron add column tags text[];
+-- Tags of the jobs of a schedule and their waits after failed attempts; null for none.
+alter table flyball.cron add column tags text[], add column retry jsonb;
 
 alter function flyball.schedule rename to schedule_before_19;
 
@@ -1641,7 +1744,8 @@ create function flyball.schedule(
     catch_up text default 'one',
     overlap text default 'skip',
     paused boolean default null,
-    tags text[] default null)
+    tags text[] default null,
+    retry jsonb default null)
 returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -1656,8 +1760,8 @@ begin
             unique_key => null::text, unique_for => null::interval, cost => cost, run_at => null::timestamptz,
             timeout => timeout);
     end if;
-    if issue.field is null and tags is not null then
-        select o.field, o.message, '22023' as code into issue from flyball.check_options(jsonb_build_object('tags', tags)) o;
+    if issue.field is null and (tags is not null or retry is not null) then
+        select o.field, o.message, '22023' as code into issue from flyball.check_options(jsonb_build_object('tags', tags, 'retry', retry)) o;
     end if;
     if issue.field is not null then
         raise exception using
@@ -1669,14 +1773,15 @@ begin
 
     insert into flyball.cron as c
         (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap, paused,
-         tags)
+         tags, retry)
     values
         (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, extract(epoch from timeout), catch_up,
-         overlap, coalesce(paused, false), flyball.tags_of(jsonb_build_object('tags', tags)))
+         overlap, coalesce(paused, false), flyball.tags_of(jsonb_build_object('tags', tags)),
+         flyball.retry_of(jsonb_build_object('retry', retry)))
     on conflict on constraint cron_pkey do update
         set expression = excluded.expression, time_zone = excluded.time_zone, kind = excluded.kind, args = excluded.args,
             throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
-            cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, catch_up = excluded.catch_up, overlap = excluded.overlap,
+            cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, retry = excluded.retry, catch_up = excluded.catch_up, overlap = excluded.overlap,
             paused = coalesce(paused, c.paused),
             -- A schedule that was paused or had a problem starts afresh; one that only gets other
             -- arguments keeps its next occurrence.
@@ -1712,7 +1817,7 @@ begin
         array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
         array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
         array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false],
-        options => array[case when c.tags is not null then jsonb_build_object('tags', c.tags) end]) e;
+        options => array[flyball.options_of(jsonb_build_object('tags', c.tags, 'retry', c.retry))]) e;
 end $$;
 
 -- === Permissions ==================================================================================

@@ -241,7 +241,7 @@ begin
                 select jsonb_agg(jsonb_build_object('id', o.after_id, 'state', coalesce(flyball.job_state(o.after_id), 'cancelled'))
                     order by o.after_id)
                 from flyball.job_after o where o.job_id = j.id) end, '[]'),
-            'on_complete', j.on_complete, 'on_dead', j.on_dead, 'webhook_secret', j.webhook_secret,
+            'on_complete', j.on_complete, 'on_dead', j.on_dead, 'webhook_secret', j.webhook_secret, 'retry', j.retry,
             'result', flyball.job_result(j.id, reads))
     into shown
     from flyball.job j
@@ -480,6 +480,7 @@ revoke execute on function flyball.read_tenant, flyball.check_reads_all, flyball
 from public;
 
 select flyball.replace_functions(21);
+drop function flyball.replace_functions;
 
 comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';
 comment on function flyball.show_job is 'A job with all that the API shows of it.';
