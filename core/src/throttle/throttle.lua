@@ -283,10 +283,12 @@ local function knobs(key)
   local known = same_knobs(key, h)
   if known then return known end
   local parent, fields = name_of(h[10]), {}
-  -- A text too long for any knob is neither parsed nor returned.
+  -- Without a rate the answer depends on whether the hash exists, which its fields do not say.
+  local is_memorable = IS_LIBRARY and h[1]
+  -- A text too long for any knob is neither parsed, nor returned, nor remembered.
   for i = 1, KNOB_FIELDS do
     fields[i] = h[i]
-    if h[i] and #h[i] > LONGEST_FIELD then fields, h[i] = {}, '?' end
+    if h[i] and #h[i] > LONGEST_FIELD then is_memorable, h[i] = false, '?' end
   end
   local careful = false
   local function read(i, default, low, high, zero, unlimited)
@@ -358,7 +360,7 @@ local function knobs(key)
     cost_factor = cost_factor, windows = windows or {}, key_windows = key_windows or {}, window_rps = window_rps or -1, key_window_rps = key_window_rps or -1,
     parent = parent, concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
   }
-  if IS_LIBRARY then remember(key, fields, read_knobs, lease) end
+  if is_memorable then remember(key, fields, read_knobs, lease) end
   return read_knobs
 end
 

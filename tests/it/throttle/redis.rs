@@ -47,7 +47,7 @@ async fn redis_that_restarts_empty_gives_one_token_and_not_a_burst() {
 }
 
 #[tokio::test]
-async fn a_flush_forgets_the_script_and_it_is_loaded_again() {
+async fn a_flush_forgets_the_functions_and_they_are_loaded_again() {
     let server = Server::start();
     let store = real(&server).await.with_bound(Duration::from_secs(5));
     store
@@ -58,10 +58,9 @@ async fn a_flush_forgets_the_script_and_it_is_loaded_again() {
         .unwrap()
         .get_connection()
         .unwrap();
-    redis::cmd("SCRIPT")
-        .arg("FLUSH")
-        .exec(&mut connection)
-        .unwrap();
+    for kept in ["SCRIPT", "FUNCTION"] {
+        redis::cmd(kept).arg("FLUSH").exec(&mut connection).unwrap();
+    }
 
     assert_eq!(
         store.acquire(&ask("a", &[("", 3, 1.0)])).await.lanes[0].granted,
@@ -231,5 +230,35 @@ async fn a_key_of_the_wrong_type_stops_one_throttle_and_no_worker() {
     assert_eq!(
         store.acquire(&ask("good", &[("k", 1, 1.0)])).await.lanes[0].granted,
         1
+    );
+}
+
+#[tokio::test]
+async fn a_throttle_without_a_rate_is_unknown_as_soon_as_its_knobs_are_gone() {
+    let server = Server::start();
+    let store = real(&server).await.with_bound(Duration::from_secs(5));
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    // None of the fields that make a knob: the hash alone makes the throttle.
+    redis::cmd("HSET")
+        .arg(&["throttle:a:knobs", "why", "by hand"])
+        .exec(&mut connection)
+        .unwrap();
+    for _ in 0..2 {
+        let known = store.acquire(&ask("a", &[("", 1, 1.0)])).await;
+        assert!(!matches!(known.lanes[0].limit, Some(Limit::Unknown { .. })));
+    }
+
+    redis::cmd("DEL")
+        .arg("throttle:a:knobs")
+        .exec(&mut connection)
+        .unwrap();
+
+    let gone = store.acquire(&ask("a", &[("", 1, 1.0)])).await;
+    assert_eq!(
+        gone.lanes[0].limit,
+        Some(Limit::Unknown { name: name("a") })
     );
 }
