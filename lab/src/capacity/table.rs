@@ -14,7 +14,7 @@ pub struct CapacityOptions {
     #[arg(long, default_value_t = 3.0)]
     peak: f64,
     /// Jobs of one claim at the peak
-    #[arg(long, default_value_t = 100.0)]
+    #[arg(long, default_value_t = 100.0, requires = "jobs_per_day")]
     batch: f64,
     /// Jobs that a lane has whenever it is found
     #[arg(long, default_value_t = 20.0)]
@@ -29,13 +29,13 @@ pub struct CapacityOptions {
     #[arg(long, default_value_t = 200.0)]
     args_bytes: f64,
     /// Days for which finished jobs are kept
-    #[arg(long, default_value_t = 7.0)]
+    #[arg(long, default_value_t = 7.0, requires = "jobs_per_day")]
     kept_days: f64,
     /// Slots of one worker process: the setting concurrency
-    #[arg(long, default_value_t = 500.0)]
+    #[arg(long, default_value_t = 500.0, requires = "jobs_per_day")]
     slots: f64,
     /// Ready jobs at the longest
-    #[arg(long, default_value_t = 1e6)]
+    #[arg(long, default_value_t = 1e6, requires = "jobs_per_day")]
     backlog: f64,
 }
 
@@ -78,80 +78,65 @@ fn loads(options: &CapacityOptions) -> Vec<Load> {
     }
 }
 
-/// Returns the lines of the table, one for each quantity.
-fn lines(loads: &[Load]) -> Vec<String> {
-    let needs: Vec<Need> = loads.iter().map(Load::need).collect();
-    let mut lines = Vec::new();
-    let mut line = |name: &str, cells: Vec<String>| {
-        lines.push(format!("| {name} | {} |", cells.join(" | ")));
-    };
-    let given = |figure: fn(&Load) -> f64| loads.iter().map(|load| rounded(figure(load))).collect();
-    let needed =
-        |figure: fn(&Need) -> f64| needs.iter().map(|need| rounded(figure(need))).collect();
-    line("jobs a day", given(|load| load.jobs_per_day));
-    line(
-        "jobs of a claim at the peak (assumed)",
-        given(|load| load.batch),
-    );
-    line("days kept (chosen)", given(|load| load.kept_days));
-    line("slots of a process (chosen)", given(|load| load.slots));
-    line(
-        "ready jobs at the longest (assumed)",
-        given(|load| load.backlog),
-    );
-    line(
+/// A figure of a load and of what it needs.
+type Figure = fn(&Load, &Need) -> f64;
+
+/// The lines of the table, one for each quantity.
+const LINES: [(&str, Figure); 21] = [
+    ("jobs a day", |load, _| load.jobs_per_day),
+    ("jobs of a claim at the peak (assumed)", |load, _| {
+        load.batch
+    }),
+    ("days kept (chosen)", |load, _| load.kept_days),
+    ("slots of a process (chosen)", |load, _| load.slots),
+    ("ready jobs at the longest (assumed)", |load, _| {
+        load.backlog
+    }),
+    (
         "two cores with everything on them drain, jobs a second",
-        given(|load| load.drained_on(2.0)),
-    );
-    line("jobs a second, mean", needed(|need| need.mean_per_s));
-    line("jobs a second, peak", needed(|need| need.peak_per_s));
-    line(
-        "Postgres: cores used at the peak",
-        needed(|need| need.postgres_cores),
-    );
-    line(
-        "Postgres: cores to have",
-        needed(|need| need.postgres_planned),
-    );
-    line(
-        "Postgres: commits a second at the peak",
-        needed(|need| need.commits_per_s),
-    );
-    line(
-        "Postgres: log, MB a second at the peak",
-        needed(|need| need.log_mb_per_s),
-    );
-    line(
-        "Postgres: log, GB a day",
-        needed(|need| need.log_gb_per_day),
-    );
-    line("Postgres: finished jobs, GB", needed(|need| need.kept_gb));
-    line("workers: processes", needed(|need| need.processes));
-    line(
-        "workers: cores used at the peak",
-        needed(|need| need.worker_cores),
-    );
-    line(
-        "workers: connections to Postgres",
-        needed(|need| need.connections),
-    );
-    line(
-        "workers: statements a second when idle",
-        needed(|need| need.idle_statements_per_s),
-    );
-    line(
-        "Redis: calls a second at the peak",
-        needed(|need| need.redis_calls_per_s),
-    );
-    line(
-        "Redis: cores used at the peak",
-        needed(|need| need.redis_cores),
-    );
-    line(
-        "age of depths with that backlog, s",
-        needed(|need| need.walk_s),
-    );
-    lines
+        |load, _| load.drained_on(2.0),
+    ),
+    ("jobs a second, mean", |_, need| need.mean_per_s),
+    ("jobs a second, peak", |_, need| need.peak_per_s),
+    ("Postgres: cores used at the peak", |_, need| {
+        need.postgres_cores
+    }),
+    ("Postgres: cores to have", |_, need| need.postgres_planned),
+    ("Postgres: commits a second at the peak", |_, need| {
+        need.commits_per_s
+    }),
+    ("Postgres: log, MB a second at the peak", |_, need| {
+        need.log_mb_per_s
+    }),
+    ("Postgres: log, GB a day", |_, need| need.log_gb_per_day),
+    ("Postgres: finished jobs, GB", |_, need| need.kept_gb),
+    ("workers: processes", |_, need| need.processes),
+    ("workers: cores used at the peak", |_, need| {
+        need.worker_cores
+    }),
+    ("workers: connections to Postgres", |_, need| {
+        need.connections
+    }),
+    ("workers: statements a second when idle", |_, need| {
+        need.idle_statements_per_s
+    }),
+    ("Redis: calls a second at the peak", |_, need| {
+        need.redis_calls_per_s
+    }),
+    ("Redis: cores used at the peak", |_, need| need.redis_cores),
+    ("age of depths with that backlog, s", |_, need| need.walk_s),
+];
+
+/// Returns the lines of the table.
+fn lines(loads: &[Load]) -> Vec<String> {
+    let line = |(name, figure): &(&str, Figure)| {
+        let cells: Vec<String> = loads
+            .iter()
+            .map(|load| rounded(figure(load, &load.need())))
+            .collect();
+        format!("| {name} | {} |", cells.join(" | "))
+    };
+    LINES.iter().map(line).collect()
 }
 
 /// Returns a figure with three digits that count, and commas in large ones.
