@@ -234,7 +234,8 @@ impl TestQueue {
 
 /// Returns the ending of an attempt with this outcome, as in the runner.
 fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
-    let policy = handler.retry();
+    let kind = handler.retry();
+    let policy = job.retry.map_or(kind, |own| own.policy(kind));
     match outcome {
         Outcome::Done => Ending::Completed,
         Outcome::Dead { error } => Ending::Dead { error },

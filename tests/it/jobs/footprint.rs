@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim};
 use flyball::jobs::{NewJob, Queue};
-use flyball::stack::{SpawnOptions, spawn};
 use serde_json::json;
 
 use super::fixture::worker;
 use crate::docs::{read, rows, section};
-use crate::support::{PROGRAM, stack};
+use crate::support::own_server;
 
 /// Jobs of one measurement, and of one enqueue or claim.
 const JOBS: usize = 20_000;
@@ -123,20 +122,8 @@ async fn measure(queue: &Queue, worker: i32, lanes: usize) -> [Footprint; 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_of_a_job_is_as_the_page_of_scale_says() {
-    let shared = stack().await;
-    let options = SpawnOptions {
-        program: Some(PROGRAM.clone()),
-        redis_url: Some(shared.redis_url.clone()),
-        prometheus_url: Some(shared.prometheus_url.clone()),
-        fsync: false,
-        ephemeral: true,
-        ..SpawnOptions::default()
-    };
-    let dir = tempfile::tempdir().unwrap().keep();
     // A server of its own, because the log is that of a whole server.
-    let server = tokio::task::spawn_blocking(move || spawn(&dir, &options).unwrap())
-        .await
-        .unwrap();
+    let server = own_server().await;
     let url = &server.urls.database_url;
     let patience = Duration::from_secs(20);
     let migrating = Queue::connect(url, 4, patience).await.unwrap();

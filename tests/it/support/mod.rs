@@ -106,9 +106,25 @@ fn start() -> Stack {
         targets_dir: urls.targets_dir,
         template,
         outside,
-        in_memory: dir.starts_with("/dev/shm"),
+        in_memory: !outside && dir.starts_with("/dev/shm"),
         _running: running,
     }
+}
+
+/// Starts a Postgres of one test, which ends when dropped, beside the other servers of the run.
+pub async fn own_server() -> RunningStack {
+    let shared = stack().await;
+    let options = SpawnOptions {
+        program: Some(PROGRAM.clone()),
+        redis_url: Some(shared.redis_url.clone()),
+        prometheus_url: Some(shared.prometheus_url.clone()),
+        fsync: false,
+        ephemeral: true,
+        ..SpawnOptions::default()
+    };
+    let dir = tempfile::tempdir().expect("a directory").keep();
+    let running = tokio::task::spawn_blocking(move || spawn(&dir, &options));
+    running.await.expect("starting").expect("the server")
 }
 
 /// The program under test.
@@ -236,9 +252,9 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // The private server is discarded as a whole.
+        // A private server is discarded as a whole, and with it the databases that are left.
         if self.stack.in_memory {
-            // Nobody waits for it. The last ones go with the server.
+            // Nobody waits for it.
             let _ = DROPPED.send(self.name.clone());
         } else if self.stack.outside {
             let (url, name) = (self.stack.database_url.clone(), self.name.clone());

@@ -10,13 +10,13 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
-use flyball::stack::{RunningStack, SpawnOptions, as_superuser, find, spawn};
+use flyball::stack::{RunningStack, as_superuser, find};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 
-use super::{PROGRAM, eventually, run, stack};
+use super::{eventually, own_server, run};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -36,18 +36,7 @@ pub struct StreamingReplica {
 impl StreamingReplica {
     /// Starts a server, copies it and starts the copy as its replica.
     pub async fn start() -> Self {
-        let shared = stack().await;
-        let options = SpawnOptions {
-            program: Some(PROGRAM.clone()),
-            redis_url: Some(shared.redis_url.clone()),
-            prometheus_url: Some(shared.prometheus_url.clone()),
-            fsync: false,
-            ephemeral: true,
-            ..SpawnOptions::default()
-        };
-        let dir = tempfile::tempdir().expect("a directory").keep();
-        let running = tokio::task::spawn_blocking(move || spawn(&dir, &options));
-        let running = running.await.expect("starting").expect("the primary");
+        let running = own_server().await;
         let primary_url = running.urls.database_url.clone();
         let superuser = as_superuser(&primary_url);
         let primary = PgConnectOptions::from_str(&superuser).expect("the superuser's URL");
