@@ -13,17 +13,18 @@ use crate::admission::{
 };
 use crate::api::clock;
 use crate::api::http::caller::Caller;
-use crate::api::http::lagging::read_list;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::api::jobs::input::KEY_BYTES_MAX;
-use crate::api::lanes::list::{LaneHold, LanePause, ORDERS, Order, after_of, cursor_of, holds};
+use crate::api::lanes::list::{
+    LaneHold, LanePause, ORDERS, Order, after_of, cursor_of, holds, page as lanes_page,
+};
 use crate::api::notifications::accept::AdmissionState;
 use crate::api::throttles::state::ThrottlesState;
 use crate::api::throttles::view::since_s;
-use crate::jobs::{LaneDepth, LanesAfter, Queue};
+use crate::jobs::{LaneDepth, LanesAfter};
 use crate::throttle::Name;
 use crate::throttle::admission::throttle_of;
 
@@ -235,21 +236,8 @@ pub async fn modules(
     }
     let now = clock::now();
     let (throttle, usage) = known(&state, &caller, &tenant, now).await?;
-    let queue = &throttles.queue;
-    let (lanes, next) = match module {
-        Some(module) => {
-            let (throttle, module) = (throttle.as_str(), module.as_str());
-            let read = |queue: Queue| async move { queue.lane_of(throttle, module).await };
-            let lane = read_list(queue, read).await?;
-            (lane.into_iter().collect::<Vec<_>>(), None)
-        }
-        None => {
-            let (throttle, after) = (throttle.as_str(), &after);
-            let read = |queue: Queue| async move { queue.lanes_of(throttle, after, limit).await };
-            let page = read_list(queue, read).await?;
-            (page.lanes, page.next)
-        }
-    };
+    let module = module.as_deref();
+    let (lanes, next) = lanes_page(&throttles.queue, &throttle, module, &after, limit).await?;
     let names: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
     let (holds, usages) = tokio::join!(
         holds(&throttles, &throttle, names.clone()),

@@ -62,13 +62,8 @@ pub(super) async fn start(
 }
 
 /// The metrics of the replica, read at each scrape, so that an unknown lag has no series.
+#[derive(Debug)]
 struct ReplicaMetrics(Replica);
-
-impl fmt::Debug for ReplicaMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplicaMetrics")
-    }
-}
 
 impl Collector for ReplicaMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {

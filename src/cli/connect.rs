@@ -47,7 +47,8 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
 }
 
 /// Connects to the queue for a list, which may be some seconds old: to the replica if the settings
-/// name one that can be used, else to the primary. The difference is told on standard error.
+/// name one that can be used, else to the primary. Standard error tells of a lag that matters, and
+/// of a replica that cannot be reached or lags too much.
 pub(super) async fn lists(settings: &Settings) -> anyhow::Result<Queue> {
     let Some(replica) = app::open_replica(settings, 2)? else {
         return queue(settings).await;

@@ -6,7 +6,7 @@ use crate::{config, cron, jobs, signals, throttle};
 
 /// The text of `--help` about the databases and about exit codes.
 pub(super) const HELP: &str = "\
-DATABASE_URL is the database of the jobs. Lists, and counts of jobs, are read from the replica of DATABASE_READ_URL, if that is set and lags by at most
+DATABASE_URL is the database of the jobs. Lists are read from the replica of DATABASE_READ_URL, if that is set and lags by at most
 FLYBALL_DATABASE_READ_LAG_MAX_S seconds; what is one job's, and every change, goes to DATABASE_URL.
 
 Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 the named thing does not exist, such as a job, a throttle, a pool or a worker; 4 the input was refused and

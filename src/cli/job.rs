@@ -394,7 +394,7 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
         say!("waits for  {}", each.join(", "));
     }
     if let Some(retry) = job.retry {
-        let most = retry.max_delay_s.unwrap_or(3600.0);
+        let most = retry.longest_s();
         let (delay, factor) = (retry.delay_s, retry.factor);
         say!("retry      after {delay} s, {factor} times as long each time, at most {most} s");
     }

@@ -54,10 +54,10 @@ pub(super) async fn run(queue: &Queue, args: Args, settings: &Settings) -> anyho
     let (id, signed) = (args.id, &args.signed);
     let changes = changes(&args)?;
     if let Some(new) = &changes.args {
-        let Some(job) = queue.get(id).await? else {
+        let Some(kind) = queue.kind_of(id, None).await? else {
             bail!(unknown(id))
         };
-        let job = NewJob::new(job.summary.kind, new.clone());
+        let job = NewJob::new(kind, new.clone());
         check_args(&[job], settings, "changed")?;
     }
     match queue.update(id, &changes, &signed.signature()).await? {
@@ -83,12 +83,13 @@ fn changes(args: &Args) -> anyhow::Result<JobUpdate> {
     };
     let mut clear = args.clear.clone();
     let has_tags = !args.tags.is_empty();
-    if has_tags && clear.iter().any(|field| field == "tags") {
+    let clears_tags = clear.iter().any(|field| field == "tags");
+    if has_tags && clears_tags {
         bail!(CliError::Refused(
             "clear: names tags, which is given as well; nothing was changed".to_owned()
         ));
     }
-    let tags = (has_tags || clear.iter().any(|field| field == "tags")).then(|| args.tags.clone());
+    let tags = (has_tags || clears_tags).then(|| args.tags.clone());
     clear.retain(|field| field != "tags");
     Ok(JobUpdate {
         args: new,

@@ -27,7 +27,7 @@ impl RetryArgs {
     pub(super) fn waits(self) -> Option<JobRetry> {
         Some(JobRetry {
             delay_s: self.retry_delay?,
-            factor: self.retry_factor.unwrap_or(2.0),
+            factor: self.retry_factor.unwrap_or(JobRetry::USUAL_FACTOR),
             max_delay_s: self.retry_max_delay,
         })
     }

@@ -11,8 +11,8 @@ use sqlx::types::Json;
 
 use super::schedule::{CATCH_UPS, OVERLAPS};
 use super::{NewSchedule, Schedule, ScheduleProblem, Timing};
-use crate::jobs::postgres::LaggingError;
 use crate::jobs::postgres::secrets::{encrypt, refused};
+use crate::jobs::postgres::{LaggingError, waits};
 use crate::jobs::{self, Enqueued, Queue, SecretKeys, secret};
 use crate::postgres::{Columns, Db};
 
@@ -387,9 +387,7 @@ fn read(row: &PgRow) -> Due {
         tags: columns
             .get::<Option<Vec<String>>>("tags")
             .unwrap_or_default(),
-        retry: columns
-            .get::<Option<Json<Value>>>("retry")
-            .and_then(|Json(waits)| serde_json::from_value(waits).ok()),
+        retry: waits(columns.get("retry")),
         catch_up: variant_of(&CATCH_UPS, &columns.get::<String>("catch_up")),
         overlap: variant_of(&OVERLAPS, &columns.get::<String>("overlap")),
         paused: columns.get("paused"),

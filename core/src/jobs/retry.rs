@@ -128,6 +128,13 @@ impl JobRetry {
     pub const DELAYS_S: std::ops::RangeInclusive<f64> = 0.001..=366.0 * 86_400.0;
     /// The factors that can be set.
     pub const FACTORS: std::ops::RangeInclusive<f64> = 1.0..=100.0;
+    /// The factor if none is given.
+    pub const USUAL_FACTOR: f64 = 2.0;
+
+    /// Returns the longest wait after any failure, in seconds.
+    pub fn longest_s(self) -> f64 {
+        self.max_delay_s.unwrap_or(3600.0_f64.max(self.delay_s))
+    }
 
     /// Returns the same longest wait after each failure.
     pub fn every(delay: Duration) -> Self {
@@ -154,7 +161,7 @@ impl JobRetry {
     /// Returns the policy of a job with these waits, whose kind has the policy `kind`.
     pub fn policy(self, kind: Policy) -> Policy {
         let span = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(MAX_DELAY);
-        let longest = self.max_delay_s.unwrap_or(3600.0_f64.max(self.delay_s));
+        let longest = self.longest_s();
         Policy {
             base: span(self.delay_s),
             factor: self.factor,
@@ -184,7 +191,7 @@ impl JobRetry {
     }
 
     fn usual_factor() -> f64 {
-        2.0
+        Self::USUAL_FACTOR
     }
 }
 

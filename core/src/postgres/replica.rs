@@ -34,7 +34,8 @@ pub const STATEMENTS: [(&str, &str); 1] = [("facts of a replica", FACTS)];
 /// The state of a replica at the last look.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplicaState {
-    /// The lag at the last look that had an answer; `None` before the first one.
+    /// The lag at the last look that had an answer; `None` before the first one, and if it could not
+    /// be told.
     pub lag: Option<Duration>,
     /// The facts of that look.
     pub facts: ReplicaFacts,
@@ -118,7 +119,7 @@ impl Replica {
 
     fn note(&self, answer: Result<ReplicaFacts, String>, now: Instant) -> ReplicaState {
         let mut seen = self.0.seen.lock();
-        let was_used = seen.is_known && seen.state.unused.is_none();
+        let was_used = seen.state.unused.is_none();
         match answer {
             Ok(facts) => {
                 let lag = seen.lag.observe(&facts, now);

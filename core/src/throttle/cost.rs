@@ -42,3 +42,18 @@ pub async fn check_cost(
         _ => Ok(()),
     }
 }
+
+/// Refuses a settlement whose charge or real cost is above the limit of a throttle.
+pub async fn check_settled(
+    store: &dyn Store,
+    throttle: &Name,
+    charged: f64,
+    cost: f64,
+) -> Result<(), Error> {
+    let (field, larger) = if cost > charged {
+        ("cost", cost)
+    } else {
+        ("charged", charged)
+    };
+    check_cost(store, throttle, field, larger).await
+}

@@ -38,17 +38,14 @@ impl Tracer {
         role: SpanRole,
         name: impl FnOnce() -> String,
     ) -> Option<OpenSpan> {
-        if self.0.is_none() && parent.is_none() {
-            return None;
-        }
-        let span_id = rand::random();
         let Some(on) = &self.0 else {
-            let context = parent?.child(span_id);
+            let context = parent?.child(rand::random());
             return Some(OpenSpan {
                 context,
                 recorded: None,
             });
         };
+        let span_id = rand::random();
         let context = match parent {
             Some(parent) => parent.child(span_id),
             None => TraceParent::root(rand::random(), span_id),

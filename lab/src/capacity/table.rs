@@ -202,7 +202,7 @@ mod tests {
     fn the_checks_of_the_page_are_those_of_the_model() {
         let one = f64::INFINITY;
         let per_s = |batch, lane| 1e6 / drain(batch, lane).postgres_us();
-        // What the model says, what was measured, and whether it was fitted to it.
+        // The model's figure, the measured one, and true if the model was fitted to it.
         let checks = [
             ("one lane, batch 100", per_s(100.0, one), 66_257.0, true),
             ("one lane, batch 500", per_s(500.0, one), 79_813.0, true),

@@ -182,8 +182,12 @@ impl Authenticator {
     /// Waits until the credential of an open request is no longer good, because it expired or its
     /// session was ended.
     pub async fn lapse(self: Arc<Self>, headers: HeaderMap) {
-        while self.caller(&headers, clock::now()).await.is_ok() {
+        loop {
+            // The request itself has just been checked.
             tokio::time::sleep(CREDENTIAL_CHECK_INTERVAL).await;
+            if self.caller(&headers, clock::now()).await.is_err() {
+                return;
+            }
         }
     }
 

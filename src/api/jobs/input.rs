@@ -1,7 +1,5 @@
 //! Requests to enqueue, checked field by field: a valid job, or every error in it.
 
-use std::time::Duration;
-
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde_json::{Value, json};
 
@@ -417,10 +415,9 @@ pub(super) fn retry(fields: &mut ObjectReader<'_>) -> Option<JobRetry> {
     let delay_s = given("delay_s", JobRetry::DELAYS_S, " seconds");
     let factor = given("factor", JobRetry::FACTORS, "");
     let max_delay_s = given("max_delay_s", JobRetry::DELAYS_S, " seconds");
-    let usual = JobRetry::from(Duration::from_secs(1));
     Some(JobRetry {
         delay_s: delay_s?,
-        factor: factor.unwrap_or(usual.factor),
+        factor: factor.unwrap_or(JobRetry::USUAL_FACTOR),
         max_delay_s,
     })
 }

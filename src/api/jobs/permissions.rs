@@ -42,13 +42,14 @@ pub async fn check_at(
     jobs: &[NewJob],
     at: impl Fn(usize) -> String,
 ) -> Result<(), Problem> {
-    refused(errors_of(state, caller, jobs, at).await?)
+    refused(errors_of(state, caller, jobs, true, at).await?)
 }
 
 async fn errors_of(
     state: &JobsState,
     caller: &Caller,
     jobs: &[NewJob],
+    names_throttle: bool,
     at: impl Fn(usize) -> String,
 ) -> Result<Errors, Problem> {
     let leave = &caller.leave;
@@ -105,7 +106,7 @@ async fn errors_of(
                 errors.body(format!("{at}/{name}"), message);
             }
         }
-        if !caller.may_enqueue_to(&job.throttle) {
+        if names_throttle && !caller.may_enqueue_to(&job.throttle) {
             let (token, throttle, allowed) = (
                 caller.token_name(),
                 &job.throttle,
@@ -134,12 +135,8 @@ pub async fn check_update(
     if let Some(throttle) = throttle {
         job.throttle = throttle.to_owned();
     }
-    let mut errors = errors_of(state, caller, &[job], |_| String::new()).await?;
-    if throttle.is_none() {
-        errors.listed.retain(|error| error.pointer != "/throttle");
-        errors.total = errors.listed.len();
-    }
-    refused(errors)
+    let at = |_| String::new();
+    refused(errors_of(state, caller, &[job], throttle.is_some(), at).await?)
 }
 
 fn refused(errors: Errors) -> Result<(), Problem> {

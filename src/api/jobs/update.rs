@@ -77,9 +77,9 @@ pub async fn update(
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
-    let read = state.queue.get_of(id, caller.tenant.as_deref());
+    let read = state.queue.kind_of(id, caller.tenant.as_deref());
     let found = with_timeout(ROW_TIMEOUT, read).await?;
-    let kind = found.as_ref().map(|job| job.summary.kind.as_str());
+    let kind = found.as_deref();
     let known = KnownKinds {
         here: &state.kinds,
         elsewhere: &[],

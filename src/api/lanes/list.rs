@@ -126,22 +126,8 @@ pub async fn list(
     }
     // A throttle may have lanes before it exists, so an unknown name is not an error.
     let name = name_of(name)?;
-    let (throttle, after) = (name.as_str(), &after);
-    let (lanes, next) = match &key {
-        Some(key) => {
-            let read = |queue: Queue| async move { queue.lane_of(throttle, key).await };
-            let lane = read_list(&state.queue, read).await?;
-            (lane.into_iter().collect(), None)
-        }
-        None => {
-            let read = |queue: Queue| async move { queue.lanes_of(throttle, after, limit).await };
-            let page = read_list(&state.queue, read).await?;
-            (
-                page.lanes,
-                page.next.map(|next| next_page(&name, limit, &next)),
-            )
-        }
-    };
+    let (lanes, next) = page(&state.queue, &name, key.as_deref(), &after, limit).await?;
+    let next = next.map(|next| next_page(&name, limit, &next));
     let holds = holds(
         &state,
         &name,
@@ -164,6 +150,25 @@ pub async fn list(
             next,
         }),
     ))
+}
+
+/// Reads the lane of one key, or a page of all lanes with the position of the next page.
+pub async fn page(
+    queue: &Queue,
+    throttle: &Name,
+    key: Option<&str>,
+    after: &LanesAfter,
+    limit: i64,
+) -> Result<(Vec<LaneDepth>, Option<LanesAfter>), Problem> {
+    let throttle = throttle.as_str();
+    let Some(key) = key else {
+        let read = |queue: Queue| async move { queue.lanes_of(throttle, after, limit).await };
+        let page = read_list(queue, read).await?;
+        return Ok((page.lanes, page.next));
+    };
+    let read = |queue: Queue| async move { queue.lane_of(throttle, key).await };
+    let lane = read_list(queue, read).await?;
+    Ok((lane.into_iter().collect(), None))
 }
 
 fn view(lane: LaneDepth, hold: LaneHold, now: Timestamp) -> LaneView {

@@ -22,6 +22,7 @@ use crate::api::throttles::acquire::WANT_MAX;
 use crate::api::work::endings::ERROR_BYTES_MAX;
 use crate::throttle::{
     KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, Scope, UpstreamRefusal, check_cost,
+    check_settled,
 };
 
 /// The longest pause that the token of a tenant can ask for at a throttle that is not its tenant's:
@@ -207,12 +208,7 @@ pub async fn settle(
         report(name, request, &["charged", "cost"], read).await?;
     let (charged, cost) = (charged.unwrap_or(0.0), cost.unwrap_or(0.0));
     // No single request can have taken more, and none can cost more.
-    let (field, larger) = if cost > charged {
-        ("cost", cost)
-    } else {
-        ("charged", charged)
-    };
-    check_cost(&*state.throttles, &throttle, field, larger).await?;
+    check_settled(&*state.throttles, &throttle, charged, cost).await?;
     let settled = cost - charged;
     let remaining = correct(&state, &throttle, &key, settled).await?;
     Ok(Json(SettledTokens {

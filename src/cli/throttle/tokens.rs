@@ -12,7 +12,7 @@ use crate::cli::exit::CliError;
 use crate::cli::output::{self, say};
 use crate::throttle::{
     AcquireRequest, AcquireResponse, KeyOutcomes, LaneRequest, Limit, MAX_COST, MAX_PAUSE, Scope,
-    Store, UpstreamRefusal, check_cost, check_key,
+    Store, UpstreamRefusal, check_cost, check_key, check_settled,
 };
 
 #[derive(clap::Args)]
@@ -160,12 +160,7 @@ pub(super) async fn settle(store: &Arc<dyn Store>, settled: TokensSettled) -> an
         in_range(field, tokens, MAX_COST, "tokens")?;
     }
     let (throttle, key) = lane(store, &settled.lane).await?;
-    let (field, larger) = if settled.cost > settled.charged {
-        ("cost", settled.cost)
-    } else {
-        ("charged", settled.charged)
-    };
-    check_cost(&**store, &throttle, field, larger).await?;
+    check_settled(&**store, &throttle, settled.charged, settled.cost).await?;
     let tokens = settled.cost - settled.charged;
     store.settle_many(&throttle, &[(&key, tokens)]).await?;
     if settled.lane.json {

@@ -207,9 +207,7 @@ impl PidController {
     /// Drops the model, which does not learn while it is not used: it would be old when it is used
     /// again.
     pub(super) fn drop_model(&mut self) {
-        if self.model != LoadModel::default() {
-            self.model = LoadModel::default();
-        }
+        self.model = LoadModel::default();
         self.pending = None;
     }
 

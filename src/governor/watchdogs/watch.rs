@@ -89,7 +89,8 @@ pub struct Watchdogs {
 }
 
 impl Watchdogs {
-    /// Returns the policy with the gain lowered after an oscillation.
+    /// Returns the policy with the gain lowered after an oscillation, and without a model until that is
+    /// forgiven.
     pub fn detuned<'a>(&self, policy: &'a Policy) -> Cow<'a, Policy> {
         if self.oscillation.is_forgiven() {
             return Cow::Borrowed(policy);

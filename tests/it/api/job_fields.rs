@@ -6,7 +6,7 @@ use flyball::api::{Permissions, TokenScope};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::server::{problem, spawn_api};
+use super::server::{pointers, problem, spawn_api};
 use super::tokens_fixture::{secret, token_server};
 
 fn mail(more: Value) -> Value {
@@ -62,12 +62,7 @@ async fn a_job_has_waits_of_its_own_and_their_faults_are_named_at_once() {
     ] {
         let refused = api.post(path, body).await;
         let refused = problem(refused, 422, "invalid_fields").await;
-        let pointers: BTreeSet<&str> = refused["errors"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|error| error["pointer"].as_str().unwrap())
-            .collect();
+        let pointers: BTreeSet<&str> = pointers(&refused).into_iter().collect();
         let expected =
             ["delay_s", "factor", "jitter", "max_delay_s"].map(|name| format!("{at}/{name}"));
         assert_eq!(

@@ -4,12 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff_sqlx::Timestamp;
-use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::types::Json;
 
 use super::Queue;
+use super::read::waits;
 use crate::jobs::{Claimed, Error, Job, LaneClaim, LaneCursor};
 use crate::postgres::Columns;
 
@@ -283,9 +282,7 @@ fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
             .get::<Option<f32>>(11)
             .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
         traceparent: columns.get(12),
-        retry: columns
-            .get::<Option<Json<Value>>>(13)
-            .and_then(|Json(waits)| serde_json::from_value(waits).ok()),
+        retry: waits(columns.get(13)),
     };
     Claimed {
         lane_id,

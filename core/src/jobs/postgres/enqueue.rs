@@ -177,17 +177,8 @@ fn groups(jobs: &[NewJob]) -> Option<Vec<Option<i64>>> {
 /// Returns the fields that have no column of their own, if one job has any.
 fn options(jobs: &[NewJob]) -> Option<Vec<Option<Json<Value>>>> {
     jobs.iter()
-        .any(has_options)
+        .any(|job| options_of(job).is_some())
         .then(|| column(jobs, options_of))
-}
-
-fn has_options(job: &NewJob) -> bool {
-    !job.tags.is_empty()
-        || !job.after.is_empty()
-        || job.after_failure.is_some()
-        || job.has_webhooks()
-        || job.webhook_secret.is_some()
-        || job.retry.is_some()
 }
 
 fn options_of(job: &NewJob) -> Option<Json<Value>> {

@@ -164,7 +164,7 @@ async fn patiently(session: &PgPool, statement: &str) -> Result<(), Error> {
     let mut attempts = 0;
     loop {
         match run(session, statement).await {
-            Err(Error::Store(error)) if code_of(&error) == "55P03" && attempts < LOCK_ATTEMPTS => {
+            Err(Error::Store(error)) if is_locked(&error) && attempts < LOCK_ATTEMPTS => {
                 attempts += 1;
             }
             ran => return ran,
@@ -176,6 +176,11 @@ async fn patiently(session: &PgPool, statement: &str) -> Result<(), Error> {
 async fn run(session: &PgPool, statement: &str) -> Result<(), Error> {
     let ran = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
     Ok(ran.execute(session).await.map(drop)?)
+}
+
+/// Returns true if a lock was not free in time.
+pub(super) fn is_locked(error: &sqlx::Error) -> bool {
+    code_of(error) == "55P03"
 }
 
 fn code_of(error: &sqlx::Error) -> String {

@@ -13,6 +13,7 @@ use sqlx::migrate::{MigrateError, Migration, Migrator};
 use sqlx::{Executor, Postgres, Row};
 
 use super::Queue;
+use super::job_indexes::is_locked;
 use crate::postgres::Transaction;
 
 /// The embedded migrations, safe to run twice and beside running workers.
@@ -178,13 +179,12 @@ impl Queue {
     }
 }
 
-/// Returns true if a lock was not free in time.
+/// Returns true if a migration ended because a lock was not free in time.
 fn gave_way(error: &MigrateError) -> bool {
-    let (MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _)) = error else {
-        return false;
-    };
-    let code = cause.as_database_error().and_then(|answer| answer.code());
-    code.as_deref() == Some("55P03")
+    match error {
+        MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) => is_locked(cause),
+        _ => false,
+    }
 }
 
 /// Returns true for a migration of a later program.

@@ -68,7 +68,7 @@ pub use maintenance::{KindRetention, MaintenanceReport, Retention};
 pub use migrate::{MIGRATOR, Schema};
 pub use notify::{NewMessage, SentMessage};
 pub use promote::{Promoted, PromotionCursor};
-pub(crate) use read::retry;
+pub(crate) use read::{retry, waits};
 pub use release::Released;
 pub use remote::{CountedJob, HandOver, HandedRow, HeldLease, RemoteRow};
 pub use rescue::Rescued;

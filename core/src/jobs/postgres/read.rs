@@ -171,8 +171,12 @@ fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<JobDetail, sqlx::Error>
 
 /// Returns the waits of a job; `None` for none, and for what only a direct write can have left.
 pub(crate) fn retry(row: &PgRow) -> Result<Option<JobRetry>, sqlx::Error> {
-    let waits: Option<Json<Value>> = row.try_get("retry")?;
-    Ok(waits.and_then(|Json(waits)| serde_json::from_value(waits).ok()))
+    Ok(waits(row.try_get("retry")?))
+}
+
+/// Returns waits as they are stored, by the rule of [`retry`].
+pub(crate) fn waits(stored: Option<Json<Value>>) -> Option<JobRetry> {
+    stored.and_then(|Json(waits)| serde_json::from_value(waits).ok())
 }
 
 fn progress(row: &PgRow) -> Result<Option<Progress>, sqlx::Error> {

@@ -5,7 +5,7 @@ use sqlx::types::Json;
 
 use super::Queue;
 use super::requeue::moved;
-use super::secrets::refuse_plain;
+use crate::jobs::secret::has_secrets;
 use crate::jobs::{Attribution, Error, JobUpdate, MoveAnswer, NewJob};
 
 pub(super) const UPDATE: &str = "
@@ -27,12 +27,16 @@ impl Queue {
         changes: &JobUpdate,
         signed: &Attribution,
     ) -> Result<MoveAnswer, Error> {
+        let encrypted;
         let args = match &changes.args {
-            None => None,
-            Some(args) => match self.encrypted_for(id, args).await? {
+            Some(args) if has_secrets(args) => match self.encrypted_for(id, args).await? {
                 None => return Ok(MoveAnswer::NotFound),
-                args => args,
+                Some(args) => {
+                    encrypted = args;
+                    Some(&encrypted)
+                }
             },
+            args => args.as_ref(),
         };
         let answer: String = sqlx::query_scalar(UPDATE)
             .bind(id)
@@ -57,16 +61,22 @@ impl Queue {
     /// Returns new arguments of a job with their secret values encrypted, as if it were enqueued
     /// with them; `None` if there is no such job.
     async fn encrypted_for(&self, id: i64, args: &Value) -> Result<Option<Value>, Error> {
-        let found: Option<(String, String)> = sqlx::query_as(KIND_AND_TENANT)
-            .bind(id)
-            .fetch_optional(&self.pool)
-            .await?;
-        let Some((kind, tenant)) = found else {
+        let Some((kind, tenant)) = self.kind_and_tenant(id).await? else {
             return Ok(None);
         };
-        let job = [NewJob::new(kind, args.clone())];
-        let jobs = self.encrypted(&job, &tenant)?;
-        refuse_plain(&jobs)?;
-        Ok(jobs.first().map(|job| job.args.clone()))
+        let job = NewJob::new(kind, args.clone()).encrypted_for(&self.keys, &tenant)?;
+        Ok(Some(job.args))
+    }
+
+    /// Returns the kind of a job; with a tenant, only if the job belongs to it.
+    pub async fn kind_of(&self, id: i64, tenant: Option<&str>) -> Result<Option<String>, Error> {
+        let found = self.kind_and_tenant(id).await?;
+        let own = found.filter(|(_, owner)| tenant.is_none_or(|tenant| tenant == owner));
+        Ok(own.map(|(kind, _)| kind))
+    }
+
+    async fn kind_and_tenant(&self, id: i64) -> Result<Option<(String, String)>, Error> {
+        let statement = sqlx::query_as(KIND_AND_TENANT).bind(id);
+        Ok(statement.fetch_optional(&self.pool).await?)
     }
 }

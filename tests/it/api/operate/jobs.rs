@@ -5,6 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::fixture::operator;
+use crate::api::server::pointers;
 
 #[tokio::test]
 async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
@@ -152,12 +153,7 @@ async fn a_waiting_job_is_updated_over_http_and_every_fault_is_named_at_once() {
     });
     let (status, output) = operator.send(Method::PATCH, &at, wrong).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{output}");
-    let mut pointers: Vec<&str> = output["errors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|error| error["pointer"].as_str().unwrap())
-        .collect();
+    let mut pointers = pointers(&output);
     pointers.sort_unstable();
     assert_eq!(
         pointers,

@@ -8,7 +8,7 @@ use sqlx::Row;
 
 use super::scanner::{mentioned, unnamed};
 use crate::docs::{code, read, rows, section};
-use crate::support::database;
+use crate::support::{Database, database};
 
 /// The functions that write a job, each of which any enqueue may run.
 const FUNCTIONS: [&str; 6] = [
@@ -120,7 +120,10 @@ fn gaps(page: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Returns the tables that each hot statement does not name by their column.
-async fn found(columns: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
+async fn found(
+    columns: &BTreeMap<String, String>,
+    database: &Database,
+) -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::new();
     for name in HOT {
         let (_, sql) = STATEMENTS
@@ -133,7 +136,6 @@ async fn found(columns: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<
         );
         found.insert(name.to_owned(), unnamed(sql, columns, false));
     }
-    let database = database().await;
     let sql = "select proname::text as name, pg_get_functiondef(oid) as body from pg_proc
         where pronamespace = 'flyball'::regnamespace and proname = any($1)";
     let bodies = sqlx::query(sql)
@@ -143,7 +145,7 @@ async fn found(columns: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<
         .unwrap();
     for row in &bodies {
         let (name, body): (String, String) = (row.get("name"), row.get("body"));
-        // What stands before the body are its parameters.
+        // Its parameters stand before the body.
         let (_, body) = body.split_once("$function$").unwrap();
         let gaps: &mut BTreeSet<String> = found.entry(format!("flyball.{name}")).or_default();
         gaps.extend(unnamed(body, columns, true));
@@ -180,7 +182,7 @@ async fn every_hot_statement_names_the_column_of_each_hot_table_or_is_a_told_gap
     }
 
     assert_eq!(
-        found(&columns).await,
+        found(&columns, &database).await,
         gaps(&page),
         "left: found, right: docs/scale.md"
     );
