@@ -44,7 +44,8 @@ create type flyball.listed_job as (
     attempt      smallint,
     last_error   text,
     state        text,
-    tags         text[]
+    tags         text[],
+    ended_at     timestamptz
 );
 
 -- A value without the secrets that are marked in it, at any depth.
@@ -528,7 +529,7 @@ begin
         listed := array(
             select row(m.id, m.kind, m.throttle, m.key, m.tenant, m.group_id, m.priority, m.max_attempts, m.cost, m.created_at, s.run_at,
                 coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint), coalesce(d.error, a.error),
-                t.state, m.tags)::flyball.listed_job
+                t.state, m.tags, case when t.state in ('completed', 'cancelled', 'dead') then coalesce(d.died_at, a.finished_at) end)::flyball.listed_job
             from unnest(hits[1:probes_max]) with ordinality as w(id, n)
             cross join lateral (
                 select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.priority, j.max_attempts, j.cost, j.created_at, j.lane_id,
@@ -548,10 +549,10 @@ begin
                 from flyball.scheduled h where h.job_id = m.id limit 1
             ) s on true
             left join lateral (
-                select h.attempt, h.error from flyball.dead h where h.job_id = m.id limit 1
+                select h.attempt, h.error, h.died_at from flyball.dead h where h.job_id = m.id limit 1
             ) d on true
             left join lateral (
-                select h.attempt, h.outcome, h.error from flyball.attempt h where h.job_id = m.id order by h.finished_at desc limit 1
+                select h.attempt, h.outcome, h.error, h.finished_at from flyball.attempt h where h.job_id = m.id order by h.finished_at desc limit 1
             ) a on true
             cross join lateral (
                 select case when l.attempt is not null then 'running'

@@ -226,8 +226,9 @@ begin
             'state', flyball.job_state(j.id), 'priority', j.priority,
             'attempt', coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0), 'max_attempts', j.max_attempts, 'cost', j.cost,
             'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(case when s.turn >= -4 or s.run_at > now() then s.run_at end),
-            'last_error', coalesce(d.error, a.error),
-            'group', j.group_id, 'tags', coalesce(to_jsonb(j.tags), '[]'), 'args', flyball.shown_args(j.kind, j.args), 'unique', j.unique_key is not null)
+            'ended_at', flyball.time_text(case when l.job_id is null and r.job_id is null and s.job_id is null
+                then coalesce(d.died_at, a.finished_at) end),
+            'last_error', coalesce(d.error, a.error), 'group', j.group_id, 'tags', coalesce(to_jsonb(j.tags), '[]'), 'args', flyball.shown_args(j.kind, j.args), 'unique', j.unique_key is not null)
         || jsonb_build_object('worker', w.name, 'heartbeat_at', flyball.time_text(w.heartbeat_at),
             'heartbeat_age_s', extract(epoch from clock_timestamp() - w.heartbeat_at), 'started_at', flyball.time_text(l.claimed_at),
             'timeout_s', j.timeout_s, 'traceparent', j.traceparent,
@@ -251,7 +252,7 @@ begin
     left join flyball.dead d on d.job_id = j.id
     left join flyball.worker w on w.id = l.worker_id
     left join lateral (
-        select t.attempt, t.error from flyball.attempt t where t.job_id = j.id order by t.finished_at desc limit 1
+        select t.attempt, t.error, t.finished_at from flyball.attempt t where t.job_id = j.id order by t.finished_at desc limit 1
     ) a on true
     where j.id = show_job.job_id and (reads is null or j.tenant = reads);
     return shown || jsonb_build_object('waiting', flyball.why_job(show_job.job_id, reads), 'attempts', (
@@ -281,7 +282,8 @@ begin
     select f.jobs, f.next into page from flyball.find_jobs(flyball.read_filter('list_jobs', filter, reads), before, max_jobs) f;
     next := page.next;
     select coalesce(jsonb_agg(to_jsonb(j) - 'group_id' || jsonb_build_object('group', j.group_id, 'tags', coalesce(j.tags, '{}'),
-        'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(j.due_at)) order by j.id desc), '[]') into jobs
+        'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(j.due_at), 'ended_at', flyball.time_text(j.ended_at))
+        order by j.id desc), '[]') into jobs
     from unnest(page.jobs) j;
 end $$;
 

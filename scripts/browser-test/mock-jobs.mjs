@@ -22,14 +22,14 @@ export class MockJobs {
   constructor(now, running) {
     this.now = now;
     this.running = running;
-    const job = (id, state, more) => ({ id, kind: 'http', throttle: 'webhooks', key: `customer-${id % 9}`, tenant: '', state, priority: 1, attempt: 0, max_attempts: 10, cost: 1, created_at: iso(now - 300), due_at: null, last_error: null, ...more });
+    const job = (id, state, more) => ({ id, kind: 'http', throttle: 'webhooks', key: `customer-${id % 9}`, tenant: '', state, priority: 1, attempt: 0, max_attempts: 10, cost: 1, created_at: iso(now - 300), due_at: null, ended_at: null, last_error: null, max_attempts: 10, tags: [], ...more });
     const many = (n, first, make) => Array.from({ length: n }, (_, i) => make(first - i, i));
     this.stored = [
       ...many(120, 7600002000, (id, i) => job(id, 'ready', { created_at: iso(now - 2 * i) })),
       ...many(12, 7600001600, (id) => job(id, 'retryable', { attempt: 3, due_at: iso(now + 3600), last_error: ERRORS[1] })),
       ...many(8, 7600001500, (id, i) => job(id, 'scheduled', { throttle: 'notify.sms', kind: 'notification', due_at: iso(now + 3600 + i) })),
-      ...many(70, 7600000900, (id, i) => job(id, 'dead', { kind: i % 4 ? 'http' : 'mail', throttle: i % 4 ? 'webhooks' : 'notify.sms', key: `customer-${i % 9}`, attempt: 10, created_at: iso(now - 400 * i), last_error: i === 1 ? `job ${id} said ${HOSTILE}` : ERRORS[i % 3] })),
-      ...many(30, 7600000700, (id, i) => job(id, 'completed', { attempt: 1, traceparent: i === 3 ? '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' : null })),
+      ...many(70, 7600000900, (id, i) => job(id, 'dead', { kind: i % 4 ? 'http' : 'mail', throttle: i % 4 ? 'webhooks' : 'notify.sms', key: `customer-${i % 9}`, attempt: 10, created_at: iso(now - 400 * i), ended_at: iso(now - 390 * i), last_error: i === 1 ? `job ${id} said ${HOSTILE}` : ERRORS[i % 3] })),
+      ...many(30, 7600000700, (id, i) => job(id, 'completed', { attempt: 1, ended_at: iso(now - 200), traceparent: i === 3 ? '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' : null })),
     ];
   }
 
@@ -46,7 +46,8 @@ export class MockJobs {
     const page = rest.slice(0, limit);
     const next = new URLSearchParams(query);
     next.set('before', String(page.at(-1)?.id ?? 0));
-    return { jobs: page, next: rest.length > limit ? `${path}?${next}` : null };
+    const counts = query.get('counts') === 'true' ? { counts: { completed: 1204331, cancelled: 12 } } : {};
+    return { jobs: page, next: rest.length > limit ? `${path}?${next}` : null, ...counts };
   }
 
   /** Changes all jobs of a filter in steps. @param {string} path @param {any} order */
@@ -69,6 +70,14 @@ export class MockJobs {
     const allowed = { retry: ['dead', 'retryable', 'scheduled'], cancel: LIVE, discard: ['dead'], reschedule: ['ready', 'scheduled', 'retryable'] }[verb];
     if (!allowed.includes(job.state)) return `job ${id} is ${job.state}`;
     Object.assign(job, verb === 'reschedule' ? { state: 'scheduled', due_at: at } : { state: verb === 'retry' ? 'ready' : 'cancelled' });
+    return null;
+  }
+
+  /** Updates a waiting job; returns the text of a refusal, or null. @param {number} id @param {any} change */
+  update(id, { by, why, args, ...fields }) {
+    const job = this.stored.find((one) => one.id === id);
+    if (job && fields.priority > 3) return 'must be a whole number from 0 to 3 (0 runs first)';
+    Object.assign(job ?? {}, fields);
     return null;
   }
 

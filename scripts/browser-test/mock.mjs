@@ -313,8 +313,9 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
   let slow = 0;
   const streams = new Set();
   const requests = [];
-  /** The bodies of the jobs that were enqueued. */
+  /** The bodies of the jobs that were enqueued, and of the updates of jobs. */
   const enqueued = [];
+  const updated = [];
   const timer = setInterval(() => {
     const now = Math.floor(Date.now() / 1000);
     while (world.now < now) world.step();
@@ -395,7 +396,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         return undefined;
       }
       const limit = Number(url.searchParams.get('limit') ?? 100);
-      if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), may_change: world.mayChange, throttles: [...world.throttles.values()].map((t) => world.show(t)) });
+      if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), may_change: world.mayChange, may_enqueue: world.mayChange, throttles: [...world.throttles.values()].map((t) => world.show(t)) });
       if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });
       if (p === '/api/v1/failures') return send(200, { failures: world.failures.slice(0, limit) });
       if (p === '/api/v1/audit') return send(200, { entries: world.audit.slice(0, limit) });
@@ -485,6 +486,11 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (match) {
         const id = Number(match[1]);
         const verb = request.method === 'DELETE' ? 'cancel' : match[2];
+        if (request.method === 'PATCH') {
+          const wrong = world.stored?.update(id, JSON.parse(text));
+          updated.push(text);
+          if (wrong) return refuse(problem(422, 'invalid fields', [{ pointer: '#/priority', message: wrong }]));
+        }
         const refused = verb ? world.stored?.change(id, verb, verb === 'reschedule' ? JSON.parse(text).run_at : null) : null;
         if (refused) return refuse(problem(409, 'wrong state', [], refused));
         const job = world.stored?.show(id, world.now);
@@ -523,6 +529,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
     url: `http://127.0.0.1:${server.address().port}`,
     requests,
     enqueued,
+    updated,
     steer,
     close: () => {
       clearInterval(timer);

@@ -3,9 +3,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { jobOf } from '../../src/api/dashboard/enqueuejob.js';
 import { groupCounts, groupsPath } from '../../src/api/dashboard/groups.js';
 import { previewPath } from '../../src/api/dashboard/preview.js';
 import { ofRecipient } from '../../src/api/dashboard/suppressions.js';
+import { changeOf, typedFields } from '../../src/api/dashboard/updatejob.js';
 import { servesText } from '../../src/api/dashboard/workerlist.js';
 
 test('the counts of a group leave out what is zero', () => {
@@ -24,4 +26,19 @@ test('what a person types is encoded in a path', () => {
 test('a worker that was told nothing serves all throttles', () => {
   assert.equal(servesText({ kinds: ['http', 'report'], throttles: [] }), 'http, report; all throttles');
   assert.equal(servesText({ kinds: [], throttles: ['pdf*'] }), 'no kinds; throttles pdf*');
+});
+
+test('an update sends only the fields that differ, and null for what goes back to the kind', () => {
+  const job = { throttle: 'hooks', key: 'acme', priority: 1, max_attempts: 10, cost: 1.5, timeout_s: 60, tags: ['eu'] };
+  const typed = (more) => changeOf(job, { ...typedFields(job), ...more });
+  assert.throws(() => typed({}), /Nothing differs/);
+  assert.deepEqual(typed({ priority: '0', key: '' }), { priority: 0, key: '' });
+  assert.deepEqual(typed({ timeout: '', tags: '' }), { timeout: null, tags: null });
+  assert.deepEqual(typed({ tags: 'eu, , urgent', cost: 'much', args: '{"customer": 17}' }), { tags: ['eu', 'urgent'], cost: 'much', args: { customer: 17 } });
+  assert.throws(() => typed({ args: '{' }), /^Error: arguments: /);
+});
+
+test('a job has the fields that were filled in, and arguments', () => {
+  assert.throws(() => jobOf({ kind: '' }), /needs a kind/);
+  assert.deepEqual(jobOf({ kind: 'mail', args: '', throttle: '', key: 'acme', priority: 'x', run_at: '' }), { kind: 'mail', key: 'acme', priority: 'x', args: {} });
 });

@@ -58,15 +58,16 @@ const panelOf = (name) => `[...document.querySelectorAll('section.throttle')].fi
 const focusIn = (panel, name) => `(() => { const i = ${panel}.querySelector('[name="${name}"]'); i.scrollIntoView({ block: 'center' }); i.focus(); i.select?.(); return true; })()`;
 const openKnobs = (panel) => `${panel}.querySelector('details').open = true`;
 
-/** Answers the page's question. */
-const answerOn = (page) => async (fields, action) => {
+/** Answers the page's question; with `refusal` until it says that, and stays open. */
+const answerOn = (page) => async (fields, action, refusal = null) => {
   await page.until('the question', `document.querySelector('dialog.ask')?.open`);
   for (const [name, value] of Object.entries({ by: 'browser-test', ...fields })) {
     // Not every question asks who answers it.
     await page.evaluate(`{ const field = document.querySelector('dialog.ask [name=${name}]'); if (field ?? ${JSON.stringify(name)} !== 'by') field.value = ${JSON.stringify(value)}; }`);
   }
   await page.evaluate(`[...document.querySelectorAll('dialog.ask button')].find((b) => b.textContent.startsWith(${JSON.stringify(action)})).click()`);
-  await page.until('the answer taken', `!document.querySelector('dialog.ask').open`);
+  if (refusal !== null) await page.until(refusal, `document.querySelector('dialog.ask .error').textContent.includes(${JSON.stringify(refusal)})`);
+  else await page.until('the answer taken', `!document.querySelector('dialog.ask').open`);
 };
 
 // === the checks ===

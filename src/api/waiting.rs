@@ -277,6 +277,7 @@ mod tests {
             cost: 1.0,
             created_at: Timestamp::UNIX_EPOCH,
             due_at: Some(Timestamp::from_second(60).unwrap()),
+            ended_at: None,
             last_error: Some("500\nwith a body".into()),
             group: None,
             tags: Vec::new(),

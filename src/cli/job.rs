@@ -415,6 +415,9 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
     if let Some(due) = head.due_at {
         say!("due        {due:.0}");
     }
+    if let Some(ended) = head.ended_at {
+        say!("ended      {ended:.0}");
+    }
     if let Some(timeout_s) = job.timeout_s {
         say!("timeout    {timeout_s} s");
     }

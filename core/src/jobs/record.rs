@@ -59,6 +59,8 @@ pub struct Summary {
     pub created_at: Timestamp,
     /// The time at which a scheduled or retryable job is due.
     pub due_at: Option<Timestamp>,
+    /// The time at which a completed, cancelled or dead job ended.
+    pub ended_at: Option<Timestamp>,
     /// The error of the last attempt, if there was one.
     pub last_error: Option<String>,
     /// The number of the group that counts the job; absent for none.
@@ -219,6 +221,27 @@ pub struct Depth {
     pub dead: i64,
     /// The time at which the oldest ready job was enqueued; absent if no job is ready.
     pub oldest_ready_at: Option<Timestamp>,
+}
+
+/// The number of all jobs in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct JobCounts {
+    /// Jobs that may run as soon as tokens allow.
+    pub ready: i64,
+    /// Jobs that wait for a time: scheduled and retryable.
+    pub scheduled: i64,
+    /// Jobs held by a worker under a lease.
+    pub running: i64,
+    /// Jobs that are dead letters.
+    pub dead: i64,
+    /// Completed jobs that are still kept, by the estimate of Postgres; absent before its first.
+    pub completed: Option<i64>,
+    /// Cancelled jobs that are still kept, by the estimate of Postgres; absent before its first.
+    pub cancelled: Option<i64>,
+    /// A lower bound of the time at which the first four were counted; absent before the first
+    /// count has ended.
+    pub at: Option<Timestamp>,
 }
 
 /// A lane of the directory, with its depth as last counted.

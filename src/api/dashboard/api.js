@@ -13,6 +13,12 @@ export class ApiError extends Error {
   }
 }
 
+/** Returns the words of a refusal, with each field that was wrong. @param {unknown} error */
+export function refusalText(error) {
+  const { message, problem } = /** @type {any} */ (error);
+  return [message, ...(problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`)].join(' ');
+}
+
 /** The state of this browser's token by the server's last answer; `changed` is told of a change. */
 export const session = { isDenied: false, changed: (/** @type {boolean} */ _isDenied) => {} };
 

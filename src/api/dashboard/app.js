@@ -1,6 +1,6 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
-import { get, session } from './api.js';
+import { get, refusalText, session } from './api.js';
 import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
@@ -17,6 +17,7 @@ import { Failures } from './failures.js';
 import { ago, clock, count, finite, rate } from './format.js';
 import { JobList } from './joblist.js';
 import { JobPage } from './jobpage.js';
+import { filterText } from './jobwords.js';
 import { RunningJobs } from './jobs.js';
 import { Keyboard } from './keys.js';
 import { showDecisions, showFailures } from './lists.js';
@@ -212,6 +213,7 @@ function drawHeader(now) {
   show($('behind'), behind !== null);
   if (behind) setText($('behind'), behind);
   document.body.classList.toggle('reader', !state.mayChange);
+  show($('enqueue-job'), state.mayEnqueue);
   document.body.classList.toggle('old', state.phase !== 'live' && state.lastTick !== null);
 }
 
@@ -307,9 +309,9 @@ function drawJobCounts(work) {
     const own = (name === 'scheduled' ? null : t.ring.last?.[name]) ?? finite(t.detail?.depth?.[name]);
     return own === null ? total : (total ?? 0) + own;
   }, null);
-  // The counts know neither kinds nor keys nor times.
-  const isCounted = !query.kind && !query.key && !query.since && !query.error;
-  jobList.drawCounts(isCounted ? { ready: sum('ready'), running: sum('running'), dead: sum('dead'), timed: sum('scheduled') } : { ready: null, running: null, dead: null, timed: null });
+  // The counts know throttles only.
+  const isCounted = filterText({ ...query, state: '', throttle: '' }) === '';
+  jobList.drawCounts(isCounted ? { ready: sum('ready'), running: sum('running'), dead: sum('dead'), timed: sum('scheduled') } : { ready: null, running: null, dead: null, timed: null }, isCounted && !query.throttle);
   jobList.suggest($('throttle-names'), work.map((t) => t.name));
 }
 
@@ -444,25 +446,14 @@ async function create(name) {
     await askThrottles();
   } catch (error) {
     location.hash = '#throttles';
-    setText($('create-note'), refusal(error));
+    setText($('create-note'), refusalText(error));
   }
 }
 
 /** Asks for a job to enqueue, and says what came of it. */
 async function enqueue() {
-  try {
-    const said = await enqueueJob();
-    if (said !== null) setText($('aloud'), said);
-    setText($('enqueue-note'), '');
-  } catch (error) {
-    setText($('enqueue-note'), refusal(error));
-  }
-}
-
-/** Returns the words of a refusal, with each field that was wrong. @param {unknown} error */
-function refusal(error) {
-  const { message, problem } = /** @type {any} */ (error);
-  return [message, ...(problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`)].join(' ');
+  const said = await enqueueJob();
+  if (said !== null) setText($('aloud'), said);
 }
 
 /**

@@ -1,6 +1,7 @@
 // One question at a time, in a dialog of the page: the action, its author, and its reason.
 
-import { fill, h } from './dom.js';
+import { refusalText } from './api.js';
+import { fill, h, setText, show } from './dom.js';
 import { recall, remember } from './settings.js';
 
 /**
@@ -12,11 +13,12 @@ let dialog = null;
 
 /**
  * Asks; resolves to the signature and the fields, or to null if the person cancels.
- * @param {{ title: string, text?: string, action: string, danger?: boolean, fields?: Asked[], isSigned?: boolean, keep?: string }} question
- *   without `isSigned` neither the author nor a reason is asked for; `keep` is the text of the button that changes nothing
+ * @param {{ title: string, text?: string, action: string, danger?: boolean, fields?: Asked[], isSigned?: boolean, keep?: string, act?: (answer: Record<string, string>) => Promise<void> }} question
+ *   without `isSigned` neither the author nor a reason is asked for; `keep` is the text of the button that changes nothing;
+ *   while `act` throws, the question stays open with what was typed, and says why
  * @returns {Promise<Record<string, string> | null>}
  */
-export function ask({ title, text = '', action, danger = false, fields = [], isSigned = true, keep = 'Cancel' }) {
+export function ask({ title, text = '', action, danger = false, fields = [], isSigned = true, keep = 'Cancel', act }) {
   dialog ??= document.body.appendChild(h('dialog', { class: 'ask', 'aria-labelledby': 'ask-title' }));
   const input = (/** @type {Asked} */ field) => h('div', { class: 'field' },
     h('label', { for: `ask-${field.name}` }, field.label, field.unit ? h('span', { class: 'unit' }, field.unit) : null),
@@ -25,9 +27,10 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
   const author = [{ name: 'by', label: 'your name', value: recall('who', '') }, { name: 'why', label: 'why', unit: 'optional' }];
   const all = isSigned ? [...fields, ...author] : fields;
   const go = h('button', { type: 'submit', class: danger ? 'primary danger' : 'primary' }, action);
+  const refusal = h('p', { class: 'error', role: 'alert', hidden: true });
   const form = h('form', { method: 'dialog' },
     h('h2', { id: 'ask-title' }, title), text ? h('p', null, text) : null,
-    ...all.map(input),
+    ...all.map(input), refusal,
     h('div', { class: 'buttons' }, go, h('button', { type: 'button', onclick: () => dialog.close('') }, keep)));
   fill(dialog, form);
   dialog.returnValue = '';
@@ -35,13 +38,29 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
   // The first missing field gets the focus. If none is missing, the button does.
   (all.map(({ name }) => form.elements.namedItem(name)).find((element) => !element.value && element.name !== 'why') ?? go).focus();
   return new Promise((resolve) => {
-    form.addEventListener('submit', () => {
+    form.addEventListener('submit', async (/** @type {Event} */ event) => {
       /** @type {Record<string, string>} */
       const answer = {};
       for (const { name } of all) answer[name] = form.elements.namedItem(name).value.trim();
       if (isSigned) remember('who', answer.by);
       if (!answer.why) delete answer.why;
-      resolve(answer);
+      if (!act) {
+        resolve(answer);
+        return;
+      }
+      event.preventDefault();
+      go.disabled = true;
+      try {
+        await act(answer);
+        resolve(answer);
+        // Another question may be open by now, after this one was cancelled.
+        if (form.isConnected) dialog.close('');
+      } catch (error) {
+        setText(refusal, refusalText(error));
+        show(refusal, true);
+      } finally {
+        go.disabled = false;
+      }
     });
     const closed = () => {
       // The end of an earlier question may arrive when this one is already open.

@@ -7,12 +7,15 @@ import { jobAddress } from './views.js';
 
 /**
  * Asks for a job, and enqueues it. Returns what was done, or null if the person changes nothing; a
- * refusal is thrown.
+ * refusal is told in the question, which keeps what was typed.
  * @returns {Promise<string | null>}
  */
 export async function enqueueJob() {
-  const answer = await ask({
+  /** @type {any} */
+  let job = null;
+  await ask({
     title: 'Enqueue a job', action: 'Enqueue', isSigned: false,
+    act: async (answer) => { job = await call('POST', '/api/v1/jobs', { body: jobOf(answer) }); },
     fields: [
       { name: 'kind', label: 'kind' },
       { name: 'args', label: 'arguments', value: '{}', lengthMax: '1000000', hint: 'a JSON object, such as {"customer": 17}' },
@@ -22,8 +25,7 @@ export async function enqueueJob() {
       { name: 'run_at', label: 'run at', unit: 'optional', hint: '30m, 2h, 14:30 or 2027-01-31T09:00' },
     ],
   });
-  if (!answer) return null;
-  const job = await call('POST', '/api/v1/jobs', { body: jobOf(answer) });
+  if (!job) return null;
   location.hash = jobAddress(job.id);
   return job.duplicate ? `Job ${job.id} was there already.` : `Enqueued job ${job.id}.`;
 }
@@ -42,12 +44,21 @@ export function jobOf(answer) {
     // A text that is no time is left to the server, which says what is allowed.
     job.run_at = at === null ? answer.run_at : new Date(at).toISOString();
   }
-  // So is a text that is no number.
-  if (answer.priority) job.priority = Number.isInteger(Number(answer.priority)) ? Number(answer.priority) : answer.priority;
+  if (answer.priority) job.priority = numberOf(answer.priority);
+  job.args = argumentsOf(answer.args || '{}');
+  return job;
+}
+
+/** Returns the number of a text. A text that is no number is left to the server. @param {string} text */
+export function numberOf(text) {
+  return Number.isFinite(Number(text)) ? Number(text) : text;
+}
+
+/** Returns the arguments that a person typed. @param {string} text */
+export function argumentsOf(text) {
   try {
-    job.args = JSON.parse(answer.args || '{}');
+    return JSON.parse(text);
   } catch (error) {
     throw new Error(`arguments: ${/** @type {Error} */ (error).message}.`);
   }
-  return job;
 }

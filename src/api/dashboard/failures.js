@@ -57,7 +57,7 @@ export class Failures {
   async refresh() {
     if (this.busy) return;
     const [dead, recent] = await Promise.all([this.readDead(), get(`/api/v1/failures?limit=${READ}`)]);
-    const jobs = dead.jobs.map((/** @type {any} */ job) => ({ throttle: job.throttle, kind: job.kind, error: job.last_error, at: unixSeconds(job.created_at) ?? 0, id: job.id }));
+    const jobs = dead.jobs.map((/** @type {any} */ job) => ({ throttle: job.throttle, kind: job.kind, error: job.last_error, at: unixSeconds(job.ended_at) ?? unixSeconds(job.created_at) ?? 0, id: job.id }));
     const failed = recent.failures.map((/** @type {any} */ one) => ({ throttle: one.throttle, kind: one.kind, error: one.error, at: unixSeconds(one.at) ?? 0, id: one.job_id }));
     this.groups = groupByError(jobs);
     show(this.place.deadMore, Boolean(dead.next));
@@ -83,7 +83,7 @@ export class Failures {
       return Object.assign(row, { jobs, newest });
     }, (row, group) => {
       setText(row.jobs, `${count(group.jobs)}${more ? '+' : ''}`);
-      setText(row.newest, `enqueued ${ago(now - group.newest.at)}`);
+      setText(row.newest, `died ${ago(now - group.newest.at)}`);
     });
   }
 

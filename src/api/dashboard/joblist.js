@@ -12,8 +12,10 @@ import { jobAddress, jobsAddress } from './views.js';
 const ROWS = 50;
 /** The most pages that one look reads, because a page may be short although more follow. */
 const PAGES_MAX = 5;
-/** The states that the depth of throttles counts. */
+/** The states that the depth of throttles counts, of one throttle as well. */
 const COUNTED = ['ready', 'running', 'dead'];
+/** The states of the history, which is only estimated, over all throttles. */
+const ESTIMATED = ['completed', 'cancelled'];
 /** The fields of the filter that are folded. */
 const RARE = ['args', 'tag', 'trace', 'unique_key', 'group'];
 
@@ -31,6 +33,10 @@ export class JobList {
     this.pages = 1;
     this.isRead = false;
     this.asked = 0;
+    /** The estimated numbers of ended jobs. @type {any} */
+    this.ended = null;
+    /** False once the server has said that this token is of a tenant, which has no such numbers. */
+    this.hasCounts = true;
     this.tabs = STATES.map(({ name, title }) => {
       const number = h('span', { class: 'num' });
       const link = h('a', null, title, number);
@@ -87,11 +93,15 @@ export class JobList {
     }
   }
 
-  /** Shows the number of jobs in each state that is counted. @param {StateCounts} counts */
-  drawCounts(counts) {
+  /**
+   * Shows the number of jobs in each state that is counted or estimated.
+   * @param {StateCounts} counts @param {boolean} isAll true if the filter excludes none
+   */
+  drawCounts(counts, isAll) {
     for (const { name, number } of this.tabs) {
       const n = COUNTED.includes(name) ? counts[/** @type {'ready'} */ (name)] : null;
-      setText(number, n === null ? '' : count(n));
+      const about = isAll && ESTIMATED.includes(name) ? this.ended?.[name] ?? null : null;
+      setText(number, n !== null ? count(n) : about !== null ? `≈${count(about)}` : '');
     }
     setText(this.place.timed, counts.timed ? `${count(counts.timed)} wait for a time: scheduled or retryable.` : '');
   }
@@ -107,8 +117,9 @@ export class JobList {
     /** @type {string | null} */
     let next = jobsPath(this.query, ROWS, Date.now() / 1000);
     for (let page = 0; next && rows.length < ROWS * this.pages && page < PAGES_MAX * this.pages; page += 1) {
-      const answer = await get(next);
+      const answer = page === 0 ? await this.firstPage(next) : await get(next);
       if (asked !== this.asked) return;
+      if (answer.counts) this.ended = answer.counts;
       rows.push(...answer.jobs);
       next = answer.next ?? null;
     }
@@ -116,6 +127,19 @@ export class JobList {
     this.next = next;
     this.isRead = true;
     this.draw();
+  }
+
+  /** Reads the first page, with the counts if the token may see them. @param {string} path @returns {Promise<any>} */
+  async firstPage(path) {
+    if (!this.hasCounts) return get(path);
+    try {
+      return await get(`${path}&counts=true`);
+    } catch (error) {
+      const { problem } = /** @type {any} */ (error);
+      if (!(problem?.errors ?? []).some((/** @type {any} */ one) => one.pointer === '/counts')) throw error;
+      this.hasCounts = false;
+      return get(path);
+    }
   }
 
   draw() {
@@ -133,8 +157,8 @@ export class JobList {
       setText(parts.state, job.state);
       setAttr(parts.state, 'data-tone', jobTone(job.state));
       setText(parts.attempt, `${job.attempt} of ${job.max_attempts}`);
-      const due = unixSeconds(job.due_at);
-      setText(parts.due, due === null ? '' : clock(due, now));
+      const time = unixSeconds(job.due_at ?? job.ended_at);
+      setText(parts.time, time === null ? '' : clock(time, now));
       setText(parts.error, job.last_error ?? '');
       row.classList.toggle('alarming', job.state === 'dead');
     });
@@ -148,12 +172,12 @@ export class JobList {
       this.bulk.select(job.id, box.checked);
       this.draw();
     });
-    const parts = { box, state: h('span', { class: 'badge' }), attempt: h('span', { class: 'num' }), due: h('span', { class: 'num' }), error: h('span', null) };
+    const parts = { box, state: h('span', { class: 'badge' }), attempt: h('span', { class: 'num' }), time: h('span', { class: 'num' }), error: h('span', null) };
     const row = h('tr', null, cell('', box, 'pick change'),
       cell('job', h('a', { class: 'num', href: jobAddress(job.id) }, String(job.id))),
       cell('state', parts.state), cell('kind', job.kind),
       cell('lane', [h('a', { class: 'quiet', href: jobsAddress({ state: this.query.state, throttle: job.throttle, key: job.key }) }, laneText(job)), ...(job.key ? [' ', this.pauseButton(job)] : [])], 'wrap'),
-      cell('attempt', parts.attempt), cell('enqueued', clock(job.created_at, now), 'num'), cell('due', parts.due), cell('error', parts.error, 'wide'));
+      cell('attempt', parts.attempt), cell('enqueued', clock(job.created_at, now), 'num'), cell('due or ended', parts.time), cell('error', parts.error, 'wide'));
     return Object.assign(row, { parts });
   }
 

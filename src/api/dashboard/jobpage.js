@@ -8,6 +8,7 @@ import { askChange, changeJob, CHANGES } from './jobchange.js';
 import { allows, jobTone, laneText } from './jobwords.js';
 import { pauseKey } from './keypause.js';
 import { parseTime } from './knobs.js';
+import { updateJob } from './updatejob.js';
 import { jobAddress, jobsAddress, throttleAddress } from './views.js';
 
 const ENDED = ['completed', 'cancelled', 'dead'];
@@ -100,8 +101,9 @@ export class JobPage {
     const changes = verbs.map((verb) => h('button', { type: 'button', class: 'change', disabled: verb === 'cancel' && Boolean(job.cancelling), onclick: () => this.change(verb) },
       verb === 'cancel' && job.cancelling ? 'Cancelling …' : verb === 'retry' ? 'Retry now' : `${verb[0].toUpperCase()}${verb.slice(1)} …`));
     const later = allows('reschedule', job.state) ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => this.reschedule()) }, 'Reschedule …') : null;
+    const update = allows('update', job.state) ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => updateJob(job)) }, 'Update …') : null;
     const pause = job.key === '' ? null : h('button', { type: 'button', class: 'change', onclick: () => this.pause(job) }, `Pause key ${job.key} …`);
-    return [...changes, later, pause, h('button', { type: 'button', onclick: () => this.refresh(true).catch((error) => setText(this.place.note, error.message)) }, 'Refresh')];
+    return [...changes, later, update, pause, h('button', { type: 'button', onclick: () => this.refresh(true).catch((error) => setText(this.place.note, error.message)) }, 'Refresh')];
   }
 
   /** @param {any} job */
@@ -205,6 +207,7 @@ function facts(job) {
     ['unique key', job.unique ? 'held' : 'none'],
     ['enqueued', clock(job.created_at, now)],
     ['due', job.due_at ? clock(job.due_at, now) : null],
+    ['ended', job.ended_at ? clock(job.ended_at, now) : null],
     ['worker', job.worker ?? null],
     ['running since', since === null ? null : `${clock(since, now)}, ${duration(Math.max(0, now - since))}`],
     ['heartbeat', job.heartbeat_age_s === null || job.heartbeat_age_s === undefined ? null : ago(job.heartbeat_age_s)],

@@ -79,11 +79,11 @@ function sinceTime(since, now) {
 }
 
 /** The states that a change applies to. */
-const APPLIES = { retry: ['dead', 'retryable', 'scheduled'], cancel: ['ready', 'running', 'scheduled', 'retryable'], discard: ['dead'], reschedule: ['ready', 'scheduled', 'retryable'] };
+const APPLIES = { retry: ['dead', 'retryable', 'scheduled'], cancel: ['ready', 'running', 'scheduled', 'retryable'], discard: ['dead'], reschedule: ['ready', 'scheduled', 'retryable'], update: ['ready', 'scheduled', 'retryable'] };
 
 /**
  * Returns true if a state allows a change.
- * @param {'retry' | 'cancel' | 'discard' | 'reschedule'} verb @param {string} state
+ * @param {'retry' | 'cancel' | 'discard' | 'reschedule' | 'update'} verb @param {string} state
  */
 export function allows(verb, state) {
   return APPLIES[verb].includes(state);

@@ -26,7 +26,7 @@ const FAILED = new Set(['failed', 'ambiguous', 'lost', 'dead']);
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[],
  *   failed: number[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
- * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
+ * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean, mayEnqueue: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
  *   runningTotal: number | null, workers: number | null, depthAge: number | null, replica: { lag_s: number | null, used: boolean } | null, lastTick: number | null, phase: Phase }} State
  */
 
@@ -36,6 +36,7 @@ export function emptyState() {
     throttles: new Map(),
     known: false,
     mayChange: false,
+    mayEnqueue: false,
     decisions: [],
     failures: [],
     audit: [],
@@ -68,6 +69,7 @@ export function apply(state, { type, data }) {
     case 'throttles':
       takeThrottles(state, data?.throttles ?? []);
       state.mayChange = data?.may_change === true;
+      state.mayEnqueue = data?.may_enqueue === true;
       touched.add('throttles');
       break;
     case 'throttle':

@@ -326,6 +326,7 @@ fn as_sent(job: NewJob, id: i64, tenant: &str) -> JobDetail {
             cost: job.cost,
             created_at: now,
             due_at,
+            ended_at: None,
             last_error: None,
             group: job.group,
             tags: job.tags,

@@ -23,7 +23,8 @@ use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::waiting::{self, WaitReason};
 use crate::jobs::serving::remedy;
 use crate::jobs::{
-    self, Attempt, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary, secret,
+    self, Attempt, JobCounts, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary,
+    secret,
 };
 use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
@@ -76,6 +77,9 @@ pub struct JobList {
     jobs: Vec<Summary>,
     /// The URL of the next page; also in the Link header. Absent at the end of the search.
     next: Option<String>,
+    /// The number of all jobs in each state, whatever the filter; absent unless `counts` is true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counts: Option<JobCounts>,
 }
 
 /// Finished attempts of a job.
@@ -106,7 +110,8 @@ pub struct Attempts {
         ("created_after" = Option<Timestamp>, Query, description = "Only jobs that were enqueued at this time or later."),
         ("created_before" = Option<Timestamp>, Query, description = "Only jobs that were enqueued before this time."),
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
-        ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor.")),
+        ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor."),
+        ("counts" = Option<bool>, Query, description = "`true` adds the number of all jobs in each state; for operators.")),
     responses((status = 200, body = JobList, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
     State(state): State<Arc<JobsState>>,
@@ -130,8 +135,16 @@ pub async fn list(
         "created_before",
         "limit",
         "before",
+        "counts",
     ];
     let mut query = Query::open(pairs, &allowed);
+    let is_counted = query.flag("counts").unwrap_or(false);
+    if let (true, Some(tenant)) = (is_counted, caller.tenant.as_deref()) {
+        query.wrong(
+            "counts",
+            format!("is for operators, and this token is of the tenant {tenant:?}"),
+        );
+    }
     let searched = query.choice("state", &SEARCHED);
     let mut found = search_of_query(&mut query, &caller);
     state.fill_owners(&mut found.search, &caller);
@@ -166,9 +179,15 @@ pub async fn list(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let wanted = &filter;
-    let read = |queue: Queue| async move { queue.page(wanted).await };
+    let read = |queue: Queue| async move {
+        let counts = match is_counted {
+            true => Some(queue.counts().await?),
+            false => None,
+        };
+        Ok((queue.page(wanted).await?, counts))
+    };
     let read = async { state.queue.read_lagging(read).await.map_err(refused) };
-    let page = with_timeout(LIST_TIMEOUT, read).await?;
+    let (page, counts) = with_timeout(LIST_TIMEOUT, read).await?;
     let next = page
         .next
         .map(|next| next_page(&filter, asked.as_deref(), next));
@@ -178,6 +197,7 @@ pub async fn list(
         Json(JobList {
             jobs: page.jobs,
             next,
+            counts,
         }),
     ))
 }

@@ -214,7 +214,9 @@ fn answer(operation: &str) -> Option<Value> {
             json!({ "paused": { "since": AT, "by": "alice", "why": "search is being upgraded" }, "changed": true })
         }
         "resume_all" => json!({ "paused": null, "changed": true }),
-        "list_throttles" => json!({ "at": AT, "may_change": true, "throttles": [throttle()] }),
+        "list_throttles" => {
+            json!({ "at": AT, "may_change": true, "may_enqueue": true, "throttles": [throttle()] })
+        }
         "show_throttle" | "edit_throttle" | "resume_throttle" => throttle(),
         "pause_throttle" => with(
             throttle(),
@@ -437,7 +439,7 @@ fn group() -> Value {
 fn summary() -> Value {
     json!({
         "id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "tenant": "shop", "state": "ready", "priority": 1, "attempt": 0,
-        "max_attempts": 5, "cost": 1.0, "created_at": AT, "due_at": null, "last_error": null, "group": null,
+        "max_attempts": 5, "cost": 1.0, "created_at": AT, "due_at": null, "ended_at": null, "last_error": null, "group": null,
         "tags": ["import"],
     })
 }

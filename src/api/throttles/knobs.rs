@@ -43,6 +43,8 @@ pub struct Throttles {
     at: Timestamp,
     /// True if the token may change jobs and throttles.
     may_change: bool,
+    /// True if the token may enqueue jobs.
+    may_enqueue: bool,
     /// The throttles, by name.
     throttles: Vec<View>,
 }
@@ -176,6 +178,7 @@ pub async fn list(
     Ok(Json(Throttles {
         at: clock::now(),
         may_change: caller.leave.has(TokenScope::OpsWrite),
+        may_enqueue: caller.leave.has(TokenScope::JobsEnqueue),
         throttles: views.into_values().collect(),
     }))
 }

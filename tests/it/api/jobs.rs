@@ -322,6 +322,56 @@ async fn pages_lead_to_every_job_once_and_keep_the_filter() {
 }
 
 #[tokio::test]
+async fn a_list_counts_the_jobs_of_each_state_on_request() {
+    let api = spawn_api(None).await;
+    let jobs: Vec<NewJob> = (0..9)
+        .map(|_| NewJob::new("mail", json!({"to": "a"})))
+        .collect();
+    let enqueued = api.queue.enqueue(&jobs).await.unwrap();
+    for job in &enqueued[..4] {
+        let path = format!("/api/v1/jobs/{}", job.id);
+        api.send(Method::DELETE, &path, &Value::Null).await;
+    }
+    api.queue.count_now().await.unwrap();
+
+    let counts = api.body("/api/v1/jobs?limit=2&counts=true").await["counts"].clone();
+    assert_eq!(counts["ready"], 5, "{counts}");
+    assert_eq!(
+        [&counts["completed"], &counts["cancelled"]],
+        [&Value::Null; 2],
+        "not analyzed yet"
+    );
+    sqlx::query("analyze flyball.attempt")
+        .execute(&api.queue.pool)
+        .await
+        .unwrap();
+    let counts = api.body("/api/v1/jobs?state=dead&counts=1").await["counts"].clone();
+    let figures = [
+        "ready",
+        "scheduled",
+        "running",
+        "dead",
+        "completed",
+        "cancelled",
+    ];
+    assert_eq!(
+        figures.map(|name| counts[name].as_i64().unwrap()),
+        [5, 0, 0, 0, 0, 4],
+        "whatever the filter"
+    );
+    for uncounted in ["/api/v1/jobs", "/api/v1/jobs?counts=false"] {
+        assert!(api.body(uncounted).await.get("counts").is_none());
+    }
+    let wrong = problem(
+        api.get("/api/v1/jobs?counts=all").await,
+        400,
+        "invalid_query",
+    )
+    .await;
+    assert_eq!(wrong["errors"][0]["pointer"], "/counts");
+}
+
+#[tokio::test]
 async fn a_search_by_content_finds_in_lists_what_a_bulk_change_takes() {
     let api = spawn_api(None).await;
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";

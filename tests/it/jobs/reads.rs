@@ -83,6 +83,21 @@ async fn a_job_has_by_sql_every_field_and_value_that_the_api_reads_in_every_stat
             }
         }
     }
+    let ended = "select coalesce((select d.died_at from flyball.dead d where d.job_id = $1), \
+                 (select a.finished_at from flyball.attempt a where a.job_id = $1))";
+    for id in [done, dead] {
+        let told = queue.get(id).await.unwrap().unwrap().summary.ended_at;
+        let stored: jiff_sqlx::Timestamp = sqlx::query_scalar(ended)
+            .bind(id)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+        assert_eq!(told, Some(stored.to_jiff()));
+    }
+    for id in [waiting, running, ready] {
+        let job = queue.get(id).await.unwrap().unwrap();
+        assert_eq!(job.summary.ended_at, None, "{:?}", job.summary.state);
+    }
     let listed = value(&queue, "select jobs from flyball.list_jobs()").await;
     assert_eq!(listed.as_array().unwrap().len(), 5);
     for job in listed.as_array().unwrap() {

@@ -10,6 +10,7 @@ mod claim;
 mod client;
 mod connect;
 mod costs;
+mod counts;
 mod deepest;
 mod depth;
 mod depth_cache;
@@ -103,6 +104,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("end missing", claim::END_MISSING),
     ("clock", depth::CLOCK),
     ("depths", depth::DEPTHS),
+    ("ended jobs", counts::ENDED),
     ("deepest lanes", deepest::DEEPEST),
     ("lanes by key", deepest::BY_KEY),
     ("first lanes by key", deepest::BY_KEY_FIRST),

@@ -19,6 +19,7 @@ use crate::postgres::json_or_text;
 pub(super) const GET: &str = "
 select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.tags, j.priority, j.max_attempts, j.cost, j.created_at,
     case when s.turn >= -4 or s.run_at > now() then s.run_at end as due_at,
+    case when l.job_id is null and r.job_id is null and s.job_id is null then coalesce(d.died_at, a.finished_at) end as ended_at,
     coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt, coalesce(d.error, a.error) as last_error,
     case when l.job_id is not null then 'running'
          when r.job_id is not null then 'ready'
@@ -44,7 +45,7 @@ left join flyball.cancel x on x.job_id = j.id
 left join flyball.checkpoint c on c.job_id = j.id
 left join flyball.result o on o.job_id = j.id and o.kept_until > now()
 left join lateral (
-    select t.attempt, t.outcome, t.error from flyball.attempt t where t.job_id = j.id order by t.finished_at desc limit 1
+    select t.attempt, t.outcome, t.error, t.finished_at from flyball.attempt t where t.job_id = j.id order by t.finished_at desc limit 1
 ) a on true
 where j.id = $1 and ($2::text is null or j.tenant = $2)";
 
@@ -210,6 +211,7 @@ pub(super) fn summary(row: &PgRow) -> Result<Summary, sqlx::Error> {
         cost: row.try_get("cost")?,
         created_at: moment(row, "created_at").unwrap_or_default(),
         due_at: moment(row, "due_at"),
+        ended_at: moment(row, "ended_at"),
         last_error: row.try_get("last_error")?,
         group: row.try_get("group_id")?,
         tags: row
