@@ -1,8 +1,9 @@
-//! Workers in Python and JavaScript, as processes of their own: killed, suspended, stopped, and
+//! Workers in Python and TypeScript, as processes of their own: killed, suspended, stopped, and
 //! while the server dies.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use flyball::jobs::{NewJob, State};
 use rustix::process::Signal;
@@ -15,7 +16,40 @@ use crate::support::{eventually, skip};
 
 /// The program that runs the workers of a language, and its worker.
 const PYTHON: (&str, &str) = ("python3", "worker.py");
-const NODE: (&str, &str) = ("node", "worker.mjs");
+const TYPESCRIPT: (&str, &str) = ("node", "worker.ts");
+
+/// What `node` runs for the worker in TypeScript: what `tsc` makes of it, or the file itself where
+/// there is no `tsc` and `node` runs TypeScript; an error that says what is missing. Compiled once
+/// for all tests, with strict types.
+static RUNNABLE: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
+    let worker = examples().join(TYPESCRIPT.1);
+    let run = |command: &mut Command| command.output().map_err(|_| ());
+    if run(Command::new("tsc").arg("--version")).is_err() {
+        let node = run(Command::new("node").args(["-p", "process.features.typescript"]));
+        return match node {
+            Ok(node) if node.stdout.starts_with(b"strip") => Ok(worker),
+            _ => Err("neither tsc nor a node that runs TypeScript is installed".to_owned()),
+        };
+    }
+    let made = tempfile::tempdir().unwrap().keep();
+    std::fs::write(made.join("package.json"), r#"{"type": "module"}"#).unwrap();
+    let types = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/runner/node.d.ts");
+    let compiled = Command::new("tsc")
+        .args(["--strict", "--target", "es2022", "--lib", "es2022"])
+        .args(["--module", "es2022", "--moduleResolution", "node"])
+        .arg("--outDir")
+        .arg(&made)
+        .args([types, worker])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&compiled.stdout);
+    assert!(compiled.status.success(), "{said}");
+    Ok(made.join("worker.js"))
+});
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/workers")
+}
 
 /// A server, and the workers that ask it for jobs.
 struct RemoteFixture {
@@ -26,11 +60,16 @@ struct RemoteFixture {
 
 impl RemoteFixture {
     async fn new(knobs: &str) -> Option<Self> {
-        for (program, _) in [PYTHON, NODE] {
+        for (program, _) in [PYTHON, TYPESCRIPT] {
             if Command::new(program).arg("--version").output().is_err() {
                 skip(&format!("{program} is not installed"));
                 return None;
             }
+        }
+        let compiled = tokio::task::spawn_blocking(|| &*RUNNABLE).await.unwrap();
+        if let Err(missing) = compiled {
+            skip(missing);
+            return None;
         }
         let fixture = ProcessFixture::new(knobs).await;
         let server = fixture.serve();
@@ -45,11 +84,15 @@ impl RemoteFixture {
     /// Starts a worker whose leases last so many seconds, and waits until its claim has reached the
     /// server.
     async fn worker(&self, (program, file): (&str, &str), name: &str, lease_s: u32) -> Process {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/workers");
+        let path = match RUNNABLE.as_ref() {
+            Ok(runnable) if file == TYPESCRIPT.1 => runnable.clone(),
+            _ => examples().join(file),
+        };
         let mut command = Command::new("sh");
         command
-            .args(["-c", "exec \"$0\" \"$1\" 1>&2", program, file])
-            .current_dir(folder)
+            .args(["-c", "exec \"$0\" \"$1\" 1>&2", program])
+            .arg(path)
+            .current_dir(examples())
             .env("FLYBALL_URL", &self.url)
             .env("WORKER_NAME", name)
             .env("LEASE_S", lease_s.to_string())
@@ -107,7 +150,7 @@ async fn the_job_of_a_killed_worker_goes_on_from_its_checkpoint_in_another_langu
     let Some(world) = RemoteFixture::new("rps = -1").await else {
         return;
     };
-    for (doomed, heir) in [(PYTHON, NODE), (NODE, PYTHON)] {
+    for (doomed, heir) in [(PYTHON, TYPESCRIPT), (TYPESCRIPT, PYTHON)] {
         let mut first = world
             .worker(doomed, &format!("doomed {}", doomed.0), 2)
             .await;
@@ -134,7 +177,7 @@ async fn a_worker_that_was_suspended_longer_than_its_lease_is_fenced_and_the_job
     let Some(world) = RemoteFixture::new("rps = -1").await else {
         return;
     };
-    for (sleeper, other) in [(PYTHON, NODE), (NODE, PYTHON)] {
+    for (sleeper, other) in [(PYTHON, TYPESCRIPT), (TYPESCRIPT, PYTHON)] {
         let first = world
             .worker(sleeper, &format!("sleeper {}", sleeper.0), 2)
             .await;
@@ -161,7 +204,7 @@ async fn a_refusal_a_snooze_and_a_failure_end_as_in_our_own_kinds() {
     let Some(world) = RemoteFixture::new("rps = -1").await else {
         return;
     };
-    for language in [PYTHON, NODE] {
+    for language in [PYTHON, TYPESCRIPT] {
         let worker = world
             .worker(language, &format!("busy {}", language.0), 30)
             .await;
@@ -193,7 +236,7 @@ async fn a_worker_that_is_stopped_gives_its_job_back_with_its_checkpoint() {
     let Some(world) = RemoteFixture::new("rps = -1").await else {
         return;
     };
-    for (first, other) in [(PYTHON, NODE), (NODE, PYTHON)] {
+    for (first, other) in [(PYTHON, TYPESCRIPT), (TYPESCRIPT, PYTHON)] {
         let mut first = world
             .worker(first, &format!("stopped {}", first.0), 30)
             .await;
@@ -236,7 +279,7 @@ async fn workers_go_on_while_the_server_is_killed_and_their_slots_stay_taken() {
     api.kill();
     api = serve(&world.fixture);
     api.url().await;
-    let second = world.worker(NODE, "second", 30).await;
+    let second = world.worker(TYPESCRIPT, "second", 30).await;
     let other = world.enqueue(json!({"pages": 1})).await;
 
     assert_eq!(world.completed_by(id).await, "first");

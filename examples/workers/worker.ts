@@ -1,6 +1,7 @@
-// A Flyball worker in JavaScript for Node.js 20 or newer: no dependencies, types in JSDoc that TypeScript checks.
+// A Flyball worker in TypeScript without dependencies. Node.js 23.6 or newer runs it as it is; older ones run what
+// `tsc` or a bundler makes of it.
 //
-//     FLYBALL_URL=http://127.0.0.1:8080 FLYBALL_TOKEN=... node worker.mjs
+//     FLYBALL_URL=http://127.0.0.1:8080 FLYBALL_TOKEN=... node worker.ts
 //
 // Replace `render` and `kinds`. A handler returns the result of its job, or throws Snooze, Throttled or Dead; any
 // other error is a failed attempt. Between two steps it calls `job.step`, which stores the place from which a later
@@ -15,9 +16,9 @@ const leaseS = Number(process.env.LEASE_S ?? 30);
 let stopping = false;
 
 /** The job runs again later; no attempt is used. */
-export class Snooze extends Error { constructor(/** @type {number} */ forS) { super(); this.forS = forS; } }
+export class Snooze extends Error { forS: number; constructor(forS: number) { super(); this.forS = forS; } }
 /** The receiver asked to wait. */
-export class Throttled extends Error { constructor(/** @type {number=} */ waitS) { super(); this.waitS = waitS; } }
+export class Throttled extends Error { waitS?: number; constructor(waitS?: number) { super(); this.waitS = waitS; } }
 /** The job can never succeed. */
 export class Dead extends Error {}
 /** The job is cancelled, or this worker stops. */
@@ -25,14 +26,12 @@ class Stopped extends Error {}
 /** The job goes on elsewhere: the lease is lost. */
 class Lost extends Error {}
 
-/** Posts a body; repeats what Flyball could not do for the moment.
- * @param {string} path @param {object} body @returns {Promise<any>} */
-async function call(path, body) {
-  /** @type {Record<string, string>} */
-  const headers = { "content-type": "application/json" };
+/** Posts a body; repeats what Flyball could not do for the moment. */
+async function call(path: string, body: object): Promise<any> {
+  const headers: Record<string, string> = { "content-type": "application/json" };
   if (process.env.FLYBALL_TOKEN) headers.authorization = `Bearer ${process.env.FLYBALL_TOKEN}`;
   for (;;) {
-    let answer;
+    let answer: Response;
     try {
       const signal = AbortSignal.timeout(15_000);
       answer = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body), signal });
@@ -52,46 +51,49 @@ async function call(path, body) {
   }
 }
 
-/**
- * @typedef {{id: number, lease: string, kind: string, args: any, attempt: number,
- *   checkpoint: {cursor: any, done: number} | null}} Claimed
- * @typedef {(job: Job) => Promise<unknown>} Handler
- */
+/** A job as `POST /api/v1/claim` answers it. */
+export interface Claimed {
+  id: number;
+  lease: string;
+  kind: string;
+  args: any;
+  attempt: number;
+  checkpoint: { cursor: any; done: number } | null;
+}
+export type Handler = (job: Job) => Promise<unknown>;
+/** The verb of the call that ends a job, and its body. */
+type End = [verb: string, body: object];
 
 /** A job that this worker holds. Its lease is extended in the background until it ends. */
 export class Job {
-  /** @type {Error | undefined} */
-  #state;
+  readonly claimed: Claimed;
+  readonly args: any;
+  #state?: Error;
 
-  /** @param {Claimed} claimed */
-  constructor(claimed) {
+  constructor(claimed: Claimed) {
     this.claimed = claimed;
     this.args = claimed.args;
   }
 
-  /** @param {object} more */
-  async heartbeat(more = {}) {
+  async heartbeat(more: object = {}): Promise<void> {
     const answer = await this.#post("heartbeat", more);
     if (answer.cancelled) this.#state = new Stopped();
   }
 
-  /** Stores the place from which a later attempt goes on; throws if the job must stop here.
-   * @param {unknown} checkpoint @param {{done: number, total?: number, note?: string}} progress */
-  async step(checkpoint, progress) {
+  /** Stores the place from which a later attempt goes on; throws if the job must stop here. */
+  async step(checkpoint: unknown, progress: { done: number; total?: number; note?: string }): Promise<void> {
     await this.heartbeat({ checkpoint, progress });
     if (this.#state || stopping) throw this.#state ?? new Stopped();
   }
 
-  /** @param {Handler} handler */
-  async run(handler) {
+  async run(handler: Handler): Promise<void> {
     const beat = () => this.heartbeat().catch((error) => { if (error instanceof Lost) this.#state = error; });
     const beating = setInterval(beat, (leaseS * 1000) / 3);
     const end = await this.#attempt(handler).finally(() => clearInterval(beating));
     console.log(`job ${this.claimed.id} is ${(await this.#post(...end)).state}`);
   }
 
-  /** @param {Handler} handler @returns {Promise<[string, object]>} */
-  async #attempt(handler) {
+  async #attempt(handler: Handler): Promise<End> {
     try {
       return ["complete", { result: await handler(this) }];
     } catch (error) {
@@ -99,8 +101,7 @@ export class Job {
     }
   }
 
-  /** @param {unknown} error @returns {[string, object]} */
-  #endOf(error) {
+  #endOf(error: unknown): End {
     if (error instanceof Snooze) return ["snooze", { for_s: error.forS }];
     if (error instanceof Throttled) return ["throttled", { retry_after_s: error.waitS }];
     if (error instanceof Dead) return ["fail", { error: error.message, retry: false }];
@@ -109,14 +110,13 @@ export class Job {
     return ["fail", { error: String(error) }];
   }
 
-  /** @param {string} verb @param {object} more */
-  #post(verb, more) {
+  #post(verb: string, more: object): Promise<any> {
     return call(`/api/v1/jobs/${this.claimed.id}/${verb}`, { lease: this.claimed.lease, ...more });
   }
 }
 
-/** Renders pages: the example of a long job. Its arguments can ask for every kind of end. @type {Handler} */
-async function render(job) {
+/** Renders pages: the example of a long job. Its arguments can ask for every kind of end. */
+async function render(job: Job): Promise<unknown> {
   const { args, claimed } = job, at = claimed.checkpoint?.cursor ?? 0, pages = args.pages ?? 1;
   if (at === 0 && (args.snooze_s ?? args.refused_s) !== undefined) {
     await job.heartbeat({ checkpoint: 1 });
@@ -131,14 +131,13 @@ async function render(job) {
   return { pages, worker: name };
 }
 
-/** @type {Record<string, Handler>} */
-const kinds = { render };
+const kinds: Record<string, Handler> = { render };
 
 process.on("SIGTERM", () => { stopping = true; });
 console.log(`worker ${name} asks ${url} for ${Object.keys(kinds).join(", ")}`);
 while (!stopping) {
   const claim = { worker: name, host: hostname(), kinds: Object.keys(kinds), lease_s: leaseS, wait_s: 2 };
-  for (const claimed of (await call("/api/v1/claim", claim)).jobs) {
+  for (const claimed of (await call("/api/v1/claim", claim)).jobs as Claimed[]) {
     await new Job(claimed).run(kinds[claimed.kind]).catch((error) => {
       if (!(error instanceof Lost)) throw error;
       console.log(`job ${claimed.id} is lost`);
