@@ -58,6 +58,8 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
       } catch (error) {
         setText(refusal, refusalText(error));
         show(refusal, true);
+        // On a phone the end of a long question is out of sight.
+        refusal.scrollIntoView({ block: 'nearest' });
       } finally {
         go.disabled = false;
       }

@@ -88,7 +88,7 @@ export class JobPage {
     setAttr(badge, 'data-tone', jobTone(job.state));
     show(badge, true);
     fill(buttons, ...this.buttons(job));
-    const waits = job.waiting ? h('p', { class: 'waits' }, job.waiting.reason, job.waiting.until ? ` Until ${clock(job.waiting.until, Date.now() / 1000)}.` : '') : null;
+    const waits = job.waiting ? h('p', { class: 'waits' }, job.waiting.reason.replace(/\.$/, ''), job.waiting.until ? `, until ${clock(job.waiting.until, Date.now() / 1000)}` : '') : null;
     fill(result, waits, facts(job),
       block('Arguments', job.args),
       job.result === null || job.result === undefined ? null : block('Result', job.result),
