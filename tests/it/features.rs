@@ -58,37 +58,42 @@ struct Compiled {
 
 impl Compiled {
     fn with(feature: &str) -> Self {
-        let tree = |package: &str, depth: &str| -> BTreeSet<String> {
-            let output = Command::new(env!("CARGO"))
-                .args(["tree", "--locked", "--package", package])
-                .args(["--edges", "normal", "--prefix", "none", "--format", "{p}"])
-                .args(["--no-default-features", "--features", feature])
-                .args(["--depth", depth])
-                .current_dir(root())
-                .output()
-                .expect("cargo runs");
-            let text = String::from_utf8(output.stdout).unwrap();
-            assert!(
-                output.status.success(),
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            // A line holds the name, the version and remarks.
-            let crates = text.lines().filter_map(|line| {
-                let mut words = line.split(' ');
-                let (name, version) = (words.next()?, words.next()?);
-                (!OWN.contains(&name)).then(|| format!("{name} {version}"))
-            });
-            crates.collect()
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "--package", "flyball"])
+            .args(["--edges", "normal", "--prefix", "depth", "--format", " {p}"])
+            .args(["--no-default-features", "--features", feature])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let mut compiled = Self {
+            direct: BTreeSet::new(),
+            all: BTreeSet::new(),
         };
-        let names = |crates: BTreeSet<String>| -> BTreeSet<String> {
-            let name = |one: String| one.split(' ').next().unwrap().to_owned();
-            crates.into_iter().map(name).collect()
-        };
-        Self {
-            direct: OWN.iter().flat_map(|own| names(tree(own, "1"))).collect(),
-            all: tree("flyball", "1000"),
+        // The way from the library to the crate of the line.
+        let mut way: Vec<&str> = Vec::new();
+        // A line holds the depth, the name, the version and remarks.
+        for line in text.lines() {
+            let mut words = line.split(' ');
+            let mut word = || words.next().unwrap_or_else(|| panic!("{line}"));
+            let (depth, name, version) = (word(), word(), word());
+            way.truncate(depth.parse().unwrap());
+            let is_of_own = way.iter().all(|crate_name| OWN.contains(crate_name));
+            way.push(name);
+            if OWN.contains(&name) {
+                continue;
+            }
+            if is_of_own {
+                compiled.direct.insert(name.to_owned());
+            }
+            compiled.all.insert(format!("{name} {version}"));
         }
+        compiled
     }
 
     fn has(&self, name: &str) -> bool {

@@ -1,6 +1,8 @@
 //! Throttles, their tokens and their keys.
 
 use super::*;
+use crate::api::stream::live_sample::LiveSample;
+use crate::api::throttles::measured::Measured;
 
 #[tokio::test]
 async fn a_throttle_is_shown_with_its_seq_as_etag() {
@@ -43,6 +45,44 @@ async fn a_throttle_is_shown_with_its_seq_as_etag() {
         why["sentence"],
         "reindex runs at 5 a second; its knobs were last changed by alice: a test"
     );
+}
+
+#[tokio::test]
+async fn one_status_that_comes_too_late_is_taken_from_the_last_sample_or_asked_for_again() {
+    let fixture = fixture(None).await;
+    let [reindex, hooks] = ["reindex", "hooks"].map(|name| Name::new(name).unwrap());
+    let add = |name: &Name| {
+        let status = status_of(name, 7.0, 1);
+        fixture
+            .map_store
+            .throttles
+            .lock()
+            .insert(name.clone(), status)
+    };
+    add(&hooks);
+    let late = |times: u32| fixture.map_store.late.lock().insert(hooks.clone(), times);
+    let list = async || fixture.get("/api/v1/throttles").send().await.unwrap();
+    let rates = async || {
+        let all: Value = list().await.json().await.unwrap();
+        let of = |n: usize| all["throttles"][n]["effective_rps"].as_f64().unwrap();
+        [of(0), of(1)]
+    };
+
+    late(1);
+    assert_eq!(rates().await, [7.0, 5.0], "asked again");
+    late(2);
+    problem(list().await, 503, "throttles_unavailable").await;
+    let mut sample = LiveSample::default();
+    let seen = Measured {
+        status: Some(status_of(&hooks, 6.0, 1)),
+        ..Measured::default()
+    };
+    sample.throttles.insert(hooks.to_string(), seen);
+    fixture.live.keep_sample(sample);
+    late(2);
+    assert_eq!(rates().await, [6.0, 5.0], "as last seen");
+    fixture.map_store.late.lock().insert(reindex, 2);
+    problem(list().await, 503, "throttles_unavailable").await;
 }
 
 #[tokio::test]

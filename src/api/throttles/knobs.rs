@@ -31,7 +31,7 @@ use crate::api::stream::live_sample::LiveSample;
 use crate::governor::Decision;
 use crate::throttle::name::InvalidName;
 use crate::throttle::rules::{Knob, knob, settable};
-use crate::throttle::{Change, Name, Status};
+use crate::throttle::{self, Change, Name, Status};
 
 /// The most concurrent requests to the throttle store.
 const STATUS_CONCURRENCY: usize = 32;
@@ -147,16 +147,27 @@ pub async fn list(
     let statuses: Vec<_> = stream::iter(names)
         .map(|name| {
             let state = state.clone();
-            async move { state.throttles.status(&name).await }
+            async move { (state.throttles.status(&name).await, name) }
         })
         .buffered(STATUS_CONCURRENCY)
         .collect()
         .await;
     let sample = state.live.sample();
+    let is_answering = statuses.iter().any(|(status, _)| status.is_ok());
     let mut views = BTreeMap::new();
-    for status in statuses {
+    for (status, name) in statuses {
+        let status = match status {
+            // One answer of many that comes too late is no reason to show none.
+            Err(throttle::Error::Lost(_)) if is_answering => {
+                match last_seen(&name, sample.as_deref()) {
+                    Some(status) => Some(status),
+                    None => state.throttles.status(&name).await?,
+                }
+            }
+            status => status?,
+        };
         // A throttle that was deleted after its name was read is omitted.
-        if let Some(status) = status? {
+        if let Some(status) = status {
             views.insert(status.name.to_string(), view(&status, sample.as_deref()));
         }
     }
@@ -181,6 +192,11 @@ pub async fn list(
         may_enqueue: caller.leave.has(TokenScope::JobsEnqueue),
         throttles: views.into_values().collect(),
     }))
+}
+
+/// Returns the status of a throttle in the last sample, which is about a second old.
+fn last_seen(name: &Name, sample: Option<&LiveSample>) -> Option<Status> {
+    sample?.throttles.get(name.as_str())?.status.clone()
 }
 
 /// Shows one throttle.

@@ -18,9 +18,9 @@ use crate::support::{eventually, skip};
 const PYTHON: (&str, &str) = ("python3", "worker.py");
 const TYPESCRIPT: (&str, &str) = ("node", "worker.ts");
 
-/// What `node` runs for the worker in TypeScript: what `tsc` makes of it, or the file itself where
-/// there is no `tsc` and `node` runs TypeScript; an error that says what is missing. Compiled once
-/// for all tests, with strict types.
+/// The file that `node` runs for the worker in TypeScript: made by `tsc` with strict types, or the
+/// worker itself where there is no `tsc` and `node` runs TypeScript; an error that says what is
+/// missing. Compiled once for all tests.
 static RUNNABLE: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let worker = examples().join(TYPESCRIPT.1);
     let run = |command: &mut Command| command.output().map_err(|_| ());
