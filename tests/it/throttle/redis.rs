@@ -262,3 +262,104 @@ async fn a_throttle_without_a_rate_is_unknown_as_soon_as_its_knobs_are_gone() {
         Some(Limit::Unknown { name: name("a") })
     );
 }
+
+/// The serialized hash of knobs stands for its fields; a user who may not serialize it has them read
+/// one by one.
+#[tokio::test]
+async fn knobs_that_a_person_edits_take_effect_with_the_next_ask_and_for_one_throttle_alone() {
+    let server = Server::start();
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "some", "on", ">pw", "~*", "&*", "+@all", "-dump"])
+        .exec(&mut connection)
+        .unwrap();
+    let users = [
+        server.url(),
+        format!("{}?user=some&pass=pw", server.url()),
+        server.url(),
+    ];
+    for (number, url) in users.iter().enumerate() {
+        let store = RedisStore::connect(url, "")
+            .unwrap()
+            .with_bound(Duration::from_secs(5));
+        let names = ["a", "b"].map(|name| format!("{name}{number}"));
+        let mut write = |name: &str, command: &str, fields: &[&str]| {
+            redis::cmd(command)
+                .arg(format!("throttle:{name}:knobs"))
+                .arg(fields)
+                .exec(&mut connection)
+                .unwrap();
+        };
+        for name in &names {
+            write(name, "HSET", &["rps", "-1", "windows", "5/3600"]);
+        }
+        let granted = async |name: &str| {
+            let answer = store.acquire(&ask(name, &[("", 100, 1.0)])).await;
+            answer.lanes[0].granted
+        };
+        assert_eq!([granted(&names[0]).await, granted(&names[1]).await], [5; 2]);
+
+        write(&names[0], "HSET", &["windows", "7/3600"]);
+        assert_eq!(
+            [granted(&names[0]).await, granted(&names[1]).await],
+            [2, 0],
+            "{url}"
+        );
+        write(&names[0], "HSET", &["windows", "5/3600"]);
+        assert_eq!(granted(&names[0]).await, 0);
+        write(&names[0], "HDEL", &["windows"]);
+        assert_eq!(
+            [granted(&names[0]).await, granted(&names[1]).await],
+            [100, 0]
+        );
+    }
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(&mut connection)
+        .unwrap();
+    let dumps = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_dump:"))
+        .unwrap_or_else(|| panic!("{stats}"));
+    assert!(dumps.contains("rejected_calls=1,"), "{dumps}");
+    assert!(!dumps.contains("dump:calls=0,"), "{dumps}");
+}
+
+#[tokio::test]
+async fn the_life_of_a_bucket_is_renewed_once_an_hour_and_not_with_each_grant() {
+    let server = Server::start();
+    let store = real(&server).await.with_bound(Duration::from_secs(5));
+    store
+        .set(
+            &name("a"),
+            &change(&[("rps", "-1"), ("windows", "100/60"), ("key_rps", "5")]),
+        )
+        .await
+        .unwrap();
+    store.acquire(&ask("a", &[("k", 1, 1.0)])).await;
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let mut run = |command: &str, args: &[&str]| {
+        redis::cmd(command)
+            .arg("throttle:a:bucket")
+            .arg(args)
+            .query::<i64>(&mut connection)
+            .unwrap()
+    };
+    let week = 7 * 86_400;
+    assert!(run("TTL", &[]) > week);
+
+    run("EXPIRE", &["1000"]);
+    store.acquire(&ask("a", &[("k", 1, 1.0)])).await;
+    assert!(run("TTL", &[]) <= 1000);
+
+    let an_hour_ago = "1000000000";
+    run("HSET", &["kept", an_hour_ago]);
+    store.acquire(&ask("a", &[("k", 1, 1.0)])).await;
+    assert!(run("TTL", &[]) > week);
+}
