@@ -364,8 +364,8 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
             1_000,
             1_100,
         ),
+        ("walk all", "(bigint)", "(20000)", 20_000, 21_700),
         ("depths", "(bigint)", "(10000)", 10_000, 100),
-        ("depth's age", "", "", 1, 10),
         (
             "deepest lanes",
             "(text, bigint, bigint, bigint)",
