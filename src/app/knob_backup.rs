@@ -58,7 +58,7 @@ pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: Cance
 /// The knobs of throttles, by their fields.
 type KnobFields = BTreeMap<Name, BTreeMap<String, String>>;
 
-/// What this process knows of the record.
+/// The record, as far as this process knows it.
 #[derive(Default)]
 pub(super) struct RecordedKnobs {
     /// The knobs of each throttle as this process recorded or found them.
@@ -73,7 +73,7 @@ impl RecordedKnobs {
         &mut self,
         record: &KnobRecord,
         names: Option<&BTreeSet<Name>>,
-    ) -> Result<KnobFields, sqlx::Error> {
+    ) -> anyhow::Result<KnobFields> {
         if let (Some((at, kept)), Some(names)) = (&self.read, names)
             && at.elapsed() < REREAD_EVERY
             && kept.keys().all(|name| names.contains(name))

@@ -89,10 +89,11 @@ async fn beat_on(shared: &WorkerContext) {
     }
 }
 
-/// Returns true if no heartbeat has anything to carry. A pause of everything is also seen by the look
-/// for due work.
+/// Returns true if a heartbeat would carry nothing. The look for due work also sees a pause of
+/// everything.
 fn is_idle(shared: &WorkerContext) -> bool {
-    shared.broker.is_none() && shared.running.len() == 0 && shared.is_quiet()
+    let is_paused = shared.paused.load(Ordering::Relaxed);
+    !is_paused && shared.running.len() == 0 && shared.is_quiet()
 }
 
 async fn pulse(shared: &WorkerContext, beside: bool, patience: Duration) -> Result<bool, Error> {

@@ -132,7 +132,8 @@ fn tell(shared: &WorkerContext, own: &OwnWork, due: &DueParts) {
     if due.rescues {
         own.rescues.store(true, Ordering::Relaxed);
     }
-    shared.paused.store(due.paused, Ordering::Relaxed);
+    // A heartbeat ends the pause, because this answer may be older than its own.
+    shared.paused.fetch_or(due.paused, Ordering::Relaxed);
     shared
         .workers_mark
         .store(due.workers_mark, Ordering::Relaxed);

@@ -291,9 +291,9 @@ impl WorkerContext {
         self.paused.load(Ordering::Relaxed) || self.fenced.load(Ordering::SeqCst)
     }
 
-    /// Returns true while nothing happens in the queue.
+    /// Returns true while nothing happens in the queue. A broker hears no rings, so it never knows.
     pub(super) fn is_quiet(&self) -> bool {
-        self.queue.activity().is_quiet(Instant::now())
+        self.broker.is_none() && self.queue.activity().is_quiet(Instant::now())
     }
 
     /// Records that this worker can serve lanes.

@@ -29,7 +29,7 @@ pub struct Queue {
     /// The pool for LISTEN, which needs a session; `None` behind a pooler without a direct URL.
     pub(super) sessions: Option<PgPool>,
     pub(super) depth: Arc<DepthCache>,
-    /// When something last happened, as far as this process knows.
+    /// The times at which something happened, as far as this process knows.
     pub(super) activity: Arc<Activity>,
     /// The keys of secret arguments.
     pub(super) keys: Arc<SecretKeys>,
