@@ -47,6 +47,8 @@ pub(super) struct OwnWork {
     pub(super) groups: Arc<Notify>,
     /// Jobs that others may wait for have ended.
     pub(super) ended: Arc<EndedJobs>,
+    /// The live workers have changed.
+    workers: Arc<Notify>,
     /// Jobs may be given back.
     rescues: Arc<AtomicBool>,
 }
@@ -134,9 +136,10 @@ fn tell(shared: &WorkerContext, own: &OwnWork, due: &DueParts) {
     }
     // A heartbeat ends the pause, because this answer may be older than its own.
     shared.paused.fetch_or(due.paused, Ordering::Relaxed);
-    shared
-        .workers_mark
-        .store(due.workers_mark, Ordering::Relaxed);
+    let mark = due.workers_mark;
+    if shared.workers_mark.swap(mark, Ordering::Relaxed) != mark {
+        own.workers.notify_one();
+    }
     shared.throttles.set_workers(due.workers.max(1) as u32);
     others.note_look();
 }
@@ -406,12 +409,16 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
     .await;
 }
 
-/// Renews this worker's part of the shards.
-pub(super) async fn hold_shards(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+/// Renews this worker's part of the shards, at once when the live workers have changed.
+pub(super) async fn hold_shards(
+    shared: Arc<WorkerContext>,
+    own: OwnWork,
+    cancel: CancellationToken,
+) {
     let pace = LoopOptions {
         name: "hold_shards",
         every: SHARD_TTL / 4,
-        wake: None,
+        wake: Some(own.workers),
     };
     periodic(pace, cancel, || {
         let shared = shared.clone();
