@@ -38,11 +38,10 @@ pub struct Worker {
 }
 
 /// All statements of this room, for the test that prepares them on the migrated schema.
-pub const STATEMENTS: [(&str, &str); 8] = [
+pub const STATEMENTS: [(&str, &str); 7] = [
     ("write audit", WRITE_AUDIT),
     ("read audit", READ_AUDIT),
     ("read workers", READ_WORKERS),
-    ("count workers", COUNT_WORKERS),
     ("read kinds", READ_KINDS),
     ("read public kinds", READ_PUBLIC_KINDS),
     ("read signed out", READ_SIGNED_OUT),
@@ -79,14 +78,6 @@ const READ_WORKERS: &str = "
       and w.role <> 'broker'
     order by w.id
     limit 1000";
-
-/// Counts the live workers. The brokers that hand jobs to remote workers are none.
-const COUNT_WORKERS: &str = "
-    select count(*)
-    from flyball.worker
-    where stopped_at is null
-      and heartbeat_at + ttl >= clock_timestamp()
-      and role <> 'broker'";
 
 /// Reads the kinds that a worker has announced or that were registered manually.
 const READ_KINDS: &str = "
@@ -163,14 +154,6 @@ pub async fn read_workers(pool: &Db) -> Result<Vec<Worker>, ReadError> {
     rows.iter()
         .map(worker)
         .collect::<Result<_, _>>()
-        .map_err(read_error)
-}
-
-/// Returns the number of live workers.
-pub async fn count_workers(pool: &Db) -> Result<i64, ReadError> {
-    sqlx::query_scalar(COUNT_WORKERS)
-        .fetch_one(pool)
-        .await
         .map_err(read_error)
 }
 

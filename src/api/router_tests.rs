@@ -75,6 +75,7 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
             map_store.clone(),
             crate::gateway::limits::GatewayLimits::default(),
             crate::api::DEFAULT_TENANT,
+            crate::service::DueWork::default(),
         ),
         queue: queue.clone(),
         pools: Arc::new(crate::api::notifications::events::example_pools()),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,9 @@ use crate::throttle::{self, Change, Name, Status, Store, rules};
 /// record see a turned knob.
 const BACKUP_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Longest time between two readings of the record while Redis holds all that was recorded.
+const REREAD_EVERY: Duration = Duration::from_secs(10);
+
 /// Throttles that are read concurrently.
 const READ_CONCURRENCY: usize = 32;
 
@@ -24,8 +27,8 @@ const READ_CONCURRENCY: usize = 32;
 const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_reason"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: CancellationToken) {
-    let saved = Arc::new(tokio::sync::Mutex::new((
-        BTreeMap::new(),
+    let kept = Arc::new(tokio::sync::Mutex::new((
+        RecordedKnobs::default(),
         UnrecordedKnobs::new(),
     )));
     periodic(
@@ -36,10 +39,10 @@ pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: Cance
         },
         cancel,
         || {
-            let (store, record, saved) = (store.clone(), record.clone(), saved.clone());
+            let (store, record, kept) = (store.clone(), record.clone(), kept.clone());
             async move {
-                let (saved, reported) = &mut *saved.lock().await;
-                let odd = tick(&*store, &record, saved).await?;
+                let (kept, reported) = &mut *kept.lock().await;
+                let odd = tick(&*store, &record, kept).await?;
                 // Each problem is logged once, for as long as it stays the same.
                 odd.iter()
                     .filter(|(name, why)| reported.get(*name) != Some(*why))
@@ -50,6 +53,37 @@ pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: Cance
         },
     )
     .await;
+}
+
+/// The knobs of throttles, by their fields.
+type KnobFields = BTreeMap<Name, BTreeMap<String, String>>;
+
+/// The record, as far as this process knows it.
+#[derive(Default)]
+pub(super) struct RecordedKnobs {
+    /// The knobs of each throttle as this process recorded or found them.
+    saved: KnobFields,
+    /// The record as last read, with the time.
+    read: Option<(Instant, KnobFields)>,
+}
+
+impl RecordedKnobs {
+    /// Returns the record: as last read, while all that it names is in Redis, which has `names`.
+    async fn load(
+        &mut self,
+        record: &KnobRecord,
+        names: Option<&BTreeSet<Name>>,
+    ) -> anyhow::Result<KnobFields> {
+        if let (Some((at, kept)), Some(names)) = (&self.read, names)
+            && at.elapsed() < REREAD_EVERY
+            && kept.keys().all(|name| names.contains(name))
+        {
+            return Ok(kept.clone());
+        }
+        let kept: KnobFields = record.load().await?.into_iter().collect();
+        self.read = Some((Instant::now(), kept.clone()));
+        Ok(kept)
+    }
 }
 
 /// Throttles whose knobs could not be recorded or restored, with the reasons.
@@ -90,16 +124,17 @@ fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Optio
 pub(super) async fn tick(
     store: &dyn Store,
     record: &KnobRecord,
-    saved: &mut BTreeMap<Name, BTreeMap<String, String>>,
+    recorded: &mut RecordedKnobs,
 ) -> anyhow::Result<UnrecordedKnobs> {
     let mut odd = UnrecordedKnobs::new();
-    let kept: BTreeMap<Name, BTreeMap<String, String>> = record.load().await?.into_iter().collect();
-    let mut failed: Option<throttle::Error> = None;
+    let (names, mut failed) = match store.names().await {
+        Ok(names) => (Some(names.into_iter().collect::<BTreeSet<Name>>()), None),
+        Err(error) => (None, Some(error)),
+    };
+    let kept = recorded.load(record, names.as_ref()).await?;
+    let saved = &mut recorded.saved;
     let mut known: BTreeSet<Name> = kept.keys().cloned().collect();
-    match store.names().await {
-        Ok(names) => known.extend(names),
-        Err(error) => failed = Some(error),
-    }
+    known.extend(names.into_iter().flatten());
     let read = |name: Name| async move {
         let status = store.status(&name).await;
         (name, status)
@@ -116,6 +151,7 @@ pub(super) async fn tick(
                 Ok(true) => {
                     record.forget(&name).await?;
                     saved.remove(&name);
+                    recorded.read = None;
                     tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; the jobs of the throttle wait");
                     continue;
                 }
@@ -163,6 +199,9 @@ pub(super) async fn tick(
         }
         if has_changed || expires {
             store.persist(&name).await?;
+            if let Some((_, kept)) = &mut recorded.read {
+                kept.insert(name.clone(), fields.clone());
+            }
             saved.insert(name, fields);
         }
     }

@@ -3,7 +3,6 @@
 //!
 //! If Redis is unreachable the process starts without it, and this is done when it is back.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use anyhow::Context as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::knob_backup;
+use super::knob_backup::{self, RecordedKnobs};
 #[cfg(feature = "api")]
 use crate::api;
 #[cfg(feature = "notifications")]
@@ -109,7 +108,7 @@ impl Seeding {
 
     async fn once(&self) -> anyhow::Result<()> {
         let store = &*self.store;
-        let odd = knob_backup::tick(store, &self.record, &mut BTreeMap::new()).await?;
+        let odd = knob_backup::tick(store, &self.record, &mut RecordedKnobs::default()).await?;
         odd.iter().for_each(knob_backup::log_failure);
         let seeded = seed(store, &self.files).await?;
         seed_patterns(store, &self.tenant_limits).await?;

@@ -234,12 +234,14 @@ impl App {
             open.means.gates.clone(),
             open.tools.clone(),
         );
+        let due = DueWork::default();
         #[cfg(feature = "api")]
         let gateway = Gateway::new(
             queue.clone(),
             throttles.clone(),
             gateway::limits(settings, descriptors::raise_limit()),
             api::DEFAULT_TENANT,
+            due.clone(),
         );
         #[cfg(feature = "api")]
         gateway.metrics.register(&mut registry);
@@ -280,7 +282,6 @@ impl App {
             settings.tenant_limits(),
             cancel.child_token(),
         );
-        let due = DueWork::default();
         let mut tasks = vec![
             vital.spawn("keep knobs", cancel.child_token(), keep),
             vital.spawn("made throttles", cancel.child_token(), made),

@@ -5,17 +5,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::postgres::{Advanced, Due, Error};
 use super::{Schedules, Timing};
-use crate::service::{DueWork, LoopOptions, UNWOKEN_EVERY, periodic};
+use crate::service::{DueWork, LoopOptions, UNWOKEN_EVERY, periodic_unless_watched};
 
 /// Creates the jobs of due occurrences until `cancel` fires. The worker that looks for due work
 /// wakes it.
 pub async fn run_schedules(schedules: Schedules, due: DueWork, cancel: CancellationToken) {
-    periodic(
+    periodic_unless_watched(
         LoopOptions {
             name: "cron",
             every: UNWOKEN_EVERY,
-            wake: Some(due.schedules),
+            wake: Some(due.schedules.clone()),
         },
+        due,
         cancel,
         || tick(&schedules),
     )

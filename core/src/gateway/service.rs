@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::batches::{batcher, lost};
 use super::connection_counts::ConnectionCounts;
 use super::hub::Hub;
 use super::limits::GatewayLimits;
@@ -22,7 +23,7 @@ use super::postgres::{
 };
 use crate::jobs::{Error, Queue};
 use crate::postgres::Db;
-use crate::service::{BatchPanicked, Batcher, LoopOptions, periodic};
+use crate::service::{Batcher, DueWork, LoopOptions, periodic, periodic_unless_watched};
 use crate::throttle::admission::{channels_throttle_of, connections_throttle_of};
 use crate::throttle::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
 use crate::throttle::{AcquireRequest, LaneRequest, Store};
@@ -63,12 +64,6 @@ const HANDED_MAX: usize = 2000;
 /// The messages of one page of the history.
 pub const PAGE_MAX: i64 = 64;
 
-/// The most requests in one statement.
-const BATCH_MAX: usize = 128;
-
-/// The shortest time between statements while requests keep coming.
-const BATCH_EVERY: Duration = Duration::from_millis(2);
-
 /// The time between two steps of upkeep.
 const PRUNE_EVERY: Duration = Duration::from_secs(2);
 
@@ -76,7 +71,7 @@ const PRUNE_EVERY: Duration = Duration::from_secs(2);
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// The time between two steps of upkeep while there are no channels.
-const UNUSED_PRUNE_EVERY: Duration = Duration::from_secs(10);
+const UNUSED_PRUNE_EVERY: Duration = Duration::from_secs(20);
 
 /// Messages deleted in one step.
 const PRUNED_MAX: i32 = 5000;
@@ -101,8 +96,7 @@ pub struct Gateway {
     default_tenant: &'static str,
     /// The begin of the times in `own_windows`.
     began: Instant,
-    publications: Arc<Notify>,
-    messages: Arc<Notify>,
+    due: DueWork,
     read_to: Arc<AtomicI64>,
     limited: Arc<Mutex<LimitedTenants>>,
     /// The windows that hold while the store of throttles is away.
@@ -114,12 +108,13 @@ pub struct Gateway {
 
 impl Gateway {
     /// Opens the gateway on this database, whose schema must be up to date. `default_tenant` names
-    /// the throttles of operators' own channels.
+    /// the throttles of operators' own channels; `due` is what a worker of this process wakes.
     pub fn new(
         queue: Queue,
         store: Arc<dyn Store>,
         limits: GatewayLimits,
         default_tenant: &'static str,
+        due: DueWork,
     ) -> Self {
         let db: Db = (&queue.pool).into();
         let publishes = batcher(&db, |db, items: Vec<NewPublication>| {
@@ -143,8 +138,7 @@ impl Gateway {
             store,
             default_tenant,
             began: Instant::now(),
-            publications: Arc::default(),
-            messages: Arc::default(),
+            due,
             read_to: Arc::new(AtomicI64::new(-1)),
             limited: Arc::default(),
             own_windows: Arc::default(),
@@ -157,7 +151,7 @@ impl Gateway {
     /// Publishes a message; concurrent calls share a statement.
     pub async fn publish(&self, message: NewPublication) -> Result<Published, Error> {
         let published = self.publishes.submit(message).await.unwrap_or_else(lost)?;
-        self.publications.notify_one();
+        self.due.publications.notify_one();
         if let Published::Accepted { .. } = published {
             self.metrics.published(1);
         }
@@ -234,7 +228,7 @@ impl Gateway {
     /// Collects, reads and prunes until `cancel` fires.
     pub async fn run(self, cancel: CancellationToken) {
         let heard = {
-            let (queue, wake) = (self.queue.clone(), self.publications.clone());
+            let (queue, wake) = (self.queue.clone(), self.due.publications.clone());
             let cancel = cancel.clone();
             async move {
                 let notify = move |_: &str| wake.notify_one();
@@ -258,16 +252,26 @@ impl Gateway {
             every,
             wake: wake.cloned(),
         };
-        let collected = periodic(
-            pace("collect_publications", Some(&self.publications), look_every),
+        let collected = periodic_unless_watched(
+            pace(
+                "collect_publications",
+                Some(&self.due.publications),
+                look_every,
+            ),
+            self.due.clone(),
             cancel.clone(),
             || {
                 let gateway = self.clone();
                 async move { gateway.collect_round().await }
             },
         );
-        let read = periodic(
-            pace("read_channels", Some(&self.messages), look_every),
+        let read = periodic_unless_watched(
+            pace(
+                "read_channels",
+                Some(&self.due.channel_messages),
+                look_every,
+            ),
+            self.due.clone(),
             cancel.clone(),
             || {
                 let gateway = self.clone();
@@ -307,7 +311,7 @@ impl Gateway {
             .and_then(|(wait_ms, tenant)| Some((wait_ms.parse().ok()?, tenant)));
         match limited {
             Some((wait_ms, tenant)) => self.tell_limit(tenant, Duration::from_millis(wait_ms)),
-            None => self.messages.notify_one(),
+            None => self.due.channel_messages.notify_one(),
         }
     }
 
@@ -325,7 +329,7 @@ impl Gateway {
                 CollectOutcome::Collected { moved, grants } => {
                     if moved > 0 {
                         self.metrics.collected(moved);
-                        self.messages.notify_one();
+                        self.due.channel_messages.notify_one();
                         continue;
                     }
                     match grants.iter().filter_map(|grant| grant.wait).min() {
@@ -335,12 +339,12 @@ impl Gateway {
                 }
             };
             if began.elapsed() > ROUND_MAX {
-                self.publications.notify_one();
+                self.due.publications.notify_one();
                 return Ok(());
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.publications.notified() => {}
+                () = self.due.publications.notified() => {}
             }
         }
     }
@@ -568,31 +572,4 @@ fn in_turns(messages: &[StoredMessage]) -> Vec<&StoredMessage> {
         .collect();
     turns.sort_by_key(|(number, _)| *number);
     turns.into_iter().map(|(_, message)| message).collect()
-}
-
-type BatchCall<T, R> =
-    fn(Db, Vec<T>) -> futures_util::future::BoxFuture<'static, Result<Vec<R>, Error>>;
-
-fn batcher<T, R>(db: &Db, call: BatchCall<T, R>) -> Batcher<T, Result<R, Error>>
-where
-    T: Send + 'static,
-    R: Send + 'static,
-{
-    let db = db.clone();
-    Batcher::paced(BATCH_MAX, BATCH_EVERY, move |items: Vec<T>| {
-        let db = db.clone();
-        Box::pin(async move {
-            let asked = items.len();
-            match call(db, items).await {
-                Ok(results) => results.into_iter().map(Ok).collect(),
-                Err(error) => (0..asked)
-                    .map(|_| Err(Error::Lost(error.to_string())))
-                    .collect(),
-            }
-        })
-    })
-}
-
-fn lost<R>(broken: BatchPanicked) -> Result<R, Error> {
-    Err(Error::Lost(broken.to_string()))
 }

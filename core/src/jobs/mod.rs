@@ -4,6 +4,8 @@
 //! [`crate::throttle`]) nor the work of a handler.
 
 #[doc(hidden)]
+pub mod activity;
+#[doc(hidden)]
 pub mod check;
 pub mod claim;
 pub mod context;

@@ -16,7 +16,9 @@ use super::metrics::GateMetrics;
 use super::postgres::{self, Addressless, ClaimKey, GateVerdict, PlannedMessage};
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
-use crate::service::{BatchPanicked, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, periodic};
+use crate::service::{
+    BatchPanicked, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, periodic, periodic_unless_watched,
+};
 
 /// The channel on which Postgres tells of messages to plan.
 const CHANNEL: &str = "flyball_plan";
@@ -207,7 +209,7 @@ impl Gates {
 
     /// Plans messages and closes digests until `cancel` fires.
     pub async fn run(self, due: DueWork, cancel: CancellationToken) {
-        let wake = due.messages;
+        let wake = due.messages.clone();
         let listened = {
             let (queue, wake) = (self.queue.clone(), wake.clone());
             let notify = move |_: &str| wake.notify_one();
@@ -219,7 +221,7 @@ impl Gates {
             every: UNWOKEN_EVERY,
             wake: Some(wake),
         };
-        let planned = periodic(pace, cancel.clone(), || {
+        let planned = periodic_unless_watched(pace, due.clone(), cancel.clone(), || {
             let gates = self.clone();
             async move {
                 while gates.plan_due().await? {}
@@ -229,9 +231,9 @@ impl Gates {
         let pace = LoopOptions {
             name: "close_digests",
             every: UNWOKEN_EVERY,
-            wake: Some(due.digests),
+            wake: Some(due.digests.clone()),
         };
-        let closed = periodic(pace, cancel.clone(), || {
+        let closed = periodic_unless_watched(pace, due, cancel.clone(), || {
             let gates = self.clone();
             async move {
                 while gates.close_due().await? {}

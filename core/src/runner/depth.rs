@@ -26,8 +26,11 @@ const MAX_REST: Duration = Duration::from_secs(10);
 /// Time for which the walking process may be silent before another one walks.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Interval at which the lease is renewed, or requested by the other processes.
-const RENEW_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which the lease is requested by processes that do not walk.
+const REQUEST_EVERY: Duration = Duration::from_secs(5);
+
+/// Interval at which the walking process renews the lease.
+const RENEW_EVERY: Duration = Duration::from_secs(10);
 
 /// The turn of this process to walk. Two processes that walk at once would write the same figures,
 /// so the lease only spares work.
@@ -61,9 +64,13 @@ pub async fn keep_depth(queue: Queue, cancel: CancellationToken) {
 }
 
 async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
+    let every = match turn.sweeper {
+        Some(_) => RENEW_EVERY,
+        None => REQUEST_EVERY,
+    };
     if turn
         .requested_at
-        .is_none_or(|requested_at| requested_at.elapsed() >= RENEW_EVERY)
+        .is_none_or(|requested_at| requested_at.elapsed() >= every)
     {
         turn.requested_at = Some(Instant::now());
         if turn.leader.hold().await?.is_none() {

@@ -51,6 +51,10 @@ const MAX_FOREIGN: usize = 200_000;
 /// Interval at which the weights of lanes are read.
 const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
 
+/// Interval of sweeps, and of readings of the weights, while the queue is quiet: a worker that looks
+/// for due work would find what they find.
+const QUIET_LOOK_EVERY: Duration = Duration::from_secs(20);
+
 /// A sweep in progress.
 struct Sweep {
     ranges: Vec<RangeInclusive<i64>>,
@@ -79,6 +83,8 @@ pub(super) struct Discovery {
     next_guests: Instant,
     guest_shard: u8,
     next_weights: Instant,
+    weights_read: Option<Instant>,
+    swept: Option<Instant>,
     /// Lanes of throttles that this worker was told to leave to others.
     foreign: HashSet<i64>,
 }
@@ -100,6 +106,8 @@ impl Discovery {
             next_guests: now,
             guest_shard: 0,
             next_weights: now,
+            weights_read: None,
+            swept: None,
             foreign: HashSet::new(),
         }
     }
@@ -146,6 +154,11 @@ impl Discovery {
         }
         let somewhere = woken.somewhere || scheduler.is_deaf(&woken.lanes);
         let now = Instant::now();
+        if woken.unheard {
+            (self.next_look_back, self.next_sweep) = (now, now);
+        } else if shared.is_quiet() {
+            self.rest(now);
+        }
         if somewhere || (!is_notified && now >= self.next_arrivals) {
             self.arrivals(shared, scheduler, now).await?;
         }
@@ -157,6 +170,7 @@ impl Discovery {
             scheduler.weigh(&weights);
             shared.admissions.lock().weigh(&weights);
             self.next_weights = now + WEIGHTS_EVERY;
+            self.weights_read = Some(now);
         }
         if now >= self.next_writing {
             let writing = bounded(shared, shared.queue.writing()).await?;
@@ -166,6 +180,23 @@ impl Discovery {
             self.sweep(shared, scheduler).await?;
         }
         Ok(())
+    }
+
+    /// Leaves out looks while nothing happens. What they might find, the look for due work finds
+    /// within a second; a ring ends the rest, and must not meet a look that is overdue.
+    fn rest(&mut self, now: Instant) {
+        let is_recent = |at: Option<Instant>| {
+            at.is_some_and(|at| now.saturating_duration_since(at) < QUIET_LOOK_EVERY)
+        };
+        if is_recent(self.weights_read) {
+            self.next_weights = self.next_weights.max(now + WEIGHTS_EVERY);
+        }
+        if is_recent(self.swept) && self.sweep.is_none() && !self.hurry {
+            self.next_sweep = self.next_sweep.max(now + SWEEP_EVERY);
+        }
+        // A transaction that ends meanwhile leaves a ready job, for which the look asks.
+        self.writing.clear();
+        self.next_writing = now + LOOK_BACK_EVERY;
     }
 
     /// Records the open transactions. When one ends that was open for long, its jobs lie behind the
@@ -261,6 +292,7 @@ impl Discovery {
             scheduler.swept();
             shared.admissions.lock().swept();
             self.is_first = false;
+            self.swept = Some(begun);
             if !self.hurry {
                 self.next_sweep = self
                     .next_sweep
@@ -278,7 +310,8 @@ impl Discovery {
         scheduler: &mut LaneScheduler,
     ) -> Result<(), Error> {
         let now = Instant::now();
-        if self.owned == u64::MAX || now < self.next_guests {
+        // In a quiet queue no lane holds a job, whoever looks after it.
+        if self.owned == u64::MAX || now < self.next_guests || shared.is_quiet() {
             return Ok(());
         }
         self.next_guests = now + GUESTS_EVERY.mul_f64(0.8 + rand::random::<f64>() * 0.4);
@@ -361,6 +394,27 @@ mod tests {
 
         assert!(discovery.hurry);
         assert_eq!(discovery.next_sweep, now + 2 * second);
+    }
+
+    #[test]
+    fn while_nothing_happens_looks_are_left_out_and_none_is_overdue_afterwards() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut discovery = Discovery::new(start);
+        discovery.rest(start);
+        assert_eq!(discovery.next(true), start, "the first looks are made");
+
+        (discovery.swept, discovery.weights_read) = (Some(start), Some(start));
+        discovery.rest(start + second);
+        assert_eq!(discovery.next(true), start + 3 * second);
+        assert!(discovery.next_writing > start + second);
+
+        let due = discovery.next(true);
+        discovery.rest(start + QUIET_LOOK_EVERY);
+        assert_eq!(
+            discovery.next(true),
+            due,
+            "a look is due although it is quiet"
+        );
     }
 
     #[test]

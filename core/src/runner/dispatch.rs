@@ -204,6 +204,12 @@ async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Resul
         dispatcher.rings = (now, 0);
     }
     dispatcher.rings.1 += woken.times;
+    if woken.unheard {
+        dispatcher.notified_until = dispatcher.notified_until.min(now);
+    } else if shared.is_quiet() {
+        // The look for due work sees whether producers still ring.
+        dispatcher.notified_until = now + IDLE_LOOK_EVERY;
+    }
     if dispatcher.rings.1 > MAX_RINGS {
         dispatcher.loud_until = now + Duration::from_secs(1);
         if now < dispatcher.notified_until {
@@ -386,6 +392,9 @@ async fn settle(
             .scheduler
             .took(&one.claim, &taken, claim.asked_at);
         let jobs = lane.places.len() as u32;
+        if jobs > 0 {
+            shared.queue.activity().note(Instant::now());
+        }
         if jobs < one.grant.granted {
             unused.push((one, one.grant.granted - jobs));
         }

@@ -15,6 +15,10 @@ use crate::jobs::Error;
 /// Longest interval between heartbeats, because they also carry cancellations.
 const MAX_BEAT: Duration = Duration::from_secs(1);
 
+/// Longest interval between heartbeats of a worker that runs nothing, while nothing happens in the
+/// queue; a tenth of its time to live, if that is less.
+const IDLE_BEAT: Duration = Duration::from_secs(2);
+
 /// Share of its time to live after which a worker without a heartbeat stops its jobs.
 const FENCE_AT: f64 = 0.85;
 
@@ -35,6 +39,10 @@ async fn beat_on(shared: &WorkerContext) {
     let mut beside = false;
     loop {
         tokio::time::sleep(every).await;
+        let rested = IDLE_BEAT.min(ttl / 10);
+        if !fenced && is_idle(shared) && last.elapsed() + every / 2 < rested {
+            continue;
+        }
         // Taken before the request, because a slow answer only proves that the worker was alive
         // when it was sent.
         let requested = Instant::now();
@@ -79,6 +87,13 @@ async fn beat_on(shared: &WorkerContext) {
             }
         }
     }
+}
+
+/// Returns true if a heartbeat would carry nothing. The look for due work also sees a pause of
+/// everything.
+fn is_idle(shared: &WorkerContext) -> bool {
+    let is_paused = shared.paused.load(Ordering::Relaxed);
+    !is_paused && shared.running.len() == 0 && shared.is_quiet()
 }
 
 async fn pulse(shared: &WorkerContext, beside: bool, patience: Duration) -> Result<bool, Error> {

@@ -13,7 +13,7 @@ use super::shared::{EndedJobs, SHARD_TTL, WorkerContext};
 use crate::jobs::postgres::{DueParts, PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
 use crate::jobs::{Error, WEBHOOKS};
-use crate::service::{LoopOptions, UNWOKEN_EVERY, periodic};
+use crate::service::{LoopOptions, UNWOKEN_EVERY, periodic, periodic_unless_watched};
 use crate::throttle::{self, Change, Name};
 
 /// Interval of promotions while jobs become due one after the other.
@@ -47,6 +47,8 @@ pub(super) struct OwnWork {
     pub(super) groups: Arc<Notify>,
     /// Jobs that others may wait for have ended.
     pub(super) ended: Arc<EndedJobs>,
+    /// The live workers have changed.
+    workers: Arc<Notify>,
     /// Jobs may be given back.
     rescues: Arc<AtomicBool>,
 }
@@ -55,6 +57,7 @@ pub(super) struct OwnWork {
 struct Looks {
     next: Instant,
     promoted: Option<Instant>,
+    newest_message: Option<i64>,
 }
 
 /// Looks for due work, promotes due jobs, and wakes the loops of the rest.
@@ -67,6 +70,7 @@ pub(super) async fn promote(shared: Arc<WorkerContext>, own: OwnWork, cancel: Ca
     let looks = Arc::new(tokio::sync::Mutex::new(Looks {
         next: Instant::now(),
         promoted: None,
+        newest_message: None,
     }));
     periodic(pace, cancel, || {
         let (shared, own, looks) = (shared.clone(), own.clone(), looks.clone());
@@ -85,7 +89,17 @@ async fn look_and_promote(
     let mut rest = Duration::ZERO;
     let mut jobs = is_busy;
     if now >= looks.next {
-        let due = shared.queue.due().await?;
+        let activity = shared.queue.activity();
+        let due = shared.queue.due(activity.may_be_quiet(now)).await?;
+        match due.has_unheard {
+            Some(true) => shared.notifier.notify_unheard(),
+            Some(false) => activity.found_nothing(now),
+            None => {}
+        }
+        let before = std::mem::replace(&mut looks.newest_message, due.newest_message);
+        if due.newest_message != before {
+            shared.config.due.channel_messages.notify_one();
+        }
         tell(shared, own, &due);
         jobs |= due.jobs;
         if !jobs {
@@ -108,6 +122,7 @@ fn tell(shared: &WorkerContext, own: &OwnWork, due: &DueParts) {
         (due.schedules, &others.schedules),
         (due.messages, &others.messages),
         (due.digests, &others.digests),
+        (due.publications, &others.publications),
         (due.groups, &own.groups),
         (due.waiting, &own.ended.wake),
     ];
@@ -119,7 +134,14 @@ fn tell(shared: &WorkerContext, own: &OwnWork, due: &DueParts) {
     if due.rescues {
         own.rescues.store(true, Ordering::Relaxed);
     }
+    // A heartbeat ends the pause, because this answer may be older than its own.
+    shared.paused.fetch_or(due.paused, Ordering::Relaxed);
+    let mark = due.workers_mark;
+    if shared.workers_mark.swap(mark, Ordering::Relaxed) != mark {
+        own.workers.notify_one();
+    }
     shared.throttles.set_workers(due.workers.max(1) as u32);
+    others.note_look();
 }
 
 /// Promotes due jobs, and returns their number.
@@ -153,7 +175,7 @@ pub(super) async fn settle_groups(
         wake: Some(members_ended),
     };
     let is_made = Arc::new(AtomicBool::new(false));
-    periodic(pace, cancel, || {
+    periodic_unless_watched(pace, shared.config.due.clone(), cancel, || {
         let (shared, is_made) = (shared.clone(), is_made.clone());
         async move {
             let settled = shared.queue.settle().await?;
@@ -222,7 +244,7 @@ pub(super) async fn release_waiting(
         wake: Some(ended.wake.clone()),
     };
     let swept = Arc::new(Mutex::new(None::<Instant>));
-    periodic(pace, cancel, || {
+    periodic_unless_watched(pace, shared.config.due.clone(), cancel, || {
         let (shared, ended, swept) = (shared.clone(), ended.clone(), swept.clone());
         async move {
             let (queue, jobs) = (&shared.queue, ended.take());
@@ -256,8 +278,11 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, own: OwnWork, cancel: Can
         let (shared, own, last) = (shared.clone(), own.clone(), last.clone());
         async move {
             return_uncertain(&shared).await?;
-            let is_needed = own.rescues.swap(false, Ordering::Relaxed)
-                || last.lock().is_none_or(|at| at.elapsed() >= UNWOKEN_EVERY);
+            let is_late = |at: Instant| {
+                at.elapsed() >= UNWOKEN_EVERY && shared.config.due.must_look(at.elapsed())
+            };
+            let is_needed =
+                own.rescues.swap(false, Ordering::Relaxed) || last.lock().is_none_or(is_late);
             if !is_needed {
                 return Ok(());
             }
@@ -365,7 +390,8 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
     periodic(pace, cancel, || {
         let (shared, reported) = (shared.clone(), reported.clone());
         async move {
-            let differences = differences(&shared.queue.serving().await?);
+            // The share of the lanes is worked out anew as soon as the live workers change.
+            let differences = differences(&shared.served.live());
             shared.metrics.differences.set(differences.len() as i64);
             let before = std::mem::replace(&mut *reported.lock(), differences.clone());
             for difference in differences
@@ -383,12 +409,16 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
     .await;
 }
 
-/// Renews this worker's part of the shards.
-pub(super) async fn hold_shards(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+/// Renews this worker's part of the shards, at once when the live workers have changed.
+pub(super) async fn hold_shards(
+    shared: Arc<WorkerContext>,
+    own: OwnWork,
+    cancel: CancellationToken,
+) {
     let pace = LoopOptions {
         name: "hold_shards",
         every: SHARD_TTL / 4,
-        wake: None,
+        wake: Some(own.workers),
     };
     periodic(pace, cancel, || {
         let shared = shared.clone();

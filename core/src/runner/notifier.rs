@@ -2,9 +2,13 @@
 //! that return to their lane.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use crate::jobs::activity::Activity;
 
 /// Most lanes remembered one by one between two looks; further ones count as work somewhere.
 const MAX_LANES: usize = 20_000;
@@ -16,6 +20,8 @@ pub(super) struct PendingWakeups {
     pub(super) lanes: BTreeSet<i64>,
     /// True if there is work in a lane that was not named.
     pub(super) somewhere: bool,
+    /// True if a look found what no ring told of.
+    pub(super) unheard: bool,
     /// Number of rings.
     pub(super) times: u32,
 }
@@ -24,9 +30,18 @@ pub(super) struct PendingWakeups {
 pub(super) struct Notifier {
     woken: Mutex<PendingWakeups>,
     notify: Notify,
+    activity: Arc<Activity>,
 }
 
 impl Notifier {
+    /// Creates a notifier whose rings are events in `activity`.
+    pub(super) fn new(activity: Arc<Activity>) -> Self {
+        Self {
+            activity,
+            ..Self::default()
+        }
+    }
+
     /// Rings for lanes that have work or, if none is named, for work somewhere.
     pub(super) fn notify(&self, lanes: &[i64]) {
         let mut woken = self.lock();
@@ -36,7 +51,15 @@ impl Notifier {
         // A caller that names many lanes names the most urgent first.
         woken.lanes.extend(lanes.iter().take(room));
         drop(woken);
+        self.activity.note(Instant::now());
         self.notify.notify_one();
+    }
+
+    /// Rings for work that a look found and no ring told of, so that the dispatcher looks in every
+    /// way that it has.
+    pub(super) fn notify_unheard(&self) {
+        self.lock().unheard = true;
+        self.notify(&[]);
     }
 
     /// Returns the rings since the last call, and forgets them.
@@ -70,6 +93,7 @@ mod tests {
             PendingWakeups {
                 lanes: [1, 2].into(),
                 somewhere: true,
+                unheard: false,
                 times: 3
             }
         );

@@ -13,6 +13,9 @@ use crate::jobs::serving::{Serves, is_served};
 /// throttle again without looking at them first.
 const LOOKS_FOR: Duration = Duration::from_secs(300);
 
+/// Time for which a comparison of the live workers holds while their mark stays the same.
+const COMPARISON_HOLDS: Duration = Duration::from_secs(15);
+
 /// Shortest time between two notes that jobs were met which no worker serves.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 
@@ -30,6 +33,15 @@ pub(super) struct Served {
     live: Mutex<Arc<Vec<WorkerCapabilities>>>,
     /// The last time at which a job was met that no live worker serves, and that of its note.
     unserved: Mutex<(Option<Instant>, Option<Instant>)>,
+    compared: Mutex<Option<Comparison>>,
+}
+
+/// The result of the last comparison of the live workers.
+struct Comparison {
+    own_id: i32,
+    mark: i64,
+    at: Instant,
+    rank: Option<(u32, u32)>,
 }
 
 impl Served {
@@ -40,6 +52,7 @@ impl Served {
             mixed: Mutex::default(),
             live: Mutex::default(),
             unserved: Mutex::default(),
+            compared: Mutex::default(),
         }
     }
 
@@ -63,6 +76,7 @@ impl Served {
         &self,
         own_id: i32,
         live: Vec<WorkerCapabilities>,
+        mark: i64,
         now: Instant,
     ) -> Option<(u32, u32)> {
         let own = live.iter().find(|worker| worker.id == own_id);
@@ -73,7 +87,35 @@ impl Served {
         *self.others.lock() = Arc::new(others.map(|other| other.throttles.clone()).collect());
         self.mixed.lock().retain(|_, until| *until > now);
         *self.live.lock() = Arc::new(live);
-        (!is_whole).then_some(rank)
+        let rank = (!is_whole).then_some(rank);
+        *self.compared.lock() = Some(Comparison {
+            own_id,
+            mark,
+            at: now,
+            rank,
+        });
+        rank
+    }
+
+    /// Returns the live workers as last compared.
+    pub(super) fn live(&self) -> Arc<Vec<WorkerCapabilities>> {
+        self.live.lock().clone()
+    }
+
+    /// Returns the result of the last comparison if the live workers still have the mark that they
+    /// had; a mark of 0 is not known.
+    pub(super) fn rank_of(
+        &self,
+        own_id: i32,
+        mark: i64,
+        now: Instant,
+    ) -> Option<Option<(u32, u32)>> {
+        let compared = self.compared.lock();
+        let last = compared.as_ref()?;
+        let holds = mark != 0
+            && (last.own_id, last.mark) == (own_id, mark)
+            && now.saturating_duration_since(last.at) < COMPARISON_HOLDS;
+        holds.then_some(last.rank)
     }
 
     /// Records a job that this worker does not serve.
@@ -125,7 +167,7 @@ mod tests {
     #[test]
     fn a_worker_that_serves_all_takes_without_a_look_until_it_meets_a_job_that_it_does_not_serve() {
         let (served, now) = (Served::new(Serves::default()), Instant::now());
-        assert_eq!(served.compare(1, vec![worker(1, &["http"])], now), None);
+        assert_eq!(served.compare(1, vec![worker(1, &["http"])], 7, now), None);
         assert!(!served.is_partial("sms", now));
 
         served.met("sms", "mail", &[], now);
@@ -139,9 +181,9 @@ mod tests {
     fn a_worker_beside_one_that_serves_more_or_that_was_told_what_to_serve_looks_everywhere() {
         let (served, now) = (Served::new(Serves::default()), Instant::now());
         let live = vec![worker(1, &["http"]), worker(2, &["http", "mail"])];
-        assert_eq!(served.compare(2, live.clone(), now), None);
+        assert_eq!(served.compare(2, live.clone(), 7, now), None);
         assert!(!served.is_partial("sms", now));
-        assert_eq!(served.compare(1, live, now), Some((0, 1)));
+        assert_eq!(served.compare(1, live, 7, now), Some((0, 1)));
         assert!(served.is_partial("sms", now));
 
         let told = Served::new(Serves {
@@ -160,7 +202,7 @@ mod tests {
         };
         let live = vec![worker(1, &["http"]), other];
 
-        assert_eq!(served.compare(1, live, now), Some((0, 1)));
+        assert_eq!(served.compare(1, live, 7, now), Some((0, 1)));
 
         assert!(served.is_partial("report:daily", now) && !served.is_partial("hooks", now));
     }
@@ -179,17 +221,31 @@ mod tests {
         let now = Instant::now();
 
         assert_eq!(
-            served.compare(1, vec![own, worker(2, &["http"])], now),
+            served.compare(1, vec![own, worker(2, &["http"])], 7, now),
             Some((0, 1))
         );
         assert!(!served.is_partial("sms", now));
     }
 
     #[test]
+    fn a_comparison_holds_for_a_while_and_until_the_live_workers_change() {
+        let (served, now) = (Served::new(Serves::default()), Instant::now());
+        let live = vec![worker(1, &["http"]), worker(2, &["http", "mail"])];
+        assert_eq!(served.rank_of(1, 7, now), None);
+        served.compare(1, live, 7, now);
+
+        let later = now + COMPARISON_HOLDS / 2;
+        assert_eq!(served.rank_of(1, 7, later), Some(Some((0, 1))));
+        assert_eq!(served.rank_of(1, 8, later), None, "another set of workers");
+        assert_eq!(served.rank_of(3, 7, later), None, "registered again");
+        assert_eq!(served.rank_of(1, 7, now + COMPARISON_HOLDS), None);
+    }
+
+    #[test]
     fn only_jobs_that_no_live_worker_serves_are_noted_and_not_each_of_them() {
         let (served, now) = (Served::new(Serves::default()), Instant::now());
         let live = vec![worker(1, &["http"]), worker(2, &["http", "mail"])];
-        served.compare(1, live, now);
+        served.compare(1, live, 7, now);
 
         served.met("sms", "mail", &[], now);
         assert!(!served.take_note(now));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -119,6 +119,8 @@ pub(super) struct WorkerContext {
     pub(super) holder: String,
     /// The shards that this worker looks after, as a bit set.
     pub(super) shards: AtomicU64,
+    /// The mark of the live workers at the last look, 0 before the first one.
+    pub(super) workers_mark: AtomicI64,
     /// True while a person has paused everything.
     pub(super) paused: AtomicBool,
     /// True while other workers may take this one for dead: it begins nothing until a heartbeat
@@ -161,6 +163,7 @@ impl WorkerContext {
         capabilities.extend(keys.map(|capability| (capability, String::new())));
         Self {
             checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
+            notifier: Arc::new(Notifier::new(queue.activity().clone())),
             queue,
             throttles,
             capabilities,
@@ -174,11 +177,11 @@ impl WorkerContext {
             worker_id: AtomicI32::new(0),
             holder: format!("{:016x}", rand::random::<u64>()),
             shards: AtomicU64::new(0),
+            workers_mark: AtomicI64::new(0),
             paused: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
             able_at: Mutex::new(Instant::now()),
             unwritten: Arc::default(),
-            notifier: Arc::default(),
             answers: Completions::default(),
             admissions: Mutex::new(LaneScheduler::new(String::new(), config.ttl)),
             admission_work: Notify::new(),
@@ -288,6 +291,11 @@ impl WorkerContext {
         self.paused.load(Ordering::Relaxed) || self.fenced.load(Ordering::SeqCst)
     }
 
+    /// Returns true while nothing happens in the queue. A broker hears no rings, so it never knows.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.broker.is_none() && self.queue.activity().is_quiet(Instant::now())
+    }
+
     /// Records that this worker can serve lanes.
     pub(super) fn able(&self) {
         *self.able_at.lock() = Instant::now();
@@ -314,8 +322,15 @@ impl WorkerContext {
         if self.served.take_note(now) {
             self.queue.note_met_unserved(id).await?;
         }
-        let live = self.queue.serving().await?;
-        let held = if let Some(rank) = self.served.compare(id, live, now) {
+        let mark = self.workers_mark.load(Ordering::Relaxed);
+        let rank = match self.served.rank_of(id, mark, now) {
+            Some(rank) => rank,
+            None => {
+                let live = self.queue.serving().await?;
+                self.served.compare(id, live, mark, now)
+            }
+        };
+        let held = if let Some(rank) = rank {
             self.queue.leave_shards(id).await?;
             shards_of(rank)
         } else if !self.is_able() && self.queue.let_shards_go(id).await? {
@@ -384,6 +399,7 @@ impl Backlog {
         self.running
             .written(ends.iter().map(|end| (end.job_id, end.fence)));
         self.unwritten.fetch_sub(ends.len(), Ordering::AcqRel);
+        self.queue.activity().note(Instant::now());
         self.running.ended.notify_one();
     }
 }

@@ -24,6 +24,9 @@ const MAX_REST: Duration = Duration::from_secs(10);
 /// Shortest time between the beginnings of two walks, and between two updates of the metric.
 const WALK_EVERY: Duration = Duration::from_secs(5);
 
+/// The same while nothing happens in the queue, where no job is ready, once none is shown.
+const QUIET_EVERY: Duration = Duration::from_secs(30);
+
 /// Time for which the counting process may be silent before another one counts.
 const LEASE: Duration = Duration::from_secs(15);
 
@@ -33,6 +36,8 @@ struct UnservedTurn {
     next_walk: Instant,
     next_metric: Instant,
     is_cleared: bool,
+    /// The last time at which nothing was found to be shown.
+    found_none: Option<Instant>,
 }
 
 pub(super) async fn count_unserved(shared: Arc<WorkerContext>, cancel: CancellationToken) {
@@ -44,6 +49,7 @@ pub(super) async fn count_unserved(shared: Arc<WorkerContext>, cancel: Cancellat
         next_walk: Instant::now(),
         next_metric: Instant::now(),
         is_cleared: false,
+        found_none: None,
     }));
     let pace = LoopOptions {
         name: "unserved",
@@ -60,11 +66,17 @@ pub(super) async fn count_unserved(shared: Arc<WorkerContext>, cancel: Cancellat
 
 async fn tick(shared: &WorkerContext, turn: &mut UnservedTurn) -> Result<(), Error> {
     let now = Instant::now();
+    let is_shown_none = turn
+        .found_none
+        .is_some_and(|at| now.saturating_duration_since(at) < QUIET_EVERY);
+    if is_shown_none && turn.sweeper.is_done() && shared.is_quiet() {
+        return Ok(());
+    }
     if now >= turn.next_metric {
         turn.next_metric = now + WALK_EVERY;
-        shared
-            .metrics
-            .show_unserved(&shared.queue.unserved().await?);
+        let unserved = shared.queue.unserved().await?;
+        shared.metrics.show_unserved(&unserved);
+        turn.found_none = unserved.is_empty().then_some(now);
     }
     if turn.sweeper.is_done() && now < turn.next_walk {
         return Ok(());

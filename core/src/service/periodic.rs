@@ -2,10 +2,12 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+use super::DueWork;
 
 /// The timeout of a tick, or ten rounds if that is longer; a longer tick hangs, on a silently lost
 /// connection for example.
@@ -26,9 +28,32 @@ pub struct LoopOptions {
 ///
 /// A single statement is either done or not done, and the next tick sees the result. A failing tick
 /// is logged when it begins to fail and when it works again, not each time.
-pub async fn periodic<E, F>(
+pub async fn periodic<E, F>(pace: LoopOptions, cancel: CancellationToken, tick: impl FnMut() -> F)
+where
+    E: Display,
+    F: Future<Output = Result<(), E>>,
+{
+    run(pace, cancel, |_| true, tick).await;
+}
+
+/// Runs `tick` like [`periodic`], but leaves out ticks that nothing woke while a worker of this
+/// process looks for the loop's work and would wake it.
+pub async fn periodic_unless_watched<E, F>(
+    pace: LoopOptions,
+    due: DueWork,
+    cancel: CancellationToken,
+    tick: impl FnMut() -> F,
+) where
+    E: Display,
+    F: Future<Output = Result<(), E>>,
+{
+    run(pace, cancel, move |rested| due.must_look(rested), tick).await;
+}
+
+async fn run<E, F>(
     pace: LoopOptions,
     cancel: CancellationToken,
+    is_due: impl Fn(Duration) -> bool,
     mut tick: impl FnMut() -> F,
 ) where
     E: Display,
@@ -61,17 +86,23 @@ pub async fn periodic<E, F>(
             }
             Ok(Err(error)) => tracing::debug!(service = pace.name, %error, "still failing"),
         }
-        let pause = pace.every.mul_f64(0.95 + rand::random::<f64>() * 0.1);
-        let woken = async {
-            match &pace.wake {
-                Some(wake) => wake.notified().await,
-                None => std::future::pending().await,
+        let ticked = Instant::now();
+        loop {
+            let pause = pace.every.mul_f64(0.95 + rand::random::<f64>() * 0.1);
+            let woken = async {
+                match &pace.wake {
+                    Some(wake) => wake.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+                () = woken => break,
             }
-        };
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-            () = woken => {}
+            if failing || is_due(ticked.elapsed()) {
+                break;
+            }
         }
     }
 }

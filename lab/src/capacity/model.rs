@@ -56,7 +56,7 @@ const KEPT_BYTES: f64 = 300.0;
 const CONNECTIONS: f64 = 12.0;
 
 /// Statements that a worker sends in a second while it has nothing to do.
-const IDLE_STATEMENTS: f64 = 14.6;
+const IDLE_STATEMENTS: f64 = 3.8;
 
 /// The seconds that a walk which counts the depths takes for a million waiting jobs.
 const WALK_S_PER_MILLION: f64 = 20.0;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures_util::{StreamExt as _, stream};
@@ -37,6 +37,8 @@ const TICK_THROTTLES_MAX: usize = 200;
 const STATUS_CONCURRENCY: usize = 32;
 /// The interval at which the depths are read; they are not written more often.
 const COUNT_REST: Duration = Duration::from_secs(1);
+/// The same while nothing happens in the queue, as far as a worker of this process knows.
+const QUIET_COUNT_REST: Duration = Duration::from_secs(4);
 /// The interval at which keys that hold jobs back are searched for.
 const KEYS_REST: Duration = Duration::from_secs(3);
 /// The most throttles in which keys are searched for each time.
@@ -258,14 +260,13 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     loop {
-        let (depths, failing, workers) = tokio::join!(
+        let (depths, failing) = tokio::join!(
             deps.queue
                 .read_lagging(|queue| async move { queue.depths().await }),
-            deps.queue.failing(),
-            postgres::count_workers(&deps.queue.pool)
+            deps.queue.workers_and_failing()
         );
-        match (depths, failing, workers) {
-            (Ok(depths), Ok(failing), Ok(workers)) => {
+        match (depths, failing) {
+            (Ok(depths), Ok((workers, failing))) => {
                 counts.store(Arc::new(Counts {
                     at: depths.at,
                     depths: depths.throttles,
@@ -274,14 +275,11 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
                 }));
                 is_lost = false;
             }
-            (depths, failing, workers) if !is_lost => {
-                let errors = [depths.err(), failing.err()]
-                    .into_iter()
-                    .flatten()
+            (depths, failing) if !is_lost => {
+                let reason = depths
+                    .err()
+                    .or(failing.err())
                     .map(|error| error.to_string());
-                let reason = errors
-                    .chain(workers.err().map(|error| error.to_string()))
-                    .next();
                 tracing::warn!(
                     reason = reason.unwrap_or_default(),
                     "jobs cannot be counted; the last count is shown"
@@ -290,7 +288,14 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
             }
             _ => {}
         }
-        sleep(COUNT_REST).await;
+        let counted = Instant::now();
+        loop {
+            sleep(COUNT_REST).await;
+            let is_quiet = deps.queue.activity().is_quiet(Instant::now());
+            if !is_quiet || counted.elapsed() >= QUIET_COUNT_REST {
+                break;
+            }
+        }
     }
 }
 

@@ -98,6 +98,7 @@ impl GatewayServer {
             fixture.store.clone(),
             limits,
             DEFAULT_TENANT,
+            flyball::service::DueWork::default(),
         );
         let server = ApiServer::start(fixture, |deps| {
             deps.gateway = gateway.clone();

@@ -51,6 +51,7 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     // When planned with nothing scheduled, it may use the index of lanes until the vacuum that
     // follows some thousand rows.
     ("walk scheduled", "scheduled"),
+    ("walk all", "scheduled"),
     // Lanes with a non-default weight are few and have an index.
     ("weights", "lane"),
 ];

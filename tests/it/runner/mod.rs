@@ -11,6 +11,7 @@ mod groups;
 mod handlers;
 mod heartbeat;
 mod housekeeping;
+mod idle;
 mod late_commits;
 mod over_limit;
 mod process;

@@ -88,6 +88,7 @@ impl ApiServer {
                 fixture.store.clone(),
                 GatewayLimits::default(),
                 api::DEFAULT_TENANT,
+                flyball::service::DueWork::default(),
             ),
             tools: tools(),
             public_url: String::new(),

@@ -39,6 +39,7 @@ const SERVICES: &[(&str, &str)] = &[
     ),
     ("gateway/reading.rs", "Reads channels for a connection."),
     ("gateway/hub.rs", "Wakes connections."),
+    ("gateway/batches.rs", "Batches requests of connections."),
     (
         "gateway/connection_counts.rs",
         "Reports open connections to a store.",

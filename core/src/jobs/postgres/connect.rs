@@ -7,6 +7,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 
 use super::depth_cache::DepthCache;
+use crate::jobs::activity::Activity;
 use crate::jobs::{Error, SecretKeys};
 use crate::postgres::{Access, Db, Pooler, Replica, refuse_hidden_pooler};
 
@@ -28,6 +29,8 @@ pub struct Queue {
     /// The pool for LISTEN, which needs a session; `None` behind a pooler without a direct URL.
     pub(super) sessions: Option<PgPool>,
     pub(super) depth: Arc<DepthCache>,
+    /// The times at which something happened, as far as this process knows.
+    pub(super) activity: Arc<Activity>,
     /// The keys of secret arguments.
     pub(super) keys: Arc<SecretKeys>,
     /// The replica for reads that may be some seconds old.
@@ -44,6 +47,7 @@ impl Queue {
             pool,
             sessions,
             depth: Arc::default(),
+            activity: Arc::default(),
             keys: Arc::default(),
             replica: None,
         }
@@ -60,6 +64,11 @@ impl Queue {
     /// Returns the keys of secret arguments.
     pub fn secret_keys(&self) -> &Arc<SecretKeys> {
         &self.keys
+    }
+
+    /// Returns the record of when something last happened, shared by all clones of this queue.
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     /// Connects with at most `connections` at a time, waiting up to `patience` for the server.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use super::Queue;
 use super::depth_cache::Depths;
@@ -34,20 +35,32 @@ const MIN_WALK_INTERVAL: Duration = Duration::from_millis(900);
 /// The same of a part in which the last walk found nothing, except for ready jobs, which fill lanes.
 const EMPTY_WALK_INTERVAL: Duration = Duration::from_millis(2700);
 
+/// The shortest time between two walks over all parts while the queue is quiet and the last walks
+/// changed no figure.
+const QUIET_WALK_INTERVAL: Duration = Duration::from_millis(4500);
+
+/// The time without a changed figure after which walks become rare.
+const UNCHANGED_AFTER: Duration = Duration::from_secs(3);
+
 /// The time after which the figures are read from the table again.
 const READ_EVERY: Duration = Duration::from_millis(900);
 
 /// The most throttles whose figures are read.
 const MAX_THROTTLES_READ: i64 = 10_000;
 
+// The age and the figures are of one moment, so that the figures never look younger than they are.
 pub(super) const DEPTHS: &str = "
-select throttle, ready, scheduled, running, dead, oldest_ready_at
-from flyball.depth
-where ready > 0 or scheduled > 0 or running > 0 or dead > 0
-order by throttle
-limit $1";
-
-pub(super) const SWEEP: &str = "select at, lanes_at from flyball.sweep where one";
+select s.at, s.lanes_at, d.throttle, d.ready, d.scheduled, d.running, d.dead, d.oldest_ready_at
+from (select) one
+left join flyball.sweep s on s.one
+left join (
+    select throttle, ready, scheduled, running, dead, oldest_ready_at
+    from flyball.depth
+    where ready > 0 or scheduled > 0 or running > 0 or dead > 0
+    order by throttle
+    limit $1
+) d on true
+order by d.throttle";
 
 // The page comes in the order of the index, so grouping it needs no sort.
 pub(super) const WALK_READY: &str = "
@@ -82,6 +95,28 @@ group by lane_id"
 pub(super) const WALK_SCHEDULED: &str = walk!("flyball.scheduled");
 pub(super) const WALK_RUNNING: &str = walk!("flyball.lease");
 pub(super) const WALK_DEAD: &str = walk!("flyball.dead");
+
+// The first pages of all walks in one round trip. The ready jobs come first and in the order of the
+// index, because parts of a union are read one after the other.
+pub(super) const WALK_ALL: &str = "
+select 0 as part, r.* from (
+    select lane_id, priority, count(*) as jobs, min(job_id) as oldest, max(job_id) as newest
+    from (select lane_id, priority, job_id from flyball.ready order by lane_id, priority, job_id limit $1) page
+    group by lane_id, priority
+    order by lane_id, priority
+) r
+union all
+select 1, lane_id, 0::smallint, count(*), min(job_id), max(job_id)
+from (select lane_id, job_id from flyball.scheduled order by job_id limit $1) page
+group by lane_id
+union all
+select 2, lane_id, 0::smallint, count(*), min(job_id), max(job_id)
+from (select lane_id, job_id from flyball.lease order by job_id limit $1) page
+group by lane_id
+union all
+select 3, lane_id, 0::smallint, count(*), min(job_id), max(job_id)
+from (select lane_id, job_id from flyball.dead order by job_id limit $1) page
+group by lane_id";
 
 // A lane that is not in the directory yet takes its throttle and key from one of its jobs.
 pub(super) const NAMES: &str = "
@@ -157,24 +192,26 @@ impl Queue {
         {
             return Ok(depths.clone());
         }
-        // The age is read first, so that it never makes the figures look younger than they are.
-        let sweep = sqlx::query(SWEEP).fetch_optional(&self.pool).await?;
-        let moment =
-            |name: &str| Some(sweep.as_ref()?.get::<Option<Timestamp>, _>(name)?.to_jiff());
-        let (at, lanes_at) = (moment("at"), moment("lanes_at"));
         let rows = sqlx::query(DEPTHS)
             .bind(MAX_THROTTLES_READ)
             .fetch_all(&self.pool)
             .await?;
-        let throttles = rows.iter().map(|row| Depth {
-            throttle: row.get("throttle"),
-            ready: row.get("ready"),
-            scheduled: row.get("scheduled"),
-            running: row.get("running"),
-            dead: row.get("dead"),
-            oldest_ready_at: row
-                .get::<Option<Timestamp>, _>("oldest_ready_at")
-                .map(|at| at.to_jiff()),
+        let moment = |name: &str| {
+            let at: Option<Timestamp> = rows.first()?.get(name);
+            Some(at?.to_jiff())
+        };
+        let (at, lanes_at) = (moment("at"), moment("lanes_at"));
+        let throttles = rows.iter().filter_map(|row| {
+            Some(Depth {
+                throttle: row.get::<Option<String>, _>("throttle")?,
+                ready: row.get("ready"),
+                scheduled: row.get("scheduled"),
+                running: row.get("running"),
+                dead: row.get("dead"),
+                oldest_ready_at: row
+                    .get::<Option<Timestamp>, _>("oldest_ready_at")
+                    .map(|at| at.to_jiff()),
+            })
         });
         let depths = Depths {
             throttles: throttles.collect(),
@@ -233,6 +270,8 @@ pub struct Sweeper {
     round_began: Instant,
     seen_since: Option<Duration>,
     wrote: Option<Instant>,
+    /// The last time at which a figure was found changed.
+    changed: Instant,
     /// The server's clock when this walker started, in unix seconds, with the local time of that
     /// read.
     started: Option<(f64, Instant)>,
@@ -255,6 +294,7 @@ impl Sweeper {
             round_began: Instant::now(),
             seen_since: None,
             wrote: None,
+            changed: Instant::now(),
             started: None,
             page: PAGE_ENTRIES,
         }
@@ -272,6 +312,19 @@ impl Sweeper {
         let began = Instant::now();
         if self.started.is_none() {
             self.start().await?;
+        }
+        let is_between = self.walks.iter().all(|walk| walk.position.is_none());
+        let has_work = self.counter.lanes_waiting() > 0 || !self.is_whole();
+        let is_quiet = self.queue.activity.is_quiet(began)
+            && self.changed.elapsed() >= UNCHANGED_AFTER
+            && !has_work;
+        if is_quiet && is_between {
+            let last = self.walks.iter().filter_map(|walk| walk.began).max();
+            if last.is_none_or(|last| last.elapsed() >= QUIET_WALK_INTERVAL) {
+                self.first_pages().await?;
+                self.write().await?;
+            }
+            return Ok(began.elapsed());
         }
         for part in JOB_TABLES {
             if self.walks[part as usize].is_due(part) {
@@ -344,14 +397,32 @@ impl Sweeper {
         })
     }
 
+    /// Takes the first page of every walk, in one statement.
+    async fn first_pages(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        for walk in &mut self.walks {
+            walk.began = Some(now);
+        }
+        let rows = sqlx::query(WALK_ALL)
+            .bind(self.page)
+            .fetch_all(&self.queue.pool)
+            .await?;
+        let mut pages: [Vec<PgRow>; 4] = Default::default();
+        for row in rows {
+            pages[row.get::<i32, _>("part") as usize].push(row);
+        }
+        for (part, page) in JOB_TABLES.into_iter().zip(&pages) {
+            self.take(part, page, true).await?;
+        }
+        Ok(())
+    }
+
     /// Takes the next page of one walk.
     async fn page(&mut self, part: JobTable) -> Result<(), Error> {
-        let now = Instant::now();
-        let today = self.today();
         let walk = &mut self.walks[part as usize];
         let is_first = walk.position.is_none();
         if is_first {
-            walk.began = Some(now);
+            walk.began = Some(Instant::now());
         }
         let (lane, priority, job) = walk.position.unwrap_or((i64::MIN, 0, i64::MIN));
         let requested = match part {
@@ -365,8 +436,14 @@ impl Sweeper {
             JobTable::Dead => sqlx::query(WALK_DEAD).bind(job).bind(self.page),
         };
         let rows = requested.fetch_all(&self.queue.pool).await?;
+        self.take(part, &rows, is_first).await
+    }
+
+    /// Takes in a page of a walk, the first one or a later one.
+    async fn take(&mut self, part: JobTable, rows: &[PgRow], is_first: bool) -> Result<(), Error> {
+        let today = self.today();
         let (mut found, mut entries, mut last) = (Vec::with_capacity(rows.len()), 0, None);
-        for row in &rows {
+        for row in rows {
             let (lane_id, jobs, newest): (i64, i64, i64) =
                 (row.get("lane_id"), row.get("jobs"), row.get("newest"));
             found.push(LaneCount {
@@ -437,6 +514,7 @@ impl Sweeper {
         self.wrote = Some(Instant::now());
         let lanes = self.counter.take_lanes(LANES_WRITTEN, self.today());
         if !lanes.is_empty() {
+            self.changed = Instant::now();
             let (ids, depths): (Vec<i64>, Vec<i64>) = lanes.into_iter().unzip();
             sqlx::query(WRITE_LANES)
                 .bind(ids)
@@ -450,6 +528,7 @@ impl Sweeper {
         let taken = self.counter.take_throttles(THROTTLES_WRITTEN);
         let is_all = taken.len() < THROTTLES_WRITTEN;
         if !taken.is_empty() {
+            self.changed = Instant::now();
             let names: Vec<&str> = taken.iter().map(|(name, _)| *name).collect();
             let jobs = |part: JobTable| -> Vec<i64> {
                 taken
@@ -494,7 +573,7 @@ impl Sweeper {
     }
 }
 
-fn entry(row: &sqlx::postgres::PgRow) -> DirectoryEntry {
+fn entry(row: &PgRow) -> DirectoryEntry {
     DirectoryEntry {
         lane_id: row.get("lane_id"),
         throttle: row.get("throttle"),

@@ -2,6 +2,7 @@
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use super::Queue;
 use crate::jobs::{Error, Failing};
@@ -14,7 +15,9 @@ const MAX_FAILING_READ: i64 = 1_000;
 
 // A throttle without a failure for ten minutes is left out: its jobs wait for their next attempts,
 // or there are none. One success in the last minute, in any worker, is enough to be healthy.
-pub(super) const FAILING: &str = "
+macro_rules! failing {
+    () => {
+        "
 select f.throttle, sum(f.failed - f.failed_before)::bigint as failures, max(f.succeeded_at) as succeeded_at
 from flyball.worker w
 join flyball.feedback f on f.worker_id = w.id
@@ -24,7 +27,25 @@ having sum(f.failed - f.failed_before) >= $2
     and max(f.failed_at) > clock_timestamp() - interval '10 minutes'
     and (max(f.succeeded_at) is null
         or max(f.succeeded_at) < least(max(f.failed_at), clock_timestamp() - interval '1 minute'))
-limit $3";
+limit $3"
+    };
+}
+
+pub(super) const FAILING: &str = failing!();
+
+// The brokers that hand jobs to remote workers are none.
+pub(super) const WORKERS_AND_FAILING: &str = concat!(
+    "
+select w.workers, f.*
+from (
+    select count(*) as workers
+    from flyball.worker
+    where stopped_at is null and heartbeat_at + ttl >= clock_timestamp() and role <> 'broker'
+) w
+left join (",
+    failing!(),
+    ") f on true"
+);
 
 // The error of the newest failure of a throttle among the recent ones.
 pub(super) const LAST_ERROR: &str = "
@@ -36,15 +57,21 @@ order by f.id desc
 limit 1";
 
 impl Queue {
-    /// Returns the throttles whose last several attempts failed, with no success for a minute.
-    pub async fn failing(&self) -> Result<Vec<Failing>, Error> {
-        let rows = sqlx::query(FAILING)
+    /// Returns the number of live workers, and the throttles whose last several attempts failed, with
+    /// no success for a minute.
+    pub async fn workers_and_failing(&self) -> Result<(i64, Vec<Failing>), Error> {
+        let rows = sqlx::query(WORKERS_AND_FAILING)
             .bind(None::<&str>)
             .bind(MIN_FAILED_ATTEMPTS)
             .bind(MAX_FAILING_READ)
             .fetch_all(&self.pool)
             .await?;
-        Ok(rows.iter().map(failing).collect())
+        let workers = rows.first().map_or(0, |row| row.get("workers"));
+        let is_failing = |row: &&PgRow| row.get::<Option<&str>, _>("throttle").is_some();
+        Ok((
+            workers,
+            rows.iter().filter(is_failing).map(failing).collect(),
+        ))
     }
 
     /// Returns the failures of one throttle, with the error of the newest; `None` if it is not
@@ -68,7 +95,7 @@ impl Queue {
     }
 }
 
-fn failing(row: &sqlx::postgres::PgRow) -> Failing {
+fn failing(row: &PgRow) -> Failing {
     Failing {
         throttle: row.get("throttle"),
         failures: row.get("failures"),

@@ -72,7 +72,7 @@ limit 1000";
 pub(super) const MET_UNSERVED: &str =
     "update flyball.worker set met_unserved_at = clock_timestamp() where id = $1";
 
-// A heartbeat is due each second, so one that is five seconds old is late.
+// A heartbeat is due each second, or every other one, so one that is five seconds old is late.
 pub(super) const SERVING: &str = "
 select id, name, kinds, throttles, capabilities, heartbeat_at > clock_timestamp() - interval '5 seconds' as is_fresh, role = 'broker' as is_broker
 from flyball.worker

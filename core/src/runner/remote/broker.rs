@@ -76,7 +76,11 @@ impl Broker {
             vital.spawn(
                 "hold_shards",
                 requested(),
-                maintenance::hold_shards(shared.clone(), requested()),
+                maintenance::hold_shards(
+                    shared.clone(),
+                    maintenance::OwnWork::default(),
+                    requested(),
+                ),
             ),
             vital.spawn(
                 "upkeep of a broker",

@@ -52,6 +52,7 @@ const NOT_HOT: &[&str] = &[
     "first lanes by key",
     "one lane",
     "lane arrivals",
+    "walk all",
     "walk ready",
     "walk scheduled",
     "walk running",
