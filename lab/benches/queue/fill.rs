@@ -7,7 +7,7 @@ const SCHEMA: &[&str] = &[
     "create schema if not exists bench",
     "create unlogged table if not exists bench.lane (grp text, n bigint, key text, lane_id bigint, primary key (grp, n))",
     // The processes that drain have the role of the product.
-    "grant usage on schema bench to public",
+    "grant usage, create on schema bench to public",
     "grant select on bench.lane to public",
 ];
 
