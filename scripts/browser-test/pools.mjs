@@ -29,6 +29,8 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
     if (said !== 'all 500|flowing 444|blocked 30|open 20|probing 6|learned 14') faults.push(`the filters say ${said}`);
     const bears = await text('sms', '.bears');
     if (!bears.includes('450,000/s of 500,000/s configured') || !bears.includes('90 %')) faults.push(`the capacity reads "${bears}"`);
+    // The reason is asked for once the pool is drawn.
+    await page.until('the reason', `${pool('sms')}.querySelector('.reason').textContent`);
     const reason = await text('sms', '.reason');
     if (!/450,000\/s: 450 of 500 accounts are available: 30 blocked/.test(reason)) faults.push(`the reason reads "${reason}"`);
     const [bar, width] = await page.evaluate(`[${pool('sms')}.querySelector('.share i').getBoundingClientRect().width, ${pool('sms')}.querySelector('.share').getBoundingClientRect().width]`);
