@@ -35,6 +35,7 @@ test('an update sends only the fields that differ, and null for what goes back t
   assert.deepEqual(typed({ priority: '0', key: '' }), { priority: 0, key: '' });
   assert.deepEqual(typed({ timeout: '', tags: '' }), { timeout: null, tags: null });
   assert.deepEqual(typed({ tags: 'eu, , urgent', cost: 'much', args: '{"customer": 17}' }), { tags: ['eu', 'urgent'], cost: 'much', args: { customer: 17 } });
+  assert.deepEqual(typed({ priority: '' }), { priority: '' }, 'an empty number is none, and not 0');
   assert.throws(() => typed({ args: '{' }), /^Error: arguments: /);
 });
 

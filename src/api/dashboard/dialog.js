@@ -38,6 +38,7 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
   // The first missing field gets the focus. If none is missing, the button does.
   (all.map(({ name }) => form.elements.namedItem(name)).find((element) => !element.value && element.name !== 'why') ?? go).focus();
   return new Promise((resolve) => {
+    let isActing = false;
     form.addEventListener('submit', async (/** @type {Event} */ event) => {
       /** @type {Record<string, string>} */
       const answer = {};
@@ -49,24 +50,28 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
         return;
       }
       event.preventDefault();
-      go.disabled = true;
+      go.disabled = isActing = true;
+      // It may have been left meanwhile, or another question be open in its place.
+      const isOpen = () => dialog.open && form.isConnected;
       try {
         await act(answer);
         resolve(answer);
-        // Another question may be open by now, after this one was cancelled.
-        if (form.isConnected) dialog.close('');
+        if (isOpen()) dialog.close('');
       } catch (error) {
+        if (!isOpen()) resolve(null);
         setText(refusal, refusalText(error));
         show(refusal, true);
         // On a phone the end of a long question is out of sight.
         refusal.scrollIntoView({ block: 'nearest' });
       } finally {
-        go.disabled = false;
+        go.disabled = isActing = false;
       }
     });
     const closed = () => {
       // The end of an earlier question may arrive when this one is already open.
       if (dialog.open) return;
+      // What is under way is not undone by leaving, so its end is the answer.
+      if (isActing) return;
       dialog.removeEventListener('close', closed);
       resolve(null);
     };

@@ -49,9 +49,9 @@ export function jobOf(answer) {
   return job;
 }
 
-/** Returns the number of a text. A text that is no number is left to the server. @param {string} text */
+/** Returns the number of a text. A text that is no number, or empty, is left to the server. @param {string} text */
 export function numberOf(text) {
-  return Number.isFinite(Number(text)) ? Number(text) : text;
+  return text !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
 /** Returns the arguments that a person typed. @param {string} text */

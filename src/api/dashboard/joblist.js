@@ -33,8 +33,8 @@ export class JobList {
     this.pages = 1;
     this.isRead = false;
     this.asked = 0;
-    /** The estimated numbers of ended jobs. @type {any} */
-    this.ended = null;
+    /** The numbers of all jobs in each state, as last read. @type {any} */
+    this.counts = null;
     /** False once the server has said that this token is of a tenant, which has no such numbers. */
     this.hasCounts = true;
     this.tabs = STATES.map(({ name, title }) => {
@@ -100,7 +100,7 @@ export class JobList {
   drawCounts(counts, isAll) {
     for (const { name, number } of this.tabs) {
       const n = COUNTED.includes(name) ? counts[/** @type {'ready'} */ (name)] : null;
-      const about = isAll && ESTIMATED.includes(name) ? this.ended?.[name] ?? null : null;
+      const about = isAll && ESTIMATED.includes(name) ? this.counts?.[name] ?? null : null;
       setText(number, n !== null ? count(n) : about !== null ? `≈${count(about)}` : '');
     }
     setText(this.place.timed, counts.timed ? `${count(counts.timed)} wait for a time: scheduled or retryable.` : '');
@@ -119,7 +119,7 @@ export class JobList {
     for (let page = 0; next && rows.length < ROWS * this.pages && page < PAGES_MAX * this.pages; page += 1) {
       const answer = page === 0 ? await this.firstPage(next) : await get(next);
       if (asked !== this.asked) return;
-      if (answer.counts) this.ended = answer.counts;
+      if (answer.counts) this.counts = answer.counts;
       rows.push(...answer.jobs);
       next = answer.next ?? null;
     }

@@ -7,7 +7,7 @@ import { argumentsOf, numberOf } from './enqueuejob.js';
 /** The fields that a person can change, with the text of each in a job as it is. */
 const FIELDS = /** @type {const} */ (['throttle', 'key', 'priority', 'max_attempts', 'cost', 'timeout', 'tags', 'args']);
 /** The fields that are numbers. */
-const NUMBERS = ['priority', 'max_attempts', 'cost'];
+const NUMBERS = ['priority', 'max_attempts', 'cost', 'timeout'];
 /** The fields that are none when they are empty. */
 const CLEARED = ['timeout', 'tags'];
 
@@ -32,7 +32,6 @@ export function changeOf(job, answer) {
     if (text === before[name]) continue;
     if (text === '' && CLEARED.includes(name)) change[name] = null;
     else if (NUMBERS.includes(name)) change[name] = numberOf(text);
-    else if (name === 'timeout') change[name] = numberOf(text);
     else if (name === 'tags') change[name] = text.split(',').map((tag) => tag.trim()).filter(Boolean);
     else change[name] = name === 'args' ? argumentsOf(text) : text;
   }
