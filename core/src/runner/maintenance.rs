@@ -48,7 +48,7 @@ pub(super) struct OwnWork {
     /// Jobs that others may wait for have ended.
     pub(super) ended: Arc<EndedJobs>,
     /// The live workers have changed.
-    workers: Arc<Notify>,
+    pub(super) workers: Arc<Notify>,
     /// Jobs may be given back.
     rescues: Arc<AtomicBool>,
 }
@@ -412,13 +412,13 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
 /// Renews this worker's part of the shards, at once when the live workers have changed.
 pub(super) async fn hold_shards(
     shared: Arc<WorkerContext>,
-    own: OwnWork,
+    workers_changed: Option<Arc<Notify>>,
     cancel: CancellationToken,
 ) {
     let pace = LoopOptions {
         name: "hold_shards",
         every: SHARD_TTL / 4,
-        wake: Some(own.workers),
+        wake: workers_changed,
     };
     periodic(pace, cancel, || {
         let shared = shared.clone();

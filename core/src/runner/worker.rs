@@ -125,7 +125,7 @@ impl Worker {
             vital.spawn(
                 "hold_shards",
                 requested(),
-                maintenance::hold_shards(shared.clone(), own.clone(), requested()),
+                maintenance::hold_shards(shared.clone(), Some(own.workers.clone()), requested()),
             ),
             vital.spawn(
                 "maintain",

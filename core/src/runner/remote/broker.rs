@@ -76,11 +76,7 @@ impl Broker {
             vital.spawn(
                 "hold_shards",
                 requested(),
-                maintenance::hold_shards(
-                    shared.clone(),
-                    maintenance::OwnWork::default(),
-                    requested(),
-                ),
+                maintenance::hold_shards(shared.clone(), None, requested()),
             ),
             vital.spawn(
                 "upkeep of a broker",
