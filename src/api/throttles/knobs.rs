@@ -144,33 +144,31 @@ pub async fn list(
 ) -> Result<Json<Throttles>, Problem> {
     let mut names = state.throttles.names().await?;
     names.retain(|name| caller.sees(name.as_str()));
-    let statuses: Vec<_> = stream::iter(names)
-        .map(|name| {
-            let state = state.clone();
-            async move { (state.throttles.status(&name).await, name) }
-        })
-        .buffered(STATUS_CONCURRENCY)
-        .collect()
-        .await;
+    let (late, answered): (Vec<_>, Vec<_>) = read_statuses(&state, names)
+        .await
+        .into_iter()
+        .partition(|(_, status)| matches!(status, Err(throttle::Error::Lost(_))));
     let sample = state.live.sample();
-    let is_answering = statuses.iter().any(|(status, _)| status.is_ok());
-    let mut views = BTreeMap::new();
-    for (status, name) in statuses {
-        let status = match status {
-            // One answer of many that comes too late is no reason to show none.
-            Err(throttle::Error::Lost(_)) if is_answering => {
-                match last_seen(&name, sample.as_deref()) {
-                    Some(status) => Some(status),
-                    None => state.throttles.status(&name).await?,
-                }
-            }
-            status => status?,
-        };
-        // A throttle that was deleted after its name was read is omitted.
-        if let Some(status) = status {
-            views.insert(status.name.to_string(), view(&status, sample.as_deref()));
+    let (mut statuses, mut unseen) = (Vec::new(), Vec::new());
+    for (name, status) in late {
+        // One answer of many that comes too late is no reason to show none.
+        match last_seen(&name, sample.as_deref()) {
+            _ if answered.is_empty() => statuses.extend(status?),
+            Some(seen) => statuses.push(seen),
+            None => unseen.push(name),
         }
     }
+    // A throttle that was deleted after its name was read is omitted.
+    for (_, status) in answered
+        .into_iter()
+        .chain(read_statuses(&state, unseen).await)
+    {
+        statuses.extend(status?);
+    }
+    let mut views: BTreeMap<String, View> = statuses
+        .iter()
+        .map(|status| (status.name.to_string(), view(status, sample.as_deref())))
+        .collect();
     if let Some((sample, counted_at)) = sample
         .as_deref()
         .and_then(|sample| Some((sample, sample.counted_at?)))
@@ -192,6 +190,24 @@ pub async fn list(
         may_enqueue: caller.leave.has(TokenScope::JobsEnqueue),
         throttles: views.into_values().collect(),
     }))
+}
+
+/// Asks the store for the status of each throttle.
+async fn read_statuses(
+    state: &Arc<ThrottlesState>,
+    names: Vec<Name>,
+) -> Vec<(Name, Result<Option<Status>, throttle::Error>)> {
+    stream::iter(names)
+        .map(|name| {
+            let state = state.clone();
+            async move {
+                let status = state.throttles.status(&name).await;
+                (name, status)
+            }
+        })
+        .buffered(STATUS_CONCURRENCY)
+        .collect()
+        .await
 }
 
 /// Returns the status of a throttle in the last sample, which is about a second old.
