@@ -4,10 +4,11 @@
 # of concurrent integration tests.
 #
 # The integration tests use real servers and real clocks and mostly wait, so more of them run at the
-# same time than there are cores. Tests that measure rates and delays suffer from that; they run
-# afterwards, with less concurrency. A failed test runs once more by itself, because a busy machine
-# may have been too slow; if it then passes, it is named at the end. A test that fails twice, or
-# does not compile, fails the run.
+# same time than there are cores. Tests that measure rates and delays suffer from that: they and the
+# demo run beside the others, fewer at a time, and have precedence over them (the others and their
+# servers run at the lowest priority). A failed test runs once more by itself after all others,
+# because a busy machine may have been too slow; if it then passes, it is named at the end. A test
+# that fails twice, or does not compile, fails the run.
 set -uo pipefail
 
 # Path fragments of the tests that measure time.
@@ -25,7 +26,10 @@ timed=(
 )
 
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+# The parts that run beside the others, as a process group; empty while there are none.
+beside=
+trap '[ -z "$beside" ] || kill -- "-$beside" 2>/dev/null; rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
 cores=$(getconf _NPROCESSORS_ONLN)
 
 report=()
@@ -46,15 +50,22 @@ failed_tests() {
   ' "$1"
 }
 
-# Runs one part: its name, then the arguments of cargo test.
+# Runs one part: its name, its niceness, then the arguments of cargo test. Leaves its log, exit code
+# and time in files, because parts run side by side.
 part() {
-  local name=$1 log="$dir/$1.log" began=$SECONDS code took line failed=()
-  shift
-  cargo test --no-fail-fast "$@" 2>&1 | tee "$log"
-  code=${PIPESTATUS[0]}
-  took=$((SECONDS - began))
+  local name=$1 niceness=$2 began=$SECONDS
+  shift 2
+  nice -n "$niceness" cargo test --no-fail-fast "$@" 2>&1 | tee "$dir/$name.log"
+  echo "${PIPESTATUS[0]}" >"$dir/$name.code"
+  echo $((SECONDS - began)) >"$dir/$name.took"
+}
+
+# Counts the tests of a part that ran, and runs those that failed once more.
+judge() {
+  local name=$1 log="$dir/$1.log" code line failed=()
+  code=$(cat "$dir/$name.code" 2>/dev/null || echo 1)
   while IFS= read -r line; do skipped+=("${line#skipped: }"); done < <(grep '^skipped: ' "$log")
-  report+=("$(awk -v name="$name" -v took="$took" '
+  report+=("$(awk -v name="$name" -v took="$(cat "$dir/$name.took")" '
     /^test result: / { passed += $4; failed += $6; ignored += $8 }
     END { printf "%-6s %5d passed %4d failed %4d ignored %4d min %02d s", name, passed, failed, ignored, took / 60, took % 60 }
   ' "$log")")
@@ -87,7 +98,8 @@ once_more() {
 }
 
 if [ "$#" -gt 0 ]; then
-  part tests "$@"
+  part tests 0 "$@"
+  judge tests
 else
   began=$SECONDS
   # Without the older program, as in a shallow clone, the tests of an upgrade are skipped and
@@ -106,12 +118,26 @@ else
   fi
   skip=()
   for name in "${timed[@]}"; do skip+=(--skip "$name"); done
-  part unit --workspace --lib --bins
-  part it --workspace --test it -- "${skip[@]}" --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}"
-  part timed --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 2))"
-  # With the features of the whole workspace, so that nothing is compiled again.
-  part lab --workspace --test demo
-  part doc --workspace --doc
+  began=$SECONDS
+  precise() {
+    part timed 0 --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 2))"
+    # With the features of the whole workspace, so that nothing is compiled again.
+    part lab 0 --workspace --test demo
+  }
+  # With job control they are a process group of their own.
+  set -m
+  precise >/dev/null &
+  beside=$!
+  set +m
+  part unit 19 --workspace --lib --bins
+  part it 19 --workspace --test it -- "${skip[@]}" --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}"
+  part doc 19 --workspace --doc
+  wait "$beside"
+  beside=
+  cat "$dir/timed.log" "$dir/lab.log"
+  for name in unit it timed lab doc; do judge "$name"; done
+  took=$((SECONDS - began))
+  report+=("$(printf 'all %47d min %02d s' $((took / 60)) $((took % 60)))")
 fi
 
 echo

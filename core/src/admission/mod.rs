@@ -2,12 +2,14 @@
 //! within any minute. Further messages are accepted and wait in a lane, from which the runner
 //! releases them.
 
+mod excess;
 mod expand;
 mod postgres;
 mod service;
 mod survey;
 mod usage;
 
+pub use excess::{ExcessAnswer, ExcessMessage};
 pub use expand::{BATCH, ExpandBatch};
 pub use postgres::{
     AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchFilter, BatchPage,

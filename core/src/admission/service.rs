@@ -1,7 +1,9 @@
 //! The admission of messages: takes slots, accepts, and estimates how long a message will wait.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::excess::Excess;
 use super::postgres::{self, AcceptRequest, Acceptance, Batch, Batches, Digests};
 use super::usage::{AWAY_RETRY_S, AdmissionLevel, AdmissionUsage, due_in_s};
 use crate::jobs::{Error, Queue};
@@ -39,6 +41,7 @@ pub struct Admission {
     pub(super) store: Arc<dyn Store>,
     pub(super) queue: Queue,
     pub(super) limits: TenantLimits,
+    pub(super) excess: Excess,
 }
 
 impl Admission {
@@ -48,6 +51,7 @@ impl Admission {
             store,
             queue,
             limits,
+            excess: Excess::default(),
         }
     }
 
@@ -130,25 +134,41 @@ impl Admission {
 
     /// Returns the wait of a message; `None` if it does not wait for its admission.
     pub async fn waiting(&self, job_id: i64) -> Result<Option<WaitingMessage>, Error> {
-        let Some(found) = postgres::place(&self.queue, job_id).await? else {
-            return Ok(None);
-        };
-        let usage = self.usage(&found.tenant, &found.module).await;
-        let (wait_s, level) = match &usage {
-            Some(usage) => {
-                let place = (found.place as f64, found.tenant_place as f64);
-                let (wait_s, level) = due_in_s(usage, place.0, place.1);
-                (wait_s, Some(level))
+        Ok(self.waiting_each(&[job_id]).await?.remove(&job_id))
+    }
+
+    /// Returns the wait of those of the messages that wait for their admission.
+    pub(super) async fn waiting_each(
+        &self,
+        job_ids: &[i64],
+    ) -> Result<HashMap<i64, WaitingMessage>, Error> {
+        let places = postgres::places(&self.queue, job_ids).await?;
+        let mut usages: HashMap<(&str, &str), Option<WindowUsage>> = HashMap::new();
+        let mut waiting = HashMap::with_capacity(places.len());
+        for (id, found) in &places {
+            let sender = (found.tenant.as_str(), found.module.as_str());
+            if !usages.contains_key(&sender) {
+                usages.insert(sender, self.usage(sender.0, sender.1).await);
             }
-            None => (AWAY_RETRY_S, None),
-        };
-        Ok(Some(WaitingMessage {
-            wait_s,
-            level,
-            place: found.place,
-            priority: found.priority.into(),
-            usage: usage.map(|usage| AdmissionUsage::of(&usage, true)),
-        }))
+            let usage = usages.get(&sender).and_then(Option::as_ref);
+            let (wait_s, level) = match usage {
+                Some(usage) => {
+                    let place = (found.place as f64, found.tenant_place as f64);
+                    let (wait_s, level) = due_in_s(usage, place.0, place.1);
+                    (wait_s, Some(level))
+                }
+                None => (AWAY_RETRY_S, None),
+            };
+            let message = WaitingMessage {
+                wait_s,
+                level,
+                place: found.place,
+                priority: found.priority.into(),
+                usage: usage.map(|usage| AdmissionUsage::of(usage, true)),
+            };
+            waiting.insert(*id, message);
+        }
+        Ok(waiting)
     }
 
     /// Returns a batch with the time at which the last of its waiting messages is admitted.
@@ -168,7 +188,7 @@ impl Admission {
     pub(super) async fn estimated(&self, mut batch: Batch) -> Result<Batch, Error> {
         let expanding = batch.counts.get("expanding").copied().unwrap_or(0);
         let waiting = match batch.last_waiting {
-            Some(last) => postgres::place(&self.queue, last).await?,
+            Some(last) => postgres::places(&self.queue, &[last]).await?.remove(&last),
             None => None,
         };
         if (waiting.is_some() || expanding > 0)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flyball::admission::{AcceptRequest, Acceptance, Admission};
+use flyball::admission::{AcceptRequest, Acceptance, Admission, ExcessAnswer, ExcessMessage};
 use flyball::throttle::admission::TenantLimits;
 
 use crate::AdmissionArgs;
@@ -233,22 +233,41 @@ async fn accept(
     n: usize,
 ) -> anyhow::Result<usize> {
     let (job, digests) = (message(n), digests(n, true));
-    anyhow::ensure!(admission.find_request(&digests).await?.is_none());
+    if !admission.is_in_excess(tenant) {
+        anyhow::ensure!(admission.find_request(&digests).await?.is_none());
+    }
     let slots = admission.take(tenant, module, 1).await;
-    let request = AcceptRequest {
-        tenant,
-        module,
-        digests: &digests,
-        admitted: slots.granted > 0,
-        job: &job,
+    let accepted = match slots.granted {
+        0 => {
+            let module = module.to_owned();
+            let message = ExcessMessage {
+                module,
+                digests,
+                job,
+            };
+            admission.accept_excess(tenant, message).await?
+        }
+        _ => {
+            let request = AcceptRequest {
+                tenant,
+                module,
+                digests: &digests,
+                admitted: true,
+                job: &job,
+            };
+            let acceptance = admission.accept(&request).await?;
+            ExcessAnswer {
+                acceptance,
+                waiting: None,
+            }
+        }
     };
-    let accepted = admission.accept(&request).await?;
-    let Acceptance::Accepted { job_id, held, .. } = accepted else {
+    let Acceptance::Accepted { job_id, held, .. } = accepted.acceptance else {
         anyhow::bail!("a new message counted as a repeat: {accepted:?}");
     };
-    let waiting = match held {
-        true => admission.waiting(job_id).await?,
-        false => None,
+    let waiting = match accepted.waiting {
+        None if held => admission.waiting(job_id).await?,
+        waiting => waiting,
     };
     // The headers of the answer.
     if waiting.and_then(|waiting| waiting.usage).is_none() {

@@ -1,6 +1,6 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
-import { get, refusalText, session } from './api.js';
+import { get, session } from './api.js';
 import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
@@ -438,16 +438,10 @@ function askView() {
 
 /** Asks for a throttle to create, and says what came of it. @param {string} name */
 async function create(name) {
-  try {
-    const said = await createThrottle(name);
-    if (said === null) return;
-    setText($('create-note'), '');
-    setText($('aloud'), said);
-    await askThrottles();
-  } catch (error) {
-    location.hash = '#throttles';
-    setText($('create-note'), refusalText(error));
-  }
+  const said = await createThrottle(name);
+  if (said === null) return;
+  setText($('aloud'), said);
+  await askThrottles();
 }
 
 /** Asks for a job to enqueue, and says what came of it. */

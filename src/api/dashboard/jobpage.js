@@ -151,16 +151,18 @@ export class JobPage {
   /** Asks for a time and lets the job wait for it; returns what to say, or null if the person changes nothing. */
   async reschedule() {
     const { id } = this;
+    let at = 0;
     const answer = await ask({
       title: `Reschedule job ${id}?`, action: 'Reschedule', text: 'It waits until then and uses no attempt.',
       fields: [{ name: 'at', label: 'run at', value: '1h', hint: '30m, 2h, 14:30 or 2027-01-31T09:00' }],
+      act: async ({ at: typed, ...signed }) => {
+        const parsed = parseTime(typed, Date.now());
+        if (parsed === null) throw new Error(`"${typed}" is not a time such as 30m, 2h or 14:30.`);
+        await call('POST', `/api/v1/jobs/${id}/reschedule`, { body: { ...signed, run_at: new Date(parsed).toISOString() } });
+        at = parsed;
+      },
     });
-    if (!answer) return null;
-    const { at: typed, ...signed } = answer;
-    const at = parseTime(typed, Date.now());
-    if (at === null) throw new Error(`"${typed}" is not a time such as 30m, 2h or 14:30.`);
-    await call('POST', `/api/v1/jobs/${id}/reschedule`, { body: { ...signed, run_at: new Date(at).toISOString() } });
-    return `Scheduled for ${clock(at / 1000, Date.now() / 1000)}.`;
+    return answer && `Scheduled for ${clock(at / 1000, Date.now() / 1000)}.`;
   }
 
   /** @param {any} job */

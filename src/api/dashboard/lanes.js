@@ -6,6 +6,7 @@ import { ask, signature } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { ago, count, duration, number, unixSeconds } from './format.js';
 import { pauseKey } from './keypause.js';
+import { parseNumber } from './knobs.js';
 import { keyPath, laneState, walk } from './operate.js';
 import { jobsAddress } from './views.js';
 
@@ -160,14 +161,19 @@ export class Lanes {
 
   /** @param {any} lane */
   async weigh(lane) {
-    const answer = await ask({
-      title: `Weight of ${lane.key || 'the lane without a key'}`, action: 'Set',
-      text: 'Its share relative to the other lanes of this throttle: 2 gets twice as much as 1.',
-      fields: [{ name: 'weight', label: 'weight', value: String(lane.weight), hint: '0.001 to 1000' }],
+    await this.act(async () => {
+      const answer = await ask({
+        title: `Weight of ${lane.key || 'the lane without a key'}`, action: 'Set',
+        text: 'Its share relative to the other lanes of this throttle: 2 gets twice as much as 1.',
+        fields: [{ name: 'weight', label: 'weight', value: String(lane.weight), hint: '0.001 to 1000' }],
+        act: async ({ weight: typed, ...signed }) => {
+          const weight = parseNumber(typed);
+          if (weight === null) throw new Error(`weight: "${typed}" is not a number such as 2.`);
+          await call('PATCH', keyPath(this.name, lane.key), { body: { ...signed, weight } });
+        },
+      });
+      return answer && `The weight is ${answer.weight}.`;
     });
-    if (!answer) return;
-    const { weight, ...signed } = answer;
-    await this.act(() => call('PATCH', keyPath(this.name, lane.key), { body: { ...signed, weight: Number(weight) } }), `The weight is ${weight}.`);
   }
 
   /** @param {any} lane */

@@ -55,7 +55,7 @@ export class Panel {
     this.pause = h('button', { type: 'button', onclick: () => this.turnPause() }, 'Pause');
     this.hand = h('button', { type: 'button', onclick: () => this.turnMode() });
     this.form.quickButtons = [this.pause, this.hand];
-    this.create = h('button', { type: 'button', hidden: true, 'aria-label': `Create throttle ${name}`, onclick: () => this.askCreate() }, 'Create throttle …');
+    this.create = h('button', { type: 'button', hidden: true, 'aria-label': `Create throttle ${name}`, onclick: () => createThrottle(this.name) }, 'Create throttle …');
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
     this.findings = h('ul', { class: 'problems', hidden: true, 'aria-label': 'findings of the watchdogs' });
@@ -79,7 +79,6 @@ export class Panel {
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
     this.delete = h('button', { type: 'button', 'aria-label': `Delete ${name}`, onclick: () => this.askDelete() }, 'Delete …');
     this.deleteError = h('p', { class: 'error', role: 'alert', hidden: true });
-    this.createError = h('p', { class: 'error', role: 'alert', hidden: true });
     this.deleteRow = h('div', { class: 'delete change', hidden: true }, this.delete, this.deleteError);
     this.knobs.append(this.deleteRow);
     this.lanes = new Lanes(name);
@@ -103,7 +102,7 @@ export class Panel {
       h('div', { class: 'panel-head' },
         h('div', { class: 'title' }, h('h2', { id: titleId }, name), this.standing, this.mode, this.parent),
         h('div', { class: 'buttons change' }, this.create, this.pause, this.hand)),
-      this.createError, this.reason, this.problems, this.findings,
+      this.reason, this.problems, this.findings,
       h('div', { class: 'panel-body' }, this.chart.element,
         h('div', { class: 'side' },
           h('div', { class: 'readouts' },
@@ -143,16 +142,6 @@ export class Panel {
       this.form.take(await call('PATCH', throttlePath(name), { body: { paused: false, by: recall('who', '') } }));
       return `${name} is resumed.`;
     });
-  }
-
-  async askCreate() {
-    show(this.createError, false);
-    try {
-      await createThrottle(this.name);
-    } catch (error) {
-      setText(this.createError, /** @type {any} */ (error).message);
-      show(this.createError, true);
-    }
   }
 
   /** Switches the throttle between the governor and manual mode. */

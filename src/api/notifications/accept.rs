@@ -12,7 +12,10 @@ use super::accepted::{AcceptedNotification, HeldMessage, sentence};
 use super::known_usage::KnownUsage;
 use super::planned::{plan, refuse};
 use super::repeat::{digests, prefers_async};
-use crate::admission::{AcceptRequest, Acceptance, Admission, Batches, Digests, WaitingMessage};
+use crate::admission::{
+    AcceptRequest, Acceptance, Admission, Batches, Digests, ExcessAnswer, ExcessMessage,
+    WaitingMessage,
+};
 use crate::api::clock;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::problem::{AdmissionProblem, Code, Problem};
@@ -90,11 +93,15 @@ pub async fn accept(
     mut warnings: Vec<String>,
 ) -> Result<Response, Problem> {
     let admission = &state.admission;
-    let find = admission.find_request(&sender.digests);
-    if let Some(repeated) = with_timeout(ROW_TIMEOUT, find).await? {
-        return repeat(state, sender, repeated).await;
-    }
     let is_gated = is_gated(&job.args);
+    // A message beyond the limit is found to be a repeat when it is accepted. One with gates would
+    // be refused by them before that.
+    if is_gated || !admission.is_in_excess(sender.tenant) {
+        let find = admission.find_request(&sender.digests);
+        if let Some(repeated) = with_timeout(ROW_TIMEOUT, find).await? {
+            return repeat(state, sender, repeated).await;
+        }
+    }
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
     refuse(&state.gates, sender.tenant, &job, is_later).await?;
     let slot = if is_later {
@@ -102,25 +109,13 @@ pub async fn accept(
     } else {
         take(admission, sender, &mut job, &mut warnings).await
     };
-    let request = AcceptRequest {
-        tenant: sender.tenant,
-        module: sender.module,
-        digests: &sender.digests,
-        admitted: slot != Slot::None,
-        job: &job,
-    };
-    let accepted = tokio::time::timeout(ROW_TIMEOUT, admission.accept(&request)).await;
-    let (job_id, duplicate, held) = match accepted {
-        Ok(Ok(Acceptance::Accepted {
-            job_id,
-            duplicate,
-            held,
-            ..
-        })) => (job_id, duplicate, held),
-        Ok(Ok(repeated)) => {
-            slot.give_back(admission, sender).await;
-            return repeat(state, sender, repeated).await;
-        }
+    let accepting = accept_with(admission, sender, slot, &job, is_later);
+    let accepted = tokio::time::timeout(ROW_TIMEOUT, accepting).await;
+    let ExcessAnswer {
+        acceptance,
+        waiting,
+    } = match accepted {
+        Ok(Ok(accepted)) => accepted,
         // A slot whose message may have been accepted stays taken.
         Ok(Err(error)) => {
             if !matches!(error, Error::Lost(_)) {
@@ -131,6 +126,16 @@ pub async fn accept(
         Err(_) => {
             return with_timeout(ROW_TIMEOUT, std::future::pending::<Result<_, Problem>>()).await;
         }
+    };
+    let Acceptance::Accepted {
+        job_id,
+        duplicate,
+        held,
+        ..
+    } = acceptance
+    else {
+        slot.give_back(admission, sender).await;
+        return repeat(state, sender, acceptance).await;
     };
     let plan = match is_gated && !duplicate && !is_later {
         true => plan(&state.gates, job_id).await,
@@ -154,7 +159,10 @@ pub async fn accept(
     }
     let mut accepted = AcceptedNotification::new(job_id, &job, duplicate, warnings);
     if held && !is_later && !duplicate {
-        let waiting = with_timeout(ROW_TIMEOUT, admission.waiting(job_id)).await?;
+        let waiting = match waiting {
+            Some(waiting) => Some(waiting),
+            None => with_timeout(ROW_TIMEOUT, admission.waiting(job_id)).await?,
+        };
         // It may have been released by now.
         if let Some(waiting) = waiting {
             return Ok(queued(state, sender, accepted, &waiting));
@@ -172,6 +180,37 @@ pub async fn accept(
         response.extensions_mut().insert(KnownUsage::NoneWaits);
     }
     Ok(response)
+}
+
+/// Accepts a message: with a slot by itself, without one together with others of its tenant.
+async fn accept_with(
+    admission: &Admission,
+    sender: &MessageSender<'_>,
+    slot: Slot,
+    job: &NewJob,
+    is_later: bool,
+) -> Result<ExcessAnswer, Error> {
+    // Another transaction may hold the unique key, and the others would wait for it as well.
+    if slot == Slot::None && !is_later && job.unique_key.is_none() {
+        let message = ExcessMessage {
+            module: sender.module.to_owned(),
+            digests: sender.digests.clone(),
+            job: job.clone(),
+        };
+        return admission.accept_excess(sender.tenant, message).await;
+    }
+    let request = AcceptRequest {
+        tenant: sender.tenant,
+        module: sender.module,
+        digests: &sender.digests,
+        admitted: slot != Slot::None,
+        job,
+    };
+    let acceptance = admission.accept(&request).await?;
+    Ok(ExcessAnswer {
+        acceptance,
+        waiting: None,
+    })
 }
 
 /// A slot that was taken for a message.
@@ -219,6 +258,10 @@ async fn take(
             "tenant {} is at its limit of critical messages, so this one has the priority {word}",
             sender.tenant
         ));
+    }
+    // It would wait behind the others of its module.
+    if admission.is_waiting(sender.tenant, sender.module) {
+        return Slot::None;
     }
     let slots = admission.take(sender.tenant, sender.module, 1).await;
     match slots.granted {

@@ -10,6 +10,6 @@ pub use batches::{
     CancelledBatch, INLINE_MAX, RECIPIENTS_MAX,
 };
 pub use requests::{AcceptRequest, Acceptance, Digests, STATEMENTS};
-pub(super) use requests::{accept, find_request, has_waiting, place};
+pub(super) use requests::{accept, accept_excess, find_request, has_waiting, places};
 pub(super) use tenants::list_tenants;
 pub use tenants::{PENDING_COUNTED_MAX, TENANT_STATEMENTS, TenantFilter, TenantQueue};

@@ -1,9 +1,12 @@
 //! Acceptance of messages in Postgres: one statement decides and writes.
 
+use std::collections::HashMap;
+
 use jiff_sqlx::ToSqlx;
 use sqlx::Row;
 use sqlx::types::Json;
 
+use super::super::excess::ExcessMessage;
 use crate::jobs::{Backlog, Error, NewJob, Queue};
 
 const FIND_REQUEST: &str = "
@@ -13,8 +16,12 @@ const ACCEPT_MESSAGE: &str = "
 select answer, job_id, batch_id, duplicate, held, backlog
 from flyball.accept_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
-const PLACE: &str = "
-select place, tenant_place, tenant, module, priority from flyball.admission_place($1)";
+const ACCEPT_EXCESS: &str = "
+select answer, job_id, batch_id, false as duplicate, held, null::jsonb as backlog
+from flyball.accept_excess($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+
+const PLACES: &str = "
+select job_id, place, tenant_place, tenant, module, priority from flyball.admission_places($1)";
 
 const HAS_WAITING: &str = "select flyball.has_waiting($1, $2)";
 
@@ -22,7 +29,8 @@ const HAS_WAITING: &str = "select flyball.has_waiting($1, $2)";
 pub const STATEMENTS: &[(&str, &str)] = &[
     ("find request", FIND_REQUEST),
     ("accept message", ACCEPT_MESSAGE),
-    ("admission place", PLACE),
+    ("accept excess", ACCEPT_EXCESS),
+    ("admission places", PLACES),
     ("has waiting", HAS_WAITING),
 ];
 
@@ -123,7 +131,39 @@ pub(in crate::admission) async fn accept(
         .bind(&job.traceparent)
         .fetch_one(&queue.pool)
         .await?;
-    if let Some(repeated) = repeated(&row)? {
+    accepted(&row)
+}
+
+/// Accepts messages of one module for which no slot was free, in one transaction; all or none. The
+/// results are in the order of the messages.
+pub(in crate::admission) async fn accept_excess(
+    queue: &Queue,
+    (tenant, module): (&str, &str),
+    messages: &[&ExcessMessage],
+) -> Result<Vec<Acceptance>, Error> {
+    let rows = sqlx::query(ACCEPT_EXCESS)
+        .bind(tenant)
+        .bind(module)
+        .bind(column(messages, |of| of.digests.request.as_deref()))
+        .bind(column(messages, |of| of.digests.body.as_slice()))
+        .bind(column(messages, |of| of.digests.has_key))
+        .bind(column(messages, |of| Json(&of.job.args)))
+        .bind(column(messages, |of| of.job.throttle.as_str()))
+        .bind(column(messages, |of| of.job.key.as_str()))
+        .bind(column(messages, |of| of.job.priority))
+        .bind(column(messages, |of| of.job.traceparent.as_deref()))
+        .fetch_all(&queue.pool)
+        .await?;
+    rows.iter().map(accepted).collect()
+}
+
+/// Returns one field of all messages.
+fn column<'a, T>(messages: &[&'a ExcessMessage], of: fn(&'a ExcessMessage) -> T) -> Vec<T> {
+    messages.iter().map(|message| of(message)).collect()
+}
+
+fn accepted(row: &sqlx::postgres::PgRow) -> Result<Acceptance, Error> {
+    if let Some(repeated) = repeated(row)? {
         return Ok(repeated);
     }
     Ok(Acceptance::Accepted {
@@ -149,25 +189,26 @@ pub(super) fn repeated(row: &sqlx::postgres::PgRow) -> Result<Option<Acceptance>
     })
 }
 
-/// Returns the place of a message that waits for its admission; `None` if it does not.
-pub(in crate::admission) async fn place(
+/// Returns the places of those of the messages that wait for their admission, by their ids.
+pub(in crate::admission) async fn places(
     queue: &Queue,
-    job_id: i64,
-) -> Result<Option<Place>, Error> {
-    let row = sqlx::query(PLACE)
-        .bind(job_id)
-        .fetch_one(&queue.pool)
+    job_ids: &[i64],
+) -> Result<HashMap<i64, Place>, Error> {
+    let rows = sqlx::query(PLACES)
+        .bind(job_ids)
+        .fetch_all(&queue.pool)
         .await?;
-    let Some(place) = row.try_get::<Option<i64>, _>("place")? else {
-        return Ok(None);
+    let place = |row: &sqlx::postgres::PgRow| {
+        let place = Place {
+            place: row.try_get("place")?,
+            tenant_place: row.try_get("tenant_place")?,
+            tenant: row.try_get("tenant")?,
+            module: row.try_get("module")?,
+            priority: row.try_get("priority")?,
+        };
+        Ok((row.try_get("job_id")?, place))
     };
-    Ok(Some(Place {
-        place,
-        tenant_place: row.try_get("tenant_place")?,
-        tenant: row.try_get("tenant")?,
-        module: row.try_get("module")?,
-        priority: row.try_get("priority")?,
-    }))
+    rows.iter().map(place).collect()
 }
 
 /// Returns true if messages of a module wait for their admission.

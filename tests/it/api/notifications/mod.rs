@@ -3,6 +3,7 @@
 mod admission;
 mod admission_answers;
 mod admission_batches;
+mod admission_excess;
 mod admission_limits;
 mod admission_repeats;
 mod events;
