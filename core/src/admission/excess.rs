@@ -1,41 +1,19 @@
-//! The messages that a tenant sends beyond its limit: those that come within one spacing are
-//! accepted in one transaction, so that a tenant that sends a hundred times its limit takes little
-//! time from the others.
+//! The tenants that send more than their limit, with their messages that are not accepted yet.
+//! Those that come within one spacing are accepted in one transaction.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
-
-use super::Admission;
-use super::postgres::{self, AcceptRequest, Acceptance, Digests};
-use super::service::WaitingMessage;
-use crate::jobs::{Error, NewJob};
-
-/// The time between the transactions of one tenant. The first message that waits is accepted at
-/// once; those after it are answered at most this much later.
-const SPACING: Duration = Duration::from_millis(50);
-
-/// The longest time for which messages are taken to wait without asking: a limit that is raised
-/// frees them within a second.
-const KNOWN_MAX: Duration = Duration::from_secs(1);
+use super::postgres::{Acceptance, ExcessMessage};
+use super::usage::WaitingMessage;
+use crate::jobs::Error;
 
 /// The most messages of one transaction, which holds locks until its end.
 const GROUP_MAX: usize = 64;
 
-/// A message for which no slot was free.
-#[derive(Clone, Debug)]
-pub struct ExcessMessage {
-    /// The module that sends it.
-    pub module: String,
-    /// The digests of the request.
-    pub digests: Digests,
-    /// The job of the message.
-    pub job: NewJob,
-}
+/// The longest time for which messages are taken to wait without asking: a limit that is raised
+/// frees them within a second.
+const KNOWN_MAX: Duration = Duration::from_secs(1);
 
 /// The result of a message for which no slot was free.
 #[derive(Debug)]
@@ -46,198 +24,148 @@ pub struct ExcessAnswer {
     pub waiting: Option<WaitingMessage>,
 }
 
-struct Pending {
-    message: ExcessMessage,
-    answer: oneshot::Sender<Result<ExcessAnswer, Error>>,
+/// A message that is not accepted yet.
+pub(super) struct PendingMessage {
+    pub(super) message: ExcessMessage,
+    /// Takes the result to the sender.
+    pub(super) answer: Box<dyn FnOnce(Result<ExcessAnswer, Error>) + Send>,
 }
 
 /// A tenant that sends more than its limit.
 #[derive(Default)]
 struct TenantExcess {
-    /// The messages that are not accepted yet.
-    pending: Vec<Pending>,
+    pending: Vec<PendingMessage>,
     /// The modules of which messages wait for their admission, and until when that is sure.
     waiting: HashMap<String, Instant>,
 }
 
 /// The tenants that sent more than their limit within the last spacing.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct Excess {
-    tenants: Arc<Mutex<HashMap<String, TenantExcess>>>,
+    tenants: HashMap<String, TenantExcess>,
 }
 
 impl Excess {
+    /// Returns true if a tenant sent more than its limit within the last spacing.
+    pub(super) fn has(&self, tenant: &str) -> bool {
+        self.tenants.contains_key(tenant)
+    }
+
     /// Adds a message; returns true if nobody accepts those of this tenant yet.
-    fn push(&self, tenant: &str, pending: Pending) -> bool {
-        let mut tenants = self.tenants.lock();
-        let is_first = !tenants.contains_key(tenant);
-        let excess = tenants.entry(tenant.to_owned()).or_default();
+    pub(super) fn push(&mut self, tenant: &str, pending: PendingMessage) -> bool {
+        let is_first = !self.has(tenant);
+        let excess = self.tenants.entry(tenant.to_owned()).or_default();
         excess.pending.push(pending);
         is_first
     }
 
-    /// Returns the messages to accept next; empty if there are none, and then the tenant is
+    /// Takes out the messages to accept next; empty if there are none, and then the tenant is
     /// forgotten.
-    fn take(&self, tenant: &str) -> Vec<Pending> {
-        let mut tenants = self.tenants.lock();
-        let group: Vec<Pending> = tenants.get_mut(tenant).map_or_else(Vec::new, |excess| {
-            let many = excess.pending.len().min(GROUP_MAX);
-            excess.pending.drain(..many).collect()
-        });
-        if group.is_empty() {
-            tenants.remove(tenant);
+    pub(super) fn take(&mut self, tenant: &str) -> Vec<PendingMessage> {
+        let Some(excess) = self.tenants.get_mut(tenant) else {
+            return Vec::new();
+        };
+        let many = excess.pending.len().min(GROUP_MAX);
+        if many == 0 {
+            self.forget(tenant);
+            return Vec::new();
         }
-        group
+        excess.pending.drain(..many).collect()
     }
 
-    /// Notes that messages of a module wait at least this long.
-    fn note_waiting(&self, tenant: &str, module: &str, least: Duration) {
-        if let Some(excess) = self.tenants.lock().get_mut(tenant) {
-            let until = Instant::now() + least.min(KNOWN_MAX);
+    /// Forgets a tenant with the messages that are not accepted.
+    pub(super) fn forget(&mut self, tenant: &str) {
+        self.tenants.remove(tenant);
+    }
+
+    /// Notes at `now` that messages of a module wait at least this long.
+    pub(super) fn note_waiting(
+        &mut self,
+        tenant: &str,
+        module: &str,
+        least: Duration,
+        now: Instant,
+    ) {
+        if let Some(excess) = self.tenants.get_mut(tenant) {
+            let until = now + least.min(KNOWN_MAX);
             excess.waiting.insert(module.to_owned(), until);
         }
     }
-}
 
-/// The work for one tenant. If it panics, those who wait are told that it ended, and the next
-/// message begins anew.
-struct Accepting<'a>(&'a Excess, &'a str);
-
-impl Drop for Accepting<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.tenants.lock().remove(self.1);
-        }
+    /// Returns true if messages of a module are known to wait at `now`.
+    pub(super) fn is_waiting(&self, tenant: &str, module: &str, now: Instant) -> bool {
+        let of = self.tenants.get(tenant);
+        let until = of.and_then(|of| of.waiting.get(module));
+        until.is_some_and(|until| now < *until)
     }
 }
 
-impl Admission {
-    /// Returns true if the tenant sent more than its limit a moment ago.
-    pub fn is_in_excess(&self, tenant: &str) -> bool {
-        self.excess.tenants.lock().contains_key(tenant)
-    }
+#[cfg(test)]
+mod tests {
+    use super::super::postgres::Digests;
+    use super::*;
+    use crate::jobs::NewJob;
 
-    /// Returns true if messages of a module are known to wait, so that a new one gets no slot.
-    pub fn is_waiting(&self, tenant: &str, module: &str) -> bool {
-        let tenants = self.excess.tenants.lock();
-        let until = tenants.get(tenant).and_then(|of| of.waiting.get(module));
-        until.is_some_and(|until| Instant::now() < *until)
-    }
-
-    /// Accepts a message for which no slot was free, with the others of its tenant that come within
-    /// 50 ms.
-    pub async fn accept_excess(
-        &self,
-        tenant: &str,
-        message: ExcessMessage,
-    ) -> Result<ExcessAnswer, Error> {
-        let (answer, answered) = oneshot::channel();
-        if self.excess.push(tenant, Pending { message, answer }) {
-            let (admission, tenant) = (self.clone(), tenant.to_owned());
-            tokio::spawn(async move { admission.accept_groups(&tenant).await });
-        }
-        answered
-            .await
-            .unwrap_or_else(|_| Err(Error::Lost("accepting the message was given up".to_owned())))
-    }
-
-    async fn accept_groups(&self, tenant: &str) {
-        let _accepting = Accepting(&self.excess, tenant);
-        loop {
-            let begun = Instant::now();
-            let group = self.excess.take(tenant);
-            if group.is_empty() {
-                return;
-            }
-            self.accept_group(tenant, group).await;
-            tokio::time::sleep_until(begun + SPACING).await;
-        }
-    }
-
-    async fn accept_group(&self, tenant: &str, mut group: Vec<Pending>) {
-        // Equal requests lock their digest: in one order for all, two processes never wait for
-        // each other.
-        group.sort_by(|a, b| a.message.digests.request.cmp(&b.message.digests.request));
-        let mut modules: BTreeMap<String, Vec<Pending>> = BTreeMap::new();
-        for pending in group {
-            let module = pending.message.module.clone();
-            modules.entry(module).or_default().push(pending);
-        }
-        for (module, pending) in modules {
-            self.accept_of_module(tenant, &module, pending).await;
-        }
-    }
-
-    async fn accept_of_module(&self, tenant: &str, module: &str, pending: Vec<Pending>) {
-        let messages: Vec<&ExcessMessage> = pending.iter().map(|of| &of.message).collect();
-        let accepted = self.accept_each((tenant, module), &messages).await;
-        let ids: Vec<i64> = accepted.iter().filter_map(held).collect();
-        // A message without a place here is looked up again by itself.
-        let waiting = match ids.is_empty() {
-            true => Ok(HashMap::new()),
-            false => self.waiting_each(&ids).await,
+    fn pending(module: &str) -> PendingMessage {
+        let digests = Digests {
+            request: None,
+            body: Vec::new(),
+            has_key: false,
         };
-        let mut waiting = waiting.unwrap_or_else(|error| {
-            tracing::debug!(%error, "the places of waiting messages could not be read");
-            HashMap::new()
-        });
-        if let Some(longest_s) = waiting.values().map(|message| message.wait_s).max() {
-            // Seconds are rounded up.
-            let least = Duration::from_secs(longest_s.saturating_sub(1));
-            self.excess.note_waiting(tenant, module, least);
-        }
-        for (acceptance, pending) in accepted.into_iter().zip(pending) {
-            let waiting = held(&acceptance).and_then(|id| waiting.remove(&id));
-            let answer = acceptance.map(|acceptance| ExcessAnswer {
-                acceptance,
-                waiting,
-            });
-            // A client that went away meanwhile asks again.
-            let _ = pending.answer.send(answer);
-        }
-    }
-
-    /// Accepts messages in one transaction; if Postgres refuses one of them, each in its own, so
-    /// that each has its own error.
-    async fn accept_each(
-        &self,
-        sender: (&str, &str),
-        messages: &[&ExcessMessage],
-    ) -> Vec<Result<Acceptance, Error>> {
-        let refused = match postgres::accept_excess(&self.queue, sender, messages).await {
-            Ok(accepted) => return accepted.into_iter().map(Ok).collect(),
-            Err(error) => error,
+        let message = ExcessMessage {
+            module: module.to_owned(),
+            digests,
+            job: NewJob::new("notification", serde_json::json!({})),
         };
-        match refused {
-            // Postgres may have committed before it was lost.
-            Error::Lost(reason) => {
-                let lost = || Err(Error::Lost(reason.clone()));
-                return messages.iter().map(|_| lost()).collect();
-            }
-            _ if messages.len() == 1 => return vec![Err(refused)],
-            _ => {}
+        PendingMessage {
+            message,
+            answer: Box::new(|_| {}),
         }
-        let mut accepted = Vec::with_capacity(messages.len());
-        for message in messages {
-            let request = AcceptRequest {
-                tenant: sender.0,
-                module: sender.1,
-                digests: &message.digests,
-                admitted: false,
-                job: &message.job,
-            };
-            accepted.push(self.accept(&request).await);
-        }
-        accepted
     }
-}
 
-/// Returns the id of a message that waits for its admission.
-fn held(accepted: &Result<Acceptance, Error>) -> Option<i64> {
-    match accepted {
-        Ok(Acceptance::Accepted {
-            job_id, held: true, ..
-        }) => Some(*job_id),
-        _ => None,
+    #[test]
+    fn the_first_message_of_a_tenant_begins_and_the_last_ends() {
+        let mut excess = Excess::default();
+        assert!(excess.push("acme", pending("web")));
+        assert!(!excess.push("acme", pending("shop")));
+        assert!(
+            excess.push("other", pending("web")),
+            "each tenant by itself"
+        );
+
+        assert_eq!(excess.take("acme").len(), 2);
+        assert!(excess.has("acme"), "until nothing came within a spacing");
+        assert!(!excess.push("acme", pending("web")));
+        assert_eq!(excess.take("acme").len(), 1);
+        assert_eq!(excess.take("acme").len(), 0);
+        assert!(!excess.has("acme"));
+        assert!(excess.push("acme", pending("web")));
+    }
+
+    #[test]
+    fn a_group_has_a_most_and_the_rest_stays_in_order() {
+        let mut excess = Excess::default();
+        for n in 0..GROUP_MAX + 3 {
+            excess.push("acme", pending(&n.to_string()));
+        }
+        assert_eq!(excess.take("acme").len(), GROUP_MAX);
+        let rest = excess.take("acme");
+        let modules: Vec<&str> = rest.iter().map(|of| of.message.module.as_str()).collect();
+        assert_eq!(modules, ["64", "65", "66"]);
+    }
+
+    #[test]
+    fn messages_are_known_to_wait_for_a_second_at_most() {
+        let (mut excess, now) = (Excess::default(), Instant::now());
+        excess.push("acme", pending("web"));
+        let after = |ms: u64| now + Duration::from_millis(ms);
+        excess.note_waiting("acme", "web", Duration::from_secs(18), now);
+        excess.note_waiting("acme", "shop", Duration::ZERO, now);
+        excess.note_waiting("other", "web", Duration::from_secs(18), now);
+
+        assert!(excess.is_waiting("acme", "web", after(999)));
+        assert!(!excess.is_waiting("acme", "web", after(1000)));
+        assert!(!excess.is_waiting("acme", "shop", now));
+        assert!(!excess.is_waiting("other", "web", now), "not in excess");
     }
 }

@@ -2,6 +2,7 @@
 //! within any minute. Further messages are accepted and wait in a lane, from which the runner
 //! releases them.
 
+mod accept_excess;
 mod excess;
 mod expand;
 mod postgres;
@@ -9,12 +10,14 @@ mod service;
 mod survey;
 mod usage;
 
-pub use excess::{ExcessAnswer, ExcessMessage};
+pub use excess::ExcessAnswer;
 pub use expand::{BATCH, ExpandBatch};
 pub use postgres::{
     AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchFilter, BatchPage,
-    BatchRequest, Batches, CancelledBatch, Digests, INLINE_MAX, PENDING_COUNTED_MAX,
+    BatchRequest, Batches, CancelledBatch, Digests, ExcessMessage, INLINE_MAX, PENDING_COUNTED_MAX,
     RECIPIENTS_MAX, STATEMENTS, TENANT_STATEMENTS, TenantFilter, TenantQueue,
 };
-pub use service::{Admission, Slots, WaitingMessage};
-pub use usage::{AdmissionLevel, AdmissionUsage, LevelUsage, ModuleLimit, TenantUsage};
+pub use service::{Admission, Slots};
+pub use usage::{
+    AdmissionLevel, AdmissionUsage, LevelUsage, ModuleLimit, TenantUsage, WaitingMessage,
+};

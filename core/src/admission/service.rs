@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::excess::Excess;
 use super::postgres::{self, AcceptRequest, Acceptance, Batch, Batches, Digests};
-use super::usage::{AWAY_RETRY_S, AdmissionLevel, AdmissionUsage, due_in_s};
+use super::usage::{AWAY_RETRY_S, AdmissionUsage, WaitingMessage, due_in_s};
 use crate::jobs::{Error, Queue};
 use crate::throttle::admission::{TenantLimits, critical_throttle_of, throttle_of};
 use crate::throttle::rolling_window::WindowUsage;
@@ -20,28 +22,13 @@ pub struct Slots {
     pub was_asked: bool,
 }
 
-/// A message that waits for its admission.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WaitingMessage {
-    /// The estimated time until it is released, in whole seconds, at least 1.
-    pub wait_s: u64,
-    /// The level for which it waits; `None` while the store is away.
-    pub level: Option<AdmissionLevel>,
-    /// Its place among the waiting messages of its module, from 1.
-    pub place: i64,
-    /// Its priority, 0 to 3.
-    pub priority: i32,
-    /// The usage of its tenant and module; `None` while the store is away.
-    pub usage: Option<AdmissionUsage>,
-}
-
 /// The admission of all tenants.
 #[derive(Clone)]
 pub struct Admission {
     pub(super) store: Arc<dyn Store>,
     pub(super) queue: Queue,
     pub(super) limits: TenantLimits,
-    pub(super) excess: Excess,
+    pub(super) excess: Arc<Mutex<Excess>>,
 }
 
 impl Admission {
@@ -51,7 +38,7 @@ impl Admission {
             store,
             queue,
             limits,
-            excess: Excess::default(),
+            excess: Arc::default(),
         }
     }
 

@@ -63,6 +63,21 @@ impl LevelUsage {
     }
 }
 
+/// A message that waits for its admission.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WaitingMessage {
+    /// The estimated time until it is released, in whole seconds, at least 1.
+    pub wait_s: u64,
+    /// The level for which it waits; `None` while the store is away.
+    pub level: Option<AdmissionLevel>,
+    /// Its place among the waiting messages of its module, from 1.
+    pub place: i64,
+    /// Its priority, 0 to 3.
+    pub priority: i32,
+    /// The usage of its tenant and module; `None` while the store is away.
+    pub usage: Option<AdmissionUsage>,
+}
+
 /// The usage of a tenant, for operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TenantUsage {

@@ -16,6 +16,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("api/", "HTTP entry points."),
     ("stack/", "Starts and watches processes."),
     ("admission/service.rs", "Takes slots and accepts messages."),
+    ("admission/accept_excess.rs", "Accepts messages together."),
     ("admission/expand.rs", "Runs the kind batch."),
     (
         "admission/survey.rs",

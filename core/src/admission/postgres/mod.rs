@@ -9,7 +9,7 @@ pub use batches::{
     BATCH_STATEMENTS, Batch, BatchAcceptance, BatchFilter, BatchPage, BatchRequest, Batches,
     CancelledBatch, INLINE_MAX, RECIPIENTS_MAX,
 };
-pub use requests::{AcceptRequest, Acceptance, Digests, STATEMENTS};
+pub use requests::{AcceptRequest, Acceptance, Digests, ExcessMessage, STATEMENTS};
 pub(super) use requests::{accept, accept_excess, find_request, has_waiting, places};
 pub(super) use tenants::list_tenants;
 pub use tenants::{PENDING_COUNTED_MAX, TENANT_STATEMENTS, TenantFilter, TenantQueue};

@@ -6,7 +6,6 @@ use jiff_sqlx::ToSqlx;
 use sqlx::Row;
 use sqlx::types::Json;
 
-use super::super::excess::ExcessMessage;
 use crate::jobs::{Backlog, Error, NewJob, Queue};
 
 const FIND_REQUEST: &str = "
@@ -59,6 +58,17 @@ pub struct AcceptRequest<'a> {
     pub admitted: bool,
     /// The job of the message.
     pub job: &'a NewJob,
+}
+
+/// A message for which no slot was free.
+#[derive(Clone, Debug)]
+pub struct ExcessMessage {
+    /// The module that sends it.
+    pub module: String,
+    /// The digests of the request.
+    pub digests: Digests,
+    /// The job of the message.
+    pub job: NewJob,
 }
 
 /// The result of a request to accept a message.

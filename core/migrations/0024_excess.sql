@@ -1,4 +1,4 @@
--- Chapter 23: messages that a tenant sends beyond its limit, accepted and placed together.
+-- Chapter 24: messages that a tenant sends beyond its limit, accepted and placed together.
 
 -- Accepts messages of one module for which the entry point took no slot, as flyball.accept_message
 -- accepts each. Element n of every array belongs to message n, and the rows come in that order. If
