@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::AttemptEnd;
 use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
 use super::metrics::GateMetrics;
-use super::postgres::{self, Addressless, ClaimKey, GateVerdict, PlannedMessage};
+use super::postgres::{self, Addressless, ClaimKey, GateVerdict, Look, PlannedMessage};
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{
@@ -24,7 +24,10 @@ use crate::service::{
 const CHANNEL: &str = "flyball_plan";
 
 /// Messages that are planned in one transaction.
-const PLANNED_MAX: i64 = 500;
+const PLANNED_MAX: i64 = 1000;
+
+/// The longest time between two looks at messages that somebody has touched, while there are others.
+const TOUCHED_EVERY: Duration = Duration::from_secs(1);
 
 /// Digests that are closed in one transaction.
 const CLOSED_MAX: i64 = 500;
@@ -57,6 +60,8 @@ pub struct Gates {
     /// The capacities over which messages are spread that become due together.
     pub capacities: Capacities,
     pub metrics: GateMetrics,
+    /// The time of the last look at all messages that are due.
+    looked_at_all: Arc<Mutex<Option<Instant>>>,
     verifies: Batcher<i64, Result<Option<GateVerdict>, Error>>,
     ends: Batcher<(ClaimKey, AttemptEnd), Result<(), Error>>,
 }
@@ -95,6 +100,7 @@ impl Gates {
             rules,
             capacities: Capacities::default(),
             metrics: GateMetrics::default(),
+            looked_at_all: Arc::default(),
             verifies,
             ends,
         }
@@ -140,10 +146,24 @@ impl Gates {
     pub async fn plan_due(&self) -> Result<bool, Error> {
         let rules = self.rules.load();
         let capacity = |throttle: &str| self.capacity(throttle);
-        let planned =
-            repeated(|| postgres::plan_due(&self.db, &rules, &capacity, PLANNED_MAX)).await?;
+        let mut look = self.next_look();
+        let planned = repeated(|| {
+            // What was broken off has touched its messages.
+            let look = std::mem::replace(&mut look, Look::AtAll);
+            postgres::plan_due(&self.db, &rules, &capacity, look, PLANNED_MAX)
+        });
+        let planned = planned.await?;
         planned.iter().for_each(|one| self.metrics.note(&one.plan));
         Ok(planned.len() as i64 >= PLANNED_MAX)
+    }
+
+    fn next_look(&self) -> Look {
+        let mut last = self.looked_at_all.lock();
+        if last.is_some_and(|last| last.elapsed() < TOUCHED_EVERY) {
+            return Look::AtFresh;
+        }
+        *last = Some(Instant::now());
+        Look::AtAll
     }
 
     /// Closes digests that are due, and plans their messages; returns true if there may be more.

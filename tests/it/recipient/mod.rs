@@ -14,5 +14,6 @@ mod planner;
 mod profiles;
 mod sql_laws;
 mod story;
+mod taking;
 
 pub use fixture::gates;

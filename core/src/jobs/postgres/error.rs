@@ -56,8 +56,8 @@ fn nul(field: &str) -> Error {
 }
 
 impl Error {
-    /// Returns true for deadlocks and serialization failures, after which a transaction may succeed
-    /// the next time.
+    /// Returns true for deadlocks, serialization failures and locks that took too long, after which a
+    /// transaction may succeed the next time.
     pub fn was_broken_off(&self) -> bool {
         let Self::Store(error) = self else {
             return false;
@@ -65,7 +65,7 @@ impl Error {
         error
             .as_database_error()
             .and_then(|error| error.code())
-            .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+            .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01" | "55P03"))
     }
 
     /// Returns true if Postgres cannot accept a row that was sent.

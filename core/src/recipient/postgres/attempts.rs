@@ -341,7 +341,7 @@ async fn write_waits(
         .iter()
         .map(|(planned, input)| PlanRow {
             job_id: planned.job_id,
-            recipient: input.recipient.to_hex(),
+            recipient: input.recipient,
             planned_at: planned.plan.planned_at(input.message.accepted_at),
             planned,
             now: verdicts[&planned.job_id].now,

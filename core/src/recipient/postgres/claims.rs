@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use sqlx::PgConnection;
 
 use super::copy::{COPIED_MIN, CopiedRows};
-use super::statement::query;
 use crate::jobs::Error;
 use crate::recipient::address::RecipientKey;
 
@@ -24,7 +23,8 @@ where d.job_id in (
 )
 returning d.job_id";
 
-const COPY_CLAIMS: &str = "copy flyball.dedup (recipient, content, job_id, at) from stdin";
+const COPY_CLAIMS: &str =
+    "copy flyball.dedup (recipient, content, job_id, at) from stdin (format binary)";
 
 /// A claim to write.
 pub(super) struct NewClaim {
@@ -59,31 +59,15 @@ async fn copied(
     claims: &[NewClaim],
     now: Timestamp,
 ) -> Result<bool, Error> {
-    query("savepoint claims").execute(&mut *connection).await?;
     let mut rows = CopiedRows::default();
     for claim in claims {
         rows.row()
-            .plain(claim.recipient.to_hex())
-            .plain(claim.content)
-            .plain(claim.job_id)
-            .plain(now);
+            .key(claim.recipient)
+            .bigint(claim.content)
+            .bigint(claim.job_id)
+            .time(now);
     }
-    match rows.write(connection, COPY_CLAIMS).await {
-        Ok(()) => {
-            let released = query("release savepoint claims");
-            released.execute(connection).await?;
-            Ok(true)
-        }
-        // A unique violation, or a deadlock between two that copy the same keys.
-        Err(sqlx::Error::Database(error))
-            if matches!(error.code().as_deref(), Some("23505" | "40P01")) =>
-        {
-            let back = query("rollback to savepoint claims");
-            back.execute(connection).await?;
-            Ok(false)
-        }
-        Err(error) => Err(error.into()),
-    }
+    Ok(rows.write_if_new(connection, COPY_CLAIMS).await?)
 }
 
 async fn merged(

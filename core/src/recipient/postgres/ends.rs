@@ -9,29 +9,19 @@ use sqlx::PgConnection;
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::rows::GateInput;
 use super::statement::query;
+use super::taken::TakenMessage;
 use crate::jobs::Error;
 use crate::providers::Recipient;
-use crate::recipient::address::suppression_digest;
 
 pub(super) const END: &str = "
-with removed as (
-    delete from flyball.scheduled where job_id = any($1) returning job_id, attempt
-),
-ended as materialized (
-    select a.*, r.attempt
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], flyball.keyed_digests($6::bytea[]), $7::text[], $8::text[],
-        $9::text[], $10::text[]) as a(job_id, state, reason, rule, masked, digest, tenant, pool, channel, category)
-    join removed r on r.job_id = a.job_id
+with ended as materialized (
+    select a.* from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[],
+        $8::text[], $9::text[], $10::text[], $11::smallint[]) as a(job_id, state, reason, rule, masked, digest, tenant, pool, channel, category,
+        attempt)
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome)
     select e.job_id, e.attempt, case when e.state = 'cancelled' then 'cancelled' else 'completed' end::flyball.outcome from ended e
-),
-released_keys as (
-    delete from flyball.unique_holder
-    where digest = any(array(
-        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any($1) for update skip locked
-    ))
 )
 insert into flyball.delivery as d
     (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
@@ -46,31 +36,22 @@ on conflict (job_id) do update
 set state = excluded.state, attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1,
     last_outcome = excluded.last_outcome, reason = excluded.reason, updated_at = clock_timestamp()";
 
-// As END, for messages without a record, whose rows are then copied.
-pub(super) const END_NEW: &str = "
-with removed as (
-    delete from flyball.scheduled where job_id = any($1) returning job_id, attempt
-),
-released_keys as (
-    delete from flyball.unique_holder
-    where digest = any(array(
-        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any($1) for update skip locked
-    ))
-)
-select a.n, r.attempt::int, encode(a.digest, 'hex')
-from unnest($1::bigint[], flyball.keyed_digests($2::bytea[])) with ordinality as a(job_id, digest, n)
-join removed r on r.job_id = a.job_id
-order by a.n";
+pub(super) const RELEASE_KEYS: &str = "
+delete from flyball.unique_holder
+where digest = any(array(
+    select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any($1) for update skip locked
+))";
 
 const COPY_ATTEMPTS: &str =
-    "copy flyball.attempt (job_id, attempt, outcome, finished_at) from stdin";
+    "copy flyball.attempt (job_id, attempt, outcome, finished_at) from stdin (format binary)";
 
 const COPY_DELIVERIES: &str = "copy flyball.delivery
     (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason,
-    created_at, updated_at) from stdin";
+    created_at, updated_at) from stdin (format binary)";
 
 /// A message that goes no further.
 pub(super) struct EndedMessage<'a> {
+    pub taken: &'a TakenMessage,
     pub input: &'a GateInput,
     pub reason: &'static str,
     pub rule: &'a str,
@@ -78,7 +59,7 @@ pub(super) struct EndedMessage<'a> {
 
 impl EndedMessage<'_> {
     fn job_id(&self) -> i64 {
-        self.input.message.job_id
+        self.taken.job_id
     }
 
     /// Returns the state of its delivery.
@@ -87,11 +68,6 @@ impl EndedMessage<'_> {
             "expired" => "failed",
             other => other,
         }
-    }
-
-    fn digest(&self) -> Option<Vec<u8>> {
-        let to = self.input.to.as_ref()?;
-        Some(suppression_digest(to.channel(), to.identity()))
     }
 
     fn masked(&self) -> String {
@@ -106,6 +82,14 @@ pub(super) async fn end_messages(
     ended: Vec<EndedMessage<'_>>,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let holders = ended.iter().filter(|one| one.taken.holds_unique);
+    let holders: Vec<i64> = holders.map(EndedMessage::job_id).collect();
+    if !holders.is_empty() {
+        query(RELEASE_KEYS)
+            .bind(holders)
+            .execute(&mut *connection)
+            .await?;
+    }
     let (known, mut new): (Vec<EndedMessage<'_>>, Vec<EndedMessage<'_>>) = ended
         .into_iter()
         .partition(|one| one.input.message.is_delivery);
@@ -122,19 +106,9 @@ async fn copy_new(
     ended: &[EndedMessage<'_>],
     now: Timestamp,
 ) -> Result<(), Error> {
-    let rows: Vec<(i64, i32, Option<String>)> = sqlx::query_as(END_NEW)
-        .persistent(false)
-        .bind(ended.iter().map(EndedMessage::job_id).collect::<Vec<_>>())
-        .bind(ended.iter().map(EndedMessage::digest).collect::<Vec<_>>())
-        .fetch_all(&mut *connection)
-        .await?;
     let at = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let (mut attempts, mut deliveries) = (CopiedRows::default(), CopiedRows::default());
-    for (n, attempt, digest) in rows {
-        let place = usize::try_from(n - 1).unwrap_or(usize::MAX);
-        let Some(one) = ended.get(place) else {
-            continue;
-        };
+    for one in ended {
         let is_cancelled = one.state() == "cancelled";
         let outcome = if is_cancelled {
             "cancelled"
@@ -143,10 +117,10 @@ async fn copy_new(
         };
         attempts
             .row()
-            .plain(one.job_id())
-            .plain(attempt)
-            .plain(outcome)
-            .plain(now);
+            .bigint(one.job_id())
+            .smallint(one.taken.attempt)
+            .text(outcome)
+            .time(now);
         if is_cancelled {
             continue;
         }
@@ -156,20 +130,20 @@ async fn copy_new(
         }]);
         deliveries
             .row()
-            .plain(one.job_id())
-            .plain(args.channel.as_str())
+            .bigint(one.job_id())
+            .text(args.channel.as_str())
             .text(&message.throttle)
             .text(&message.tenant)
-            .plain(one.state())
-            .plain_or_null(digest.map(|digest| format!("\\\\x{digest}")))
+            .text(one.state())
+            .or_null(one.input.digest.as_deref(), CopiedRows::bytes)
             .text(&one.masked())
             .text(&args.category)
-            .text(&tried.to_string())
-            .plain(1)
-            .plain(one.reason)
+            .json(&tried.to_string())
+            .int(1)
+            .text(one.reason)
             .text(one.rule)
-            .plain(now)
-            .plain(now);
+            .time(now)
+            .time(now);
     }
     attempts.write(connection, COPY_ATTEMPTS).await?;
     Ok(deliveries.write(connection, COPY_DELIVERIES).await?)
@@ -188,11 +162,22 @@ async fn merge(connection: &mut PgConnection, ended: &[EndedMessage<'_>]) -> Res
         .bind(ended.iter().map(|one| one.reason).collect::<Vec<_>>())
         .bind(ended.iter().map(|one| one.rule).collect::<Vec<_>>())
         .bind(ended.iter().map(EndedMessage::masked).collect::<Vec<_>>())
-        .bind(ended.iter().map(EndedMessage::digest).collect::<Vec<_>>())
+        .bind(
+            ended
+                .iter()
+                .map(|one| one.input.digest.clone())
+                .collect::<Vec<_>>(),
+        )
         .bind(texts(&|input| &input.message.tenant))
         .bind(texts(&|input| &input.message.throttle))
         .bind(texts(&|input| input.args.channel.as_str()))
         .bind(texts(&|input| &input.args.category))
+        .bind(
+            ended
+                .iter()
+                .map(|one| one.taken.attempt)
+                .collect::<Vec<_>>(),
+        )
         .execute(connection)
         .await?;
     Ok(())

@@ -10,26 +10,6 @@ use crate::postgres::json_or_text;
 use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::fields::GatedArgs;
 
-// The most urgent first. Rows that another planner has are left to it. A turn is selected by a range
-// of pairs, as in a promotion.
-pub(super) const TAKE_DUE: &str = "
-select d.job_id
-from (values (-4::smallint), (-3::smallint), (-2::smallint), (-1::smallint)) as p(turn)
-cross join lateral (
-    select s.job_id from flyball.scheduled s
-    where (s.turn, s.run_at) >= (p.turn, '-infinity') and (s.turn, s.run_at) <= (p.turn, now())
-    order by s.turn, s.run_at
-    limit $1
-    for update skip locked
-) d
-limit $1";
-
-pub(super) const TAKE_JOBS: &str = "
-select s.job_id from flyball.scheduled s
-where s.job_id = any($1) and s.turn < 0 and s.run_at <= now()
-order by s.job_id
-for update skip locked";
-
 pub(super) const LOAD: &str = "
 select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
     greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.job_id is not null as is_recorded, p.planned_at, p.coalesces and p.state = 'held' as coalesces,
@@ -99,27 +79,6 @@ impl GatedMessage {
         let valid_for = std::time::Duration::try_from_secs_f64(valid_for_s).ok()?;
         self.accepted_at.checked_add(valid_for).ok()
     }
-}
-
-/// Takes messages whose plan is due, at most `most`, out of reach of other planners.
-pub(super) async fn take_due(connection: &mut PgConnection, most: i64) -> Result<Vec<i64>, Error> {
-    Ok(sqlx::query_scalar(TAKE_DUE)
-        .persistent(false)
-        .bind(most)
-        .fetch_all(connection)
-        .await?)
-}
-
-/// Takes those of these messages that are not planned yet.
-pub(super) async fn take_jobs(
-    connection: &mut PgConnection,
-    jobs: &[i64],
-) -> Result<Vec<i64>, Error> {
-    Ok(sqlx::query_scalar(TAKE_JOBS)
-        .persistent(false)
-        .bind(jobs)
-        .fetch_all(connection)
-        .await?)
 }
 
 /// Reads messages, in the order of `jobs`, and the time by the clock of Postgres. A job that is

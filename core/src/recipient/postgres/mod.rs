@@ -10,6 +10,7 @@ mod dry_run;
 mod ends;
 mod explain;
 mod held;
+mod items;
 mod messages;
 mod open_digests;
 mod open_types;
@@ -24,7 +25,9 @@ mod reservations;
 mod rows;
 mod rule_sources;
 mod rules_in_force;
+mod sends;
 mod statement;
+mod taken;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
@@ -34,7 +37,7 @@ pub use explain::{MessageStanding, explain, standing};
 pub use held::{HeldCounts, held_counts, replan};
 pub use open_digests::{DigestFilter, open_digests, withdraw};
 pub use open_types::open_types;
-pub use plans::{PlannedMessage, plan_due, plan_jobs};
+pub use plans::{Look, PlannedMessage, plan_due, plan_jobs};
 pub use profiles::{
     ErasedRecipient, PROFILE_STATEMENTS, PutRecipients, RecipientProfiles, StoredDefaults,
     StoredRecipient,
@@ -52,8 +55,9 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: now", refusal::NOW),
     ("gates: without an address", reachable::ADDRESSLESS),
     ("gates: rules in force", rules_in_force::PUBLISH),
-    ("gates: due messages", messages::TAKE_DUE),
-    ("gates: messages of jobs", messages::TAKE_JOBS),
+    ("gates: fresh messages", taken::TAKE_FRESH),
+    ("gates: due messages", taken::TAKE_DUE),
+    ("gates: messages of jobs", taken::TAKE_JOBS),
     ("gates: messages", messages::LOAD),
     ("gates: profiles", rows::PROFILES),
     ("gates: defaults", rows::DEFAULTS),
@@ -66,14 +70,15 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: digests seen", rows::DIGESTS_SEEN),
     ("gates: crowd", rows::CROWD),
     ("gates: claim", claims::CLAIM),
-    ("gates: send", plan_writes::SEND),
-    ("gates: take out", plan_writes::TAKE_OUT),
+    ("gates: send", sends::SEND),
+    ("gates: tell", sends::TELL),
     ("gates: hold", plan_writes::HOLD),
     ("gates: reserve", reservations::RESERVE),
-    ("gates: open digests", plan_writes::OPEN_DIGESTS),
-    ("gates: items", plan_writes::ADD_ITEMS),
+    ("gates: open digests", items::OPEN_DIGESTS),
+    ("gates: ids of digests", items::NEW_IDS),
+    ("gates: items", items::ADD_ITEMS),
     ("gates: end", ends::END),
-    ("gates: end without a record", ends::END_NEW),
+    ("gates: release keys", ends::RELEASE_KEYS),
     ("gates: record", plan_rows::RECORD_PLANS),
     ("gates: count crowd", plan_writes::COUNT_CROWD),
     ("digests: due", digests::DUE),

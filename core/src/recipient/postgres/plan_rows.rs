@@ -10,6 +10,7 @@ use super::plans::PlannedMessage;
 use super::rows::sql_time;
 use super::statement::query;
 use crate::jobs::Error;
+use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::Arrival;
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::MessagePlan;
@@ -27,12 +28,12 @@ set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate
     other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id)";
 
 const COPY_PLANS: &str = "copy flyball.message_plan
-    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, since) from stdin";
+    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, since) from stdin (format binary)";
 
 /// A row of a plan.
 pub(super) struct PlanRow<'a> {
     pub job_id: i64,
-    pub recipient: String,
+    pub recipient: RecipientKey,
     pub planned: &'a PlannedMessage,
     pub planned_at: Option<Timestamp>,
     pub digest_id: Option<i64>,
@@ -61,19 +62,19 @@ async fn copy_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Resu
         let part = parts_of(&row.planned.plan);
         copied
             .row()
-            .plain(row.job_id)
-            .plain(&row.recipient)
-            .plain(part.state)
-            .plain(part.gate)
+            .bigint(row.job_id)
+            .key(row.recipient)
+            .text(part.state)
+            .text(part.gate)
             .text(&part.rule)
-            .plain(part.reason)
-            .text(&part.holds.to_string())
-            .plain_or_null(part.until)
-            .plain_or_null(row.planned_at)
-            .plain(part.coalesces)
-            .plain_or_null(row.planned.duplicate_of)
-            .plain_or_null(row.digest_id)
-            .plain(row.now);
+            .text(part.reason)
+            .json(&part.holds.to_string())
+            .or_null(part.until, CopiedRows::time)
+            .or_null(row.planned_at, CopiedRows::time)
+            .boolean(part.coalesces)
+            .or_null(row.planned.duplicate_of, CopiedRows::bigint)
+            .or_null(row.digest_id, CopiedRows::bigint)
+            .time(row.now);
     }
     Ok(copied.write(connection, COPY_PLANS).await?)
 }
@@ -87,7 +88,7 @@ async fn merge_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Res
         .bind(rows.iter().map(|row| row.job_id).collect::<Vec<_>>())
         .bind(
             rows.iter()
-                .map(|row| row.recipient.as_str())
+                .map(|row| row.recipient.to_hex())
                 .collect::<Vec<_>>(),
         )
         .bind(parts.iter().map(|part| part.state).collect::<Vec<_>>())

@@ -1,19 +1,21 @@
 //! The planner: takes messages through the gates and writes what the gates found.
 //!
-//! One transaction plans a batch. It locks the messages, then dedup claims, then lists of sends, then
-//! digests, each in the order of their keys. A planner that dies leaves the messages unplanned.
+//! One transaction plans a batch. It takes the messages out of the queue, then locks dedup claims,
+//! then lists of sends, then digests, each in the order of their keys. A planner that dies leaves the
+//! messages unplanned.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use sqlx::PgConnection;
 
 use super::claims::{NewClaim, write_claims};
-use super::messages::{GatedMessage, load, take_due, take_jobs};
+use super::messages::{GatedMessage, load};
 use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
     inputs, reserved, sent, stored_claims,
 };
+use super::taken::{TakenMessages, take_due, take_fresh, take_jobs};
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
@@ -41,16 +43,33 @@ pub struct PlannedMessage {
 /// The capacity of a throttle, in messages a second.
 pub type Capacity<'a> = &'a (dyn Fn(&str) -> f64 + Send + Sync);
 
+/// The messages that a planner looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Those that nobody has touched, which is cheaper; all, if there are none.
+    AtFresh,
+    /// All, also those that an earlier planner left when it died, and that a transaction held which
+    /// was rolled back.
+    AtAll,
+}
+
 /// Plans messages that are due, at most `most`, and returns their plans.
 pub async fn plan_due(
     db: &Db,
     rules: &RecipientRules,
     capacity: Capacity<'_>,
+    look: Look,
     most: i64,
 ) -> Result<Vec<PlannedMessage>, Error> {
     let mut transaction = db.begin().await?;
-    let jobs = take_due(&mut transaction, most).await?;
-    let planned = plan_taken(&mut transaction, &jobs, rules, capacity).await?;
+    let mut taken = match look {
+        Look::AtFresh => take_fresh(&mut transaction, most).await?,
+        Look::AtAll => TakenMessages::default(),
+    };
+    if taken.is_empty() {
+        taken = take_due(&mut transaction, most).await?;
+    }
+    let planned = plan_taken(&mut transaction, &taken, rules, capacity).await?;
     transaction.commit().await?;
     Ok(planned)
 }
@@ -63,22 +82,22 @@ pub async fn plan_jobs(
     capacity: Capacity<'_>,
 ) -> Result<Vec<PlannedMessage>, Error> {
     let mut transaction = db.begin().await?;
-    let jobs = take_jobs(&mut transaction, jobs).await?;
-    let planned = plan_taken(&mut transaction, &jobs, rules, capacity).await?;
+    let taken = take_jobs(&mut transaction, jobs).await?;
+    let planned = plan_taken(&mut transaction, &taken, rules, capacity).await?;
     transaction.commit().await?;
     Ok(planned)
 }
 
 async fn plan_taken(
     connection: &mut PgConnection,
-    jobs: &[i64],
+    taken: &TakenMessages,
     rules: &RecipientRules,
     capacity: Capacity<'_>,
 ) -> Result<Vec<PlannedMessage>, Error> {
-    if jobs.is_empty() {
+    if taken.is_empty() {
         return Ok(Vec::new());
     }
-    let (messages, now) = load(connection, jobs).await?;
+    let (messages, now) = load(connection, &taken.jobs()).await?;
     // The attempt reports what is wrong with the arguments; a job that is gone has no row to plan.
     let (readable, unreadable): (Vec<GatedMessage>, Vec<GatedMessage>) = messages
         .into_iter()
@@ -87,7 +106,7 @@ async fn plan_taken(
     let mut batch = PlanBatch::read(connection, inputs, rules, now).await?;
     batch.plan_all(connection, capacity).await?;
     let unplanned: Vec<i64> = unreadable.iter().map(|message| message.job_id).collect();
-    batch.write(connection, unplanned).await?;
+    batch.write(connection, taken, unplanned).await?;
     Ok(batch.planned)
 }
 
@@ -100,6 +119,8 @@ pub(super) struct PlanBatch<'a> {
     claims: HashMap<(RecipientKey, i64), DedupClaim>,
     times: HashMap<StoredList, StoredTimes>,
     pub(super) digests: HashMap<DigestKey, OpenDigest>,
+    /// Digests that were not open when they were read.
+    pub(super) absent: HashSet<DigestKey>,
     crowd: HashMap<(String, i64), u64>,
     /// True for messages that have the claim on their content.
     pub(super) has_claim: Vec<bool>,
@@ -125,6 +146,7 @@ impl<'a> PlanBatch<'a> {
             claims: HashMap::new(),
             times: HashMap::new(),
             digests: HashMap::new(),
+            absent: HashSet::new(),
             crowd: HashMap::new(),
             planned: Vec::new(),
         };
@@ -265,6 +287,8 @@ impl<'a> PlanBatch<'a> {
         keys.sort_unstable();
         keys.dedup();
         self.digests = digests(connection, &keys, true).await?;
+        let is_absent = |key: &DigestKey| !self.digests.contains_key(key);
+        self.absent = keys.into_iter().filter(is_absent).collect();
         Ok(())
     }
 

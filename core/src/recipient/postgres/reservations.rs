@@ -27,7 +27,7 @@ where not exists (
     select from flyball.cap_reservation r where r.recipient = w.recipient and r.list = w.list and r.at_s = w.at_s and r.job_id = w.job_id)";
 
 const COPY_RESERVATIONS: &str =
-    "copy flyball.cap_reservation (recipient, list, at_s, job_id) from stdin";
+    "copy flyball.cap_reservation (recipient, list, at_s, job_id) from stdin (format binary)";
 
 /// A reservation: a list, a unix second, and the job that waits for it.
 pub(super) type NewReservation = (StoredList, i64, i64);
@@ -47,10 +47,10 @@ pub(super) async fn reserve(
     for ((recipient, list), second, job_id) in &new {
         copied
             .row()
-            .plain(recipient.to_hex())
-            .plain(list)
-            .plain(stored(*second))
-            .plain(job_id);
+            .key(*recipient)
+            .int(*list)
+            .int(stored(*second))
+            .bigint(*job_id);
     }
     copied.write(connection, COPY_RESERVATIONS).await?;
     if changed.is_empty() && had.is_empty() {

@@ -31,10 +31,11 @@ cross join lateral (select * from flyball.recipient h where h.tenant = a.tenant 
 pub(super) const DEFAULTS: &str = "
 select d.tenant, d.profile from flyball.recipient_defaults d where d.tenant = any($1)";
 
+/// The keyed digests of addresses, and whether each is suppressed.
 pub(super) const SUPPRESSED: &str = "
-select a.n
+select a.digest, exists (select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = a.digest) as is_suppressed
 from unnest($1::text[], flyball.keyed_digests($2::bytea[])) with ordinality as a(channel, digest, n)
-where exists (select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = a.digest)";
+order by a.n";
 
 // A claim counts while its job lives. One whose job has ended counts as marked if a provider accepted
 // the message, because the worker may have died between the two.
@@ -137,6 +138,8 @@ pub(super) struct GateInput {
     pub recipient: RecipientKey,
     pub content: i64,
     pub is_suppressed: bool,
+    /// The keyed digest of its address.
+    pub digest: Option<Vec<u8>>,
 }
 
 impl GateInput {
@@ -196,11 +199,7 @@ pub(super) async fn inputs(
             Some(input(message, args, profile, defaults))
         })
         .collect();
-    for n in suppressed(connection, &inputs).await? {
-        if let Some(input) = inputs.get_mut(n) {
-            input.is_suppressed = true;
-        }
-    }
+    read_suppressions(connection, &mut inputs).await?;
     Ok(inputs)
 }
 
@@ -231,6 +230,7 @@ fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Pro
         to,
         recipient,
         is_suppressed: false,
+        digest: None,
     }
 }
 
@@ -290,32 +290,33 @@ fn profile(stored: &Value) -> Profile {
     })
 }
 
-async fn suppressed(
+/// Reads which addresses are suppressed, and the digest under which each is known.
+async fn read_suppressions(
     connection: &mut PgConnection,
-    inputs: &[GateInput],
-) -> Result<Vec<usize>, Error> {
-    let addresses = inputs.iter().enumerate();
-    let known: Vec<(usize, &str, Vec<u8>)> = addresses
-        .filter_map(|(n, input)| {
-            let to = input.to.as_ref()?;
-            let digest = suppression_digest(to.channel(), to.identity());
-            Some((n, to.channel().as_str(), digest))
-        })
+    inputs: &mut [GateInput],
+) -> Result<(), Error> {
+    let mut known: Vec<&mut GateInput> = inputs
+        .iter_mut()
+        .filter(|input| input.to.is_some())
         .collect();
-    let channels: Vec<&str> = known.iter().map(|(_, channel, _)| *channel).collect();
-    let digests: Vec<&[u8]> = known.iter().map(|(_, _, digest)| &digest[..]).collect();
-    let found: Vec<i64> = sqlx::query_scalar(SUPPRESSED)
+    let to = known.iter().filter_map(|input| input.to.as_ref());
+    let (channels, digests): (Vec<&str>, Vec<Vec<u8>>) = to
+        .map(|to| {
+            let digest = suppression_digest(to.channel(), to.identity());
+            (to.channel().as_str(), digest)
+        })
+        .unzip();
+    let found: Vec<(Vec<u8>, bool)> = sqlx::query_as(SUPPRESSED)
         .persistent(false)
         .bind(channels)
         .bind(digests)
         .fetch_all(connection)
         .await?;
-    let place = |n: i64| usize::try_from(n - 1).ok().and_then(|n| known.get(n));
-    Ok(found
-        .into_iter()
-        .filter_map(place)
-        .map(|(n, ..)| *n)
-        .collect())
+    for (input, (digest, is_suppressed)) in known.iter_mut().zip(found) {
+        input.digest = Some(digest);
+        input.is_suppressed = is_suppressed;
+    }
+    Ok(())
 }
 
 /// A claim as it is stored.

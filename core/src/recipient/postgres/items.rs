@@ -1,0 +1,214 @@
+//! Items: messages that are put into digests, which are opened if need be.
+
+use std::collections::HashMap;
+
+use sqlx::{PgConnection, Row};
+
+use super::copy::{COPIED_MIN, CopiedRows};
+use super::plans::{PlanBatch, digest_key};
+use super::rows::{DigestKey, GateInput, sql_time, stored_key};
+use super::statement::query;
+use crate::jobs::Error;
+use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
+use crate::recipient::gates::MessagePlan;
+
+pub(super) const OPEN_DIGESTS: &str = "
+insert into flyball.digest as d
+    (tenant, module, type, recipient, key, recipient_id, category, channel, address, throttle, throttle_key, opened_at, closes_at, items)
+select * from unnest($1::text[], $2::text[], $3::text[], $4::text[]::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+    $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[], $14::int[])
+    as a(tenant, module, type, recipient, key, recipient_id, category, channel, address, throttle, throttle_key, opened_at, closes_at, items)
+order by 3, 4, 5
+on conflict (type, recipient, key) do update
+set items = d.items + excluded.items, opened_at = excluded.opened_at, closes_at = excluded.closes_at,
+    last_at = clock_timestamp(), address = coalesce(excluded.address, d.address), throttle = excluded.throttle
+returning d.type, uuid_send(d.recipient) as recipient, d.key, d.id";
+
+pub(super) const ADD_ITEMS: &str = "
+insert into flyball.digest_item (digest_id, job_id, item, at)
+select a.digest_id, a.job_id, j.args, $3
+from unnest($1::bigint[], $2::bigint[]) as a(digest_id, job_id)
+cross join lateral (select args from flyball.job where id = a.job_id limit 1) j";
+
+const COPY_DIGESTS: &str = "copy flyball.digest
+    (id, tenant, module, type, recipient, key, recipient_id, category, channel, address, throttle, throttle_key, opened_at, last_at,
+    closes_at, items) from stdin (format binary)";
+
+pub(super) const NEW_IDS: &str = "
+select nextval('flyball.digest_seq') from generate_series(1, $1::bigint)";
+
+/// A digest that gets items: its key, its newest item, its state, and the number of new items.
+type GrowingDigest<'a> = (&'a DigestKey, &'a GateInput, OpenDigest, i32);
+
+impl PlanBatch<'_> {
+    /// Puts items into their digests, which it opens if need be. Returns the digest of each message.
+    pub(super) async fn collect(
+        &self,
+        connection: &mut PgConnection,
+        collected: &[usize],
+    ) -> Result<HashMap<usize, i64>, Error> {
+        if collected.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut adding: HashMap<DigestKey, (usize, i32)> = HashMap::new();
+        for at in collected {
+            let MessagePlan::Collected { digest, arrival } = &self.planned[*at].plan else {
+                continue;
+            };
+            let more = i32::from(matches!(arrival, Arrival::Joins(_)));
+            let key = digest_key(&self.inputs[*at], digest, self.rules);
+            let entry = adding.entry(key).or_insert((*at, 0));
+            *entry = (*at, entry.1 + more);
+        }
+        let mut open: Vec<GrowingDigest<'_>> = adding
+            .iter()
+            .filter_map(|(key, (at, more))| {
+                Some((key, &self.inputs[*at], *self.digests.get(key)?, *more))
+            })
+            .collect();
+        // Locked in the order of their keys, as everywhere.
+        open.sort_unstable_by_key(|one| one.0);
+        let ids = self.open_digests(connection, open).await?;
+        let (mut of_message, mut items) = (HashMap::new(), Vec::new());
+        for at in collected {
+            let (input, one) = (&self.inputs[*at], &self.planned[*at]);
+            let MessagePlan::Collected { digest, arrival } = &one.plan else {
+                continue;
+            };
+            let Some(id) = ids.get(&digest_key(input, digest, self.rules)) else {
+                continue;
+            };
+            of_message.insert(*at, *id);
+            if matches!(arrival, Arrival::Joins(_)) {
+                items.push((*id, one.job_id));
+            }
+        }
+        query(ADD_ITEMS)
+            .bind(items.iter().map(|item| item.0).collect::<Vec<_>>())
+            .bind(items.iter().map(|item| item.1).collect::<Vec<_>>())
+            .bind(sql_time(self.now))
+            .execute(connection)
+            .await?;
+        Ok(of_message)
+    }
+
+    /// Opens digests, or counts the new items of those that are open. Returns their ids.
+    async fn open_digests(
+        &self,
+        connection: &mut PgConnection,
+        growing: Vec<GrowingDigest<'_>>,
+    ) -> Result<HashMap<DigestKey, i64>, Error> {
+        let (mut known, new): (Vec<GrowingDigest<'_>>, Vec<GrowingDigest<'_>>) = growing
+            .into_iter()
+            .partition(|one| !self.absent.contains(one.0));
+        let mut ids = HashMap::new();
+        match new.len() >= COPIED_MIN {
+            true => match self.copy_digests(connection, &new).await? {
+                Some(copied) => ids = copied,
+                // Another planner was faster with one of them.
+                None => known.extend(new),
+            },
+            false => known.extend(new),
+        }
+        ids.extend(self.merge_digests(connection, &known).await?);
+        Ok(ids)
+    }
+
+    /// Opens digests that were not there. Returns `None`, having opened none, if another planner
+    /// opened one of them meanwhile.
+    async fn copy_digests(
+        &self,
+        connection: &mut PgConnection,
+        new: &[GrowingDigest<'_>],
+    ) -> Result<Option<HashMap<DigestKey, i64>>, Error> {
+        let ids: Vec<i64> = sqlx::query_scalar(NEW_IDS)
+            .persistent(false)
+            .bind(i64::try_from(new.len()).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await?;
+        let mut rows = CopiedRows::default();
+        for (id, (key, item, open, more)) in ids.iter().zip(new) {
+            let message = &item.message;
+            rows.row()
+                .bigint(*id)
+                .text(&message.tenant)
+                .text(&message.module)
+                .text(&key.0)
+                .key(key.1)
+                .text(&key.2)
+                .text(item.args.fields.recipient.as_deref().unwrap_or_default())
+                .text(self.digest_category(&key.0, item))
+                .text(item.args.channel.as_str())
+                .or_null(item.args.to.as_deref(), CopiedRows::text)
+                .text(&message.throttle)
+                .text(&message.throttle_key)
+                .time(open.opened_at)
+                .time(self.now)
+                .time(open.closes_at)
+                .int(*more);
+        }
+        let opened = rows.write_if_new(connection, COPY_DIGESTS).await?;
+        let keys = new.iter().map(|one| one.0.clone());
+        Ok(opened.then(|| keys.zip(ids).collect()))
+    }
+
+    async fn merge_digests(
+        &self,
+        connection: &mut PgConnection,
+        open: &[GrowingDigest<'_>],
+    ) -> Result<HashMap<DigestKey, i64>, Error> {
+        if open.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let texts = |of: &dyn Fn(&GrowingDigest<'_>) -> String| {
+            open.iter().map(of).collect::<Vec<String>>()
+        };
+        let rows = query(OPEN_DIGESTS)
+            .bind(texts(&|one| one.1.message.tenant.clone()))
+            .bind(texts(&|one| one.1.message.module.clone()))
+            .bind(texts(&|one| one.0.0.clone()))
+            .bind(texts(&|one| one.0.1.to_hex()))
+            .bind(texts(&|one| one.0.2.clone()))
+            .bind(texts(&|one| {
+                one.1.args.fields.recipient.clone().unwrap_or_default()
+            }))
+            .bind(texts(&|one| {
+                self.digest_category(&one.0.0, one.1).to_owned()
+            }))
+            .bind(texts(&|one| one.1.args.channel.as_str().to_owned()))
+            .bind(
+                open.iter()
+                    .map(|one| one.1.args.to.clone())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(texts(&|one| one.1.message.throttle.clone()))
+            .bind(texts(&|one| one.1.message.throttle_key.clone()))
+            .bind(
+                open.iter()
+                    .map(|one| sql_time(one.2.opened_at))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                open.iter()
+                    .map(|one| sql_time(one.2.closes_at))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(open.iter().map(|one| one.3).collect::<Vec<_>>())
+            .fetch_all(connection)
+            .await?;
+        let mut ids: HashMap<DigestKey, i64> = HashMap::new();
+        for row in &rows {
+            let key = (row.try_get("type")?, stored_key(row)?, row.try_get("key")?);
+            ids.insert(key, row.try_get("id")?);
+        }
+        Ok(ids)
+    }
+
+    /// Returns the category of a digest: its type's, or that of the messages that were held.
+    fn digest_category<'b>(&'b self, name: &str, item: &'b GateInput) -> &'b str {
+        match self.rules.digest(name) {
+            Some(kind) if name != COALESCED => &kind.category,
+            _ => &item.args.category,
+        }
+    }
+}

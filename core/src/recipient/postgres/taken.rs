@@ -1,0 +1,144 @@
+//! Messages that a planner takes out of the queue, each with the row that it had there.
+//!
+//! Taking the row is the first thing that a plan does, and whatever a plan writes it writes for
+//! messages that it took, in the same transaction. So a message has one planner, one that was
+//! cancelled has none, and a planner that dies leaves its messages as they were.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use jiff_sqlx::Timestamp as SqlTimestamp;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use super::statement::query;
+use crate::jobs::Error;
+
+/// Takes messages that nobody has touched.
+pub(super) const TAKE_FRESH: &str = "select * from flyball.take_unplanned($1)";
+
+// The most urgent first. Rows that somebody else has are left to him. A turn is selected by a range
+// of pairs, as in a promotion.
+pub(super) const TAKE_DUE: &str = "
+delete from flyball.scheduled
+where ctid = any(array(
+    select d.tid
+    from (values (-4::smallint), (-3::smallint), (-2::smallint), (-1::smallint)) as p(turn)
+    cross join lateral (
+        select s.ctid as tid from flyball.scheduled s
+        where (s.turn, s.run_at) >= (p.turn, '-infinity') and (s.turn, s.run_at) <= (p.turn, now())
+        order by s.turn, s.run_at
+        limit $1
+        for update skip locked
+    ) d
+    limit $1
+))
+returning *";
+
+pub(super) const TAKE_JOBS: &str = "
+delete from flyball.scheduled
+where ctid = any(array(
+    select s.ctid from flyball.scheduled s
+    where s.job_id = any($1) and s.turn between -4 and -1 and s.run_at <= now()
+    order by s.job_id
+    for update skip locked
+))
+returning *";
+
+/// The row that a message had in the queue.
+#[derive(Clone, Debug)]
+pub(super) struct TakenMessage {
+    pub job_id: i64,
+    pub run_at: Timestamp,
+    pub lane_id: i64,
+    pub priority: i16,
+    pub attempt: i16,
+    pub cost: f64,
+    pub retry: bool,
+    pub holds_unique: bool,
+    turn: i16,
+}
+
+impl TakenMessage {
+    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            job_id: row.try_get("job_id")?,
+            run_at: row.try_get::<SqlTimestamp, _>("run_at")?.to_jiff(),
+            lane_id: row.try_get("lane_id")?,
+            priority: row.try_get("priority")?,
+            attempt: row.try_get("attempt")?,
+            cost: row.try_get("cost")?,
+            retry: row.try_get("retry")?,
+            holds_unique: row.try_get("holds_unique")?,
+            turn: row.try_get("turn")?,
+        })
+    }
+}
+
+/// Messages that were taken, in the order in which they are planned.
+#[derive(Debug, Default)]
+pub(super) struct TakenMessages {
+    rows: Vec<TakenMessage>,
+    places: HashMap<i64, usize>,
+}
+
+impl TakenMessages {
+    fn read(rows: &[PgRow]) -> Result<Self, sqlx::Error> {
+        let rows: Result<Vec<TakenMessage>, sqlx::Error> =
+            rows.iter().map(TakenMessage::read).collect();
+        let mut rows = rows?;
+        rows.sort_unstable_by_key(|one| (one.turn, one.run_at, one.job_id));
+        let places = rows.iter().enumerate().map(|(at, one)| (one.job_id, at));
+        Ok(Self {
+            places: places.collect(),
+            rows,
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the jobs of all of them.
+    pub(super) fn jobs(&self) -> Vec<i64> {
+        self.rows.iter().map(|one| one.job_id).collect()
+    }
+
+    /// Returns the row of a message.
+    pub(super) fn get(&self, job_id: i64) -> Option<&TakenMessage> {
+        self.rows.get(*self.places.get(&job_id)?)
+    }
+
+    /// Returns the rows of these messages.
+    pub(super) fn of(&self, jobs: impl IntoIterator<Item = i64>) -> Vec<&TakenMessage> {
+        jobs.into_iter().filter_map(|job| self.get(job)).collect()
+    }
+}
+
+/// Takes messages whose plan is due, at most `most`, but none that anybody has touched since it was
+/// scheduled: the row of one is locked, or was.
+pub(super) async fn take_fresh(
+    connection: &mut PgConnection,
+    most: i64,
+) -> Result<TakenMessages, Error> {
+    let rows = query(TAKE_FRESH).bind(most).fetch_all(connection).await?;
+    Ok(TakenMessages::read(&rows)?)
+}
+
+/// Takes messages whose plan is due, at most `most`.
+pub(super) async fn take_due(
+    connection: &mut PgConnection,
+    most: i64,
+) -> Result<TakenMessages, Error> {
+    let rows = query(TAKE_DUE).bind(most).fetch_all(connection).await?;
+    Ok(TakenMessages::read(&rows)?)
+}
+
+/// Takes those of these messages that are not planned yet.
+pub(super) async fn take_jobs(
+    connection: &mut PgConnection,
+    jobs: &[i64],
+) -> Result<TakenMessages, Error> {
+    let rows = query(TAKE_JOBS).bind(jobs).fetch_all(connection).await?;
+    Ok(TakenMessages::read(&rows)?)
+}
