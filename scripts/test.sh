@@ -17,6 +17,7 @@ timed=(
   governor::apns_by_latency
   governor::quota_halved
   governor::slots
+  notify::slots
   providers::pool::limits::without_shedding
   runner::late_commits
   runner::process::a_rate_of_zero

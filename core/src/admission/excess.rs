@@ -87,6 +87,8 @@ impl Excess {
         now: Instant,
     ) {
         if let Some(excess) = self.tenants.get_mut(tenant) {
+            // A tenant that is over its limit for days may have had any number of modules.
+            excess.waiting.retain(|_, until| now < *until);
             let until = now + least.min(KNOWN_MAX);
             excess.waiting.insert(module.to_owned(), until);
         }
@@ -167,5 +169,8 @@ mod tests {
         assert!(!excess.is_waiting("acme", "web", after(1000)));
         assert!(!excess.is_waiting("acme", "shop", now));
         assert!(!excess.is_waiting("other", "web", now), "not in excess");
+
+        excess.note_waiting("acme", "blog", Duration::from_secs(18), after(1000));
+        assert_eq!(excess.tenants["acme"].waiting.len(), 1, "only what is known");
     }
 }
