@@ -171,6 +171,10 @@ mod tests {
         assert!(!excess.is_waiting("other", "web", now), "not in excess");
 
         excess.note_waiting("acme", "blog", Duration::from_secs(18), after(1000));
-        assert_eq!(excess.tenants["acme"].waiting.len(), 1, "only what is known");
+        assert_eq!(
+            excess.tenants["acme"].waiting.len(),
+            1,
+            "only what is known"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The admission of messages: takes slots, accepts, and estimates how long a message will wait.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -134,8 +135,8 @@ impl Admission {
         let mut waiting = HashMap::with_capacity(places.len());
         for (id, found) in &places {
             let sender = (found.tenant.as_str(), found.module.as_str());
-            if !usages.contains_key(&sender) {
-                usages.insert(sender, self.usage(sender.0, sender.1).await);
+            if let Entry::Vacant(usage) = usages.entry(sender) {
+                usage.insert(self.usage(sender.0, sender.1).await);
             }
             let usage = usages.get(&sender).and_then(Option::as_ref);
             let (wait_s, level) = match usage {
