@@ -109,6 +109,8 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
     await page.evaluate(`${row('jobs-body', 'customer-7')}.querySelector('a[href^="#job/"]').click()`);
     await page.until('the job', button(`document.getElementById('job-buttons')`, 'Pause key customer-7'));
     await page.evaluate(`${button(`document.getElementById('job-buttons')`, 'Pause key customer-7')}.click()`);
+    await answer({ minutes: 'a while' }, 'Pause', 'for: "a while" is not a number of minutes such as 10.');
+    await shot(page, 'pause-refused', false);
     await answer({ minutes: '5', why: 'they asked' }, 'Pause');
     await page.until('what was done', `/^Paused until/.test(document.getElementById('job-note').textContent)`);
   });
@@ -260,6 +262,8 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
   await check('a throttle is created, and a missing one offers it', async () => {
     await view('#throttle-brand.new', `/There is no throttle brand.new/.test(document.getElementById('no-throttle').textContent) && ${button(`document.getElementById('no-throttle')`, 'Create')}`);
     await page.evaluate(`document.getElementById('create-named').click()`);
+    await answer({ rps: 'fast' }, 'Create', 'rps: "fast" is not a number such as 12.5.');
+    await shot(page, 'create-refused', false);
     await answer({ rps: '7' }, 'Create');
     await page.until('its panel', `document.getElementById('throttle-brand.new')?.querySelector('.readout b')?.textContent === '7'`);
     return mock.requests.some((r) => r === 'PATCH /api/v1/throttles/brand.new?create=true') ? [] : ['no throttle was made'];
