@@ -1,5 +1,182 @@
 -- Chapter 24: messages that a tenant sends beyond its limit, accepted and placed together.
 
+-- The pending messages of a tenant up to one of them, as they were counted. They only become fewer,
+-- so with the newer ones they are at least as many as there are now. A message that was enqueued
+-- before that one and committed later is missing until the next count.
+create table flyball.pending_count (
+    tenant     text   primary key,
+    counted_to bigint not null,
+    pending    bigint not null
+) with (fillfactor = 50);
+
+-- As before, but a small addition to a long queue counts only the messages since the last count.
+create or replace function flyball.record_pending(entry_point text, tenant text, ids bigint[], urgent boolean) returns void
+language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    cap           int;
+    pending_count bigint;
+    adding        constant int := cardinality(ids);
+    -- The messages since the last count; at most newer_most are counted.
+    newer_most    constant int := 1000;
+    newer         bigint;
+    most          bigint;
+    drained       float8;
+    after         int;
+begin
+    select l.max_pending into cap from flyball.tenant_limit l
+    where l.tenant in (record_pending.tenant, '*') order by l.tenant = '*' limit 1;
+    if cap is null then
+        insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
+        return;
+    end if;
+    cap := case when urgent then cap + cap / 10 else cap end;
+    if cap >= newer_most and adding <= 100 then
+        select n.newer, c.pending + n.newer into newer, most
+        from flyball.pending_count c
+        cross join lateral (
+            select count(*) as newer
+            from (select from flyball.pending p where p.tenant = c.tenant and p.job_id > c.counted_to limit newer_most) as page
+        ) n
+        where c.tenant = record_pending.tenant;
+        if newer < newer_most and most + adding <= cap * 0.9 then
+            insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
+            return;
+        end if;
+    end if;
+
+    if adding = 1 then
+        select count(*) into pending_count
+        from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
+    end if;
+    if adding > 1 or pending_count + adding > cap * 0.9 then
+        perform pg_advisory_xact_lock(hashtextextended('flyball.pending ' || record_pending.tenant, 0));
+        select count(*) into pending_count
+        from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
+    end if;
+    if pending_count + adding > cap and not exists (
+        select from flyball.tenant_drain d
+        where d.tenant = record_pending.tenant and d.swept_at > clock_timestamp() - interval '1 second'
+    ) then
+        perform flyball.sweep_pending(record_pending.tenant);
+        select count(*) into pending_count
+        from (select from flyball.pending p where p.tenant = record_pending.tenant limit cap + 1) as page;
+    end if;
+    if pending_count + adding > cap then
+        select (d.ended - d.older) / greatest(extract(epoch from clock_timestamp() - d.older_at), 1) into drained
+        from flyball.tenant_drain d where d.tenant = record_pending.tenant;
+        after := case when coalesce(drained, 0) > 0 then least(greatest(ceil((pending_count + adding - cap) / drained), 1), 300) else 300 end;
+        raise exception using
+            errcode = '53400',
+            message = format('%s: the queue of tenant %s is full: %s of its messages are pending%s; the limit is %s', entry_point,
+                to_json(record_pending.tenant), pending_count, case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
+            hint = format('Nothing was enqueued. Try again in %s s.', after),
+            constraint = 'tenant_queue', schema = record_pending.tenant, datatype = format('%s/%s/%s', pending_count, cap, after);
+    end if;
+    -- One transaction at a time remembers its count; the others do not wait for it.
+    if cap >= newer_most and adding <= 100 and (newer is null or newer = newer_most or most - pending_count >= newer_most)
+        and pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || record_pending.tenant, 0))
+    then
+        insert into flyball.pending_count as c (tenant, counted_to, pending)
+        select record_pending.tenant, coalesce(max(p.job_id), 0), count(*) from flyball.pending p where p.tenant = record_pending.tenant
+        on conflict on constraint pending_count_pkey do update
+        set counted_to = excluded.counted_to, pending = excluded.pending;
+    end if;
+    insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
+end $$;
+
+-- The last message that the sweep of a tenant looked at; 0 at its beginning.
+alter table flyball.tenant_drain add column swept_to bigint not null default 0;
+
+-- Forgets pending messages of a tenant that have ended, of the first max_jobs behind a message.
+-- `reached` is the last message that was looked at, or 0 if there is none behind it. Nothing is
+-- locked but what is deleted, because most messages still wait.
+create function flyball.sweep_pending_behind(tenant text, behind bigint, max_jobs int, out removed bigint, out reached bigint)
+language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+#variable_conflict use_variable
+begin
+    with page as materialized (
+        select q.ctid as tid, q.job_id from flyball.pending q where q.tenant = sweep_pending_behind.tenant and q.job_id > behind
+        order by q.tenant, q.job_id limit max_jobs
+    ),
+    ended as materialized (
+        select p.tid
+        from page p
+        left join lateral (
+            select j.lane_id, j.admission_lane, j.priority from flyball.job j where j.id = p.job_id limit 1
+        ) j on true
+        where (select 1 from flyball.ready r
+                where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = p.job_id limit 1) is null
+            and (select 1 from flyball.lease l where l.job_id = p.job_id limit 1) is null
+            and (select 1 from flyball.scheduled s where s.job_id = p.job_id limit 1) is null
+            and (select 1 from flyball.digest_item i where i.job_id = p.job_id limit 1) is null
+    ),
+    deleted as (
+        delete from flyball.pending where ctid = any(array(select e.tid from ended e)) returning 1
+    )
+    select (select count(*) from deleted), case when count(*) = max_jobs then max(p.job_id) else 0 end into removed, reached from page p;
+    insert into flyball.tenant_drain as d (tenant, ended, swept_to) values (sweep_pending_behind.tenant, removed, reached)
+    on conflict on constraint tenant_drain_pkey do update
+    set ended = d.ended + removed, swept_to = reached, swept_at = clock_timestamp(),
+        marked_at = case when d.marked_at < clock_timestamp() - interval '1 minute' then clock_timestamp() else d.marked_at end,
+        marked = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.ended + removed else d.marked end,
+        older_at = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.marked_at else d.older_at end,
+        older = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.marked else d.older end;
+end $$;
+
+create or replace function flyball.sweep_pending(tenant text, max_jobs int default 20000) returns bigint
+language sql volatile as $$
+    select removed from flyball.sweep_pending_behind(tenant, 0, max_jobs)
+$$;
+
+-- Sweeps every tenant that has pending messages; returns the number forgotten. A long queue in which
+-- most messages wait is swept a part at a time, because each look at it takes time from the others.
+create or replace function flyball.sweep_all_pending() returns bigint
+language plpgsql volatile as $$
+declare
+    part           constant int := 1000;
+    current_tenant text;
+    swept          record;
+    removed        bigint := 0;
+begin
+    loop
+        -- One probe of the index for each tenant.
+        select p.tenant into current_tenant from flyball.pending p where current_tenant is null or p.tenant > current_tenant order by p.tenant limit 1;
+        exit when not found;
+        for n in 1 .. 10 loop
+            swept := flyball.sweep_pending_behind(current_tenant,
+                coalesce((select d.swept_to from flyball.tenant_drain d where d.tenant = current_tenant), 0), part);
+            removed := removed + swept.removed;
+            exit when swept.reached = 0 or swept.removed < part / 2;
+        end loop;
+    end loop;
+    return removed;
+end $$;
+
+-- As before, in a language that keeps its plan.
+create or replace function flyball.record_module(tenant text, module text) returns void
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    admission constant text := flyball.admission_throttle(record_module.tenant);
+begin
+    insert into flyball.lane (lane_id, throttle, key)
+    values (flyball.lane_of(admission, record_module.module), admission, record_module.module)
+    on conflict do nothing;
+end $$;
+
+-- Remembers requests that made messages for a day. They come in the order in which they were locked.
+create function flyball.remember_requests(digests bytea[], bodies bytea[], job_ids bigint[]) returns void
+language plpgsql volatile as $$
+#variable_conflict use_column
+begin
+    insert into flyball.idempotency as i (digest, body, job_id, batch_id, expires_at)
+    select g.digest, g.body, g.job_id, null, now() + interval '1 day'
+    from unnest(digests, bodies, job_ids) as g(digest, body, job_id)
+    on conflict on constraint idempotency_pkey do update
+    set body = excluded.body, job_id = excluded.job_id, batch_id = excluded.batch_id, expires_at = excluded.expires_at;
+end $$;
+
 -- Accepts messages of one module for which the entry point took no slot, as flyball.accept_message
 -- accepts each. Element n of every array belongs to message n, and the rows come in that order. If
 -- one is refused, none is accepted.
@@ -50,18 +227,19 @@ begin
             with ordinality as e(job_id, duplicate, replaced, backlog, n);
         for n in 1 .. cardinality(fresh) loop
             ids[fresh[n]] := new_ids[n];
-            waiting[fresh[n]] := flyball.awaits_admission(new_ids[n]);
+            -- Without a slot every message waits.
+            waiting[fresh[n]] := true;
         end loop;
         if exists (select from unnest(args) with ordinality as g(args, n) where g.n = any (fresh) and flyball.needs_plan('notification', g.args)) then
             perform flyball.refuse_capped(tenant, new_ids, array_fill('notification'::text, array[cardinality(fresh)]),
                 array(select g.args from unnest(args) with ordinality as g(args, n) where g.n = any (fresh) order by g.n),
                 array_fill(null::timestamptz, array[cardinality(fresh)]), array_fill(false, array[cardinality(fresh)]));
         end if;
-        for n in 1 .. cardinality(fresh) loop
-            if digests[fresh[n]] is not null and (have_keys[fresh[n]] or waiting[fresh[n]]) then
-                perform flyball.remember_request(digests[fresh[n]], bodies[fresh[n]], ids[fresh[n]], null);
-            end if;
-        end loop;
+        perform flyball.remember_requests(
+            array_agg(g.digest order by g.n), array_agg(g.body order by g.n), array_agg(g.id order by g.n))
+        from unnest(digests, bodies, ids) with ordinality as g(digest, body, id, n)
+        where g.n = any (fresh) and g.digest is not null
+        having count(*) > 0;
     end if;
 
     for n in 1 .. size loop
@@ -76,9 +254,11 @@ end $$;
 
 -- The places of those of the messages that wait for their admission, as flyball.admission_place
 -- tells them. That counts up to 10,000 messages, so it is asked for the last one of each lane and
--- priority; the others stand before that one.
+-- priority; the others stand before that one. `front` is the first message of the lane, or null if
+-- that one has another priority.
 create function flyball.admission_places(job_ids bigint[])
-returns table (job_id bigint, place bigint, tenant_place bigint, tenant text, module text, priority smallint)
+returns table (
+    job_id bigint, place bigint, tenant_place bigint, tenant text, module text, priority smallint, lane bigint, front bigint)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
@@ -91,15 +271,39 @@ begin
             select from flyball.ready r where r.lane_id = j.admission_lane and r.priority = j.priority and r.job_id = j.id)
     ),
     last as materialized (
-        select w.lane, w.priority as waiting_priority, p.*
+        select w.lane, w.priority as waiting_priority, p.*, case when f.priority = w.priority then f.job_id end as front
         from waiting w
+        cross join lateral (
+            select r.priority, r.job_id from flyball.ready r where r.lane_id = w.lane
+            order by r.lane_id, r.priority, r.job_id limit 1
+        ) f
         cross join lateral flyball.admission_place(w.id) p
         where w.behind = 0
     )
-    select w.id, greatest(l.place - w.behind, 1), greatest(l.tenant_place - w.behind, 1), l.tenant, l.module, l.priority
+    select w.id, greatest(l.place - w.behind, 1), greatest(l.tenant_place - w.behind, 1), l.tenant, l.module, l.priority,
+        l.lane, l.front
     from waiting w
     join last l on l.lane = w.lane and l.waiting_priority = w.priority
     where l.place is not null;
 end $$;
 
-revoke execute on function flyball.accept_excess, flyball.admission_places from public;
+-- The messages behind one whose place was counted, in order; none if the lane has another front by
+-- now, because then messages have left it, or more urgent ones have come.
+create function flyball.places_behind(lane bigint, priority smallint, front bigint, counted bigint) returns setof bigint
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_variable
+declare
+    first record;
+begin
+    select r.priority, r.job_id into first from flyball.ready r where r.lane_id = lane
+    order by r.lane_id, r.priority, r.job_id limit 1;
+    if first.priority = priority and first.job_id = front then
+        return query
+        select r.job_id from flyball.ready r where r.lane_id = lane and r.priority = places_behind.priority and r.job_id > counted
+        order by r.lane_id, r.priority, r.job_id limit 1000;
+    end if;
+end $$;
+
+revoke execute on function flyball.accept_excess, flyball.admission_places, flyball.places_behind, flyball.remember_requests,
+    flyball.sweep_pending_behind
+from public;

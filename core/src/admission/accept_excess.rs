@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::excess::{ExcessAnswer, PendingMessage};
-use super::postgres::{self, AcceptRequest, Acceptance, ExcessMessage};
+use super::postgres::{self, AcceptRequest, Acceptance, CountedPlace, ExcessMessage, Place};
 use super::service::Admission;
 use crate::jobs::Error;
 
@@ -96,14 +96,15 @@ impl Admission {
         let accepted = self.accept_each((tenant, module), &messages).await;
         let ids: Vec<i64> = accepted.iter().filter_map(held).collect();
         // A message without a place here is looked up again by itself.
-        let waiting = match ids.is_empty() {
+        let places = match ids.is_empty() {
             true => Ok(HashMap::new()),
-            false => self.waiting_each(&ids).await,
+            false => self.places(tenant, module, &ids).await,
         };
-        let mut waiting = waiting.unwrap_or_else(|error| {
+        let places = places.unwrap_or_else(|error| {
             tracing::debug!(%error, "the places of waiting messages could not be read");
             HashMap::new()
         });
+        let mut waiting = self.waits(&places).await;
         if let Some(longest_s) = waiting.values().map(|message| message.wait_s).max() {
             // Seconds are rounded up.
             let least = Duration::from_secs(longest_s.saturating_sub(1));
@@ -120,6 +121,30 @@ impl Admission {
         }
     }
 
+    /// Returns the places of messages of one module. Counting reads all messages before them, so it
+    /// is done once a second or when the lane moved on; the others follow from a counted place.
+    async fn places(
+        &self,
+        tenant: &str,
+        module: &str,
+        job_ids: &[i64],
+    ) -> Result<HashMap<i64, Place>, Error> {
+        let now = Instant::now().into_std();
+        let counted = self.excess.lock().counted(tenant, module, now);
+        if let Some(counted) = counted {
+            let behind = postgres::behind(&self.queue, &counted).await?;
+            if let Some(places) = counted.places(job_ids, &behind) {
+                return Ok(places);
+            }
+        }
+        let places = postgres::places(&self.queue, job_ids).await?;
+        if let Some(counted) = CountedPlace::last(&places) {
+            let mut excess = self.excess.lock();
+            excess.note_counted(tenant, module, counted, now);
+        }
+        Ok(places)
+    }
+
     /// Accepts messages in one transaction; if Postgres refuses one of them, each in its own, so
     /// that each has its own error.
     async fn accept_each(
@@ -127,18 +152,17 @@ impl Admission {
         sender: (&str, &str),
         messages: &[&ExcessMessage],
     ) -> Vec<Result<Acceptance, Error>> {
-        let refused = match postgres::accept_excess(&self.queue, sender, messages).await {
+        let error = match postgres::accept_excess(&self.queue, sender, messages).await {
             Ok(accepted) => return accepted.into_iter().map(Ok).collect(),
             Err(error) => error,
         };
-        match refused {
-            // Postgres may have committed before it was lost.
-            Error::Lost(reason) => {
-                let lost = || Err(Error::Lost(reason.clone()));
-                return messages.iter().map(|_| lost()).collect();
-            }
-            _ if messages.len() == 1 => return vec![Err(refused)],
-            _ => {}
+        if messages.len() == 1 {
+            return vec![Err(error)];
+        }
+        if !error.is_rolled_back() {
+            let reason = error.to_string();
+            let lost = || Err(Error::Lost(reason.clone()));
+            return messages.iter().map(|_| lost()).collect();
         }
         let mut accepted = Vec::with_capacity(messages.len());
         for message in messages {

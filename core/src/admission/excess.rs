@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::postgres::{Acceptance, ExcessMessage};
+use super::postgres::{Acceptance, CountedPlace, ExcessMessage};
 use super::usage::WaitingMessage;
 use crate::jobs::Error;
 
@@ -14,6 +14,10 @@ const GROUP_MAX: usize = 64;
 /// The longest time for which messages are taken to wait without asking: a limit that is raised
 /// frees them within a second.
 const KNOWN_MAX: Duration = Duration::from_secs(1);
+
+/// The longest time for which places follow from a counted one: messages that were cancelled
+/// meanwhile still count.
+const COUNTED_MAX: Duration = Duration::from_secs(1);
 
 /// The result of a message for which no slot was free.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ struct TenantExcess {
     pending: Vec<PendingMessage>,
     /// The modules of which messages wait for their admission, and until when that is sure.
     waiting: HashMap<String, Instant>,
+    /// The last counted place of each module, and when it was counted.
+    counted: HashMap<String, (CountedPlace, Instant)>,
 }
 
 /// The tenants that sent more than their limit within the last spacing.
@@ -94,6 +100,27 @@ impl Excess {
         }
     }
 
+    /// Notes a place of a module that was counted at `now`.
+    pub(super) fn note_counted(
+        &mut self,
+        tenant: &str,
+        module: &str,
+        counted: CountedPlace,
+        now: Instant,
+    ) {
+        if let Some(excess) = self.tenants.get_mut(tenant) {
+            let counts = &mut excess.counted;
+            counts.retain(|_, (_, at)| now.duration_since(*at) < COUNTED_MAX);
+            counts.insert(module.to_owned(), (counted, now));
+        }
+    }
+
+    /// Returns the last counted place of a module, if it is not too old at `now`.
+    pub(super) fn counted(&self, tenant: &str, module: &str, now: Instant) -> Option<CountedPlace> {
+        let (counted, at) = self.tenants.get(tenant)?.counted.get(module)?;
+        (now.duration_since(*at) < COUNTED_MAX).then(|| counted.clone())
+    }
+
     /// Returns true if messages of a module are known to wait at `now`.
     pub(super) fn is_waiting(&self, tenant: &str, module: &str, now: Instant) -> bool {
         let of = self.tenants.get(tenant);
@@ -104,7 +131,7 @@ impl Excess {
 
 #[cfg(test)]
 mod tests {
-    use super::super::postgres::Digests;
+    use super::super::postgres::{Digests, Place};
     use super::*;
     use crate::jobs::NewJob;
 
@@ -175,6 +202,44 @@ mod tests {
             excess.tenants["acme"].waiting.len(),
             1,
             "only what is known"
+        );
+    }
+
+    #[test]
+    fn a_counted_place_is_good_for_a_second() {
+        let (mut excess, now) = (Excess::default(), Instant::now());
+        let place = Place {
+            place: 3,
+            tenant_place: 3,
+            tenant: "acme".to_owned(),
+            module: "web".to_owned(),
+            priority: 2,
+            lane: 7,
+            front: Some(1),
+        };
+        let counted = CountedPlace {
+            job_id: 5,
+            front: 1,
+            place,
+        };
+        excess.note_counted("acme", "web", counted.clone(), now);
+        assert_eq!(excess.counted("acme", "web", now), None, "not in excess");
+
+        excess.push("acme", pending("web"));
+        excess.note_counted("acme", "web", counted.clone(), now);
+        let after = |ms: u64| now + Duration::from_millis(ms);
+        assert_eq!(excess.counted("acme", "shop", now), None);
+        assert_eq!(
+            excess.counted("acme", "web", after(999)),
+            Some(counted.clone())
+        );
+        assert_eq!(excess.counted("acme", "web", after(1000)), None);
+
+        excess.note_counted("acme", "shop", counted, after(1000));
+        assert_eq!(
+            excess.tenants["acme"].counted.len(),
+            1,
+            "only what is of use"
         );
     }
 }

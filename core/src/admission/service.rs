@@ -122,18 +122,18 @@ impl Admission {
 
     /// Returns the wait of a message; `None` if it does not wait for its admission.
     pub async fn waiting(&self, job_id: i64) -> Result<Option<WaitingMessage>, Error> {
-        Ok(self.waiting_each(&[job_id]).await?.remove(&job_id))
+        let places = postgres::places(&self.queue, &[job_id]).await?;
+        Ok(self.waits(&places).await.remove(&job_id))
     }
 
-    /// Returns the wait of those of the messages that wait for their admission.
-    pub(super) async fn waiting_each(
+    /// Returns the waits of messages with these places.
+    pub(super) async fn waits(
         &self,
-        job_ids: &[i64],
-    ) -> Result<HashMap<i64, WaitingMessage>, Error> {
-        let places = postgres::places(&self.queue, job_ids).await?;
+        places: &HashMap<i64, postgres::Place>,
+    ) -> HashMap<i64, WaitingMessage> {
         let mut usages: HashMap<(&str, &str), Option<WindowUsage>> = HashMap::new();
         let mut waiting = HashMap::with_capacity(places.len());
-        for (id, found) in &places {
+        for (id, found) in places {
             let sender = (found.tenant.as_str(), found.module.as_str());
             if let Entry::Vacant(usage) = usages.entry(sender) {
                 usage.insert(self.usage(sender.0, sender.1).await);
@@ -156,7 +156,7 @@ impl Admission {
             };
             waiting.insert(*id, message);
         }
-        Ok(waiting)
+        waiting
     }
 
     /// Returns a batch with the time at which the last of its waiting messages is admitted.

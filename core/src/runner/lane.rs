@@ -10,8 +10,8 @@ use crate::jobs::{LaneCursor, ReadyPriorities};
 /// goes first.
 const AGEING: Duration = Duration::from_secs(2);
 
-/// Jobs first asked for in a lane: the one that rang, and one more to see if there is more.
-const MIN_APPETITE: u32 = 2;
+/// Jobs first asked for in a lane: the one that rang. Its claim looks for another.
+const MIN_APPETITE: u32 = 1;
 
 /// Weight of a new sample in the estimate of a lane's mean cost.
 const COST_WEIGHT: f64 = 0.3;
@@ -80,6 +80,9 @@ pub enum LaneStatus {
     Idle,
     /// Work that may be asked for.
     Due,
+    /// Work of unknown depth: its first claim is in progress, and tells if there is more. Most
+    /// lanes that wake up have one job, for which a second claim would be in vain.
+    FirstClaim,
     /// Work that must wait until the given time.
     Waiting(Instant),
 }
@@ -184,6 +187,7 @@ impl Lane {
     /// Returns the place where a look made now begins: at a priority that was passed over for too
     /// long, behind the jobs of other workers, or, now and then, at the head.
     pub fn begin_walk(&mut self, now: Instant) -> LaneCursor {
+        self.visits = self.visits.saturating_add(1);
         if let Some(aged) = self.aged(now) {
             if let Some(served) = &mut self.served {
                 served[aged as usize] = now;
@@ -211,14 +215,15 @@ impl Lane {
         LaneCursor::default()
     }
 
-    /// Records the jobs taken after a look made at `asked_at` that began at `began`; returns true
-    /// if no job for this worker is left, as far as is known.
+    /// Records the jobs taken after a look made at `asked_at` that began at `began`, with `is_dry`
+    /// if none that was looked at is left; returns true if no job for this worker is left, as far
+    /// as is known.
     pub fn walked(
         &mut self,
         began: LaneCursor,
         taken: &[LaneCursor],
         walk: &LaneWalk,
-        is_short: bool,
+        is_dry: bool,
         asked_at: Instant,
     ) -> bool {
         self.last = taken
@@ -231,7 +236,7 @@ impl Lane {
                 served[place.priority.clamp(0, 3) as usize] = asked_at;
             }
         }
-        if !is_short && taken.len() as u32 >= self.appetite {
+        if !is_dry && taken.len() as u32 >= self.appetite {
             self.appetite = self.appetite.saturating_mul(2);
         }
         let mut is_whole = false;
@@ -245,7 +250,7 @@ impl Lane {
             passed.newest = passed.newest.max(walk.newest);
             is_whole = walk.is_end && passed.news.is_none();
         }
-        let is_empty = is_short && is_whole && self.noted.is_none_or(|at| at < asked_at);
+        let is_empty = is_dry && is_whole && self.noted.is_none_or(|at| at < asked_at);
         if is_empty {
             self.rest_empty();
         }
@@ -300,6 +305,11 @@ impl Lane {
                 LaneCursor::default()
             }
         }
+    }
+
+    /// Returns true if nothing was claimed from the lane since it woke up.
+    pub fn is_fresh(&self) -> bool {
+        self.visits == 0
     }
 
     /// Returns true if a claim of `jobs` made now should look for one more. A lane that has been

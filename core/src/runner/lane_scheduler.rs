@@ -224,6 +224,7 @@ impl LaneScheduler {
         now: Instant,
         head_every: Duration,
     ) -> LaneClaim {
+        self.begin_first_claim(lane_id);
         let (after, look) = match self.lanes.get_mut(&lane_id) {
             Some(lane) => {
                 lane.claims += 1;
@@ -241,6 +242,7 @@ impl LaneScheduler {
 
     /// Returns the claim of a granted lane of which this worker may serve only some jobs.
     pub fn claim_some(&mut self, lane_id: i64, jobs: u32, now: Instant) -> LaneClaim {
+        self.begin_first_claim(lane_id);
         let mut claim = LaneClaim::first(lane_id, jobs as i32);
         if let Some(lane) = self.lanes.get_mut(&lane_id) {
             lane.claims += 1;
@@ -328,7 +330,10 @@ impl LaneScheduler {
         lane.claims = lane.claims.saturating_sub(1);
         let is_short = missing > i64::from(taken.put_back);
         let is_empty = match taken.walk {
-            Some(walk) => lane.walked(claim.after, taken.places, walk, is_short, asked_at),
+            Some(walk) => {
+                let is_dry = is_short || (walk.is_end && missing == 0);
+                lane.walked(claim.after, taken.places, walk, is_dry, asked_at)
+            }
             None => {
                 lane.forget_passed();
                 lane.took(
@@ -342,7 +347,7 @@ impl LaneScheduler {
         match lane.status {
             _ if is_empty => self.stand(claim.lane_id, LaneStatus::Idle),
             // Of two concurrent claims, the one that found the end was answered first.
-            LaneStatus::Idle => self.stand(claim.lane_id, LaneStatus::Due),
+            LaneStatus::Idle | LaneStatus::FirstClaim => self.stand(claim.lane_id, LaneStatus::Due),
             _ => {}
         }
     }
@@ -350,8 +355,12 @@ impl LaneScheduler {
     /// Records that a claim failed.
     pub fn unclaimed(&mut self, claim: &LaneClaim) {
         self.hold(claim.lane_id, -i64::from(claim.jobs));
-        if let Some(lane) = self.lanes.get_mut(&claim.lane_id) {
-            lane.claims = lane.claims.saturating_sub(1);
+        let Some(lane) = self.lanes.get_mut(&claim.lane_id) else {
+            return;
+        };
+        lane.claims = lane.claims.saturating_sub(1);
+        if lane.status == LaneStatus::FirstClaim {
+            self.stand(claim.lane_id, LaneStatus::Due);
         }
     }
 
@@ -419,6 +428,14 @@ impl LaneScheduler {
     }
 
     // --- internals ---
+
+    /// Keeps a lane that just woke up from being asked for again until its first claim is answered.
+    fn begin_first_claim(&mut self, lane_id: i64) {
+        let is_first = |lane: &Lane| lane.is_fresh() && lane.status == LaneStatus::Due;
+        if self.lanes.get(&lane_id).is_some_and(is_first) {
+            self.stand(lane_id, LaneStatus::FirstClaim);
+        }
+    }
 
     pub(super) fn throttle_index(&mut self, name: Name) -> usize {
         if let Some(place) = self.by_name.get(&name) {
@@ -489,7 +506,7 @@ impl LaneScheduler {
         };
         let ring = &mut self.rings[lane.ring];
         match lane.status {
-            LaneStatus::Idle => {}
+            LaneStatus::Idle | LaneStatus::FirstClaim => {}
             LaneStatus::Due => {
                 _ = ring.due.remove(&rank(id, lane)) || ring.guests.remove(&rank(id, lane))
             }
@@ -503,7 +520,7 @@ impl LaneScheduler {
         };
         let ring = &mut self.rings[lane.ring];
         match lane.status {
-            LaneStatus::Idle => {}
+            LaneStatus::Idle | LaneStatus::FirstClaim => {}
             LaneStatus::Due if self.owned & (1 << shard_of(id)) == 0 => {
                 _ = ring.guests.insert(rank(id, lane))
             }

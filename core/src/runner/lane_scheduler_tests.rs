@@ -39,6 +39,23 @@ pub(super) fn grant(granted: u32, limit: Option<Limit>) -> Grant {
     }
 }
 
+fn place(job_id: i64) -> LaneCursor {
+    LaneCursor {
+        priority: 1,
+        job_id,
+    }
+}
+
+/// Claims jobs of a lane that has more, and ends them.
+fn take(scheduler: &mut LaneScheduler, lane_id: i64, jobs: u32, now: Instant) {
+    let claim = scheduler.claim(lane_id, jobs, now, Duration::ZERO);
+    let taken: Vec<LaneCursor> = (1..=i64::from(jobs)).map(place).collect();
+    scheduler.claimed(&claim, &taken, false, now);
+    for _ in &taken {
+        scheduler.ended(lane_id);
+    }
+}
+
 /// Serves `permits` from lanes that never run dry, with at most `tokens` of the throttle; counts
 /// jobs per lane.
 pub(super) fn serve(
@@ -66,17 +83,7 @@ pub(super) fn serve(
             .zip(&answer.lanes)
             .filter(|(_, grant)| grant.granted > 0)
         {
-            let claim = scheduler.claim(*id, grant.granted, now, Duration::ZERO);
-            let taken: Vec<LaneCursor> = (1..=i64::from(grant.granted))
-                .map(|job_id| LaneCursor {
-                    priority: 1,
-                    job_id,
-                })
-                .collect();
-            scheduler.claimed(&claim, &taken, false, now);
-            for _ in &taken {
-                scheduler.ended(*id);
-            }
+            take(scheduler, *id, grant.granted, now);
             *counts.entry(*id).or_default() += grant.granted;
         }
     }
@@ -137,6 +144,7 @@ fn throttles_share_the_permits_by_their_weights() {
                 now,
             );
             for (id, wish) in requested.lanes.iter().zip(&requested.ask.lanes) {
+                take(&mut scheduler, *id, wish.want, now);
                 *counts.entry(*id).or_default() += wish.want;
             }
         }
@@ -444,4 +452,67 @@ fn lanes_of_other_workers_are_not_asked_for_where_their_throttle_drops() {
         1,
         "its own worker looks after it"
     );
+}
+
+/// Asks for one job of the only lane that is due, and begins its claim.
+fn first_claim(scheduler: &mut LaneScheduler, now: Instant) -> LaneClaim {
+    let requested = scheduler.plan(now, 10).remove(0);
+    assert_eq!(requested.ask.lanes[0].want, 1, "the one that rang");
+    let answer = AcquireResponse {
+        lanes: vec![grant(1, None)],
+        ..AcquireResponse::default()
+    };
+    scheduler.answered(&requested, &answer, now);
+    scheduler.claim(1, 1, now, Duration::ZERO)
+}
+
+#[test]
+fn a_lane_that_woke_up_is_asked_for_again_when_its_first_claim_saw_more() {
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    let later = now + Duration::from_millis(1);
+    for is_dry in [true, false] {
+        add(&mut scheduler, 1, "t", 1.0, now);
+        let claim = first_claim(&mut scheduler, later);
+        assert!(claim.look, "it looks for another job");
+        assert!(scheduler.plan(later, 10).is_empty());
+        assert_eq!(scheduler.next_due(later), None, "nobody spins meanwhile");
+
+        scheduler.claimed(&claim, &[place(7)], is_dry, later);
+
+        assert_eq!(scheduler.due(), usize::from(!is_dry));
+        scheduler.seen(
+            &[ReadyPriorities {
+                lane_id: 1,
+                priorities: 0b10,
+                head: 9,
+            }],
+            now,
+        );
+    }
+    // More of it is there, so claims overlap from now on.
+    assert_eq!(scheduler.plan(later, 10)[0].ask.lanes[0].want, 2);
+    scheduler.claim(1, 2, later, Duration::ZERO);
+    assert_eq!(scheduler.plan(later, 10).len(), 1);
+}
+
+#[test]
+fn a_lane_is_due_again_after_a_first_claim_that_failed_or_that_a_ring_overtook() {
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+
+    let failed = first_claim(&mut scheduler, now);
+    scheduler.unclaimed(&failed);
+    assert_eq!(scheduler.due(), 1);
+
+    let requested = scheduler.plan(now, 1).remove(0);
+    assert_eq!(requested.lanes, [1]);
+    let claim = scheduler.claim(1, 1, now, Duration::ZERO);
+    let ring = [ReadyPriorities {
+        lane_id: 1,
+        priorities: 0b10,
+        head: i64::MAX,
+    }];
+    scheduler.seen(&ring, now + Duration::from_millis(1));
+    scheduler.claimed(&claim, &[place(7)], true, now);
+    assert_eq!(scheduler.due(), 1, "the new job is not in the answer");
 }

@@ -114,6 +114,8 @@ struct LaneLook {
     /// Jobs still to take.
     left: i32,
     seen: i64,
+    /// True if a job was seen behind the last one to take.
+    has_more: bool,
     walk: LaneWalk,
 }
 
@@ -126,6 +128,7 @@ impl LaneLook {
         Self {
             left: lane.jobs,
             seen: 0,
+            has_more: false,
             walk,
         }
     }
@@ -135,6 +138,7 @@ impl LaneLook {
     fn see(&mut self, one: &SeenJob, is_served: impl FnOnce(&SeenJob) -> bool) -> bool {
         self.seen += 1;
         if self.left == 0 {
+            self.has_more = true;
             return false;
         }
         self.walk.to = one.place;
@@ -150,8 +154,41 @@ impl LaneLook {
 
     fn walk(&self, window: i64) -> LaneWalk {
         LaneWalk {
-            is_end: self.left > 0 && self.seen < window,
+            is_end: !self.has_more && self.seen < window,
             ..self.walk
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(jobs: i32, served: &[bool], window: i64) -> LaneWalk {
+        let mut looker = LaneLook::new(&LaneClaim::first(1, jobs));
+        for (job_id, is_served) in (1..).zip(served) {
+            let place = LaneCursor {
+                priority: 1,
+                job_id,
+            };
+            let one = SeenJob {
+                lane_id: 1,
+                place,
+                tenant: String::new(),
+                job: None,
+                args: None,
+            };
+            looker.see(&one, |_| *is_served);
+        }
+        looker.walk(window)
+    }
+
+    #[test]
+    fn a_look_ends_where_it_saw_no_job_behind_those_that_it_takes() {
+        assert!(walk(1, &[true], 9).is_end);
+        assert!(walk(2, &[false, true], 9).is_end);
+        assert!(!walk(1, &[true, false], 9).is_end, "one is behind");
+        assert!(!walk(1, &[false, false], 2).is_end, "there may be more");
+        assert_eq!(walk(1, &[false, true, false], 9).passed, 1);
     }
 }

@@ -201,11 +201,15 @@ export class Lanes {
     });
   }
 
-  /** @param {() => Promise<any>} work @param {string} [said] */
+  /**
+   * Does work that returns what was done, or null if the person changed nothing.
+   * @param {() => Promise<any>} work @param {string} [said]
+   */
   async act(work, said) {
     let note;
     try {
       const answer = await work();
+      if (answer === null) return;
       note = said ?? answer;
     } catch (error) {
       note = /** @type {any} */ (error).message;

@@ -221,6 +221,37 @@ async fn from_rust_a_message_exists_if_its_transaction_commits_and_a_full_queue_
 }
 
 #[tokio::test]
+async fn a_long_queue_that_is_not_counted_each_time_is_full_at_its_limit() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner("insert into flyball.tenant_limit values ('acme', 1000)")
+        .await;
+    let send = async |messages: u32| {
+        let sql = format!(
+            "select flyball.as_tenant('acme', 'web');
+             do $$ begin for n in 1..{messages} loop perform * from ({NOTIFY}) as sent; end loop; end $$"
+        );
+        fixture.as_role("owner", &sql).await
+    };
+    assert_eq!(send(990).await, None);
+    let counted = "select pending::text from flyball.pending_count where tenant = 'acme'";
+    assert_eq!(fixture.text(counted).await, "0", "counted once");
+    assert_eq!(count(&fixture, "flyball.pending").await, 990);
+
+    assert_eq!(send(10).await, None);
+    assert_eq!(send(1).await.unwrap().0, "53400");
+
+    // Messages that ended make room, and the next count knows it.
+    fixture
+        .owner("select flyball.cancel(id) from flyball.job order by id limit 600")
+        .await;
+    assert_eq!(send(500).await, None);
+    assert_eq!(send(101).await.unwrap().0, "53400");
+    assert_eq!(send(100).await, None);
+    assert_eq!(count(&fixture, "flyball.pending").await, 1000);
+}
+
+#[tokio::test]
 async fn messages_of_a_transaction_that_is_rolled_back_were_never_sent() {
     let fixture = RolesFixture::new().await;
     for end in ["rollback", "commit"] {
@@ -319,6 +350,7 @@ async fn a_role_that_sends_reads_and_changes_nothing_of_other_tenants() {
         "batch",
         "batch_message",
         "pending",
+        "pending_count",
         "tenant_limit",
         "idempotency",
         "producer",
@@ -343,6 +375,8 @@ async fn a_role_that_sends_reads_and_changes_nothing_of_other_tenants() {
         "select flyball.record_pending('x', 'acme', '{1}', false)",
         "select flyball.find_request('a', 'b', true, false)",
         "select flyball.remember_request('a', 'b', 1, null)",
+        "select flyball.remember_requests('{a}', '{b}', '{1}')",
+        "select * from flyball.places_behind(1, 2::smallint, 3, 4)",
     ]
     .map(str::to_owned);
     for sql in reads.into_iter().chain(writes).chain(calls) {

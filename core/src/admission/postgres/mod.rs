@@ -10,6 +10,8 @@ pub use batches::{
     CancelledBatch, INLINE_MAX, RECIPIENTS_MAX,
 };
 pub use requests::{AcceptRequest, Acceptance, Digests, ExcessMessage, STATEMENTS};
-pub(super) use requests::{accept, accept_excess, find_request, has_waiting, places};
+pub(super) use requests::{
+    CountedPlace, Place, accept, accept_excess, behind, find_request, has_waiting, places,
+};
 pub(super) use tenants::list_tenants;
 pub use tenants::{PENDING_COUNTED_MAX, TENANT_STATEMENTS, TenantFilter, TenantQueue};

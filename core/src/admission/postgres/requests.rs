@@ -20,9 +20,15 @@ select answer, job_id, batch_id, false as duplicate, held, null::jsonb as backlo
 from flyball.accept_excess($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 const PLACES: &str = "
-select job_id, place, tenant_place, tenant, module, priority from flyball.admission_places($1)";
+select job_id, place, tenant_place, tenant, module, priority, lane, front
+from flyball.admission_places($1)";
+
+const PLACES_BEHIND: &str = "select * from flyball.places_behind($1, $2, $3, $4)";
 
 const HAS_WAITING: &str = "select flyball.has_waiting($1, $2)";
+
+/// The place at which counting stops, as in `flyball.admission_place`.
+const MAX_PLACE: i64 = 10_000;
 
 /// The statements of this file.
 pub const STATEMENTS: &[(&str, &str)] = &[
@@ -30,6 +36,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("accept message", ACCEPT_MESSAGE),
     ("accept excess", ACCEPT_EXCESS),
     ("admission places", PLACES),
+    ("admission places behind", PLACES_BEHIND),
     ("has waiting", HAS_WAITING),
 ];
 
@@ -103,6 +110,54 @@ pub(in crate::admission) struct Place {
     pub(in crate::admission) tenant: String,
     pub(in crate::admission) module: String,
     pub(in crate::admission) priority: i16,
+    pub(in crate::admission) lane: i64,
+    /// The first message of the lane; `None` if that one has another priority.
+    pub(in crate::admission) front: Option<i64>,
+}
+
+/// A message whose place was counted. The places of those behind it follow from its own.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::admission) struct CountedPlace {
+    pub(in crate::admission) job_id: i64,
+    pub(in crate::admission) front: i64,
+    pub(in crate::admission) place: Place,
+}
+
+impl CountedPlace {
+    /// Returns the last of messages of one module from whose place those behind it follow: nothing
+    /// more urgent waits, and no message of another module.
+    pub(in crate::admission) fn last(places: &HashMap<i64, Place>) -> Option<Self> {
+        let alone = places.iter().filter_map(|(job_id, place)| {
+            let front = place.front.filter(|_| place.place == place.tenant_place)?;
+            Some((*job_id, front, place))
+        });
+        let (job_id, front, place) = alone.max_by_key(|(job_id, ..)| *job_id)?;
+        Some(Self {
+            job_id,
+            front,
+            place: place.clone(),
+        })
+    }
+
+    /// Returns the places of these messages among those behind this one, which are in order; `None`
+    /// if not all are there.
+    pub(in crate::admission) fn places(
+        &self,
+        job_ids: &[i64],
+        behind: &[i64],
+    ) -> Option<HashMap<i64, Place>> {
+        let place = |job_id: &i64| {
+            let further = behind.binary_search(job_id).ok()? as i64 + 1;
+            let place = (self.place.place + further).min(MAX_PLACE);
+            let place = Place {
+                place,
+                tenant_place: place,
+                ..self.place.clone()
+            };
+            Some((*job_id, place))
+        };
+        job_ids.iter().map(place).collect()
+    }
 }
 
 /// Returns the earlier request that this one repeats; `None` if it is new.
@@ -215,10 +270,26 @@ pub(in crate::admission) async fn places(
             tenant: row.try_get("tenant")?,
             module: row.try_get("module")?,
             priority: row.try_get("priority")?,
+            lane: row.try_get("lane")?,
+            front: row.try_get("front")?,
         };
         Ok((row.try_get("job_id")?, place))
     };
     rows.iter().map(place).collect()
+}
+
+/// Returns the messages of the lane behind one whose place was counted, in order; none if the lane
+/// has another front by now.
+pub(in crate::admission) async fn behind(
+    queue: &Queue,
+    counted: &CountedPlace,
+) -> Result<Vec<i64>, Error> {
+    let row = sqlx::query_scalar(PLACES_BEHIND)
+        .bind(counted.place.lane)
+        .bind(counted.place.priority)
+        .bind(counted.front)
+        .bind(counted.job_id);
+    Ok(row.fetch_all(&queue.pool).await?)
 }
 
 /// Returns true if messages of a module wait for their admission.
@@ -229,4 +300,64 @@ pub(in crate::admission) async fn has_waiting(
 ) -> Result<bool, Error> {
     let row = sqlx::query_scalar(HAS_WAITING).bind(tenant).bind(module);
     Ok(row.fetch_one(&queue.pool).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(place: i64, tenant_place: i64, front: Option<i64>) -> Place {
+        Place {
+            place,
+            tenant_place,
+            tenant: "acme".to_owned(),
+            module: "web".to_owned(),
+            priority: 2,
+            lane: 7,
+            front,
+        }
+    }
+
+    #[test]
+    fn places_follow_from_a_counted_one_in_the_order_of_those_behind_it() {
+        let places = HashMap::from([
+            (31, place(8, 8, Some(10))),
+            (33, place(9, 9, Some(10))),
+            (35, place(2, 2, None)),
+        ]);
+        let counted = CountedPlace::last(&places).unwrap();
+        assert_eq!((counted.job_id, counted.front), (33, 10));
+
+        let found = counted.places(&[41, 37], &[35, 37, 39, 41]).unwrap();
+
+        assert_eq!(found[&37], place(11, 11, Some(10)));
+        assert_eq!(found[&41], place(13, 13, Some(10)));
+        assert_eq!(
+            counted.places(&[37, 43], &[35, 37, 39, 41]),
+            None,
+            "one has another priority or went"
+        );
+        assert_eq!(counted.places(&[37], &[]), None, "the lane moved on");
+    }
+
+    #[test]
+    fn no_place_follows_beside_other_modules_or_behind_more_urgent_messages() {
+        let behind_urgent = HashMap::from([(31, place(8, 8, None))]);
+        let beside_others = HashMap::from([(31, place(8, 12, Some(10)))]);
+
+        assert_eq!(CountedPlace::last(&behind_urgent), None);
+        assert_eq!(CountedPlace::last(&beside_others), None);
+        assert_eq!(CountedPlace::last(&HashMap::new()), None);
+    }
+
+    #[test]
+    fn counting_stops_at_the_same_place() {
+        let counted = CountedPlace {
+            job_id: 1,
+            front: 1,
+            place: place(MAX_PLACE - 1, MAX_PLACE - 1, Some(1)),
+        };
+        let found = counted.places(&[3, 5], &[3, 5]).unwrap();
+        assert_eq!((found[&3].place, found[&5].place), (MAX_PLACE, MAX_PLACE));
+    }
 }

@@ -68,6 +68,19 @@ impl Error {
             .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01" | "55P03"))
     }
 
+    /// Returns true if Postgres refused the statement, so that nothing of it was committed. After a
+    /// lost connection, and after an answer that could not be read, it may have committed.
+    pub(crate) fn is_rolled_back(&self) -> bool {
+        match self {
+            Self::Refused { .. }
+            | Self::Full { .. }
+            | Self::QueueFull { .. }
+            | Self::Capped { .. }
+            | Self::Store(sqlx::Error::Database(_) | sqlx::Error::Encode(_)) => true,
+            Self::Lost(_) | Self::Store(_) => false,
+        }
+    }
+
     /// Returns true if Postgres cannot accept a row that was sent.
     ///
     /// Everything else may succeed the next time: a deadlock, a cancelled statement, an unavailable

@@ -37,7 +37,7 @@ pub use explain::{MessageStanding, explain, standing};
 pub use held::{HeldCounts, held_counts, replan};
 pub use open_digests::{DigestFilter, open_digests, withdraw};
 pub use open_types::open_types;
-pub use plans::{Look, PlannedMessage, plan_due, plan_jobs};
+pub use plans::{PlannedMessage, plan_due, plan_jobs};
 pub use profiles::{
     ErasedRecipient, PROFILE_STATEMENTS, PutRecipients, RecipientProfiles, StoredDefaults,
     StoredRecipient,
@@ -47,6 +47,7 @@ pub use reachable::{Addressless, addressless};
 pub use refusal::refusal;
 pub use rows::ClaimKey;
 pub use rules_in_force::publish_rules;
+pub use taken::Look;
 
 /// The statements of this folder, for the test that prepares each.
 pub const GATE_STATEMENTS: &[(&str, &str)] = &[

@@ -15,7 +15,7 @@ use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
     inputs, reserved, sent, stored_claims,
 };
-use super::taken::{TakenMessages, take_due, take_fresh, take_jobs};
+use super::taken::{Look, TakenMessages, take_due, take_jobs};
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
@@ -43,16 +43,6 @@ pub struct PlannedMessage {
 /// The capacity of a throttle, in messages a second.
 pub type Capacity<'a> = &'a (dyn Fn(&str) -> f64 + Send + Sync);
 
-/// The messages that a planner looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// Those that nobody has touched, which is cheaper; all, if there are none.
-    AtFresh,
-    /// All, also those that an earlier planner left when it died, and that a transaction held which
-    /// was rolled back.
-    AtAll,
-}
-
 /// Plans messages that are due, at most `most`, and returns their plans.
 pub async fn plan_due(
     db: &Db,
@@ -62,12 +52,9 @@ pub async fn plan_due(
     most: i64,
 ) -> Result<Vec<PlannedMessage>, Error> {
     let mut transaction = db.begin().await?;
-    let mut taken = match look {
-        Look::AtFresh => take_fresh(&mut transaction, most).await?,
-        Look::AtAll => TakenMessages::default(),
-    };
-    if taken.is_empty() {
-        taken = take_due(&mut transaction, most).await?;
+    let mut taken = take_due(&mut transaction, look, most).await?;
+    if taken.is_empty() && look == Look::AtFresh {
+        taken = take_due(&mut transaction, Look::AtAll, most).await?;
     }
     let planned = plan_taken(&mut transaction, &taken, rules, capacity).await?;
     transaction.commit().await?;

@@ -45,6 +45,16 @@ where ctid = any(array(
 ))
 returning *";
 
+/// The messages that a planner looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Those that nobody has touched, which is cheaper; all, if there are none.
+    AtFresh,
+    /// All, also those that an earlier planner left when it died, and that a transaction held which
+    /// was rolled back.
+    AtAll,
+}
+
 /// The row that a message had in the queue.
 #[derive(Clone, Debug)]
 pub(super) struct TakenMessage {
@@ -115,22 +125,20 @@ impl TakenMessages {
     }
 }
 
-/// Takes messages whose plan is due, at most `most`, but none that anybody has touched since it was
-/// scheduled: the row of one is locked, or was.
-pub(super) async fn take_fresh(
-    connection: &mut PgConnection,
-    most: i64,
-) -> Result<TakenMessages, Error> {
-    let rows = query(TAKE_FRESH).bind(most).fetch_all(connection).await?;
-    Ok(TakenMessages::read(&rows)?)
-}
-
 /// Takes messages whose plan is due, at most `most`.
+///
+/// [`Look::AtFresh`] takes none that anybody has touched since it was scheduled: the row of one is
+/// locked, or was.
 pub(super) async fn take_due(
     connection: &mut PgConnection,
+    look: Look,
     most: i64,
 ) -> Result<TakenMessages, Error> {
-    let rows = query(TAKE_DUE).bind(most).fetch_all(connection).await?;
+    let statement = match look {
+        Look::AtFresh => TAKE_FRESH,
+        Look::AtAll => TAKE_DUE,
+    };
+    let rows = query(statement).bind(most).fetch_all(connection).await?;
     Ok(TakenMessages::read(&rows)?)
 }
 

@@ -53,6 +53,40 @@ async fn messages_beyond_the_limit_share_transactions_and_each_has_a_place_of_it
     assert!(transactions < 45, "{transactions} transactions of 61");
 }
 
+/// Sends messages with these numbers at once, and returns the waits that they were told.
+async fn waits(served: &AdmissionServer, numbers: std::ops::Range<usize>) -> Vec<u64> {
+    let answers = at_once(served, numbers).await;
+    let wait = |answer: &Response| header(answer, "retry-after").parse().unwrap();
+    let mut waits: Vec<u64> = answers.iter().map(wait).collect();
+    waits.sort_unstable();
+    waits
+}
+
+fn minutes(places: std::ops::RangeInclusive<u64>) -> Vec<u64> {
+    places.map(|place| 60 * place).collect()
+}
+
+#[tokio::test]
+async fn places_that_follow_from_a_counted_one_are_those_that_a_count_would_tell() {
+    let served = at_its_limit().await;
+    assert_eq!(waits(&served, 1..11).await, minutes(1..=10));
+    assert_eq!(waits(&served, 11..16).await, minutes(11..=15));
+
+    // The lane moves on: the first one goes to its pool.
+    let first =
+        "delete from flyball.ready where job_id = (select min(r.job_id) from flyball.ready r
+         where r.lane_id = flyball.lane_of('notify:acme', 'web')) returning 1::bigint";
+    assert_eq!(served.count(first).await, 1);
+    assert_eq!(waits(&served, 16..21).await, minutes(15..=19));
+
+    // A more urgent one comes, and goes before all others.
+    let mut urgent = message(21);
+    urgent["priority"] = "high".into();
+    let told = served.send("web", &urgent).await;
+    assert_eq!(header(&told, "retry-after"), "60");
+    assert_eq!(waits(&served, 22..27).await, minutes(21..=25));
+}
+
 #[tokio::test]
 async fn of_messages_beyond_the_limit_those_that_fit_into_the_queue_are_accepted() {
     let served = at_its_limit().await;

@@ -97,12 +97,20 @@ async fn a_kind_that_is_kept_shorter_goes_early_with_all_that_belongs_to_it() {
 #[tokio::test]
 async fn jobs_that_come_after_housekeeping_saw_an_empty_day_expire_too() {
     let (database, queue) = queue().await;
+    let pool = database.pool();
+    // Back to the noon before, so that both times are in one day.
+    let hours = 12
+        + number(
+            pool,
+            "select extract(hour from now() at time zone 'UTC')::bigint",
+        )
+        .await;
     queue
-        .set_retention("brief", Some(2 * HOUR), None)
+        .set_retention("brief", Some(hours as u32 * HOUR), None)
         .await
         .unwrap();
     queue.maintain(WEEK).await.unwrap();
-    let later = old(database.pool(), 3, "brief", "completed").await;
+    let later = old(pool, hours + 1, "brief", "completed").await;
     queue.maintain(WEEK).await.unwrap();
     assert_eq!(remain(&queue, &[later]).await, [false]);
 }
