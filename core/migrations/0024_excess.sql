@@ -1,12 +1,13 @@
 -- Chapter 24: messages that a tenant sends beyond its limit, accepted and placed together.
 
--- The pending messages of a tenant up to one of them, as they were counted. They only become fewer,
--- so with the newer ones they are at least as many as there are now. A message that was enqueued
--- before that one and committed later is missing until the next count.
+-- A bound of the pending messages of a tenant up to one of them: as many as were counted, less those
+-- that were swept since. A message that was enqueued before that one and committed later is missing,
+-- so all are counted again after ten minutes.
 create table flyball.pending_count (
-    tenant     text   primary key,
-    counted_to bigint not null,
-    pending    bigint not null
+    tenant     text        primary key,
+    counted_to bigint      not null,
+    pending    bigint      not null,
+    counted_at timestamptz not null default now()
 ) with (fillfactor = 50);
 
 -- As before, but a small addition to a long queue counts only the messages since the last count.
@@ -17,9 +18,10 @@ declare
     cap           int;
     pending_count bigint;
     adding        constant int := cardinality(ids);
-    -- The messages since the last count; at most newer_most are counted.
-    newer_most    constant int := 1000;
+    -- The messages behind the bound, and the last of them; at most newer_most are read.
+    newer_most    constant int := 2000;
     newer         bigint;
+    newest        bigint;
     most          bigint;
     drained       float8;
     after         int;
@@ -31,15 +33,22 @@ begin
         return;
     end if;
     cap := case when urgent then cap + cap / 10 else cap end;
-    if cap >= newer_most and adding <= 100 then
-        select n.newer, c.pending + n.newer into newer, most
+    if cap >= 1000 and adding <= 100 then
+        select n.newer, n.newest, c.pending + n.newer into newer, newest, most
         from flyball.pending_count c
         cross join lateral (
-            select count(*) as newer
-            from (select from flyball.pending p where p.tenant = c.tenant and p.job_id > c.counted_to limit newer_most) as page
+            select count(*) as newer, max(page.job_id) as newest
+            from (
+                select p.job_id from flyball.pending p where p.tenant = c.tenant and p.job_id > c.counted_to
+                order by p.tenant, p.job_id limit newer_most
+            ) as page
         ) n
-        where c.tenant = record_pending.tenant;
+        where c.tenant = record_pending.tenant and c.counted_at > now() - interval '10 minutes';
         if newer < newer_most and most + adding <= cap * 0.9 then
+            -- One transaction at a time moves the bound on; the others do not wait for it.
+            if newer >= 100 and pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || record_pending.tenant, 0)) then
+                update flyball.pending_count c set counted_to = newest, pending = most where c.tenant = record_pending.tenant;
+            end if;
             insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
             return;
         end if;
@@ -73,14 +82,13 @@ begin
             hint = format('Nothing was enqueued. Try again in %s s.', after),
             constraint = 'tenant_queue', schema = record_pending.tenant, datatype = format('%s/%s/%s', pending_count, cap, after);
     end if;
-    -- One transaction at a time remembers its count; the others do not wait for it.
-    if cap >= newer_most and adding <= 100 and (newer is null or newer = newer_most or most - pending_count >= newer_most)
+    if cap >= 1000 and adding <= 100 and (newer is null or newer = newer_most or most - pending_count >= cap / 20)
         and pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || record_pending.tenant, 0))
     then
         insert into flyball.pending_count as c (tenant, counted_to, pending)
         select record_pending.tenant, coalesce(max(p.job_id), 0), count(*) from flyball.pending p where p.tenant = record_pending.tenant
         on conflict on constraint pending_count_pkey do update
-        set counted_to = excluded.counted_to, pending = excluded.pending;
+        set counted_to = excluded.counted_to, pending = excluded.pending, counted_at = now();
     end if;
     insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
 end $$;
@@ -94,6 +102,8 @@ alter table flyball.tenant_drain add column swept_to bigint not null default 0;
 create function flyball.sweep_pending_behind(tenant text, behind bigint, max_jobs int, out removed bigint, out reached bigint)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_variable
+declare
+    gone bigint[];
 begin
     with page as materialized (
         select q.ctid as tid, q.job_id from flyball.pending q where q.tenant = sweep_pending_behind.tenant and q.job_id > behind
@@ -112,9 +122,16 @@ begin
             and (select 1 from flyball.digest_item i where i.job_id = p.job_id limit 1) is null
     ),
     deleted as (
-        delete from flyball.pending where ctid = any(array(select e.tid from ended e)) returning 1
+        delete from flyball.pending where ctid = any(array(select e.tid from ended e)) returning job_id
     )
-    select (select count(*) from deleted), case when count(*) = max_jobs then max(p.job_id) else 0 end into removed, reached from page p;
+    select array(select d.job_id from deleted d), case when count(*) = max_jobs then max(p.job_id) else 0 end into gone, reached from page p;
+    removed := cardinality(gone);
+    if removed > 0 then
+        -- A bound that somebody else moves just now stays too high until the next count.
+        update flyball.pending_count c
+        set pending = greatest(c.pending - (select count(*) from unnest(gone) as g(job_id) where g.job_id <= c.counted_to), 0)
+        where c.ctid = any(array(select q.ctid from flyball.pending_count q where q.tenant = sweep_pending_behind.tenant for update skip locked));
+    end if;
     insert into flyball.tenant_drain as d (tenant, ended, swept_to) values (sweep_pending_behind.tenant, removed, reached)
     on conflict on constraint tenant_drain_pkey do update
     set ended = d.ended + removed, swept_to = reached, swept_at = clock_timestamp(),

@@ -15,9 +15,10 @@ const GROUP_MAX: usize = 64;
 /// frees them within a second.
 const KNOWN_MAX: Duration = Duration::from_secs(1);
 
-/// The longest time for which places follow from a counted one: messages that were cancelled
-/// meanwhile still count.
-const COUNTED_MAX: Duration = Duration::from_secs(1);
+/// The time for which places follow from a counted one, and the time more for each place before it:
+/// messages that were cancelled meanwhile still count, and a count reads all of them.
+const COUNTED_FOR: Duration = Duration::from_secs(1);
+const COUNTED_FOR_PER_PLACE: Duration = Duration::from_millis(1);
 
 /// The result of a message for which no slot was free.
 #[derive(Debug)]
@@ -110,7 +111,7 @@ impl Excess {
     ) {
         if let Some(excess) = self.tenants.get_mut(tenant) {
             let counts = &mut excess.counted;
-            counts.retain(|_, (_, at)| now.duration_since(*at) < COUNTED_MAX);
+            counts.retain(|_, (counted, at)| is_good(counted, now.duration_since(*at)));
             counts.insert(module.to_owned(), (counted, now));
         }
     }
@@ -118,7 +119,7 @@ impl Excess {
     /// Returns the last counted place of a module, if it is not too old at `now`.
     pub(super) fn counted(&self, tenant: &str, module: &str, now: Instant) -> Option<CountedPlace> {
         let (counted, at) = self.tenants.get(tenant)?.counted.get(module)?;
-        (now.duration_since(*at) < COUNTED_MAX).then(|| counted.clone())
+        is_good(counted, now.duration_since(*at)).then(|| counted.clone())
     }
 
     /// Returns true if messages of a module are known to wait at `now`.
@@ -127,6 +128,12 @@ impl Excess {
         let until = of.and_then(|of| of.waiting.get(module));
         until.is_some_and(|until| now < *until)
     }
+}
+
+/// Returns true if places still follow from one that was counted this long ago.
+fn is_good(counted: &CountedPlace, age: Duration) -> bool {
+    let before = u32::try_from(counted.place.place).unwrap_or(u32::MAX);
+    age < COUNTED_FOR + COUNTED_FOR_PER_PLACE * before
 }
 
 #[cfg(test)]
@@ -206,11 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn a_counted_place_is_good_for_a_second() {
+    fn a_counted_place_is_good_for_a_second_and_longer_the_more_are_before_it() {
         let (mut excess, now) = (Excess::default(), Instant::now());
         let place = Place {
-            place: 3,
-            tenant_place: 3,
+            place: 500,
+            tenant_place: 500,
             tenant: "acme".to_owned(),
             module: "web".to_owned(),
             priority: 2,
@@ -230,12 +237,12 @@ mod tests {
         let after = |ms: u64| now + Duration::from_millis(ms);
         assert_eq!(excess.counted("acme", "shop", now), None);
         assert_eq!(
-            excess.counted("acme", "web", after(999)),
+            excess.counted("acme", "web", after(1499)),
             Some(counted.clone())
         );
-        assert_eq!(excess.counted("acme", "web", after(1000)), None);
+        assert_eq!(excess.counted("acme", "web", after(1500)), None);
 
-        excess.note_counted("acme", "shop", counted, after(1000));
+        excess.note_counted("acme", "shop", counted, after(1500));
         assert_eq!(
             excess.tenants["acme"].counted.len(),
             1,
