@@ -202,14 +202,15 @@ export class Lanes {
   }
 
   /**
-   * Does work that returns what was done, or null if the person changed nothing.
+   * Does work that returns what was done, or null if the person changed nothing; `said` says it
+   * in its place.
    * @param {() => Promise<any>} work @param {string} [said]
    */
   async act(work, said) {
     let note;
     try {
       const answer = await work();
-      if (answer === null) return;
+      if (!said && answer === null) return;
       note = said ?? answer;
     } catch (error) {
       note = /** @type {any} */ (error).message;
