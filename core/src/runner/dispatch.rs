@@ -348,7 +348,13 @@ async fn settle(
     done: Result<Claim, JoinError>,
 ) -> Result<(), Error> {
     // Nothing in a claim panics; if it did, its jobs would be found by their lease.
-    let claim = done.map_err(|error| Error::Lost(format!("a claim was aborted: {error}")))?;
+    let claim = match done {
+        Ok(claim) => claim,
+        Err(error) => {
+            dispatcher.scheduler.retry_first_claims();
+            return Err(Error::Lost(format!("a claim was aborted: {error}")));
+        }
+    };
     dispatcher.granted -= jobs(&claim.granted);
     let taken = match claim.taken {
         Ok(taken) => taken,

@@ -364,6 +364,17 @@ impl LaneScheduler {
         }
     }
 
+    /// Makes lanes due again whose first claim is in progress, after a claim was aborted of which it is
+    /// not known which lanes it was for.
+    pub fn retry_first_claims(&mut self) {
+        let first =
+            |(id, lane): (&i64, &Lane)| (lane.status == LaneStatus::FirstClaim).then_some(*id);
+        let lanes: Vec<i64> = self.lanes.iter().filter_map(first).collect();
+        for id in lanes {
+            self.stand(id, LaneStatus::Due);
+        }
+    }
+
     /// Records that a job of the lane ended.
     pub fn ended(&mut self, lane_id: i64) {
         self.hold(lane_id, -1);

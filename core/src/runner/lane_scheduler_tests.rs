@@ -516,3 +516,15 @@ fn a_lane_is_due_again_after_a_first_claim_that_failed_or_that_a_ring_overtook()
     scheduler.claimed(&claim, &[place(7)], true, now);
     assert_eq!(scheduler.due(), 1, "the new job is not in the answer");
 }
+
+#[test]
+fn a_lane_is_due_again_after_a_claim_that_was_aborted() {
+    let (mut scheduler, now) = (scheduler(), Instant::now());
+    add(&mut scheduler, 1, "t", 1.0, now);
+    first_claim(&mut scheduler, now);
+    assert_eq!(scheduler.due(), 0);
+
+    scheduler.retry_first_claims();
+
+    assert_eq!(scheduler.due(), 1);
+}

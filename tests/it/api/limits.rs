@@ -11,9 +11,9 @@ use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
 
 use crate::support::api_server::ApiServer;
-use crate::support::eventually;
 use crate::support::fixture::Fixture;
 use crate::support::redis_server::Server;
+use crate::support::{connect_redis, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -95,8 +95,7 @@ impl LimitedServer {
 
     /// Returns the number of requests for tokens that reached Redis.
     async fn asked(&self) -> u64 {
-        let client = redis::Client::open(self.redis.url()).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut connection = connect_redis(&self.redis.url()).await.unwrap();
         let info: String = redis::cmd("INFO")
             .arg("commandstats")
             .query_async(&mut connection)
@@ -311,8 +310,7 @@ async fn the_throttles_of_the_api_are_shown_like_all_others_and_reveal_no_token(
             (&"open".into(), &Value::Array(Vec::new()))
         );
     }
-    let client = redis::Client::open(server.redis.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = connect_redis(&server.redis.url()).await.unwrap();
     let keys: Vec<String> = redis::cmd("KEYS")
         .arg("*lane*")
         .query_async(&mut connection)

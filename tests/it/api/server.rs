@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::api_server::ApiServer;
 use crate::support::fixture::Fixture;
-use crate::support::stack;
+use crate::support::{connect_redis, stack};
 
 pub const SOON: Duration = Duration::from_secs(60);
 
@@ -102,8 +102,7 @@ impl Api {
 
     /// Writes a knob with plain Redis commands, as a person with redis-cli does.
     pub async fn hset(&self, throttle: &str, field: &str, value: &str) {
-        let client = redis::Client::open(stack().await.redis_url.as_str()).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut connection = connect_redis(&stack().await.redis_url).await.unwrap();
         let key = format!("{}throttle:{throttle}:knobs", self.prefix);
         let _: i64 = redis::cmd("HSET")
             .arg(key)

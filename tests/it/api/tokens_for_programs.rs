@@ -7,8 +7,8 @@ use flyball::throttle::RedisStore;
 use serde_json::{Value, json};
 
 use super::server::{SOON, pointers, problem, spawn_api, spawn_api_on};
-use crate::support::eventually;
 use crate::support::fixture::Fixture;
+use crate::support::{connect_redis, eventually};
 
 /// A rate so low that no token is refilled during a test; the bucket holds ten.
 const SLOW: [(&str, &str); 3] = [("rps", "0.0001"), ("burst", "2"), ("window", "50000")];
@@ -312,8 +312,7 @@ async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis
     let answers = futures_util::future::join_all((0..60).map(take)).await;
 
     assert!(answers.iter().all(|answer| answer["allowed"] == true));
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = connect_redis(&server.url()).await.unwrap();
     let info: String = redis::cmd("INFO")
         .arg("commandstats")
         .query_async(&mut connection)

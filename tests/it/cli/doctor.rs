@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::shell::{Said, Shell, shell};
-use crate::support::PROGRAM;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::redis_server::Server;
+use crate::support::{PROGRAM, connect_redis};
 
 /// The findings of a check with this status.
 fn found<'a>(report: &'a Value, check: &str, status: &str) -> Vec<&'a str> {
@@ -51,8 +51,7 @@ fn is_found(printed: &Said, check: &str, status: &str, words: &str) -> Value {
 
 /// Changes the configuration of a Redis.
 async fn configure(server: &Server, words: &[&str; 2]) {
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = connect_redis(&server.url()).await.unwrap();
     redis::cmd("CONFIG")
         .arg("SET")
         .arg(words)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Database, PROGRAM, database, redis_prefix, stack};
+use crate::support::{Database, PROGRAM, connect_redis, database, redis_prefix, stack};
 
 pub const SOON: Duration = Duration::from_secs(60);
 
@@ -116,8 +116,7 @@ impl Shell {
     }
 
     pub async fn redis(&self, words: &[&str]) {
-        let client = redis::Client::open(self.variables["REDIS_URL"].as_str()).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut connection = connect_redis(&self.variables["REDIS_URL"]).await.unwrap();
         let key = format!("{}{}", self.variables["FLYBALL_REDIS_PREFIX"], words[1]);
         redis::cmd(words[0])
             .arg(key)

@@ -19,12 +19,14 @@ pub mod pgbouncer;
 pub mod process;
 pub mod proxy;
 pub mod redis_cluster;
+pub mod redis_connection;
 pub mod redis_server;
 pub mod replica;
 pub mod sms_pool;
 pub mod timeline;
 pub mod waiting;
 
+pub use redis_connection::connect_redis;
 pub use waiting::{eventually, poll};
 
 use flyball::throttle::{Name, RedisStore, Store};

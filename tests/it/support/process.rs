@@ -17,7 +17,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use super::{Database, PROGRAM, database, eventually, poll, redis_prefix, stack};
+use super::{Database, PROGRAM, connect_redis, database, eventually, poll, redis_prefix, stack};
 
 /// The time to live of the workers under test: the minimum.
 pub const TTL: Duration = Duration::from_secs(3);
@@ -287,11 +287,7 @@ impl ProcessFixture {
             .split(' ')
             .map(|word| word.replace("{}", &self.prefix))
             .collect();
-        let client = redis::Client::open(self.redis_url.as_str()).expect("the URL");
-        let mut connection = client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("Redis");
+        let mut connection = connect_redis(&self.redis_url).await.expect("Redis");
         redis::cmd(&words[0])
             .arg(&words[1..])
             .exec_async(&mut connection)

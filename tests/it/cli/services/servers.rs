@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{Connection, Executor, PgConnection};
 use tempfile::TempDir;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, connect_redis};
 
 pub const NOBODY: [u32; 0] = [];
 
@@ -162,8 +162,7 @@ pub async fn execute(urls: &Urls, sql: &'static str) {
 }
 
 pub async fn redis_command<T: redis::FromRedisValue>(urls: &Urls, words: &[&str]) -> T {
-    let client = redis::Client::open(urls.redis_url.as_str()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = connect_redis(&urls.redis_url).await.unwrap();
     let mut command = redis::cmd(words[0]);
     command
         .arg(&words[1..])
@@ -182,8 +181,7 @@ pub async fn all_answer(urls: &Urls) -> anyhow::Result<()> {
         .fetch_one(&mut connection)
         .await?;
     anyhow::ensure!(database == "flyball");
-    let client = redis::Client::open(urls.redis_url.as_str())?;
-    let mut redis = client.get_multiplexed_async_connection().await?;
+    let mut redis = connect_redis(&urls.redis_url).await?;
     anyhow::ensure!(redis::cmd("PING").query_async::<String>(&mut redis).await? == "PONG");
     anyhow::ensure!(query(&urls.prometheus_url, "vector(1)").await? == [1.0]);
     Ok(())
