@@ -122,7 +122,8 @@ impl Admission {
     }
 
     /// Returns the places of messages of one module. Counting reads all messages before them, so it
-    /// is done once a second or when the lane moved on; the others follow from a counted place.
+    /// is done when the last counted place is too old, when the lane moved on, and beside other
+    /// modules that wait; else the places follow from the counted one.
     async fn places(
         &self,
         tenant: &str,
