@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test client-test soak upgrade-test otel-test build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
+.PHONY: help demo test client-test soak soak-queue upgrade-test otel-test build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,8 +19,12 @@ demo: ## install missing requirements, build, and show a governed reindex on a d
 test: ## install missing requirements, build, and run all tests on a private Postgres, Redis and Prometheus
 	@scripts/setup.sh && scripts/setup-counterparts.sh && exec scripts/test.sh $(ARGS)
 
-soak: ## run the long forms of the plan and fault tests; FLYBALL_SOAK_S seconds each (300)
-	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)
+soak: ## run the long forms of the plan and fault tests, FLYBALL_SOAK_S seconds each (300), then soak-queue
+	@scripts/setup.sh && cargo test --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)
+	@$(MAKE) soak-queue ARGS=
+
+soak-queue: ## run 2,000 jobs a second for an hour and draw target/soak.svg; shorter with ARGS="--soak-s 600"
+	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench queue -- --only soak --curve $(CURDIR)/target/soak.svg $(ARGS)
 
 upgrade-test: ## build the version before, and run its programs and this one's beside one schema
 	@scripts/setup.sh && FLYBALL_OLDER_PROGRAM=$$(scripts/older.sh) && export FLYBALL_OLDER_PROGRAM && \

@@ -107,7 +107,7 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
             },
             "floor x2",
         ),
-        (Drainer::Runner { processes: 1 }, "runner"),
+        (Drainer::runner(1), "runner"),
     ] {
         let mut seen: [Vec<Ran>; 4] = Default::default();
         for _ in 0..cli.rounds() {

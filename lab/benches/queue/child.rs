@@ -2,26 +2,34 @@
 //! CPU and memory are its own.
 //!
 //! It prints `ready` on standard output, waits for a line on standard input, and then prints every
-//! few milliseconds the number of finished jobs: `n COUNT`. When standard input closes, it stops
-//! gracefully.
+//! few milliseconds the number of finished jobs: `n COUNT`. It answers each further line with the
+//! delays of the jobs since the line before: `delays P50 P99 MAX`, in milliseconds. When standard
+//! input closes, it stops gracefully.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{Kinds, Outcome, Queue};
+use flyball::postgres::{Access, Pooler};
 use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::redis::RedisStore;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::fill;
+use crate::report::quantile;
 
 /// The number of jobs of a runner with the default settings.
 pub const DEFAULTS: usize = 0;
+
+/// The argument of a job that holds the time of its enqueue, in microseconds since 1970. The delay
+/// of such a job is measured.
+pub const ENQUEUED_AT: &str = "at_us";
 
 /// The interval between two reports of the count.
 const TELL_EVERY: Duration = Duration::from_millis(5);
@@ -32,6 +40,9 @@ pub struct DrainArgs {
     /// The queue.
     #[arg(long)]
     pub database_url: String,
+    /// The address of a PgBouncer in transaction mode in front of the queue, for all but LISTEN.
+    #[arg(long)]
+    pub pooler_url: Option<String>,
     /// The throttles.
     #[arg(long)]
     pub redis_url: String,
@@ -59,14 +70,29 @@ pub async fn run(args: DrainArgs) -> anyhow::Result<()> {
 
 /// Drains with the runner: throttles, fences and history.
 async fn runner(args: &DrainArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
-    let queue = Queue::connect(&args.database_url, 10, Duration::from_secs(20)).await?;
+    let direct = args.database_url.clone();
+    let access = match &args.pooler_url {
+        Some(url) => Access {
+            url: url.clone(),
+            pooler: Pooler::Transaction,
+            direct_url: Some(direct),
+        },
+        None => Access::from(direct.as_str()),
+    };
+    let queue = Queue::connect(access, 10, Duration::from_secs(20)).await?;
     let store = Arc::new(RedisStore::connect(&args.redis_url, "")?);
     say("ready");
     lines.changed().await?;
     let mut kinds = Kinds::default();
-    let counted = done.clone();
-    kinds.register_fn("noop", move |_, _| {
+    let (counted, delays) = (done.clone(), Arc::new(Mutex::new(Vec::new())));
+    let measured = Arc::clone(&delays);
+    kinds.register_fn("noop", move |job, _| {
         counted.fetch_add(1, Ordering::Relaxed);
+        if let Some(at_us) = job.args[ENQUEUED_AT].as_u64() {
+            measured
+                .lock()
+                .push((now_us().saturating_sub(at_us)) as f64 / 1e3);
+        }
         std::future::ready(Outcome::Done)
     });
     let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
@@ -84,7 +110,7 @@ async fn runner(args: &DrainArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
         },
     };
     let worker = Worker::start(config, queue, store, kinds, metrics).await?;
-    report_count(done, lines).await;
+    report_count(done, lines, &delays).await;
     worker.stop().await;
     Ok(())
 }
@@ -129,7 +155,7 @@ async fn floor(args: &DrainArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> any
             client_loop(&queue, worker, &ids, place, batch, &done, &stop).await
         }));
     }
-    report_count(done, lines).await;
+    report_count(done, lines, &Mutex::default()).await;
     stop.cancel();
     for client in clients {
         client.await??;
@@ -186,8 +212,15 @@ async fn client_loop(
     Ok(())
 }
 
-/// Prints the count until standard input closes.
-async fn report_count(done: Arc<AtomicU64>, lines: &mut Lines) {
+/// Returns the time in microseconds since 1970. The clock is that of the whole machine, because
+/// another process enqueues.
+pub fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
+/// Prints the count, and the delays when they are asked for, until standard input closes.
+async fn report_count(done: Arc<AtomicU64>, lines: &mut Lines, delays: &Mutex<Vec<f64>>) {
     let mut answer = 0;
     loop {
         tokio::select! {
@@ -195,6 +228,9 @@ async fn report_count(done: Arc<AtomicU64>, lines: &mut Lines) {
                 if closed.is_err() {
                     return;
                 }
+                let delays = std::mem::take(&mut *delays.lock());
+                let at = |place| quantile(delays.iter().copied(), place);
+                say(&format!("delays {:.3} {:.3} {:.3}", at(0.5), at(0.99), at(1.0)));
             }
             () = tokio::time::sleep(TELL_EVERY) => {
                 let now = done.load(Ordering::Relaxed);

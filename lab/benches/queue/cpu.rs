@@ -51,6 +51,11 @@ impl Servers {
     }
 }
 
+/// Returns the CPU time of a process and its children, in seconds.
+pub fn tree_s(pid: u32) -> f64 {
+    spent_s(pid) + children(pid).into_iter().map(spent_s).sum::<f64>()
+}
+
 /// Returns the peak and the present resident memory of a process, in MiB.
 pub fn resident_mib(pid: u32) -> (f64, f64) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -49,6 +49,7 @@ struct Medians {
     per_both_s: f64,
     per_redis_s: f64,
     peak_mib: f64,
+    log_per_job: f64,
 }
 
 impl Medians {
@@ -62,6 +63,7 @@ impl Medians {
             per_both_s: over(Stretch::per_both_s),
             per_redis_s: over(Stretch::per_redis_s),
             peak_mib: median(rounds.iter().map(|ran| ran.peak_mib)),
+            log_per_job: over(Stretch::log_per_job),
         }
     }
 }
@@ -90,6 +92,7 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
             "per both",
             "per Redis cpu-s",
             "peak MiB",
+            "log B a job",
             "of floor: wall",
             "cpu",
         ],
@@ -148,6 +151,7 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
                     _ => count(medians.per_redis_s),
                 },
                 count(medians.peak_mib),
+                count(medians.log_per_job),
                 wall,
                 cpu,
             ]);
@@ -279,11 +283,11 @@ async fn once(
         DrainMethod::Floor(clients) => Drainer::Floor { clients, group: "" },
         DrainMethod::Runner(rps) => {
             world.knobs(THROTTLE, &[("rps", rps)]).await?;
-            Drainer::Runner { processes: 1 }
+            Drainer::runner(1)
         }
         DrainMethod::Defaults => {
             world.knobs(THROTTLE, &[("rps", "-1")]).await?;
-            Drainer::Runner { processes: 1 }
+            Drainer::runner(1)
         }
     };
     let patience = Duration::from_secs(if cli.full { 300 } else { 60 });

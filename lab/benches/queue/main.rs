@@ -15,9 +15,12 @@ mod fill;
 mod lists;
 mod memory;
 mod pinned;
+mod pooler;
 mod processes;
 mod run;
 mod servers;
+mod soak;
+mod soak_plot;
 mod statements;
 mod storm;
 #[path = "../support/mod.rs"]
@@ -69,6 +72,15 @@ struct QueueArgs {
     /// Case drain: concurrent jobs of the runner, in batches
     #[arg(long, default_value_t = 1)]
     in_flight: usize,
+    /// Case soak: seconds
+    #[arg(long, default_value_t = 3600)]
+    soak_s: u64,
+    /// Case soak: jobs per second
+    #[arg(long, default_value_t = 2000)]
+    per_s: u64,
+    /// Case soak: the file of the curve, as SVG
+    #[arg(long)]
+    curve: Option<PathBuf>,
     /// Cases drain and pinned: print the slowest statements after every round
     #[arg(long)]
     statements: bool,
@@ -106,8 +118,12 @@ enum QueueCase {
     Memory,
     /// Lists and depths over HTTP
     Lists,
+    /// A worker process behind PgBouncer
+    Pooler,
     /// Cost of one request for tokens
     Acquire,
+    /// A steady load for an hour; only if it is named
+    Soak,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -161,7 +177,11 @@ fn main() -> anyhow::Result<()> {
 /// Runs the cases; a failed case does not stop the others.
 async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report, dir: &Path) {
     for case in QueueCase::value_variants() {
-        if !cli.only.is_empty() && !cli.only.contains(case) {
+        let is_wanted = match cli.only.as_slice() {
+            [] => *case != QueueCase::Soak,
+            only => only.contains(case),
+        };
+        if !is_wanted {
             continue;
         }
         let measuring = async {
@@ -175,7 +195,9 @@ async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report, dir: &Pa
                 QueueCase::Processes => processes::measure(world, cli, report).await,
                 QueueCase::Memory => memory::measure(world, cli, report).await,
                 QueueCase::Lists => lists::measure(world, cli, report, dir).await,
+                QueueCase::Pooler => pooler::measure(world, cli, report).await,
                 QueueCase::Acquire => acquire::measure(world, cli, report).await,
+                QueueCase::Soak => soak::measure(world, cli, report).await,
             }
         };
         match std::panic::AssertUnwindSafe(measuring).catch_unwind().await {

@@ -45,7 +45,7 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
                 )
                 .await?;
                 fill::settle(&world.pool).await?;
-                let drainer = Drainer::Runner { processes: 1 };
+                let drainer = Drainer::runner(1);
                 let ran = run(
                     world,
                     Run {

@@ -50,7 +50,7 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
                 },
                 "floor x2",
             ),
-            (Drainer::Runner { processes: 1 }, "runner"),
+            (Drainer::runner(1), "runner"),
         ] {
             let (mut free, mut pinned) = (Vec::new(), Vec::new());
             for _ in 0..rounds {

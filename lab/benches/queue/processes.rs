@@ -83,7 +83,7 @@ async fn once(
     )
     .await?;
     fill::settle(&world.pool).await?;
-    let drainer = Drainer::Runner { processes };
+    let drainer = Drainer::runner(processes);
     run(
         world,
         Run {

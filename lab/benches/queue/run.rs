@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
 
 use crate::cpu::{Cpu, resident_mib};
 use crate::world::QueueServers;
@@ -28,7 +29,19 @@ pub enum Drainer<'a> {
     Runner {
         /// The number of worker processes.
         processes: usize,
+        /// The PgBouncer by which they reach Postgres.
+        pooler: Option<&'a str>,
     },
+}
+
+impl Drainer<'_> {
+    /// Returns worker processes that reach Postgres directly.
+    pub fn runner(processes: usize) -> Self {
+        Self::Runner {
+            processes,
+            pooler: None,
+        }
+    }
 }
 
 /// A run to be measured.
@@ -54,6 +67,8 @@ pub struct Stretch {
     pub jobs: f64,
     pub wall_s: f64,
     pub cpu: Cpu,
+    /// Bytes that Postgres wrote to its log.
+    pub log: f64,
 }
 
 impl Stretch {
@@ -77,6 +92,11 @@ impl Stretch {
         self.jobs / (self.cpu.postgres_s + self.cpu.flyball_s)
     }
 
+    /// Returns the bytes of log per job.
+    pub fn log_per_job(&self) -> f64 {
+        self.log / self.jobs
+    }
+
     /// Returns the jobs per CPU-second of Redis.
     pub fn per_redis_s(&self) -> f64 {
         self.jobs / self.cpu.redis_s
@@ -96,20 +116,26 @@ pub struct Ran {
     pub resident_mib: f64,
     /// The seconds from the start signal until the first job was done.
     pub first_s: f64,
+    /// All jobs that were done until the processes were stopped.
+    pub total: f64,
 }
 
-struct Drain {
+/// A process that drains.
+pub struct Drain {
     child: Child,
-    pid: u32,
+    pub pid: u32,
     ready: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
+    answers: mpsc::UnboundedReceiver<String>,
 }
 
 impl Drain {
-    fn start(world: &QueueServers, batch: usize, drainer: Drainer<'_>) -> anyhow::Result<Self> {
-        let (clients, group) = match drainer {
-            Drainer::Floor { clients, group } => (clients, group),
-            Drainer::Runner { .. } => (0, ""),
+    /// Starts a process, which drains once it is [ready](Self::until_ready) and was [told
+    /// to](Self::go).
+    pub fn start(world: &QueueServers, batch: usize, drainer: Drainer<'_>) -> anyhow::Result<Self> {
+        let (clients, group, pooler) = match drainer {
+            Drainer::Floor { clients, group } => (clients, group, None),
+            Drainer::Runner { pooler, .. } => (0, "", pooler),
         };
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("child").args([
@@ -126,6 +152,9 @@ impl Drain {
             "--redis-url",
             &world.redis_url,
         ]);
+        if let Some(url) = pooler {
+            command.args(["--pooler-url", url]);
+        }
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -141,12 +170,16 @@ impl Drain {
             Arc::new(AtomicU64::new(0)),
         );
         let (is_ready, counted) = (ready.clone(), done.clone());
+        let (sender, answers) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                match line.strip_prefix("n ").and_then(|count| count.parse().ok()) {
-                    Some(count) => counted.store(count, Ordering::Relaxed),
-                    None => is_ready.store(true, Ordering::Relaxed),
+                match line.split_once(' ') {
+                    Some(("n", count)) => {
+                        counted.store(count.parse().unwrap_or(0), Ordering::Relaxed);
+                    }
+                    Some(("delays", figures)) => drop(sender.send(figures.to_owned())),
+                    _ => is_ready.store(true, Ordering::Relaxed),
                 }
             }
         });
@@ -155,21 +188,55 @@ impl Drain {
             pid,
             ready,
             done,
+            answers,
         })
     }
 
-    async fn go(&mut self) -> anyhow::Result<()> {
+    /// Waits until all are ready.
+    pub async fn until_ready(drains: &mut [Self], deadline: Instant) -> anyhow::Result<()> {
+        until(deadline, "ready", drains, |drains| {
+            drains.iter().all(|one| one.ready.load(Ordering::Relaxed))
+        })
+        .await
+    }
+
+    /// Lets it begin.
+    pub async fn go(&mut self) -> anyhow::Result<()> {
+        self.write("go\n").await
+    }
+
+    /// Returns the jobs that its handlers have done.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Returns the milliseconds from the enqueue of a job to the start of its handler since the
+    /// last call: median, 99th percentile, most. They are NaN if no job started.
+    pub async fn delays(&mut self) -> anyhow::Result<[f64; 3]> {
+        self.write("delays\n").await?;
+        let answer = tokio::time::timeout(Duration::from_secs(60), self.answers.recv()).await;
+        let figures = answer
+            .ok()
+            .flatten()
+            .context("the draining process did not tell its delays within 60 s")?;
+        let figures: Result<Vec<f64>, _> = figures.split(' ').map(str::parse).collect();
+        figures?
+            .try_into()
+            .map_err(|figures| anyhow::anyhow!("not three figures: {figures:?}"))
+    }
+
+    async fn write(&mut self, line: &str) -> anyhow::Result<()> {
         let stdin = self
             .child
             .stdin
             .as_mut()
             .context("the draining process has no standard input")?;
-        stdin.write_all(b"go\n").await?;
+        stdin.write_all(line.as_bytes()).await?;
         Ok(stdin.flush().await?)
     }
 
     /// Closes its standard input and waits until it has stopped gracefully.
-    async fn stop(mut self) -> anyhow::Result<()> {
+    pub async fn stop(mut self) -> anyhow::Result<()> {
         drop(self.child.stdin.take());
         let status = tokio::time::timeout(Duration::from_secs(60), self.child.wait())
             .await
@@ -186,6 +253,7 @@ struct Snapshot {
     at: Instant,
     cpu: Cpu,
     jobs: f64,
+    log: f64,
 }
 
 fn between(from: &Snapshot, to: &Snapshot) -> Stretch {
@@ -193,6 +261,7 @@ fn between(from: &Snapshot, to: &Snapshot) -> Stretch {
         jobs: to.jobs - from.jobs,
         wall_s: (to.at - from.at).as_secs_f64(),
         cpu: to.cpu - from.cpu,
+        log: to.log - from.log,
     }
 }
 
@@ -200,17 +269,14 @@ fn between(from: &Snapshot, to: &Snapshot) -> Stretch {
 pub async fn run(world: &QueueServers, what: Run<'_>) -> anyhow::Result<Ran> {
     let processes = match what.drainer {
         Drainer::Floor { .. } => 1,
-        Drainer::Runner { processes } => processes,
+        Drainer::Runner { processes, .. } => processes,
     };
     let drains: anyhow::Result<Vec<Drain>> = (0..processes)
         .map(|_| Drain::start(world, what.batch, what.drainer))
         .collect();
     let mut drains = drains?;
     let deadline = Instant::now() + what.patience;
-    until(deadline, "ready", &mut drains, |drains| {
-        drains.iter().all(|one| one.ready.load(Ordering::Relaxed))
-    })
-    .await?;
+    Drain::until_ready(&mut drains, deadline).await?;
     let begun = Instant::now();
     for one in &mut drains {
         one.go().await?;
@@ -231,6 +297,7 @@ pub async fn run(world: &QueueServers, what: Run<'_>) -> anyhow::Result<Ran> {
         marks.push(mark(world, &pids, &drains, what.parts == 1).await?);
     }
     let memory: Vec<(f64, f64)> = pids.iter().map(|pid| resident_mib(*pid)).collect();
+    let done = total(&drains) as f64;
     for one in drains {
         one.stop().await?;
     }
@@ -243,6 +310,7 @@ pub async fn run(world: &QueueServers, what: Run<'_>) -> anyhow::Result<Ran> {
         peak_mib: memory.iter().map(|(peak, _)| *peak).fold(0.0, f64::max),
         resident_mib: memory.iter().map(|(_, now)| *now).fold(0.0, f64::max),
         first_s,
+        total: done,
     })
 }
 
@@ -257,6 +325,10 @@ async fn mark(
     exact: bool,
 ) -> anyhow::Result<Snapshot> {
     let (at, cpu, handled) = (Instant::now(), world.servers.spent(pids), total(drains));
+    let log: f64 =
+        sqlx::query_scalar("select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8")
+            .fetch_one(&world.pool)
+            .await?;
     let jobs = if exact {
         let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt")
             .fetch_one(&world.pool)
@@ -265,14 +337,11 @@ async fn mark(
     } else {
         handled as f64
     };
-    Ok(Snapshot { at, cpu, jobs })
+    Ok(Snapshot { at, cpu, jobs, log })
 }
 
 fn total(drains: &[Drain]) -> u64 {
-    drains
-        .iter()
-        .map(|one| one.done.load(Ordering::Relaxed))
-        .sum()
+    drains.iter().map(Drain::done).sum()
 }
 
 async fn until(

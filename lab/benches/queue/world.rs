@@ -69,7 +69,7 @@ impl QueueServers {
                 .execute(&pool)
                 .await?;
         }
-        tune(&pool).await?;
+        rare_checkpoints(&pool).await?;
         let queue = Queue::connect(&urls.database_url, 4, Duration::from_secs(20)).await?;
         queue.migrate().await?;
         fill::prepare(&pool).await?;
@@ -109,9 +109,22 @@ impl QueueServers {
 }
 
 /// Makes checkpoints rare, because they would interrupt long runs at arbitrary moments.
-async fn tune(pool: &PgPool) -> anyhow::Result<()> {
-    for setting in ["max_wal_size = '16GB'", "checkpoint_timeout = '1h'"] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("alter system set {setting}")))
+pub async fn rare_checkpoints(pool: &PgPool) -> anyhow::Result<()> {
+    alter(
+        pool,
+        &["set max_wal_size = '16GB'", "set checkpoint_timeout = '1h'"],
+    )
+    .await
+}
+
+/// Leaves checkpoints to the server's own settings.
+pub async fn frequent_checkpoints(pool: &PgPool) -> anyhow::Result<()> {
+    alter(pool, &["reset max_wal_size", "reset checkpoint_timeout"]).await
+}
+
+async fn alter(pool: &PgPool, settings: &[&str]) -> anyhow::Result<()> {
+    for setting in settings {
+        sqlx::query(sqlx::AssertSqlSafe(format!("alter system {setting}")))
             .execute(pool)
             .await?;
     }

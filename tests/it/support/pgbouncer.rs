@@ -33,6 +33,11 @@ pub struct PgBouncer {
 impl PgBouncer {
     /// Starts a PgBouncer in front of the database at this URL.
     pub async fn start(database_url: &str) -> Self {
+        Self::with_connections(database_url, SERVER_CONNECTIONS).await
+    }
+
+    /// Starts a PgBouncer with this number of server connections.
+    pub async fn with_connections(database_url: &str, connections: u32) -> Self {
         let places = find::places(&[]);
         let program = find::pgbouncer(&places)
             .expect("pgbouncer is not installed; install what is missing with scripts/setup.sh");
@@ -43,7 +48,8 @@ impl PgBouncer {
             .expect("a directory");
         let port = free_port();
         let config = dir.path().join("pgbouncer.ini");
-        std::fs::write(&config, ini(&options, database_url, port)).expect("the configuration");
+        std::fs::write(&config, ini(&options, database_url, port, connections))
+            .expect("the configuration");
         let mut command = Command::new("/bin/sh");
         // The shell kills it when our end of its standard input closes, however this process ends.
         command
@@ -98,6 +104,11 @@ impl PgBouncer {
         started
     }
 
+    /// Returns the process id of the shell whose child the pooler is.
+    pub fn shell(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the pooler's address as settings.
     pub fn access(&self) -> Access {
         Access {
@@ -140,7 +151,7 @@ impl Drop for PgBouncer {
 /// Returns the configuration file.
 ///
 /// Only the two pool settings matter to the tests.
-fn ini(options: &PgConnectOptions, url: &str, port: u16) -> String {
+fn ini(options: &PgConnectOptions, url: &str, port: u16, connections: u32) -> String {
     let host = options.get_socket().map_or_else(
         || options.get_host().to_owned(),
         |socket| socket.display().to_string(),
@@ -156,7 +167,7 @@ listen_port = {port}
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = {SERVER_CONNECTIONS}
+default_pool_size = {connections}
 max_client_conn = 500
 log_connections = 0
 log_disconnections = 0
