@@ -10,7 +10,8 @@ create table flyball.pending_count (
     counted_at timestamptz not null default now()
 ) with (fillfactor = 50);
 
--- As before, but a small addition to a long queue counts only the messages since the last count.
+-- As before, but a small addition to a long queue counts only the messages since the last count. The
+-- function before names its parameters by its own name, so it cannot be renamed and called.
 create or replace function flyball.record_pending(entry_point text, tenant text, ids bigint[], urgent boolean) returns void
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -194,6 +195,11 @@ begin
     set body = excluded.body, job_id = excluded.job_id, batch_id = excluded.batch_id, expires_at = excluded.expires_at;
 end $$;
 
+-- The lock of a request, as flyball.find_request takes it.
+create function flyball.request_lock(digest bytea) returns bigint
+language sql immutable parallel safe
+return hashtextextended('flyball.request ' || encode(digest, 'hex'), 0);
+
 -- Accepts messages of one module for which the entry point took no slot, as flyball.accept_message
 -- accepts each. Element n of every array belongs to message n, and the rows come in that order. If
 -- one is refused, none is accepted.
@@ -204,53 +210,68 @@ returns table (answer text, job_id bigint, batch_id bigint, held boolean)
 language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_variable
 declare
-    size    constant int := coalesce(cardinality(args), 0);
-    owner   constant text := 'tenant:' || tenant;
+    size     constant int := coalesce(cardinality(args), 0);
+    -- Which requests are this transaction's; the others are running elsewhere.
+    taken    boolean[];
+    -- The digests of earlier requests.
+    known    bytea[];
     -- The messages that repeat no earlier request.
-    fresh   int[] := '{}';
-    ids     bigint[] := array_fill(null::bigint, array[size]);
-    waiting boolean[] := array_fill(false, array[size]);
-    answers text[] := array_fill(null::text, array[size]);
-    batches bigint[] := array_fill(null::bigint, array[size]);
-    new_ids bigint[];
-    found   record;
+    fresh    int[] := '{}';
+    ids      bigint[] := array_fill(null::bigint, array[size]);
+    answers  text[] := array_fill(null::text, array[size]);
+    batches  bigint[] := array_fill(null::bigint, array[size]);
+    new_args jsonb[] := args;
+    new_size int;
+    new_ids  bigint[];
+    found    record;
 begin
+    taken := array(
+        select case when g.digest is null then true when g.has_key then pg_try_advisory_xact_lock(flyball.request_lock(g.digest))
+            else pg_advisory_xact_lock(flyball.request_lock(g.digest)) is not null end
+        from unnest(digests, have_keys) with ordinality as g(digest, has_key, n) order by g.n);
+    known := array(select i.digest from flyball.idempotency i where i.digest = any (digests));
     for n in 1 .. size loop
         -- A request that comes twice is a repeat of its first one, which is remembered below.
         continue when digests[n] is not null and array_position(digests, digests[n]) < n;
-        found := flyball.find_request(digests[n], bodies[n], have_keys[n], true);
-        answers[n] := found.answer;
-        ids[n] := found.job_id;
-        batches[n] := found.batch_id;
-        if found.answer = 'new' then
+        if not taken[n] then
+            answers[n] := 'running';
+        elsif digests[n] = any (known) then
+            found := flyball.find_request(digests[n], bodies[n], have_keys[n], true);
+            answers[n] := found.answer;
+            ids[n] := found.job_id;
+            batches[n] := found.batch_id;
+        else
+            answers[n] := 'new';
+        end if;
+        if answers[n] = 'new' then
             fresh := fresh || n;
         end if;
     end loop;
 
-    if fresh <> '{}' then
-        select array_agg(e.job_id order by e.n) into new_ids
-        from (
-            select count(*)::int as size, array_agg(g.args order by g.n) as args, array_agg(g.throttle order by g.n) as throttles,
-                array_agg(g.key order by g.n) as keys, array_agg(g.priority order by g.n) as priorities,
-                array_agg(g.traceparent order by g.n) as traceparents
+    new_size := cardinality(fresh);
+    if new_size > 0 then
+        if new_size < size then
+            select array_agg(g.args order by g.n), array_agg(g.throttle order by g.n), array_agg(g.key order by g.n),
+                array_agg(g.priority order by g.n), array_agg(g.traceparent order by g.n)
+            into new_args, throttles, keys, priorities, traceparents
             from unnest(args, throttles, keys, priorities, traceparents) with ordinality as g(args, throttle, key, priority, traceparent, n)
-            where g.n = any (fresh)
-        ) g
-        cross join lateral flyball.enqueue_rows_as(owner, true, array_fill('notification'::text, array[g.size]), g.args, g.throttles,
-            g.keys, g.priorities, array_fill(null::timestamptz, array[g.size]), array_fill(10, array[g.size]),
-            array_fill(null::text, array[g.size]), array_fill(null::float8, array[g.size]), array_fill(1::float8, array[g.size]),
-            g.traceparents, array_fill(null::float8, array[g.size]), array_fill(null::float8, array[g.size]),
-            array_fill(null::float8, array[g.size]), array_fill(false, array[g.size]), module, false)
-            with ordinality as e(job_id, duplicate, replaced, backlog, n);
-        for n in 1 .. cardinality(fresh) loop
+            where g.n = any (fresh);
+        end if;
+        new_ids := array(
+            select e.job_id
+            from flyball.enqueue_rows_as('tenant:' || tenant, true, array_fill('notification'::text, array[new_size]), new_args, throttles,
+                keys, priorities, array_fill(null::timestamptz, array[new_size]), array_fill(10, array[new_size]),
+                array_fill(null::text, array[new_size]), array_fill(null::float8, array[new_size]), array_fill(1::float8, array[new_size]),
+                traceparents, array_fill(null::float8, array[new_size]), array_fill(null::float8, array[new_size]),
+                array_fill(null::float8, array[new_size]), array_fill(false, array[new_size]), module, false)
+                with ordinality as e(job_id, duplicate, replaced, backlog, n)
+            order by e.n);
+        for n in 1 .. new_size loop
             ids[fresh[n]] := new_ids[n];
-            -- Without a slot every message waits.
-            waiting[fresh[n]] := true;
         end loop;
-        if exists (select from unnest(args) with ordinality as g(args, n) where g.n = any (fresh) and flyball.needs_plan('notification', g.args)) then
-            perform flyball.refuse_capped(tenant, new_ids, array_fill('notification'::text, array[cardinality(fresh)]),
-                array(select g.args from unnest(args) with ordinality as g(args, n) where g.n = any (fresh) order by g.n),
-                array_fill(null::timestamptz, array[cardinality(fresh)]), array_fill(false, array[cardinality(fresh)]));
+        if true = any (select flyball.needs_plan('notification', g.args) from unnest(new_args) as g(args)) then
+            perform flyball.refuse_capped(tenant, new_ids, array_fill('notification'::text, array[new_size]), new_args,
+                array_fill(null::timestamptz, array[new_size]), array_fill(false, array[new_size]));
         end if;
         perform flyball.remember_requests(
             array_agg(g.digest order by g.n), array_agg(g.body order by g.n), array_agg(g.id order by g.n))
@@ -266,7 +287,8 @@ begin
         ids[n] := found.job_id;
         batches[n] := found.batch_id;
     end loop;
-    return query select * from unnest(answers, ids, batches, waiting);
+    -- Without a slot every new message waits.
+    return query select g.answer, g.id, g.batch_id, g.answer = 'new' from unnest(answers, ids, batches) as g(answer, id, batch_id);
 end $$;
 
 -- The places of those of the messages that wait for their admission, as flyball.admission_place
@@ -322,5 +344,5 @@ begin
 end $$;
 
 revoke execute on function flyball.accept_excess, flyball.admission_places, flyball.places_behind, flyball.remember_requests,
-    flyball.sweep_pending_behind
+    flyball.request_lock, flyball.sweep_pending_behind
 from public;

@@ -376,12 +376,17 @@ async fn a_waiting_job_is_found_by_its_place_however_long_the_queue_is() {
         let sql = format!(
             "explain (analyze, buffers, format json) select flyball.enqueue('http', unique_key => 'customer', throttle => 'hooks', {call})"
         );
-        let plan: Value = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-            .fetch_one(&mut *connection)
-            .await
-            .unwrap();
-        let blocks = plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap()
-            + plan[0]["Plan"]["Shared Read Blocks"].as_i64().unwrap();
-        assert!(blocks < 200, "{call}: {blocks} blocks were read");
+        // The least of three: a session whose caches of the catalog were emptied reads it anew, which
+        // happens beside many others that make tables.
+        let mut least = i64::MAX;
+        for _ in 0..3 {
+            let plan: Value = sqlx::query_scalar(sqlx::AssertSqlSafe(sql.clone()))
+                .fetch_one(&mut *connection)
+                .await
+                .unwrap();
+            let blocks = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap();
+            least = least.min(blocks("Shared Hit Blocks") + blocks("Shared Read Blocks"));
+        }
+        assert!(least < 200, "{call}: {least} blocks were read");
     }
 }
