@@ -1,16 +1,17 @@
 //! Records all knobs in Postgres and restores them when Redis comes up empty. Knobs that were
 //! deleted in a Redis that is not empty stay deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::service::{LoopOptions, periodic};
 use crate::throttle::postgres::KnobRecord;
-use crate::throttle::{self, Change, Name, Status, Store, rules};
+use crate::throttle::{self, Change, Name, Store, WrittenKnobs, rules};
 
 /// Longest time that an emptied Redis stays empty, and the longest delay until SQL readers of the
 /// record see a turned knob.
@@ -18,9 +19,6 @@ const BACKUP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest time between two readings of the record while Redis holds all that was recorded.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
-
-/// Throttles that are read concurrently.
-const READ_CONCURRENCY: usize = 32;
 
 /// Fields that change with every write, or with the resource behind the throttle, and are not worth
 /// restoring.
@@ -63,27 +61,41 @@ type KnobFields = BTreeMap<Name, BTreeMap<String, String>>;
 pub(super) struct RecordedKnobs {
     /// The knobs of each throttle as this process recorded or found them.
     saved: KnobFields,
+    /// A hash of the fields in Redis that were recorded last. Every write changes one of them.
+    recorded: HashMap<Name, u64>,
     /// The record as last read, with the time.
-    read: Option<(Instant, KnobFields)>,
+    read: Option<(Instant, Arc<KnobFields>)>,
 }
 
 impl RecordedKnobs {
+    fn forget(&mut self, name: &Name) {
+        self.saved.remove(name);
+        self.recorded.remove(name);
+    }
+
     /// Returns the record: as last read, while all that it names is in Redis, which has `names`.
     async fn load(
         &mut self,
         record: &KnobRecord,
         names: Option<&BTreeSet<Name>>,
-    ) -> anyhow::Result<KnobFields> {
+    ) -> anyhow::Result<Arc<KnobFields>> {
         if let (Some((at, kept)), Some(names)) = (&self.read, names)
             && at.elapsed() < REREAD_EVERY
             && kept.keys().all(|name| names.contains(name))
         {
             return Ok(kept.clone());
         }
-        let kept: KnobFields = record.load().await?.into_iter().collect();
+        let kept: Arc<KnobFields> = Arc::new(record.load().await?.into_iter().collect());
         self.read = Some((Instant::now(), kept.clone()));
         Ok(kept)
     }
+}
+
+/// Returns a hash of the fields of a throttle.
+fn hash_of(fields: &BTreeMap<String, String>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    fields.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Throttles whose knobs could not be recorded or restored, with the reasons.
@@ -132,42 +144,36 @@ pub(super) async fn tick(
         Err(error) => (None, Some(error)),
     };
     let kept = recorded.load(record, names.as_ref()).await?;
-    let saved = &mut recorded.saved;
     let mut known: BTreeSet<Name> = kept.keys().cloned().collect();
     known.extend(names.into_iter().flatten());
-    let read = |name: Name| async move {
-        let status = store.status(&name).await;
-        (name, status)
-    };
     // Patterns come last: a throttle that is asked for as soon as its pattern is back would be made
     // anew, with the knobs of the pattern in place of its own.
     let (patterns, others): (Vec<Name>, Vec<Name>) = known.into_iter().partition(Name::is_pattern);
-    let mut statuses = stream::iter(others.into_iter().chain(patterns))
-        .map(read)
-        .buffered(READ_CONCURRENCY);
-    while let Some((name, status)) = statuses.next().await {
-        let status = match (status, kept.get(&name)) {
+    let all: Vec<Name> = others.into_iter().chain(patterns).collect();
+    let written = store.written_knobs(&all).await;
+    for (name, written) in all.into_iter().zip(written) {
+        let written = match (written, kept.get(&name)) {
             (Ok(None), Some(fields)) => match store.was_taken_away(&name).await {
                 Ok(true) => {
                     record.forget(&name).await?;
-                    saved.remove(&name);
+                    recorded.forget(&name);
                     recorded.read = None;
                     tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; the jobs of the throttle wait");
                     continue;
                 }
                 Ok(false) => {
                     // The mark that the knobs are recorded is lost as well.
-                    saved.remove(&name);
+                    recorded.forget(&name);
                     restore(store, &name, fields).await
                 }
                 Err(error) => Err(error),
             },
             (Ok(None), None) => continue,
-            (Ok(Some(status)), _) => Ok(status),
+            (Ok(Some(written)), _) => Ok(written),
             (Err(error), _) => Err(error),
         };
-        let status = match status {
-            Ok(status) => status,
+        let written = match written {
+            Ok(written) => written,
             Err(error @ throttle::Error::Lost(_)) => {
                 failed = Some(error);
                 continue;
@@ -178,21 +184,26 @@ pub(super) async fn tick(
             }
         };
         // A key that is not a hash has no knobs to record; those recorded before stay.
-        if status.raw.is_empty() {
+        if written.fields.is_empty() {
             continue;
         }
         // Keys that another program lets expire, and that were never written through Flyball, are
         // left alone.
-        let expires = status.expires_in_s.is_some();
-        if expires && !status.raw.contains_key("seq") {
+        let expires = written.expires;
+        if expires && !written.fields.contains_key("seq") {
             continue;
         }
-        let (mut fields, left_out) = recordable(status.raw);
+        let hash = hash_of(&written.fields);
+        if !expires && recorded.recorded.get(&name) == Some(&hash) {
+            continue;
+        }
+        let (mut fields, left_out) = recordable(written.fields);
+        let is_whole = left_out.is_none();
         if let Some(why) = left_out {
             odd.insert(name.clone(), why);
         }
         fields.retain(|field, _| !PASSING.contains(&field.as_str()));
-        let has_changed = saved.get(&name) != Some(&fields);
+        let has_changed = recorded.saved.get(&name) != Some(&fields);
         if has_changed && let Some(why) = record.save(&name, &fields).await? {
             odd.insert(name, why);
             continue;
@@ -200,9 +211,13 @@ pub(super) async fn tick(
         if has_changed || expires {
             store.persist(&name).await?;
             if let Some((_, kept)) = &mut recorded.read {
-                kept.insert(name.clone(), fields.clone());
+                Arc::make_mut(kept).insert(name.clone(), fields.clone());
             }
-            saved.insert(name, fields);
+            recorded.saved.insert(name.clone(), fields);
+        }
+        // What was left out is told at each round.
+        if is_whole {
+            recorded.recorded.insert(name, hash);
         }
     }
     failed.map_or(Ok(odd), |error| Err(error.into()))
@@ -212,7 +227,7 @@ async fn restore(
     store: &dyn Store,
     name: &Name,
     fields: &BTreeMap<String, String>,
-) -> Result<Status, throttle::Error> {
+) -> Result<WrittenKnobs, throttle::Error> {
     let fields = fields
         .iter()
         .filter(|(field, _)| !PASSING.contains(&field.as_str()));
@@ -228,5 +243,5 @@ async fn restore(
     };
     let (_, after) = store.set(name, &change).await?;
     tracing::warn!(throttle.name = %name, "the knobs were missing in Redis and have been restored from Postgres");
-    Ok(after)
+    Ok(after.into())
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::service::{LoopOptions, periodic};
@@ -21,9 +20,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The number of rounds between checks of the throttles while there is no pattern.
 const ROUNDS_WITHOUT_PATTERN: u64 = 60;
-
-/// Throttles that are read concurrently.
-const READ_CONCURRENCY: usize = 32;
 
 pub(super) async fn run(
     store: Arc<dyn Store>,
@@ -76,12 +72,10 @@ async fn is_being_restored(
 
 /// Brings every made throttle to the knobs of its pattern, and deletes those without use.
 async fn sweep(store: &dyn Store, record: &KnobRecord, names: Vec<Name>) -> anyhow::Result<()> {
-    let statuses: Vec<Status> = stream::iter(names)
-        .map(|name| async move { store.status(&name).await })
-        .buffered(READ_CONCURRENCY)
-        .filter_map(|status| async move { status.ok().flatten() })
-        .collect()
-        .await;
+    let statuses = store.statuses(&names).await.into_iter();
+    let statuses: Vec<Status> = statuses
+        .filter_map(|status| status.ok().flatten())
+        .collect();
     let patterns: BTreeMap<&str, &Status> = statuses
         .iter()
         .filter(|status| status.name.is_pattern())

@@ -20,8 +20,9 @@ use prometheus_client::registry::Registry;
 use super::lease::{Holding, LeaseRemainder, MAX_HORIZON, PendingLease};
 use super::rolling_window::WindowUsage;
 use super::{
-    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, LaneRequest,
-    Name, RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+    AcquireRequest, AcquireResponse, Change, Error, Grant, Holder, KeyOutcomes, KeyState,
+    LaneRequest, Name, RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+    WrittenKnobs,
 };
 
 /// The number of throttles that are remembered.
@@ -113,11 +114,32 @@ impl LeaseCache {
         self.locked().get_mut(&ask.throttle)?.spend(&ask.lanes, now)
     }
 
-    /// Asks the store, and for a lease as well if one is due.
-    async fn ask(self: &Arc<Self>, ask: &AcquireRequest) -> AcquireResponse {
+    /// Takes tokens from the store, and looks at one more lane.
+    async fn take(
+        &self,
+        ask: &AcquireRequest,
+        peeked: Option<&LaneRequest>,
+    ) -> (AcquireResponse, Option<Grant>) {
+        let Some(peeked) = peeked else {
+            return (self.store.acquire(ask).await, None);
+        };
+        let mut both = ask.clone();
+        both.lanes.push(peeked.clone());
+        let mut answer = self.store.acquire_and_peek(&both).await;
+        let grant = answer.lanes.pop();
+        (answer, grant)
+    }
+
+    /// Asks the store, and for a lease as well if one is due. Then the lane that is only to be
+    /// looked at is left to the caller.
+    async fn ask(
+        self: &Arc<Self>,
+        ask: &AcquireRequest,
+        peeked: Option<&LaneRequest>,
+    ) -> (AcquireResponse, Option<Grant>) {
         let begun = self.now();
         let Some(asking) = self.begin(ask, begun) else {
-            return self.store.acquire(ask).await;
+            return self.take(ask, peeked).await;
         };
         let mut under_way = PendingRequest {
             cache: self,
@@ -125,21 +147,20 @@ impl LeaseCache {
             asking,
             is_over: false,
         };
-        let mut answer = if asking.leased > 0 {
+        let (mut answer, grant) = if asking.leased > 0 {
             let more = LaneRequest {
                 want: asking.leased,
                 ..LaneRequest::default()
             };
             let lanes = ask.lanes.iter().cloned().chain([more]).collect();
-            self.store
-                .acquire(&AcquireRequest {
-                    throttle: ask.throttle.clone(),
-                    lanes,
-                    holder: None,
-                })
-                .await
+            let with_lease = AcquireRequest {
+                throttle: ask.throttle.clone(),
+                lanes,
+                holder: None,
+            };
+            (self.store.acquire(&with_lease).await, None)
         } else {
-            self.store.acquire(ask).await
+            self.take(ask, peeked).await
         };
         under_way.is_over = true;
         let now = self.now();
@@ -151,7 +172,7 @@ impl LeaseCache {
         if asking.leased > 0 {
             self.watch(ask.throttle.clone());
         }
-        answer
+        (answer, grant)
     }
 
     /// Begins an ask; returns `None` if no more throttles can be remembered.
@@ -251,7 +272,7 @@ impl Store for LeasedStore {
         if self.cache.horizon.is_zero() {
             return self.cache.store.acquire(ask);
         }
-        async move { self.cache.ask(ask).await }.boxed()
+        async move { self.cache.ask(ask, None).await.0 }.boxed()
     }
 
     fn hold<'a>(
@@ -332,6 +353,54 @@ impl Store for LeasedStore {
 
     fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         self.cache.store.peek(ask)
+    }
+
+    fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        let Some((peeked, taken)) = ask.lanes.split_last() else {
+            return self.acquire(ask);
+        };
+        let part = |lanes: &[LaneRequest]| AcquireRequest {
+            throttle: ask.throttle.clone(),
+            lanes: lanes.to_vec(),
+            holder: None,
+        };
+        let (taken, looked) = (part(taken), part(std::slice::from_ref(peeked)));
+        async move {
+            let (mut answer, grant) = if let Some(answer) = self.cache.spend(&taken) {
+                self.from_lease.inc();
+                (answer, None)
+            } else {
+                self.from_store.inc();
+                match self.cache.horizon.is_zero() {
+                    true => self.cache.take(&taken, Some(peeked)).await,
+                    false => self.cache.ask(&taken, Some(peeked)).await,
+                }
+            };
+            if let Some(grant) = grant {
+                answer.lanes.push(grant);
+            } else {
+                let looked = self.cache.store.peek(&looked).await;
+                answer.lanes.extend(looked.lanes);
+                // A store that is lost by now has told nothing of that lane.
+                answer.at_us = answer.at_us.min(looked.at_us);
+            }
+            answer
+        }
+        .boxed()
+    }
+
+    fn written_knobs<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<WrittenKnobs>, Error>>> {
+        self.cache.store.written_knobs(names)
+    }
+
+    fn statuses<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<Status>, Error>>> {
+        self.cache.store.statuses(names)
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {

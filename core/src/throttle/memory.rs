@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, ready};
+use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::bucket::{Bucket, UsageCounters};
@@ -15,8 +15,9 @@ use super::learned::{Learned, ThrottleRefusal};
 use super::rolling_window::{OpenWindow, WindowGrants, WindowUsage};
 use super::store::capacity_text;
 use super::{
-    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
-    Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal, tree,
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, LaneRequest,
+    Name, RateLimit, Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal, WrittenKnobs,
+    tree,
 };
 
 mod acquire;
@@ -163,6 +164,21 @@ impl Store for MemoryStore {
     fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         let mut copy = self.locked().clone();
         ready(Self::ask(&mut copy, ask, self.now())).boxed()
+    }
+
+    fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        let (mut throttles, now) = (self.locked(), self.now());
+        let part = |lanes: &[LaneRequest]| AcquireRequest {
+            throttle: ask.throttle.clone(),
+            lanes: lanes.to_vec(),
+            holder: None,
+        };
+        let (taken, peeked) = ask.lanes.split_at(ask.lanes.len().saturating_sub(1));
+        let mut answer = Self::ask(&mut throttles, &part(taken), now);
+        let mut copy = throttles.clone();
+        let looked = Self::ask(&mut copy, &part(peeked), now);
+        answer.lanes.extend(looked.lanes);
+        ready(answer).boxed()
     }
 
     fn hold<'a>(
@@ -385,6 +401,25 @@ impl Store for MemoryStore {
             throttle.pauses.remove(key)
         });
         ready(Ok(pause.is_some_and(|(until_ms, _)| until_ms * 1000 > now))).boxed()
+    }
+
+    fn written_knobs<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<WrittenKnobs>, Error>>> {
+        self.statuses(names)
+            .map(|all| {
+                let found = |one: Result<Option<Status>, Error>| Ok(one?.map(WrittenKnobs::from));
+                all.into_iter().map(found).collect()
+            })
+            .boxed()
+    }
+
+    fn statuses<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<Status>, Error>>> {
+        join_all(names.iter().map(|name| self.status(name))).boxed()
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {

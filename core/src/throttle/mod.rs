@@ -72,6 +72,6 @@ pub use refusal::{KeyOutcomes, KeyState, MAX_PAUSE, Quota, RefusalEffect, Upstre
 pub use rules::KnobProblem;
 pub use scope::Scope;
 pub use seed::seed;
-pub use status::{RefusalPause, Status};
+pub use status::{RefusalPause, Status, WrittenKnobs};
 pub use store::{Change, Error, Refund, Store};
 pub use take::{CallKnobs, TokenClient};

@@ -13,7 +13,7 @@ use super::on_demand::{best_pattern, inherited};
 use super::rolling_window::WindowUsage;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
-    RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+    RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal, WrittenKnobs,
 };
 
 /// The time for which the list of patterns is used before the store is asked again.
@@ -168,6 +168,31 @@ impl Store for PatternStore {
             answer
         }
         .boxed()
+    }
+
+    fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        async move {
+            let answer = self.store.acquire_and_peek(ask).await;
+            if self.was_made(&answer).await {
+                return self.store.acquire_and_peek(ask).await;
+            }
+            answer
+        }
+        .boxed()
+    }
+
+    fn written_knobs<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<WrittenKnobs>, Error>>> {
+        self.store.written_knobs(names)
+    }
+
+    fn statuses<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<Status>, Error>>> {
+        self.store.statuses(names)
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {

@@ -182,6 +182,24 @@ fn format_seconds(seconds: i64) -> String {
 }
 
 /// Returns the error text for a throttle whose key is not a hash.
+/// The knobs of a throttle as they are written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WrittenKnobs {
+    /// The fields of the hash; none for a key that is not a hash.
+    pub fields: BTreeMap<String, String>,
+    /// True if another program lets the hash expire.
+    pub expires: bool,
+}
+
+impl From<Status> for WrittenKnobs {
+    fn from(status: Status) -> Self {
+        Self {
+            expires: status.expires_in_s.is_some(),
+            fields: status.raw,
+        }
+    }
+}
+
 pub(super) fn no_hash(name: &Name) -> String {
     format!(
         "the key throttle:{name}:knobs in Redis is not a hash; delete it with redis-cli DEL, then \

@@ -9,7 +9,7 @@ use super::rolling_window::WindowUsage;
 use super::rules::KnobProblem;
 use super::{
     AcquireRequest, AcquireResponse, Grant, Holder, KeyOutcomes, KeyState, Name, RateLimit,
-    RefusalEffect, Status, UpstreamRefusal,
+    RefusalEffect, Status, UpstreamRefusal, WrittenKnobs,
 };
 
 /// Units of a grant that no work used.
@@ -196,6 +196,23 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the answer that `acquire` would give, without charging anything.
     fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse>;
+
+    /// Asks for tokens like [`Store::acquire`] for all lanes but the last one, of which it returns
+    /// what `peek` would answer then. For two lanes or more, and without a holder.
+    fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse>;
+
+    /// Returns the knobs of throttles as they are written, in the order of `names`; `None` for a
+    /// throttle that does not exist. For all throttles at once it costs a fraction of their status.
+    fn written_knobs<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<WrittenKnobs>, Error>>>;
+
+    /// Returns the statuses of throttles, in the order of `names`, as [`Store::status`] does.
+    fn statuses<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<Status>, Error>>>;
 
     /// Returns the status of the throttle, for operators; `None` if there is none.
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>>;

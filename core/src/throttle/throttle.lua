@@ -852,11 +852,12 @@ local function say(key, who, jobs, ttl)
   end
 end
 
--- acquire, peek: KEYS (knobs, bucket, holds) per level, root first, then pauses, then for each
--- letter of `extra`, in the order b p l k, one key per lane: its bucket, its pause, its learned
--- state, its holds; ARGV verb, now, levels, lanes, extra, who, ttl, held (empty without a holder),
--- the expected parent of each level, then for each run of equal lanes: count, want, cost, keyed
--- 0|1, held.
+-- acquire, peek, acquire_and_peek: KEYS (knobs, bucket, holds) per level, root first, then pauses,
+-- then for each letter of `extra`, in the order b p l k, one key per lane: its bucket, its pause, its
+-- learned state, its holds; ARGV verb, now, levels, lanes, extra, who, ttl, held (empty without a
+-- holder), the expected parent of each level, then for each run of equal lanes: count, want, cost,
+-- keyed 0|1, held. acquire_and_peek, without a holder, only looks at the last run, after it has served
+-- and stored the others.
 --
 -- The ask in progress is kept outside of the functions, which are then made once and not for each
 -- call. The lists have an entry for each level, of which each call writes all. The function around
@@ -865,7 +866,7 @@ local acquire = (function()
   local levels, write, leaf, most, held, who
   local chain, stored, probes, opened, windowed, rooms, holding, full, waits = {}, {}, {}, {}, {}, {}, {}, {}, {}
   local begun, reply, at
-  local lessons, known_lessons, buckets, holds, seen, key_rooms, key_holds
+  local lessons, known_lessons, buckets, holds, seen, key_rooms, key_holds, pauses, lane
 
   -- Adds the outcome of some lanes to the reply. A count below 0 is that of lanes with learned state.
   local function tell(count, granted, wait, limit, detail, learned)
@@ -1063,6 +1064,39 @@ local acquire = (function()
     alike, alike_want, alike_cost = alike + count, want, cost
   end
 
+  -- Serves the lanes of the runs from the argument `from` on, up to the argument `to`.
+  local function serve_runs(from, to)
+    for run = from, to, 5 do
+      local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), math.min(tonumber(ARGV[run + 2]) * leaf.cost_factor, most)
+      local keyed = ARGV[run + 3] == '1'
+      local bound = keyed and (leaf.key_rps >= 0 or holds or #leaf.key_windows > 0)
+      if not bound and not pauses then
+        join(count, want, cost)
+        lane = lane + count
+      else
+        for _ = 1, count do
+          lane = lane + 1
+          local pause = pauses and pauses[lane]
+          local until_ms = pause and tonumber(string.match(pause, '^(%d+)|'))
+          local learned = lesson(lane)
+          if until_ms and until_ms * 1000 > now then
+            serve_alike()
+            tell_nothing(1, want, until_ms * 1000 - now, 'paused', pause)
+          elseif not bound and not learned then
+            join(1, want, cost)
+          elseif keyed and leaf.key_rps == 0 then
+            serve_alike()
+            tell_nothing(1, want, STOPPED_WAIT, 'key', '')
+          else
+            serve_alike()
+            serve_bound(lane, want, cost, keyed, tonumber(ARGV[run + 4]), learned)
+          end
+        end
+      end
+    end
+    serve_alike()
+  end
+
   -- Returns the limits that the reply states: '' if they are the usual ones.
   local function stated_limits(over_limit, lowest, window_rps, highest)
     local limits = ''
@@ -1094,7 +1128,7 @@ local acquire = (function()
     return rates, stated_limits(leaf.texts[18], lowest, window_rps, unknown and MAX_COST or most)
   end
 
-  return function(writes)
+  return function(writes, peeks)
     local lanes, extra = tonumber(ARGV[4]), ARGV[5]
     levels, write, most, begun, alike = tonumber(ARGV[3]), writes, MAX_COST, 0, 0
     who, held = ARGV[6], tonumber(ARGV[8])
@@ -1192,8 +1226,9 @@ local acquire = (function()
       return reply
     end
 
-    local highest_cost, factor = 0, leaf.cost_factor
-    for run = first, #ARGV, 5 do highest_cost = math.max(highest_cost, math.min(tonumber(ARGV[run + 2]) * factor, most)) end
+    local peeked = peeks and #ARGV - 4 or #ARGV + 1
+    local highest_cost = 0
+    for run = first, peeked - 1, 5 do highest_cost = math.max(highest_cost, math.min(tonumber(ARGV[run + 2]) * leaf.cost_factor, most)) end
     for i = 1, levels do
       local k = chain[i]
       opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, highest_cost, most)
@@ -1209,8 +1244,8 @@ local acquire = (function()
     end
 
     -- Each kind that was passed has one key per lane; only needed kinds are read.
-    local place, pauses = base, nil
-    buckets, holds, lessons = nil, nil, nil
+    local place = base
+    buckets, holds, lessons, pauses = nil, nil, nil, nil
     if lanes > 0 then
       for i = 1, #extra do
         local letter = string.sub(extra, i, i)
@@ -1235,36 +1270,8 @@ local acquire = (function()
     -- A key that two lanes have is read once.
     seen = lanes > 1 and {} or nil
 
-    local lane = 0
-    for run = first, #ARGV, 5 do
-      local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), math.min(tonumber(ARGV[run + 2]) * factor, most)
-      local keyed = ARGV[run + 3] == '1'
-      local bound = keyed and (leaf.key_rps >= 0 or holds or #leaf.key_windows > 0)
-      if not bound and not pauses then
-        join(count, want, cost)
-        lane = lane + count
-      else
-        for _ = 1, count do
-          lane = lane + 1
-          local pause = pauses and pauses[lane]
-          local until_ms = pause and tonumber(string.match(pause, '^(%d+)|'))
-          local learned = lesson(lane)
-          if until_ms and until_ms * 1000 > now then
-            serve_alike()
-            tell_nothing(1, want, until_ms * 1000 - now, 'paused', pause)
-          elseif not bound and not learned then
-            join(1, want, cost)
-          elseif keyed and leaf.key_rps == 0 then
-            serve_alike()
-            tell_nothing(1, want, STOPPED_WAIT, 'key', '')
-          else
-            serve_alike()
-            serve_bound(lane, want, cost, keyed, tonumber(ARGV[run + 4]), learned)
-          end
-        end
-      end
-    end
-    serve_alike()
+    lane = 0
+    serve_runs(first, peeked - 1)
 
     for i = 1, levels do
       local b, o = stored[i], opened[i]
@@ -1293,6 +1300,14 @@ local acquire = (function()
         if learned and learned.changed then redis.call('SET', key, learned_text(learned), 'KEEPTTL') end
       end
     end
+    if peeks then
+      write = false
+      local cost = math.min(tonumber(ARGV[peeked + 2]) * leaf.cost_factor, most)
+      for i = 1, levels do
+        opened[i] = opened[i] and open_stored(stored[i], chain[i].rps, chain[i].depth, cost, most)
+      end
+      serve_runs(peeked, #ARGV)
+    end
     return reply
   end
 end)()
@@ -1300,6 +1315,7 @@ end)()
 -- A script needs none of the functions below for these.
 if not IS_LIBRARY and verb == 'acquire' then return acquire(true) end
 if not IS_LIBRARY and verb == 'peek' then return acquire(false) end
+if not IS_LIBRARY and verb == 'acquire_and_peek' then return acquire(true, true) end
 
 -- Returns the reply to a call whose levels are no longer the chain, or nil. Each level has two
 -- keys, the first its knobs.
@@ -1817,6 +1833,7 @@ end
 local function answer()
   if verb == 'acquire' then return acquire(true) end
   if verb == 'peek' then return acquire(false) end
+  if verb == 'acquire_and_peek' then return acquire(true, true) end
   if verb == 'hold' then return hold() end
   if verb == 'refund' then return refund() end
   if verb == 'settle' then return settle() end

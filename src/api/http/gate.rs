@@ -17,14 +17,12 @@ use super::limits::{
     DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api, own_throttle, seed, seed_api_limits,
 };
 use super::problem::{Code, Problem};
-use super::remaining::remaining;
+use super::remaining::take_token;
 use super::scopes;
 use super::token_metrics::TokenMetrics;
 use crate::api::waiting;
 use crate::throttle::api_limit::limit_of;
-use crate::throttle::{
-    AcquireRequest, ApiLimit, LaneRequest, Limit, Name, OWN_API, RateLimit, Store,
-};
+use crate::throttle::{ApiLimit, LaneRequest, Limit, Name, OWN_API, RateLimit, Store};
 
 /// The age at which the promise of a throttle and the absence of a throttle are read again. Redis
 /// decides on each request regardless of age.
@@ -161,15 +159,11 @@ impl Gate {
         {
             return GateDecision::Free;
         }
-        let ask = AcquireRequest {
-            throttle: name.clone(),
-            lanes: vec![LaneRequest {
-                key: key.to_owned(),
-                ..LaneRequest::default()
-            }],
-            holder: None,
+        let wanted = LaneRequest {
+            key: key.to_owned(),
+            ..LaneRequest::default()
         };
-        let answer = self.throttles.acquire(&ask).await;
+        let (answer, left) = take_token(&*self.throttles, name, wanted).await;
         let was_asked = answer.at_us > 0;
         let effective_rps = answer.effective_rps;
         let Some(grant) = answer.lanes.into_iter().next() else {
@@ -181,7 +175,7 @@ impl Gate {
         if grant.granted > 0 {
             if was_asked {
                 self.locked().entry(name.clone()).or_default();
-                return GateDecision::Admitted;
+                return GateDecision::Admitted { left };
             }
             return GateDecision::Free;
         }
@@ -239,8 +233,8 @@ impl Gate {
 enum GateDecision {
     /// No throttle limits the request.
     Free,
-    /// The request has taken its token.
-    Admitted,
+    /// The request has taken its token; so many are left, if anything limits them.
+    Admitted { left: Option<u32> },
     /// No token is left for the request.
     Refused(RateLimited),
 }
@@ -339,19 +333,10 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
     };
     match gate.ask_patiently(&name, &client.key).await {
         GateDecision::Free => next.run(request).await,
-        GateDecision::Admitted => {
-            // The remaining tokens are read while the request is served, so that the request does
-            // not wait for them.
-            let taken = LaneRequest {
-                key: client.key.to_string(),
-                want: 0,
-                ..LaneRequest::default()
-            };
-            let (mut response, left, promise) = tokio::join!(
-                next.run(request),
-                remaining(&*gate.throttles, &name, taken),
-                gate.promise(&name)
-            );
+        GateDecision::Admitted { left } => {
+            // The promise is read while the request is served, so that the request does not wait
+            // for it.
+            let (mut response, promise) = tokio::join!(next.run(request), gate.promise(&name));
             let standing =
                 left.map(|left| RateLimitPolicy::rate_limit_header(&name, false, left, 0));
             // The response to a check reports the limits of the checked request.

@@ -33,8 +33,6 @@ use crate::throttle::{HeldKeys, Name, Status, concurrency_number};
 const SAMPLED_MAX: usize = 1000;
 /// The most throttles in one tick: governed and busy ones first.
 const TICK_THROTTLES_MAX: usize = 200;
-/// The most concurrent requests to the throttle store.
-const STATUS_CONCURRENCY: usize = 32;
 /// The interval at which the depths are read; they are not written more often.
 const COUNT_REST: Duration = Duration::from_secs(1);
 /// The same while nothing happens in the queue, as far as a worker of this process knows.
@@ -132,16 +130,9 @@ impl Sampler {
         let statuses: Vec<(Name, Option<Status>)> = if is_store_lost {
             self.names.iter().map(|name| (name.clone(), None)).collect()
         } else {
-            stream::iter(self.names.clone())
-                .map(|name| async move {
-                    (
-                        name.clone(),
-                        deps.throttles.status(&name).await.ok().flatten(),
-                    )
-                })
-                .buffer_unordered(STATUS_CONCURRENCY)
-                .collect()
-                .await
+            let statuses = deps.throttles.statuses(&self.names).await;
+            let known = statuses.into_iter().map(|status| status.ok().flatten());
+            self.names.iter().cloned().zip(known).collect()
         };
         let mut sample = LiveSample {
             at: now,

@@ -14,13 +14,11 @@ use crate::api::http::fields::{Errors, ObjectReader};
 use crate::api::http::gate::{Gate, set_rate_limit_headers};
 use crate::api::http::limits::RateLimitPolicy;
 use crate::api::http::problem::{Code, Problem};
-use crate::api::http::remaining::remaining;
+use crate::api::http::remaining::take_token;
 use crate::api::http::token_metrics::TokenMetrics;
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::throttle::api_limit::limit_of;
-use crate::throttle::{
-    AcquireRequest, ApiLimit, Grant, LaneRequest, Limit, Name, OWN_API, Refund, Store,
-};
+use crate::throttle::{ApiLimit, Grant, LaneRequest, Limit, Name, OWN_API, Refund, Store};
 
 /// The longest method and the longest path, in bytes.
 pub const METHOD_BYTES_MAX: usize = 32;
@@ -161,14 +159,13 @@ async fn take(
         },
         throttle: Some(throttle),
     };
-    let by_key = one(store, tokens, &of_keys, &asked.key).await;
+    let (by_key, mut left) = one(store, tokens, &of_keys, &asked.key).await;
     if by_key.granted == 0 {
         return Ok(refused("key", of_keys, by_key.wait.as_secs_f64()));
     }
-    let mut left = left_of(store, &of_keys, &asked.key).await;
     let mut throttle = of_keys.clone();
     if !asked.customer.is_empty() {
-        let by_customer = one(store, tokens, &of_customers, &asked.customer).await;
+        let (by_customer, of_all) = one(store, tokens, &of_customers, &asked.customer).await;
         if by_customer.granted == 0 {
             let refund = Refund {
                 key: &asked.key,
@@ -181,7 +178,6 @@ async fn take(
             let wait_s = by_customer.wait.as_secs_f64();
             return Ok(refused("customer", of_customers, wait_s));
         }
-        let of_all = left_of(store, &of_customers, &asked.customer).await;
         if let Some(fewer) = of_all.filter(|all| left.is_none_or(|own| *all < own)) {
             (left, throttle) = (Some(fewer), of_customers);
         }
@@ -198,33 +194,25 @@ async fn take(
     })
 }
 
-/// Takes one token of a key, and counts the request. A throttle that was deleted limits nothing,
-/// nor does one that the store has never reported to this process.
-async fn one(store: &dyn Store, tokens: &TokenMetrics, throttle: &Name, key: &str) -> Grant {
-    let ask = AcquireRequest {
-        throttle: throttle.clone(),
-        lanes: vec![LaneRequest {
-            key: key.to_owned(),
-            ..LaneRequest::default()
-        }],
-        holder: None,
+/// Takes one token of a key, and counts the request; returns what is left as well. A throttle that
+/// was deleted limits nothing, nor does one that the store has never reported to this process.
+async fn one(
+    store: &dyn Store,
+    tokens: &TokenMetrics,
+    throttle: &Name,
+    key: &str,
+) -> (Grant, Option<u32>) {
+    let wanted = LaneRequest {
+        key: key.to_owned(),
+        ..LaneRequest::default()
     };
-    let grant = store.acquire(&ask).await.lanes.into_iter().next();
-    let mut grant = grant.unwrap_or_default();
+    let (answer, left) = take_token(store, throttle, wanted).await;
+    let mut grant = answer.lanes.into_iter().next().unwrap_or_default();
     if matches!(grant.limit, Some(Limit::Unknown { .. } | Limit::StoreLost)) {
         (grant.granted, grant.limit) = (1, None);
     }
     tokens.note(throttle.as_str(), key, grant.granted > 0);
-    grant
-}
-
-async fn left_of(store: &dyn Store, throttle: &Name, key: &str) -> Option<u32> {
-    let taken = LaneRequest {
-        key: key.to_owned(),
-        want: 0,
-        ..LaneRequest::default()
-    };
-    remaining(store, throttle, taken).await
+    (grant, left)
 }
 
 /// Reads the headers of a proxy; `None` if there are none.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Query as Pairs, State};
 use axum::{Extension, Json};
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 
 use super::knobs::name_or_pattern_of;
@@ -23,9 +22,6 @@ use crate::throttle::{self, Name, Status, Store};
 
 /// The states in which a job waits.
 const WAITING: [JobState; 3] = [JobState::Ready, JobState::Scheduled, JobState::Retryable];
-
-/// The most concurrent requests to the throttle store.
-const ASKED_AT_ONCE: usize = 32;
 
 /// A throttle that was deleted.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -126,9 +122,9 @@ pub async fn take_away(
 async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::Error> {
     const TOLD: usize = 5;
     let names = store.names().await?;
-    let looked = stream::iter(names).map(|name| async move { store.status(&name).await });
-    let statuses: Vec<Option<Status>> = looked.buffered(ASKED_AT_ONCE).try_collect().await?;
-    let mut found: Vec<String> = statuses
+    let statuses: Result<Vec<Option<Status>>, _> =
+        store.statuses(&names).await.into_iter().collect();
+    let mut found: Vec<String> = statuses?
         .into_iter()
         .flatten()
         .filter(|child| child.knobs.parent.as_ref() == Some(parent))

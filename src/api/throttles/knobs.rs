@@ -8,7 +8,6 @@ use axum::http::HeaderMap;
 use axum::http::header::ETAG;
 use axum::response::{AppendHeaders, IntoResponse};
 use axum::{Extension, Json};
-use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -32,9 +31,6 @@ use crate::governor::Decision;
 use crate::throttle::name::InvalidName;
 use crate::throttle::rules::{Knob, knob, settable};
 use crate::throttle::{self, Change, Name, Status};
-
-/// The most concurrent requests to the throttle store.
-const STATUS_CONCURRENCY: usize = 32;
 
 /// All throttles.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -197,17 +193,8 @@ async fn read_statuses(
     state: &Arc<ThrottlesState>,
     names: Vec<Name>,
 ) -> Vec<(Name, Result<Option<Status>, throttle::Error>)> {
-    stream::iter(names)
-        .map(|name| {
-            let state = state.clone();
-            async move {
-                let status = state.throttles.status(&name).await;
-                (name, status)
-            }
-        })
-        .buffered(STATUS_CONCURRENCY)
-        .collect()
-        .await
+    let statuses = state.throttles.statuses(&names).await;
+    names.into_iter().zip(statuses).collect()
 }
 
 /// Returns the status of a throttle in the last sample, which is about a second old.

@@ -135,6 +135,21 @@ async fn refused(response: Response) -> Value {
 const TWO: &str = "0.0001";
 
 #[tokio::test]
+async fn a_request_asks_redis_once() {
+    let server = limited_server(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
+    // The first request learns which keys the throttle needs.
+    server.get("/openapi.json", "0123456789abcdef").await;
+    let before = server.asked().await;
+
+    for _ in 0..5 {
+        let answer = server.get("/openapi.json", "0123456789abcdef").await;
+        assert!(header(&answer, "ratelimit").starts_with("\"api:read\";r="));
+    }
+
+    assert_eq!(server.asked().await - before, 5);
+}
+
+#[tokio::test]
 async fn a_token_learns_what_is_left_and_when_to_come_back() {
     let server = limited_server(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
     server

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flyball::throttle::rolling_window::WindowUsage;
 use flyball::throttle::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
-    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+    Refund, RefusalEffect, Status, Store, UpstreamRefusal, WrittenKnobs,
 };
 use futures_util::future::BoxFuture;
 
@@ -94,6 +94,24 @@ where
 
     fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         self.store.peek(ask)
+    }
+
+    fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        self.store.acquire_and_peek(ask)
+    }
+
+    fn written_knobs<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<WrittenKnobs>, Error>>> {
+        self.store.written_knobs(names)
+    }
+
+    fn statuses<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<Status>, Error>>> {
+        self.store.statuses(names)
     }
 
     fn hold<'a>(

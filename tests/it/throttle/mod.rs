@@ -20,6 +20,7 @@ mod poisoned_redis;
 mod provider_quotas;
 mod quotas;
 mod rates;
+mod record;
 mod redis;
 mod refusals;
 mod same_law;

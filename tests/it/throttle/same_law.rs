@@ -84,6 +84,15 @@ impl Held {
 /// milliseconds since the last of them began, and whether it is untrusted.
 type End = (usize, u32, f64, u32, Option<(f64, u64)>, Option<u64>, bool);
 
+/// How lanes are asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Acquire,
+    Peek,
+    /// The last lane is only looked at.
+    AcquireAndPeek,
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Pass(i64),
@@ -93,7 +102,7 @@ enum Op {
         throttle: usize,
         lanes: Vec<Lane>,
         holder: Option<Held>,
-        peek: bool,
+        way: Way,
     },
     Hold {
         throttle: usize,
@@ -231,7 +240,14 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (throttle(), 0..FIELDS.len(), text()).prop_map(|(t, f, text)| Op::Write(t, f, text)),
         1 => (throttle(), 0..FIELDS.len()).prop_map(|(t, f)| Op::Remove(t, f)),
         10 => (throttle(), lanes, prop::option::of(held()), any::<bool>(), any::<bool>())
-            .prop_map(|(throttle, lanes, holder, a, b)| Op::Ask { throttle, lanes, holder, peek: a && b }),
+            .prop_map(|(throttle, lanes, holder, a, b)| {
+                let way = match (a, b) {
+                    (true, true) => Way::Peek,
+                    (true, false) if holder.is_none() && lanes.len() > 1 => Way::AcquireAndPeek,
+                    _ => Way::Acquire,
+                };
+                Op::Ask { throttle, lanes, holder, way }
+            }),
         2 => (throttle(), held(), prop::collection::vec((0..KEYS.len(), 0..9_u32), 0..3))
             .prop_map(|(throttle, holder, lanes)| Op::Hold { throttle, holder, lanes }),
         2 => prop::collection::vec(0..20_u32, 1..6).prop_map(|units| Op::Refund { units }),
@@ -268,7 +284,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             throttle,
             lanes,
             holder,
-            peek,
+            way,
         } => {
             let mut request = ask(THROTTLES[*throttle], &[]);
             let lane = |lane: &Lane| LaneRequest {
@@ -279,23 +295,18 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             };
             request.lanes = lanes.iter().map(lane).collect();
             request.holder = holder.as_ref().map(Held::holder);
-            let mut answer = if *peek {
-                world.store.peek(&request).await
-            } else {
-                world.store.acquire(&request).await
+            let mut answer = match way {
+                Way::Acquire => world.store.acquire(&request).await,
+                Way::Peek => world.store.peek(&request).await,
+                Way::AcquireAndPeek => world.store.acquire_and_peek(&request).await,
             };
             // Redis does not check without flow, and remembers longer that there were pauses, so it
             // may wrongly report one.
             answer.levels_decide = false;
-            if !*peek {
-                *last = Some((
-                    *throttle,
-                    lanes
-                        .iter()
-                        .cloned()
-                        .zip(answer.lanes.iter().cloned())
-                        .collect(),
-                ));
+            if *way != Way::Peek {
+                let taken = lanes.len() - usize::from(*way == Way::AcquireAndPeek);
+                let grants = answer.lanes.iter().take(taken).cloned();
+                *last = Some((*throttle, lanes.iter().cloned().zip(grants).collect()));
             }
             format!("{answer:?}")
         }

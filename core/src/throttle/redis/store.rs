@@ -23,7 +23,7 @@ use crate::throttle::refusal::MAX_PAUSE_MS;
 use crate::throttle::rolling_window::WindowUsage;
 use crate::throttle::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
-    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+    Refund, RefusalEffect, Status, Store, UpstreamRefusal, WrittenKnobs,
 };
 
 /// The time limit of an ask, so that work goes on or stops but never hangs.
@@ -31,6 +31,9 @@ const ASK_BOUND: Duration = Duration::from_millis(50);
 
 /// The time limit of an operator's call, which no job waits for.
 const OPERATOR_BOUND: Duration = Duration::from_millis(250);
+
+/// The verb of a call whose last lane is only looked at.
+pub(super) const ACQUIRE_AND_PEEK: &str = "acquire_and_peek";
 
 /// Keeps knobs (`KEYS[1]`) for good, and marks them as kept (`KEYS[2]`).
 ///
@@ -163,6 +166,15 @@ impl Store for RedisStore {
         .boxed()
     }
 
+    fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        async move {
+            self.ask_lanes(ACQUIRE_AND_PEEK, &ask.throttle, None, &ask.lanes)
+                .await
+                .unwrap_or_else(|error| self.answer_of_lost_store(ask, &error))
+        }
+        .boxed()
+    }
+
     fn hold<'a>(
         &'a self,
         throttle: &'a Name,
@@ -232,6 +244,20 @@ impl Store for RedisStore {
         ended: &'a [KeyOutcomes<'a>],
     ) -> BoxFuture<'a, Result<(), Error>> {
         self.report_outcomes(throttle, ended).boxed()
+    }
+
+    fn written_knobs<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<WrittenKnobs>, Error>>> {
+        self.read_written(names).boxed()
+    }
+
+    fn statuses<'a>(
+        &'a self,
+        names: &'a [Name],
+    ) -> BoxFuture<'a, Vec<Result<Option<Status>, Error>>> {
+        self.read_statuses(names).boxed()
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {

@@ -9,7 +9,7 @@ use super::connection::Connection;
 use super::layout::KNOBS;
 use super::reply::{self, Acquired, ReplyReader};
 use super::shape::{Extra, Shape};
-use super::store::{RedisStore, locked};
+use super::store::{ACQUIRE_AND_PEEK, RedisStore, locked};
 use crate::throttle::bucket::STOPPED_WAIT_US;
 use crate::throttle::chain::sane_cost;
 use crate::throttle::tree;
@@ -67,7 +67,7 @@ impl RedisStore {
         Ok(answer)
     }
 
-    async fn ask_lanes(
+    pub(super) async fn ask_lanes(
         &self,
         verb: &str,
         throttle: &Name,
@@ -164,7 +164,10 @@ impl RedisStore {
                 && a.key.is_empty() == b.key.is_empty()
                 && held(a) == held(b)
         };
-        for run in lanes.chunk_by(alike) {
+        // The lane that is only looked at is a run of its own.
+        let taken = lanes.len() - usize::from(verb == ACQUIRE_AND_PEEK).min(lanes.len());
+        let (taken, peeked) = lanes.split_at(taken);
+        for run in taken.chunk_by(alike).chain(peeked.chunk_by(alike)) {
             call.number(run.len());
             call.number(run[0].want);
             call.number(sane_cost(run[0].cost));

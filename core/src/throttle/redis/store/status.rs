@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redis::RedisResult;
+use futures_util::{StreamExt as _, stream};
+use redis::{RedisResult, Value, from_redis_value_ref};
 
 use super::{RedisStore, hash, is_wrong_type};
 use crate::throttle::redis::connection::Connection;
@@ -11,7 +12,9 @@ use crate::throttle::redis::layout::{KNOBS, other_tag};
 use crate::throttle::redis::reply::{self, ReplyReader, Text};
 use crate::throttle::rolling_window::WindowUsage;
 use crate::throttle::tree::{MAX_LEVELS, MISSING};
-use crate::throttle::{Error, KeyState, KnobProblem, MAX_LANES_PER_ASK, Name, Status};
+use crate::throttle::{
+    Error, KeyState, KnobProblem, MAX_LANES_PER_ASK, Name, Status, WrittenKnobs,
+};
 
 /// The fields of a throttle's bucket that a status shows.
 const BUCKET: [&str; 7] = [
@@ -24,61 +27,204 @@ const BUCKET: [&str; 7] = [
     "refusal",
 ];
 
+/// The throttles whose knobs are read in one call.
+const READ_AT_ONCE: usize = 200;
+
+/// The calls for knobs that are under way at once; on a cluster each throttle may be in a slot of its
+/// own.
+const READ_CONCURRENCY: usize = 32;
+
 /// The text of `parent` of each level of a tree, `None` for a throttle that cannot be asked.
 type Parents = BTreeMap<Name, Option<String>>;
 
 impl RedisStore {
+    /// Reads the status of one throttle.
     pub(super) async fn read_status(&self, throttle: &Name) -> Result<Option<Status>, Error> {
-        type Reply = (
-            RedisResult<Vec<(Text, Text)>>,
-            RedisResult<Vec<Option<Text>>>,
-            (i64, i64),
-            i64,
-        );
-        if self.layout.check(throttle).is_err() {
-            return Ok(None);
+        let mut found = self.read_statuses(std::slice::from_ref(throttle)).await;
+        found.pop().unwrap_or(Ok(None))
+    }
+
+    /// Reads the statuses of throttles, in a few calls for all of one slot.
+    pub(super) async fn read_statuses(&self, names: &[Name]) -> Vec<Result<Option<Status>, Error>> {
+        let read = |slot, part| self.statuses_of_slot(slot, part);
+        let mut found = self.by_slots(names, read).await;
+        let mut known: BTreeMap<&Name, Option<String>> = BTreeMap::new();
+        for (name, status) in names.iter().zip(&found) {
+            if let Ok(status) = status {
+                // A key that is not a hash is not a throttle.
+                let throttle = status.as_ref().filter(|status| !status.raw.is_empty());
+                known.insert(name, throttle.map(|status| parent_of(&status.raw)));
+            }
         }
+        for one in &mut found {
+            let Ok(Some(status)) = one else { continue };
+            if status.knobs.parent.is_none() {
+                continue;
+            }
+            let parents = match self.parents_among(&status.name, &known) {
+                Some(parents) => Ok(parents),
+                None => self.read_parents(&status.name, self.operator_bound).await,
+            };
+            *one = parents.map(|parents| Some(self.with_parents(status.clone(), &parents)));
+        }
+        found
+    }
+
+    /// Reads the knobs of throttles as they are written, in a few calls for all of one slot.
+    pub(super) async fn read_written(
+        &self,
+        names: &[Name],
+    ) -> Vec<Result<Option<WrittenKnobs>, Error>> {
+        let read = |slot, part| self.written_of_slot(slot, part);
+        self.by_slots(names, read).await
+    }
+
+    /// Reads something of many throttles, in the order of their names: by slots, of each so many at
+    /// once. There is nothing of a name that cannot be one on this server.
+    async fn by_slots<'a, T, F>(
+        &'a self,
+        names: &'a [Name],
+        read: impl Fn(u16, Vec<&'a Name>) -> F,
+    ) -> Vec<Result<Option<T>, Error>>
+    where
+        F: Future<Output = Result<Vec<Result<Option<T>, Error>>, Error>>,
+    {
+        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (place, name) in names.iter().enumerate() {
+            if self.layout.check(name).is_ok() {
+                slots.entry(self.layout.slot(name)).or_default().push(place);
+            }
+        }
+        let parts: Vec<(u16, &[usize])> = slots
+            .iter()
+            .flat_map(|(slot, places)| places.chunks(READ_AT_ONCE).map(move |part| (*slot, part)))
+            .collect();
+        let asks: Vec<F> = parts
+            .iter()
+            .map(|(slot, places)| read(*slot, places.iter().map(|place| &names[*place]).collect()))
+            .collect();
+        let answers: Vec<_> = stream::iter(asks)
+            .buffered(READ_CONCURRENCY)
+            .collect()
+            .await;
+        let mut found: Vec<Result<Option<T>, Error>> = names.iter().map(|_| Ok(None)).collect();
+        for ((_, places), answer) in parts.into_iter().zip(answers) {
+            match answer {
+                Ok(all) => places
+                    .iter()
+                    .zip(all)
+                    .for_each(|(place, one)| found[*place] = one),
+                Err(error) => {
+                    let reason = match error {
+                        Error::Lost(reason) => reason,
+                        other => other.to_string(),
+                    };
+                    places
+                        .iter()
+                        .for_each(|place| found[*place] = Err(Error::Lost(reason.clone())));
+                }
+            }
+        }
+        found
+    }
+
+    async fn statuses_of_slot(
+        &self,
+        slot: u16,
+        names: Vec<&Name>,
+    ) -> Result<Vec<Result<Option<Status>, Error>>, Error> {
         let mut pipe = redis::pipe();
-        // People may have written anything under these keys, and errors of one throttle must not
-        // hide the others.
-        pipe.ignore_errors();
-        pipe.cmd("HGETALL")
-            .arg(self.layout.key(throttle, KNOBS, ""));
-        pipe.cmd("HMGET")
-            .arg(self.layout.key(throttle, "bucket", ""))
-            .arg(&BUCKET);
+        for name in &names {
+            let key = self.layout.key(name, KNOBS, "");
+            pipe.cmd("HGETALL").arg(&key);
+            pipe.cmd("HMGET")
+                .arg(self.layout.key(name, "bucket", ""))
+                .arg(&BUCKET);
+            pipe.cmd("PTTL").arg(&key);
+        }
         pipe.cmd("TIME");
-        pipe.cmd("PTTL").arg(self.layout.key(throttle, KNOBS, ""));
-        let pipe = &pipe;
-        let read =
-            |mut redis: Connection| async move { pipe.query_async::<Reply>(&mut redis).await };
-        let (fields, bucket, (s, us), expires_ms) = self
-            .servers
-            .run(self.layout.slot(throttle), self.operator_bound, read)
-            .await?;
+        let values = self.values_of(slot, pipe).await?;
+        let time = values.last().and_then(|time| time.as_ref().ok());
+        let time = time.and_then(|time| from_redis_value_ref::<(i64, i64)>(time).ok());
+        let (s, us) = time.ok_or_else(|| Error::Lost("the time was not told".to_owned()))?;
         let now_us = self
             .clock
             .as_ref()
             .map_or(s * 1_000_000 + us, |clock| clock());
-        let raw = match fields {
-            Ok(fields) => hash(fields),
-            Err(error) if is_wrong_type(&error.to_string()) => {
-                return Ok(Some(Status::no_hash(throttle.clone(), now_us)));
+        let status = |(name, of): (&&Name, &[RedisResult<Value>])| {
+            let Some(raw) = fields_of(&of[0])? else {
+                return Ok(Some(Status::no_hash((*name).clone(), now_us)));
+            };
+            if raw.is_empty() {
+                return Ok(None);
             }
-            Err(error) => return Err(Error::Lost(error.to_string())),
+            let bucket: Vec<Option<Text>> = of[1]
+                .as_ref()
+                .ok()
+                .and_then(|bucket| from_redis_value_ref(bucket).ok())
+                .unwrap_or_default();
+            let status = Status::read((*name).clone(), raw, &reply::meter(&bucket), now_us)
+                .expiring_in(expires_ms(&of[2]));
+            let (level, refusal) = (reply::bucket(&bucket), reply::refusal(&bucket));
+            Ok(Some(status.with_bucket(&level, refusal)))
         };
-        if raw.is_empty() {
-            return Ok(None);
+        Ok(names.iter().zip(values.chunks(3)).map(status).collect())
+    }
+
+    async fn written_of_slot(
+        &self,
+        slot: u16,
+        names: Vec<&Name>,
+    ) -> Result<Vec<Result<Option<WrittenKnobs>, Error>>, Error> {
+        let mut pipe = redis::pipe();
+        for name in names {
+            let key = self.layout.key(name, KNOBS, "");
+            pipe.cmd("HGETALL").arg(&key);
+            pipe.cmd("PTTL").arg(&key);
         }
-        let bucket = bucket.unwrap_or_default();
-        let status = Status::read(throttle.clone(), raw, &reply::meter(&bucket), now_us)
-            .expiring_in(expires_ms);
-        let status = status.with_bucket(&reply::bucket(&bucket), reply::refusal(&bucket));
-        if status.knobs.parent.is_none() {
-            return Ok(Some(status));
+        let values = self.values_of(slot, pipe).await?;
+        let written = |of: &[RedisResult<Value>]| {
+            let Some(fields) = fields_of(&of[0])? else {
+                return Ok(Some(WrittenKnobs::default()));
+            };
+            let expires = expires_ms(&of[1]) >= 0;
+            Ok((!fields.is_empty()).then_some(WrittenKnobs { fields, expires }))
+        };
+        Ok(values.chunks(2).map(written).collect())
+    }
+
+    /// Sends commands together. People may have written anything under these keys, and errors of
+    /// one throttle must not hide the others.
+    async fn values_of(
+        &self,
+        slot: u16,
+        mut pipe: redis::Pipeline,
+    ) -> Result<Vec<RedisResult<Value>>, Error> {
+        pipe.ignore_errors();
+        let pipe = &pipe;
+        let read = |mut redis: Connection| async move { pipe.query_async(&mut redis).await };
+        self.servers.run(slot, self.operator_bound, read).await
+    }
+
+    /// Returns what [`Self::read_parents`] would read, if all of it is known.
+    fn parents_among(
+        &self,
+        leaf: &Name,
+        known: &BTreeMap<&Name, Option<String>>,
+    ) -> Option<Parents> {
+        let mut parents = Parents::new();
+        let mut next = Some(leaf.clone());
+        while let Some(name) =
+            next.filter(|name| !parents.contains_key(name) && parents.len() <= MAX_LEVELS)
+        {
+            let parent = match self.layout.is_together(leaf, &name) {
+                false => None,
+                true => known.get(&name)?.clone(),
+            };
+            next = parent.as_deref().and_then(|parent| Name::new(parent).ok());
+            parents.insert(name, parent);
         }
-        let parents = self.read_parents(throttle, self.operator_bound).await?;
-        Ok(Some(self.with_parents(status, &parents)))
+        Some(parents)
     }
 
     /// Reads the text of `parent` of a throttle and of those above it, `None` for a throttle that
@@ -112,12 +258,7 @@ impl RedisStore {
                     .run(self.layout.slot(&name), bound, read)
                     .await?
                 {
-                    // An invalid name counts as no parent, as in the Lua script.
-                    (true, Ok(parent)) => Some(
-                        parent
-                            .and_then(|text| Name::new(text.0).ok())
-                            .map_or_else(String::new, |name| name.to_string()),
-                    ),
+                    (true, Ok(parent)) => Some(valid_parent(parent.map(|text| text.0))),
                     _ => None,
                 },
             };
@@ -199,4 +340,33 @@ impl RedisStore {
         };
         read().map_err(|error: redis::RedisError| Error::Lost(error.to_string()))
     }
+}
+
+/// Returns the fields of a reply; `None` for a key that is not a hash.
+fn fields_of(reply: &RedisResult<Value>) -> Result<Option<BTreeMap<String, String>>, Error> {
+    match reply {
+        Ok(value) => from_redis_value_ref::<Vec<(Text, Text)>>(value)
+            .map(|fields| Some(hash(fields)))
+            .map_err(|error| Error::Lost(error.to_string())),
+        Err(error) if is_wrong_type(&error.to_string()) => Ok(None),
+        Err(error) => Err(Error::Lost(error.to_string())),
+    }
+}
+
+/// Returns the time to live of a key in milliseconds, below 0 for none.
+fn expires_ms(reply: &RedisResult<Value>) -> i64 {
+    match reply {
+        Ok(Value::Int(ms)) => *ms,
+        _ => -1,
+    }
+}
+
+fn parent_of(fields: &BTreeMap<String, String>) -> String {
+    valid_parent(fields.get("parent").cloned())
+}
+
+/// Returns the parent that a text names. An invalid name counts as no parent, as in the Lua script.
+fn valid_parent(text: Option<String>) -> String {
+    text.and_then(|text| Name::new(text).ok())
+        .map_or_else(String::new, |name| name.to_string())
 }

@@ -1,0 +1,99 @@
+//! The record of knobs in Postgres, of more throttles than one call of Redis reads.
+
+use std::time::Duration;
+
+use flyball::app::{App, Roles};
+use flyball::config::Settings;
+use flyball::jobs::{Kinds, Queue};
+
+use crate::support::redis_server::Server;
+use crate::support::{app_environment, database, eventually};
+use crate::throttle::name;
+
+const SOON: Duration = Duration::from_secs(60);
+
+const THROTTLES: i64 = 450;
+
+fn connection(server: &Server) -> redis::Connection {
+    redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap()
+}
+
+/// Writes the rate of every throttle by hand.
+fn write(server: &Server, rps: i64) {
+    let mut pipe = redis::pipe();
+    for n in 0..THROTTLES {
+        pipe.hset(format!("throttle:many-{n}:knobs"), "rps", rps + n)
+            .ignore();
+    }
+    pipe.exec(&mut connection(server)).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_throttles_are_recorded_follow_edits_and_come_back_when_redis_is_emptied() {
+    let (server, database, folder) = (
+        Server::start(),
+        database().await,
+        tempfile::tempdir().unwrap(),
+    );
+    let mut environment = app_environment(&database, folder.path()).await;
+    environment.insert("REDIS_URL".to_owned(), server.url());
+    environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
+    write(&server, 1000);
+    let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
+    let recorded = async |rps: i64| {
+        let sql = "select count(*) from flyball.knobs
+            where throttle like 'many-%' and (fields ->> 'rps')::int = $1 + substr(throttle, 6)::int";
+        let count: i64 = sqlx::query_scalar(sql)
+            .bind(rps)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+        (count == THROTTLES).then_some(())
+    };
+
+    let app = App::start(
+        &Settings::load(None, &environment).unwrap(),
+        Roles::ALL,
+        Kinds::default(),
+    )
+    .await
+    .unwrap();
+    eventually("all are recorded", SOON, || recorded(1000)).await;
+    write(&server, 5000);
+    eventually("all edits are recorded", SOON, || recorded(5000)).await;
+
+    redis::cmd("FLUSHALL")
+        .exec(&mut connection(&server))
+        .unwrap();
+
+    eventually("all are back", SOON, || async {
+        let mut pipe = redis::pipe();
+        for n in 0..THROTTLES {
+            pipe.hget(format!("throttle:many-{n}:knobs"), "rps");
+        }
+        let rates: Vec<Option<i64>> = pipe.query(&mut connection(&server)).unwrap();
+        let expected = (0..THROTTLES).map(|n| Some(5000 + n));
+        rates.into_iter().eq(expected).then_some(())
+    })
+    .await;
+    // A throttle that is deleted by hand, in a Redis that is not empty, stays deleted.
+    redis::cmd("DEL")
+        .arg("throttle:many-7:knobs")
+        .exec(&mut connection(&server))
+        .unwrap();
+    eventually("its record is gone", SOON, || async {
+        let sql = "select count(*) from flyball.knobs where throttle = 'many-7'";
+        let count: i64 = sqlx::query_scalar(sql)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+        (count == 0).then_some(())
+    })
+    .await;
+    let names = app.throttles.names().await.unwrap();
+    assert!(!names.contains(&name("many-7")), "{names:?}");
+    app.stop().await;
+}
