@@ -22,8 +22,8 @@ use crate::throttle::memory::Clock;
 use crate::throttle::refusal::MAX_PAUSE_MS;
 use crate::throttle::rolling_window::WindowUsage;
 use crate::throttle::{
-    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
-    Refund, RefusalEffect, Status, Store, UpstreamRefusal, WrittenKnobs,
+    AcquireRequest, AcquireResponse, Change, Error, Grant, Holder, KeyOutcomes, KeyState, Name,
+    RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal, WrittenKnobs,
 };
 
 /// The time limit of an ask, so that work goes on or stops but never hangs.
@@ -168,9 +168,16 @@ impl Store for RedisStore {
 
     fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         async move {
-            self.ask_lanes(ACQUIRE_AND_PEEK, &ask.throttle, None, &ask.lanes)
-                .await
-                .unwrap_or_else(|error| self.answer_of_lost_store(ask, &error))
+            let asked = self.ask_lanes(ACQUIRE_AND_PEEK, &ask.throttle, None, &ask.lanes);
+            asked.await.unwrap_or_else(|error| {
+                // What a lost store grants is charged by this process: not to the lane that is only
+                // looked at, of which nothing is known.
+                let mut taken = ask.clone();
+                taken.lanes.pop();
+                let mut answer = self.answer_of_lost_store(&taken, &error);
+                answer.lanes.push(Grant::default());
+                answer
+            })
         }
         .boxed()
     }
