@@ -86,6 +86,7 @@ async fn a_redis_that_hangs_or_is_gone_is_answered_for_within_the_bound() {
     set("closed", "closed").await;
     set("open", "open").await;
     set("local", "local").await;
+    set("looked-at", "local").await;
     store.set_workers(2);
 
     server.freeze();
@@ -126,7 +127,7 @@ async fn a_redis_that_hangs_or_is_gone_is_answered_for_within_the_bound() {
     );
     assert!(begin.elapsed() < Duration::from_millis(250));
     // A lane that is only looked at takes nothing of what the process grants by itself.
-    let both = ask("local", &[("", 1, 1.0), ("", 1_000_000_000, 1.0)]);
+    let both = ask("looked-at", &[("", 1, 1.0), ("", 1_000_000_000, 1.0)]);
     let answer = store.acquire_and_peek(&both).await;
     let granted: Vec<u32> = answer.lanes.iter().map(|lane| lane.granted).collect();
     assert_eq!((answer.at_us, granted.as_slice()), (0, &[1, 0][..]));
