@@ -211,7 +211,7 @@ language plpgsql volatile set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_variable
 declare
     size     constant int := coalesce(cardinality(args), 0);
-    -- Which requests are this transaction's; the others are running elsewhere.
+    -- True for each request that is this transaction's; the others are running elsewhere.
     taken    boolean[];
     -- The digests of earlier requests.
     known    bytea[];

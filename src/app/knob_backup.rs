@@ -59,20 +59,14 @@ type KnobFields = BTreeMap<Name, BTreeMap<String, String>>;
 /// The record, as far as this process knows it.
 #[derive(Default)]
 pub(super) struct RecordedKnobs {
-    /// The knobs of each throttle as this process recorded or found them.
-    saved: KnobFields,
-    /// A hash of the fields in Redis that were recorded last. Every write changes one of them.
-    recorded: HashMap<Name, u64>,
+    /// Of each throttle as this process recorded or found it: a hash of its fields in Redis, and why
+    /// some of them are not recorded.
+    saved: HashMap<Name, (u64, Option<String>)>,
     /// The record as last read, with the time.
     read: Option<(Instant, Arc<KnobFields>)>,
 }
 
 impl RecordedKnobs {
-    fn forget(&mut self, name: &Name) {
-        self.saved.remove(name);
-        self.recorded.remove(name);
-    }
-
     /// Returns the record: as last read, while all that it names is in Redis, which has `names`.
     async fn load(
         &mut self,
@@ -91,10 +85,13 @@ impl RecordedKnobs {
     }
 }
 
-/// Returns a hash of the fields of a throttle.
+/// Returns a hash of the fields of a throttle that are worth restoring.
 fn hash_of(fields: &BTreeMap<String, String>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    fields.hash(&mut hasher);
+    fields
+        .iter()
+        .filter(|(field, _)| !PASSING.contains(&field.as_str()))
+        .for_each(|field| field.hash(&mut hasher));
     hasher.finish()
 }
 
@@ -156,14 +153,14 @@ pub(super) async fn tick(
             (Ok(None), Some(fields)) => match store.was_taken_away(&name).await {
                 Ok(true) => {
                     record.forget(&name).await?;
-                    recorded.forget(&name);
+                    recorded.saved.remove(&name);
                     recorded.read = None;
                     tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; the jobs of the throttle wait");
                     continue;
                 }
                 Ok(false) => {
                     // The mark that the knobs are recorded is lost as well.
-                    recorded.forget(&name);
+                    recorded.saved.remove(&name);
                     restore(store, &name, fields).await
                 }
                 Err(error) => Err(error),
@@ -194,31 +191,31 @@ pub(super) async fn tick(
             continue;
         }
         let hash = hash_of(&written.fields);
-        if !expires && recorded.recorded.get(&name) == Some(&hash) {
+        if let Some((saved, left_out)) = recorded.saved.get(&name)
+            && *saved == hash
+        {
+            if let Some(why) = left_out {
+                odd.insert(name.clone(), why.clone());
+            }
+            if expires {
+                store.persist(&name).await?;
+            }
             continue;
         }
         let (mut fields, left_out) = recordable(written.fields);
-        let is_whole = left_out.is_none();
-        if let Some(why) = left_out {
-            odd.insert(name.clone(), why);
-        }
         fields.retain(|field, _| !PASSING.contains(&field.as_str()));
-        let has_changed = recorded.saved.get(&name) != Some(&fields);
-        if has_changed && let Some(why) = record.save(&name, &fields).await? {
+        if let Some(why) = record.save(&name, &fields).await? {
             odd.insert(name, why);
             continue;
         }
-        if has_changed || expires {
-            store.persist(&name).await?;
-            if let Some((_, kept)) = &mut recorded.read {
-                Arc::make_mut(kept).insert(name.clone(), fields.clone());
-            }
-            recorded.saved.insert(name.clone(), fields);
+        store.persist(&name).await?;
+        if let Some(why) = &left_out {
+            odd.insert(name.clone(), why.clone());
         }
-        // What was left out is told at each round.
-        if is_whole {
-            recorded.recorded.insert(name, hash);
+        if let Some((_, kept)) = &mut recorded.read {
+            Arc::make_mut(kept).insert(name.clone(), fields);
         }
+        recorded.saved.insert(name, (hash, left_out));
     }
     failed.map_or(Ok(odd), |error| Err(error.into()))
 }

@@ -175,8 +175,11 @@ impl LeaseCache {
         (answer, grant)
     }
 
-    /// Begins an ask; returns `None` if no more throttles can be remembered.
+    /// Begins an ask; returns `None` if nothing is leased, or no more throttles can be remembered.
     fn begin(&self, ask: &AcquireRequest, now: Instant) -> Option<PendingLease> {
+        if self.horizon.is_zero() {
+            return None;
+        }
         let mut holdings = self.locked();
         let workers = self.workers.load(Ordering::Relaxed);
         if let Some(holding) = holdings.get_mut(&ask.throttle) {
@@ -269,9 +272,6 @@ impl Store for LeasedStore {
             return ready(answer).boxed();
         }
         self.from_store.inc();
-        if self.cache.horizon.is_zero() {
-            return self.cache.store.acquire(ask);
-        }
         async move { self.cache.ask(ask, None).await.0 }.boxed()
     }
 
@@ -371,10 +371,7 @@ impl Store for LeasedStore {
                 (answer, None)
             } else {
                 self.from_store.inc();
-                match self.cache.horizon.is_zero() {
-                    true => self.cache.take(&taken, Some(peeked)).await,
-                    false => self.cache.ask(&taken, Some(peeked)).await,
-                }
+                self.cache.ask(&taken, Some(peeked)).await
             };
             if let Some(grant) = grant {
                 answer.lanes.push(grant);

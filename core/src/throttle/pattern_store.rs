@@ -86,18 +86,24 @@ impl PatternStore {
             }
         }
     }
+
+    /// Asks the store, and once more if the throttle was made meanwhile.
+    async fn ask(
+        &self,
+        ask: &AcquireRequest,
+        call: for<'b> fn(&'b dyn Store, &'b AcquireRequest) -> BoxFuture<'b, AcquireResponse>,
+    ) -> AcquireResponse {
+        let answer = call(&*self.store, ask).await;
+        if self.was_made(&answer).await {
+            return call(&*self.store, ask).await;
+        }
+        answer
+    }
 }
 
 impl Store for PatternStore {
     fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
-        async move {
-            let answer = self.store.acquire(ask).await;
-            if self.was_made(&answer).await {
-                return self.store.acquire(ask).await;
-            }
-            answer
-        }
-        .boxed()
+        self.ask(ask, |store, ask| store.acquire(ask)).boxed()
     }
 
     fn hold<'a>(
@@ -160,25 +166,12 @@ impl Store for PatternStore {
     }
 
     fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
-        async move {
-            let answer = self.store.peek(ask).await;
-            if self.was_made(&answer).await {
-                return self.store.peek(ask).await;
-            }
-            answer
-        }
-        .boxed()
+        self.ask(ask, |store, ask| store.peek(ask)).boxed()
     }
 
     fn acquire_and_peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
-        async move {
-            let answer = self.store.acquire_and_peek(ask).await;
-            if self.was_made(&answer).await {
-                return self.store.acquire_and_peek(ask).await;
-            }
-            answer
-        }
-        .boxed()
+        self.ask(ask, |store, ask| store.acquire_and_peek(ask))
+            .boxed()
     }
 
     fn written_knobs<'a>(

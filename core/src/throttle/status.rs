@@ -181,7 +181,6 @@ fn format_seconds(seconds: i64) -> String {
     )
 }
 
-/// Returns the error text for a throttle whose key is not a hash.
 /// The knobs of a throttle as they are written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WrittenKnobs {
@@ -200,6 +199,7 @@ impl From<Status> for WrittenKnobs {
     }
 }
 
+/// Returns the error text for a throttle whose key is not a hash.
 pub(super) fn no_hash(name: &Name) -> String {
     format!(
         "the key throttle:{name}:knobs in Redis is not a hash; delete it with redis-cli DEL, then \

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use flyball::jobs::NewJob;
 use serde_json::json;
-use sqlx::{PgPool, Row};
+use sqlx::Row;
 use tokio::time::MissedTickBehavior;
 
 use crate::child::{DEFAULTS, ENQUEUED_AT, now_us};
@@ -47,6 +47,7 @@ select
     (select xact_commit from pg_stat_database where datname = current_database())::float8 as commits";
 
 /// The counters of a moment.
+#[derive(Clone, Copy)]
 struct Moment {
     at: Instant,
     done: f64,
@@ -113,7 +114,7 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
         Duration::from_secs(cli.soak_s),
     ));
     let first = look(world, &worker).await?;
-    let (mut before, mut minutes) = (look(world, &worker).await?, Vec::new());
+    let (mut before, mut minutes) = (first, Vec::new());
     while before.at - first.at + MINUTE / 2 < Duration::from_secs(cli.soak_s) {
         let next = first.at + MINUTE * (minutes.len() as u32 + 1);
         tokio::time::sleep_until(next.into()).await;
@@ -181,7 +182,7 @@ async fn produce(queue: flyball::jobs::Queue, per_s: u64, span: Duration) -> any
 }
 
 async fn look(world: &QueueServers, worker: &Drain) -> anyhow::Result<Moment> {
-    let row = sizes(&world.pool).await?;
+    let row = sqlx::query(SIZES).fetch_one(&world.pool).await?;
     Ok(Moment {
         at: Instant::now(),
         done: worker.done() as f64,
@@ -193,10 +194,6 @@ async fn look(world: &QueueServers, worker: &Drain) -> anyhow::Result<Moment> {
         log: row.get("log"),
         commits: row.get("commits"),
     })
-}
-
-async fn sizes(pool: &PgPool) -> anyhow::Result<sqlx::postgres::PgRow> {
-    Ok(sqlx::query(SIZES).fetch_one(pool).await?)
 }
 
 fn between(before: &Moment, after: &Moment, delays: [f64; 3], worker: u32) -> SoakMinute {

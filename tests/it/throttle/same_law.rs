@@ -84,7 +84,7 @@ impl Held {
 /// milliseconds since the last of them began, and whether it is untrusted.
 type End = (usize, u32, f64, u32, Option<(f64, u64)>, Option<u64>, bool);
 
-/// How lanes are asked for.
+/// The verb of an ask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Acquire,

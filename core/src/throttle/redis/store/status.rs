@@ -1,6 +1,6 @@
 //! Reads of throttles, of their parents and of their keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -37,6 +37,9 @@ const READ_CONCURRENCY: usize = 32;
 /// The text of `parent` of each level of a tree, `None` for a throttle that cannot be asked.
 type Parents = BTreeMap<Name, Option<String>>;
 
+/// The same of throttles of many trees, or the reason why one could not be read.
+type KnownParents = BTreeMap<Name, Result<Option<String>, String>>;
+
 impl RedisStore {
     /// Reads the status of one throttle.
     pub(super) async fn read_status(&self, throttle: &Name) -> Result<Option<Status>, Error> {
@@ -48,26 +51,46 @@ impl RedisStore {
     pub(super) async fn read_statuses(&self, names: &[Name]) -> Vec<Result<Option<Status>, Error>> {
         let read = |slot, part| self.statuses_of_slot(slot, part);
         let mut found = self.by_slots(names, read).await;
-        let mut known: BTreeMap<&Name, Option<String>> = BTreeMap::new();
+        let mut known: KnownParents = BTreeMap::new();
         for (name, status) in names.iter().zip(&found) {
             if let Ok(status) = status {
-                // A key that is not a hash is not a throttle.
-                let throttle = status.as_ref().filter(|status| !status.raw.is_empty());
-                known.insert(name, throttle.map(|status| parent_of(&status.raw)));
+                let fields = status.as_ref().map(|status| &status.raw);
+                known.insert(name.clone(), Ok(parent_of(fields)));
             }
         }
+        self.complete(&mut known).await;
         for one in &mut found {
             let Ok(Some(status)) = one else { continue };
             if status.knobs.parent.is_none() {
                 continue;
             }
-            let parents = match self.parents_among(&status.name, &known) {
-                Some(parents) => Ok(parents),
-                None => self.read_parents(&status.name, self.operator_bound).await,
-            };
+            let parents = self.parents_among(&status.name, &known);
             *one = parents.map(|parents| Some(self.with_parents(status.clone(), &parents)));
         }
         found
+    }
+
+    /// Reads the parents that are not known yet, a level of all trees at a time.
+    async fn complete(&self, known: &mut KnownParents) {
+        for _ in 0..MAX_LEVELS {
+            let named = known.values().flatten().flatten();
+            let missing: BTreeSet<Name> = named
+                .filter_map(|parent| Name::new(parent).ok())
+                .filter(|parent| !known.contains_key(parent))
+                .collect();
+            if missing.is_empty() {
+                return;
+            }
+            let missing: Vec<Name> = missing.into_iter().collect();
+            let read = self.read_written(&missing).await;
+            for (name, written) in missing.into_iter().zip(read) {
+                let parent = match written {
+                    Ok(written) => Ok(parent_of(written.as_ref().map(|knobs| &knobs.fields))),
+                    Err(error) => Err(reason_of(error)),
+                };
+                known.insert(name, parent);
+            }
+        }
     }
 
     /// Reads the knobs of throttles as they are written, in a few calls for all of one slot.
@@ -115,10 +138,7 @@ impl RedisStore {
                     .zip(all)
                     .for_each(|(place, one)| found[*place] = one),
                 Err(error) => {
-                    let reason = match error {
-                        Error::Lost(reason) => reason,
-                        other => other.to_string(),
-                    };
+                    let reason = reason_of(error);
                     places
                         .iter()
                         .for_each(|place| found[*place] = Err(Error::Lost(reason.clone())));
@@ -206,25 +226,23 @@ impl RedisStore {
         self.servers.run(slot, self.operator_bound, read).await
     }
 
-    /// Returns what [`Self::read_parents`] would read, if all of it is known.
-    fn parents_among(
-        &self,
-        leaf: &Name,
-        known: &BTreeMap<&Name, Option<String>>,
-    ) -> Option<Parents> {
+    /// Returns what [`Self::read_parents`] would read.
+    fn parents_among(&self, leaf: &Name, known: &KnownParents) -> Result<Parents, Error> {
         let mut parents = Parents::new();
         let mut next = Some(leaf.clone());
         while let Some(name) =
             next.filter(|name| !parents.contains_key(name) && parents.len() <= MAX_LEVELS)
         {
-            let parent = match self.layout.is_together(leaf, &name) {
-                false => None,
-                true => known.get(&name)?.clone(),
+            let parent = match known.get(&name) {
+                Some(parent) if self.layout.is_together(leaf, &name) => {
+                    parent.clone().map_err(Error::Lost)?
+                }
+                _ => None,
             };
             next = parent.as_deref().and_then(|parent| Name::new(parent).ok());
             parents.insert(name, parent);
         }
-        Some(parents)
+        Ok(parents)
     }
 
     /// Reads the text of `parent` of a throttle and of those above it, `None` for a throttle that
@@ -342,6 +360,14 @@ impl RedisStore {
     }
 }
 
+/// Returns the reason of an error, for another one of a lost store.
+fn reason_of(error: Error) -> String {
+    match error {
+        Error::Lost(reason) => reason,
+        other => other.to_string(),
+    }
+}
+
 /// Returns the fields of a reply; `None` for a key that is not a hash.
 fn fields_of(reply: &RedisResult<Value>) -> Result<Option<BTreeMap<String, String>>, Error> {
     match reply {
@@ -361,8 +387,11 @@ fn expires_ms(reply: &RedisResult<Value>) -> i64 {
     }
 }
 
-fn parent_of(fields: &BTreeMap<String, String>) -> String {
-    valid_parent(fields.get("parent").cloned())
+/// Returns the parent in the fields of a throttle; `None` without fields, because a key that does not
+/// exist or is not a hash is not a throttle.
+fn parent_of(fields: Option<&BTreeMap<String, String>>) -> Option<String> {
+    let fields = fields.filter(|fields| !fields.is_empty())?;
+    Some(valid_parent(fields.get("parent").cloned()))
 }
 
 /// Returns the parent that a text names. An invalid name counts as no parent, as in the Lua script.
