@@ -25,7 +25,7 @@ pub struct LaneClaim {
     pub jobs: i32,
     /// The position behind which the claim begins.
     pub after: LaneCursor,
-    /// True to check for another job behind those taken; for lanes from which one job is taken.
+    /// True to check for another job behind those taken; for lanes from which few are taken.
     pub look: bool,
 }
 

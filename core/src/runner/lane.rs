@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
+use super::visits::MAX_VISIT;
 use crate::jobs::{LaneCursor, ReadyPriorities};
 
 /// Longest time for which more urgent priorities may pass over a lower one, before one batch of it
@@ -316,7 +317,7 @@ impl Lane {
     /// served for long is likely to have another, so looks become rare.
     pub fn look(&mut self, jobs: u32) -> bool {
         self.visits = self.visits.saturating_add(1);
-        jobs == 1 && self.visits.is_power_of_two()
+        jobs <= MAX_VISIT && self.visits.is_power_of_two()
     }
 
     fn aged(&self, now: Instant) -> Option<i16> {
@@ -362,7 +363,7 @@ impl Lane {
             self.priorities &= !(1 << priority);
         }
         if !is_short && taken.len() as u32 >= self.appetite {
-            self.appetite = self.appetite.saturating_mul(2);
+            self.appetite = (taken.len() as u32).saturating_mul(2);
         }
         if is_short {
             // Jobs noted before the last claim from the head were reached by it, or lie behind it.

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::lane::{Lane, LaneStatus, LaneWalk, Tag};
+use super::visits::Visits;
 use crate::jobs::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
 use crate::throttle::{AcquireRequest, Name};
 
@@ -93,6 +94,7 @@ struct Ring {
     reported_at: Option<Instant>,
     /// Earliest time of the next report after one that failed.
     unheard_until: Option<Instant>,
+    visits: Visits,
 }
 
 /// The lanes that have work, by throttle.
@@ -329,6 +331,10 @@ impl LaneScheduler {
         lane.pass = self.pass;
         lane.claims = lane.claims.saturating_sub(1);
         let is_short = missing > i64::from(taken.put_back);
+        if lane.status == LaneStatus::FirstClaim {
+            let has_more = taken.places.len() > 1 || !(is_short || taken.is_dry);
+            self.rings[lane.ring].visits.first_claim(has_more);
+        }
         let is_empty = match taken.walk {
             Some(walk) => {
                 let is_dry = is_short || (walk.is_end && missing == 0);
@@ -471,6 +477,7 @@ impl LaneScheduler {
             released: BTreeSet::new(),
             reported_at: None,
             unheard_until: None,
+            visits: Visits::default(),
         });
         self.rings.len() - 1
     }
@@ -567,3 +574,7 @@ mod tests;
 #[cfg(test)]
 #[path = "lane_scheduler_reports_tests.rs"]
 mod reports_tests;
+
+#[cfg(test)]
+#[path = "lane_scheduler_visits_tests.rs"]
+mod visits_tests;

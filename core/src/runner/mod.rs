@@ -34,6 +34,7 @@ mod tallies;
 mod throttle_metrics;
 mod uncertain_claims;
 mod unserved;
+mod visits;
 mod worker;
 
 pub use depth::keep_depth;

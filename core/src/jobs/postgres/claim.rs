@@ -17,7 +17,7 @@ use crate::postgres::Columns;
 pub struct Batch {
     /// The claimed jobs, most urgent first.
     pub jobs: Vec<Claimed>,
-    /// The lanes that were checked and hold no other job behind the one taken.
+    /// The lanes that were checked and hold no other job behind those taken.
     pub dry: Vec<i64>,
     /// The ids of claimed jobs that are no longer in `flyball.job`; their leases were ended.
     pub missing: Vec<i64>,
@@ -102,8 +102,12 @@ select null, p.lane_id, coalesce((
         select 1 from flyball.ready q where q.lane_id = p.lane_id and (q.priority, q.job_id) > (p.priority, p.job_id)
         order by q.lane_id, q.priority, q.job_id limit 1
     ), 0)::smallint, null, null, null, null, null, null, null, null, null, null, null
-from picked p
-where p.look"
+from (
+    select distinct on (lane_id) lane_id, priority, job_id
+    from picked
+    where look
+    order by lane_id, priority desc, job_id desc
+) p"
 );
 
 // Takes jobs that were looked at before, and skips those that another worker has taken since.

@@ -57,13 +57,16 @@ impl LaneScheduler {
                     fresh: lanes.iter(),
                     again: BinaryHeap::new(),
                     next: None,
+                    visit: ring.visits.jobs(lanes.len(), permits),
+                    first_visit: ring.visits.first_jobs(lanes.len(), permits),
                 });
-                let Some(lane) = choice.next(&self.lanes) else {
+                let most = left.min(ring.appetite - turn.jobs);
+                let Some((lane, jobs)) = choice.next(&self.lanes, most as u32) else {
                     continue;
                 };
-                turn.give(lane);
-                left -= 1;
-                rings.push(Reverse((Tag(tag.0 + 1.0 / ring.weight), place)));
+                turn.give(lane, jobs);
+                left -= jobs as usize;
+                rings.push(Reverse((Tag(tag.0 + f64::from(jobs) / ring.weight), place)));
             }
         }
         let mut requested: Vec<PlannedAcquire> = chosen
@@ -147,6 +150,7 @@ impl LaneScheduler {
             ring.weight = answer.weight;
         }
         ring.counts = answer.limits_concurrency;
+        ring.visits.granted(granted_all, wanted, now);
         // An answer without the store says nothing about dropping.
         if answer.at_us > 0 {
             ring.drops = drops;
@@ -169,25 +173,29 @@ struct Turn {
 }
 
 impl Turn {
-    fn give(&mut self, lane: i64) {
+    fn give(&mut self, lane: i64, jobs: u32) {
         let wants = self.wants.entry(lane).or_insert(0);
         if *wants == 0 {
             self.order.push(lane);
         }
-        *wants += 1;
-        self.jobs += 1;
+        *wants += jobs;
+        self.jobs += jobs as usize;
     }
 }
 
-/// A choice of a throttle's lanes, job by job, lowest tag first.
+/// A choice of a throttle's lanes, visit by visit, lowest tag first.
 struct Choice<'a> {
     fresh: std::collections::btree_set::Iter<'a, Rank>,
     again: BinaryHeap<Reverse<(Rank, u32)>>,
     next: Option<Rank>,
+    /// Most jobs of a visit, and of the first visit of a lane that woke up.
+    visit: u32,
+    first_visit: u32,
 }
 
 impl Choice<'_> {
-    fn next(&mut self, lanes: &HashMap<i64, Lane>) -> Option<i64> {
+    /// Returns the next lane, and the jobs to ask it for: at least one, at most `most`.
+    fn next(&mut self, lanes: &HashMap<i64, Lane>, most: u32) -> Option<(i64, u32)> {
         if self.next.is_none() {
             self.next = self.fresh.next().copied();
         }
@@ -200,13 +208,17 @@ impl Choice<'_> {
             (None, _) => self.again.pop()?.0,
         };
         let lane = lanes.get(&id)?;
-        if given + 1 < lane.appetite {
-            self.again.push(Reverse((
-                (Tag(tag.0 + lane.cost / lane.weight), order, id),
-                given + 1,
-            )));
+        let (visit, appetite) = match lane.is_fresh() {
+            true => (self.first_visit, lane.appetite.max(self.first_visit)),
+            false => (self.visit, lane.appetite),
+        };
+        let jobs = visit.min(appetite.saturating_sub(given)).min(most).max(1);
+        if given + jobs < appetite {
+            let share = f64::from(jobs) * lane.cost / lane.weight;
+            self.again
+                .push(Reverse(((Tag(tag.0 + share), order, id), given + jobs)));
         }
-        Some(id)
+        Some((id, jobs))
     }
 }
 
