@@ -122,13 +122,15 @@ async fn publish(gateway: &GatewayProcess) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The readers of the other tenant, in a process of their own: their work is not that of the
-/// gateway, and must not stand in the way of the readers that are measured.
+/// The readers of the other tenant, in a process of their own with the lowest priority: they stand
+/// for other machines, whose work must not stand in the way of the readers that are measured.
 struct Readers(std::process::Child);
 
 impl Readers {
     fn start(address: &str, readers: usize) -> anyhow::Result<Self> {
-        let child = std::process::Command::new(std::env::current_exe()?)
+        let child = std::process::Command::new("nice")
+            .args(["-n", "19"])
+            .arg(std::env::current_exe()?)
             .args(["--read", address, "--readers", &readers.to_string()])
             .spawn()?;
         Ok(Self(child))
