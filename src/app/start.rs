@@ -175,10 +175,9 @@ impl App {
             .set_tenant_queue_max(settings.tenant_queue_max)
             .await
             .context("writing the limit of the tenants' queues")?;
-        let redis = Arc::new(RedisStore::connect(
-            &settings.redis_url,
-            &settings.redis_prefix,
-        )?);
+        let redis = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?;
+        let timeout = Duration::from_millis(settings.redis_timeout_ms.into());
+        let redis = Arc::new(redis.with_bound(timeout));
         #[cfg(feature = "notifications")]
         let notes: Arc<dyn Notes> = redis.clone();
         let patterns = PatternStore::new(redis, settings.throttles_created_max);

@@ -224,6 +224,10 @@ fn a_value_of_the_file_is_refused_with_its_line() {
             "own.toml:2: concurrency: must be a whole number from 1 to 10000, not 0",
         ),
         (
+            "redis_timeout_ms = 4\n",
+            "own.toml:1: redis_timeout_ms: must be a whole number from 5 to 10000, not 4",
+        ),
+        (
             "token_lease_ms = 251\n",
             "own.toml:1: token_lease_ms: must be a whole number from 0 to 250, not 251",
         ),

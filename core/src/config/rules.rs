@@ -131,6 +131,7 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
         ("database_read_lag_max_s", settings.database_read_lag_max_s),
         ("concurrency", settings.concurrency as f64),
         ("http_connections", settings.http_connections as f64),
+        ("redis_timeout_ms", f64::from(settings.redis_timeout_ms)),
         ("token_lease_ms", f64::from(settings.token_lease_ms)),
         (
             "throttles_created_max",

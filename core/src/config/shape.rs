@@ -109,6 +109,7 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "database_connections" => SettingType::Whole(2, 500),
         "database_pooler" => SettingType::Word(&["none", "transaction"]),
         "database_read_lag_max_s" => SettingType::Number(1.0, 3600.0),
+        "redis_timeout_ms" => SettingType::Whole(5, 10_000),
         "token_lease_ms" => SettingType::Whole(0, 250),
         "throttles_created_max" => SettingType::Whole(0, 100_000),
         "tenant_messages_per_minute"

@@ -14,6 +14,10 @@ use crate::support::fixture::turn;
 const MESSAGES: usize = 20;
 const LIMIT: u32 = 8;
 
+/// Longer than a busy machine makes a process wait for Redis: the slots of an ask without an answer
+/// count as spent.
+const PATIENT: &str = "redis_timeout_ms = 10000";
+
 /// A backend that moves messages and waits for a lock.
 const BLOCKED: &str = "select pid from pg_stat_activity
     where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into flyball.ready%' limit 1";
@@ -55,7 +59,7 @@ async fn let_another_pass(fixture: &AdmissionFixture) -> BTreeSet<i64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_were_released_by_a_worker_that_died_are_delivered_by_another() {
-    let fixture = AdmissionFixture::new(false).await;
+    let fixture = AdmissionFixture::with_settings(false, PATIENT).await;
     let web = module("web");
     fixture.limit("acme", (100, LIMIT), 600).await;
     let mut doomed = fixture.serve().await;
@@ -86,7 +90,7 @@ async fn messages_that_were_released_by_a_worker_that_died_are_delivered_by_anot
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_worker_died_in_its_middle_is_carried_out_or_not_and_nothing_is_lost() {
     for is_carried_out in [true, false] {
-        let fixture = AdmissionFixture::new(false).await;
+        let fixture = AdmissionFixture::with_settings(false, PATIENT).await;
         let web = module("web");
         turn(&*fixture.store, "notify:acme", &[("rps", "0")]).await;
         let mut doomed = fixture.serve().await;

@@ -13,12 +13,17 @@ use serde_json::{Value, json};
 
 use crate::support::fixture::turn;
 use crate::support::process::{Process, ProcessFixture};
-use crate::support::{eventually, skip};
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::Server;
+use crate::support::{database, eventually, redis_prefix, skip};
 
 const SOON: Duration = Duration::from_secs(30);
 
 /// Limits on creating leads; a key gets one in ten seconds after the first four.
 const LIMITS: &str = r#"
+# Longer than a busy machine makes a process wait: without an answer the API is open.
+redis_timeout_ms = 5000
+
 [[api_limits]]
 name = "lead"
 prefix = "/api/v1/lead/"
@@ -193,6 +198,47 @@ async fn our_own_api_has_groups_of_the_settings_too() {
         get("/api/v1/workers").await.unwrap().status(),
         StatusCode::OK
     );
+}
+
+#[tokio::test]
+async fn a_process_waits_for_a_slow_redis_as_long_as_its_settings_say() {
+    let redis = Server::start();
+    for (timeout, last) in [
+        ("", StatusCode::OK),
+        ("redis_timeout_ms = 10000", StatusCode::TOO_MANY_REQUESTS),
+    ] {
+        let proxy = Proxy::to_redis(redis.socket()).await;
+        let database = database().await;
+        let url = database.url().to_owned();
+        let prometheus = "http://127.0.0.1:9";
+        let fixture = ProcessFixture::on(
+            &url,
+            &proxy.url,
+            prometheus,
+            &redis_prefix(),
+            "rps = -1",
+            Some(database),
+        )
+        .await;
+        let limits = LIMITS.split_once("[[").expect("a table").1;
+        fixture.settings_file(&format!("{timeout}\n[[{limits}"));
+        let process = fixture.serve();
+        let url = process.url().await;
+        let jobs = format!("{url}/api/v1/jobs?limit=1");
+        // The limit has got its knobs.
+        eventually("an answer of Redis", SOON, || async {
+            let response = reqwest::get(&jobs).await.unwrap();
+            let policy = header(&response, "ratelimit-policy");
+            policy.starts_with("\"api:own_jobs\"").then_some(())
+        })
+        .await;
+        proxy.delay(Duration::from_millis(400));
+        let mut statuses = Vec::new();
+        for _ in 0..5 {
+            statuses.push(reqwest::get(&jobs).await.unwrap().status());
+        }
+        assert_eq!(statuses.last(), Some(&last), "{timeout}: {statuses:?}");
+    }
 }
 
 /// A running nginx.

@@ -63,7 +63,7 @@ fn the_ranges_of_settings_are_those_that_are_enforced() {
         }
         ranges += 1;
     }
-    assert_eq!(ranges, 21, "numbers are documented as `low to high`");
+    assert_eq!(ranges, 22, "numbers are documented as `low to high`");
 }
 
 #[test]

@@ -26,10 +26,10 @@ use crate::throttle::{
     RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal, WrittenKnobs,
 };
 
-/// The time limit of an ask, so that work goes on or stops but never hangs.
+/// The usual time limit of an ask, so that work goes on or stops but never hangs.
 const ASK_BOUND: Duration = Duration::from_millis(50);
 
-/// The time limit of an operator's call, which no job waits for.
+/// The least time limit of an operator's call, which no job waits for.
 const OPERATOR_BOUND: Duration = Duration::from_millis(250);
 
 /// The verb of a call whose last lane is only looked at.
@@ -86,12 +86,13 @@ impl RedisStore {
         })
     }
 
-    /// Sets the time limit of every call to `bound`, for tests on a busy machine.
+    /// Sets the time limit of every call that a job or a request waits for, 50 ms by default; that
+    /// of an operator's call is 250 ms at least.
     #[must_use]
     pub fn with_bound(self, bound: Duration) -> Self {
         Self {
             ask_bound: bound,
-            operator_bound: bound,
+            operator_bound: bound.max(OPERATOR_BOUND),
             ..self
         }
     }
