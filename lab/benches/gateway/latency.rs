@@ -1,10 +1,14 @@
 //! The time from a publication to its receipt, alone and beside a tenant at ten times its limit.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context as _, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 use crate::client::{BenchClient, published_at};
@@ -51,7 +55,7 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
         for place in 0..=FLOODED.len() {
             let readers = place.checked_sub(1).map(|place| FLOODED[place]);
             let others = match readers {
-                Some(readers) => Some(Readers::start(&gateway.address, readers)?),
+                Some(readers) => Some(Readers::start(&gateway.address, readers).await?),
                 None => None,
             };
             let stop = Arc::new(AtomicBool::new(false));
@@ -124,29 +128,31 @@ async fn publish(gateway: &GatewayProcess) -> anyhow::Result<()> {
 
 /// The readers of the other tenant, in a process of their own with the lowest priority: they stand
 /// for other machines, whose work must not stand in the way of the readers that are measured.
-struct Readers(std::process::Child);
+struct Readers {
+    _process: Child,
+}
 
 impl Readers {
-    fn start(address: &str, readers: usize) -> anyhow::Result<Self> {
-        let child = std::process::Command::new("nice")
+    /// Returns when all have subscribed.
+    async fn start(address: &str, readers: usize) -> anyhow::Result<Self> {
+        let mut process = Command::new("nice")
             .args(["-n", "19"])
             .arg(std::env::current_exe()?)
             .args(["--read", address, "--readers", &readers.to_string()])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
             .spawn()?;
-        Ok(Self(child))
-    }
-}
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let output = process.stdout.take().context("the readers' output")?;
+        let ready = BufReader::new(output).lines().next_line().await?;
+        ensure!(ready.is_some(), "the readers ended");
+        Ok(Self { _process: process })
     }
 }
 
 /// Reads as `readers` connections of the other tenant until the process is killed.
 pub async fn read(address: &str, readers: usize) -> anyhow::Result<()> {
     let _reading = connections(address, 0, readers, 1, None).await?;
+    println!("ready");
     std::future::pending().await
 }
 

@@ -1,6 +1,7 @@
 //! Judgements on what was measured of the servers. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::finding::Finding;
 
@@ -213,6 +214,26 @@ pub(super) fn clock(server: &str, offset_s: f64) -> Finding {
     }
 }
 
+/// Judges the time that Redis takes to answer, beside the longest that a job waits for it.
+pub(super) fn redis_latency(latency: Duration, timeout: Duration) -> Finding {
+    const CHECK: &str = "redis";
+    let (latency_ms, timeout_ms) = (latency.as_secs_f64() * 1e3, timeout.as_millis());
+    if latency * 2 < timeout {
+        return Finding::ok(
+            CHECK,
+            format!("it answers in {latency_ms:.1} ms, and a job waits for {timeout_ms} ms"),
+        );
+    }
+    let enough = (latency_ms * 4.0 / 50.0).ceil() * 50.0;
+    Finding::warn(
+        CHECK,
+        format!("it takes {latency_ms:.1} ms to answer, and a job waits for {timeout_ms} ms"),
+        format!(
+            "set redis_timeout_ms to {enough} or more, or bring Redis nearer; until then throttles follow on_store_loss again and again"
+        ),
+    )
+}
+
 /// Judges the limit on open files, for an API with so many connections.
 pub(super) fn open_files(limit: u64, connections: usize) -> Finding {
     const CHECK: &str = "limits";
@@ -261,6 +282,19 @@ mod tests {
         assert!(clock("Postgres", -3.0).seen.contains("3.0 s behind"));
         let late = clock("Redis", 90.0);
         assert!(late.health == Health::Fail && late.seen.contains("90.0 s ahead of"));
+    }
+
+    #[test]
+    fn a_redis_that_takes_half_of_the_timeout_warns_and_says_what_would_do() {
+        let ms = Duration::from_millis;
+        assert_eq!(redis_latency(ms(24), ms(50)).health, Health::Ok);
+        let slow = redis_latency(ms(26), ms(50));
+        assert_eq!(slow.health, Health::Warn);
+        assert!(
+            slow.todo
+                .unwrap()
+                .contains("redis_timeout_ms to 150 or more")
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Checks of Redis, and of the signals of governed throttles.
 
+use std::time::{Duration, Instant};
+
 use super::finding::{Finding, Findings};
 use super::judge;
 use super::postgres::seconds;
@@ -8,7 +10,13 @@ use crate::config::Settings;
 use crate::governor::policy::SignalSource;
 use crate::signals;
 use crate::throttle::redis::reason_meaning;
-use crate::throttle::{Error, KnobsFile, RedisStore};
+use crate::throttle::{Error, KnobsFile, RedisStore, Store as _};
+
+/// The longest that an answer of Redis may take here.
+const SLOWEST: Duration = Duration::from_secs(3);
+
+/// Questions by which the latency of Redis is measured.
+const ROUND_TRIPS: usize = 4;
 
 /// Checks Redis, or each server of a cluster; returns the store if it answers.
 pub(super) async fn check_redis(settings: &Settings, report: &mut Findings) -> Option<RedisStore> {
@@ -21,6 +29,7 @@ pub(super) async fn check_redis(settings: &Settings, report: &mut Findings) -> O
         ));
         return None;
     };
+    let store = store.with_bound(SLOWEST);
     let (before, answers) = (seconds(), store.server_info().await);
     let middle = (before + seconds()) / 2.0;
     let (servers, is_cluster) = (answers.len(), store.is_cluster());
@@ -57,7 +66,25 @@ pub(super) async fn check_redis(settings: &Settings, report: &mut Findings) -> O
     findings.dedup();
     report.extend(findings);
     report.extend(worst.map(|offset_s| judge::clock("Redis", offset_s)));
+    if is_usable {
+        let timeout = Duration::from_millis(settings.redis_timeout_ms.into());
+        let latency = latency(&store).await;
+        report.extend(latency.map(|latency| judge::redis_latency(latency, timeout)));
+    }
     is_usable.then_some(store)
+}
+
+/// Returns the shortest of some round trips to Redis; the first ones have a connection to open.
+async fn latency(store: &RedisStore) -> Option<Duration> {
+    let mut least: Option<Duration> = None;
+    for _ in 0..ROUND_TRIPS {
+        let begun = Instant::now();
+        if store.names().await.is_ok() {
+            let passed = begun.elapsed();
+            least = Some(least.map_or(passed, |least| least.min(passed)));
+        }
+    }
+    least
 }
 
 fn lost(error: &Error) -> Finding {

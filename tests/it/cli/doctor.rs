@@ -1,9 +1,12 @@
 //! `flyball doctor`: a sound set-up, and broken ones, each with the finding that names it.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::shell::{Said, Shell, shell};
 use crate::support::pgbouncer::PgBouncer;
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::Server;
 use crate::support::{PROGRAM, connect_redis};
 
@@ -170,6 +173,20 @@ async fn a_redis_that_cannot_be_used_or_that_evicts_is_named() {
     configure(&server, &["maxmemory-policy", "noeviction"]).await;
     configure(&server, &["requirepass", "s3cret-word"]).await;
     fails(&evicting, "redis", "NOAUTH");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_answers_later_than_jobs_wait_is_named() {
+    let server = Server::start();
+    let proxy = Proxy::to_redis(server.socket()).await;
+    proxy.delay(Duration::from_millis(120));
+    let slow = shell().await.with("REDIS_URL", &proxy.url);
+    let printed = slow.run(&["doctor", "--json"]);
+    is_found(&printed, "redis", "warn", "a job waits for 50 ms");
+
+    let patient = slow.with("FLYBALL_REDIS_TIMEOUT_MS", "10000");
+    let printed = patient.run(&["doctor", "--json"]);
+    is_found(&printed, "redis", "ok", "a job waits for 10000 ms");
 }
 
 #[tokio::test(flavor = "multi_thread")]
