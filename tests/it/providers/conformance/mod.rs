@@ -12,6 +12,7 @@ use flyball::providers::{
 };
 use flyball_fakes::{Fake, FakeOptions, Fault, WindowQuota};
 use serde_json::Map;
+use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 
 mod events;
@@ -364,6 +365,17 @@ async fn a_reset_after_everything_was_written_is_ambiguous_and_the_message_is_th
     }
 }
 
+/// Keeps the port of a server that was stopped from going to another test; connections to it are
+/// refused, because nobody listens.
+fn hold_port(url: &str) -> TcpSocket {
+    let authority = url.split_once("//").expect("a URL").1;
+    let socket = TcpSocket::new_v4().unwrap();
+    // Connections of the server that was there may linger.
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(authority.parse().expect("an address")).unwrap();
+    socket
+}
+
 #[tokio::test]
 async fn a_refused_connection_is_safe_to_send_again() {
     for pair in pairs().await {
@@ -373,7 +385,9 @@ async fn a_refused_connection_is_safe_to_send_again() {
             driver,
         } = pair;
         let message = subject.message(&fake);
+        let url = fake.url();
         fake.stop().await;
+        let _port = hold_port(&url);
         let answer = tokio::time::timeout(
             LONG,
             driver.send(&message, &context(Duration::from_secs(30))),
