@@ -5,9 +5,10 @@
 -- that is no answer they are counted: for a tenant with a full queue, and for one whose publications
 -- came between many of others.
 
--- As in 0013, but for the probes.
+-- As in 0013, but for the probes. A session plans them once, perhaps while the table is empty, and then
+-- would read all of it each time.
 create or replace function flyball.append_publication(tenant text, channel text, data jsonb, out id bigint)
-language plpgsql volatile as $$
+language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     queue_max bigint;
