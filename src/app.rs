@@ -49,4 +49,4 @@ pub(crate) use secret_keys::secret_keys;
 pub use servers::prometheus_sources;
 pub use start::{App, Roles, serve};
 #[cfg(feature = "cli")]
-pub(crate) use start::{NO_POSTGRES, migrate, unreachable};
+pub(crate) use start::{NO_POSTGRES, migrate, redis_store, unreachable};

@@ -59,7 +59,7 @@ use crate::throttle::Knobs;
 #[cfg(feature = "notifications")]
 use crate::throttle::Notes;
 use crate::throttle::postgres::KnobRecord;
-use crate::throttle::{KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
+use crate::throttle::{self, KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
 use crate::trace::Tracer;
 
 /// The error for a Postgres that cannot be used.
@@ -175,9 +175,7 @@ impl App {
             .set_tenant_queue_max(settings.tenant_queue_max)
             .await
             .context("writing the limit of the tenants' queues")?;
-        let redis = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?;
-        let timeout = Duration::from_millis(settings.redis_timeout_ms.into());
-        let redis = Arc::new(redis.with_bound(timeout));
+        let redis = Arc::new(redis_store(settings)?);
         #[cfg(feature = "notifications")]
         let notes: Arc<dyn Notes> = redis.clone();
         let patterns = PatternStore::new(redis, settings.throttles_created_max);
@@ -497,6 +495,12 @@ pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow:
         why => why,
     };
     anyhow::Error::new(why).context(NO_POSTGRES)
+}
+
+/// Returns the store of throttles in the Redis of the settings.
+pub(crate) fn redis_store(settings: &Settings) -> Result<RedisStore, throttle::Error> {
+    let store = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?;
+    Ok(store.with_bound(Duration::from_millis(settings.redis_timeout_ms.into())))
 }
 
 /// Migrates the schema and returns the number of migrations run. Fails if a newer program has taken

@@ -95,8 +95,7 @@ pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Sto
 
 /// Connects to Redis, which holds the throttles and the states of the accounts of pools.
 pub(super) async fn redis(settings: &Settings) -> anyhow::Result<Arc<RedisStore>> {
-    let store = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?;
-    let store = store.with_bound(Duration::from_millis(settings.redis_timeout_ms.into()));
+    let store = app::redis_store(settings)?;
     store
         .names()
         .await

@@ -237,8 +237,8 @@ impl Lane {
                 served[place.priority.clamp(0, 3) as usize] = asked_at;
             }
         }
-        if !is_dry && taken.len() as u32 >= self.appetite {
-            self.appetite = self.appetite.saturating_mul(2);
+        if !is_dry {
+            self.grow(taken.len());
         }
         let mut is_whole = false;
         if let Some(passed) = &mut self.passed
@@ -261,6 +261,13 @@ impl Lane {
     /// Forgets that jobs of other workers were passed.
     pub fn forget_passed(&mut self) {
         self.passed = None;
+    }
+
+    /// Asks for twice as many jobs from now on, if as many were taken as were asked for.
+    fn grow(&mut self, taken: usize) {
+        if taken as u32 >= self.appetite {
+            self.appetite = (taken as u32).saturating_mul(2);
+        }
     }
 
     fn rest_empty(&mut self) {
@@ -362,8 +369,8 @@ impl Lane {
         for priority in began.priority + i16::from(began.job_id > 0)..reached {
             self.priorities &= !(1 << priority);
         }
-        if !is_short && taken.len() as u32 >= self.appetite {
-            self.appetite = (taken.len() as u32).saturating_mul(2);
+        if !is_short {
+            self.grow(taken.len());
         }
         if is_short {
             // Jobs noted before the last claim from the head were reached by it, or lie behind it.

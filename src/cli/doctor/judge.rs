@@ -18,6 +18,9 @@ const MORE_CONNECTIONS: i64 = 4;
 const SKEW_WARN_S: f64 = 2.0;
 const SKEW_FAIL_S: f64 = 60.0;
 
+/// The longest time for which a job may wait for Redis by the settings, in milliseconds.
+const TIMEOUT_MAX_MS: f64 = 10_000.0;
+
 /// The share of Redis' memory above which it is nearly full.
 const NEARLY_FULL: f64 = 0.9;
 
@@ -224,7 +227,7 @@ pub(super) fn redis_latency(latency: Duration, timeout: Duration) -> Finding {
             format!("it answers in {latency_ms:.1} ms, and a job waits for {timeout_ms} ms"),
         );
     }
-    let enough = (latency_ms * 4.0 / 50.0).ceil() * 50.0;
+    let enough = ((latency_ms * 4.0 / 50.0).ceil() * 50.0).min(TIMEOUT_MAX_MS);
     Finding::warn(
         CHECK,
         format!("it takes {latency_ms:.1} ms to answer, and a job waits for {timeout_ms} ms"),
@@ -295,6 +298,8 @@ mod tests {
                 .unwrap()
                 .contains("redis_timeout_ms to 150 or more")
         );
+        let slowest = redis_latency(ms(2900), ms(50)).todo.unwrap();
+        assert!(slowest.contains("to 10000 or more"), "{slowest}");
     }
 
     #[test]

@@ -76,15 +76,13 @@ pub(super) async fn check_redis(settings: &Settings, report: &mut Findings) -> O
 
 /// Returns the shortest of some round trips to Redis; the first ones have a connection to open.
 async fn latency(store: &RedisStore) -> Option<Duration> {
-    let mut least: Option<Duration> = None;
+    let mut trips = Vec::new();
     for _ in 0..ROUND_TRIPS {
         let begun = Instant::now();
-        if store.names().await.is_ok() {
-            let passed = begun.elapsed();
-            least = Some(least.map_or(passed, |least| least.min(passed)));
-        }
+        store.names().await.ok()?;
+        trips.push(begun.elapsed());
     }
-    least
+    trips.into_iter().min()
 }
 
 fn lost(error: &Error) -> Finding {

@@ -19,11 +19,11 @@ use crate::support::{database, eventually, redis_prefix, skip};
 
 const SOON: Duration = Duration::from_secs(30);
 
+/// Longer than a busy machine makes a process wait for Redis: without an answer the API is open.
+const PATIENT: &str = "redis_timeout_ms = 10000";
+
 /// Limits on creating leads; a key gets one in ten seconds after the first four.
 const LIMITS: &str = r#"
-# Longer than a busy machine makes a process wait: without an answer the API is open.
-redis_timeout_ms = 5000
-
 [[api_limits]]
 name = "lead"
 prefix = "/api/v1/lead/"
@@ -52,7 +52,7 @@ customer_multiple = 1000
 
 async fn limited() -> (ProcessFixture, Process, String) {
     let fixture = ProcessFixture::new("rps = 50").await;
-    fixture.settings_file(LIMITS);
+    fixture.settings_file(&format!("{PATIENT}{LIMITS}"));
     let process = fixture.serve();
     let url = process.url().await;
     (fixture, process, url)
@@ -205,7 +205,7 @@ async fn a_process_waits_for_a_slow_redis_as_long_as_its_settings_say() {
     let redis = Server::start();
     for (timeout, last) in [
         ("", StatusCode::OK),
-        ("redis_timeout_ms = 10000", StatusCode::TOO_MANY_REQUESTS),
+        (PATIENT, StatusCode::TOO_MANY_REQUESTS),
     ] {
         let proxy = Proxy::to_redis(redis.socket()).await;
         let database = database().await;
@@ -220,8 +220,7 @@ async fn a_process_waits_for_a_slow_redis_as_long_as_its_settings_say() {
             Some(database),
         )
         .await;
-        let limits = LIMITS.split_once("[[").expect("a table").1;
-        fixture.settings_file(&format!("{timeout}\n[[{limits}"));
+        fixture.settings_file(&format!("{timeout}{LIMITS}"));
         let process = fixture.serve();
         let url = process.url().await;
         let jobs = format!("{url}/api/v1/jobs?limit=1");
