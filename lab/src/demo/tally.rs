@@ -2,8 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The range of learned quota ÷ new quota within which the new quota counts as found.
-const LEARNED_TOLERANCE: std::ops::RangeInclusive<f64> = 0.85..=1.1;
+/// The range of capacity ÷ new quota within which the new quota counts as found.
+///
+/// The capacity is the sum of the rates at which the accounts may send, learned ones among them. The
+/// quota that the governor's signal learned follows later, and one blocked account can move it
+/// before anything was halved.
+const FOUND_TOLERANCE: std::ops::RangeInclusive<f64> = 0.85..=1.1;
 /// The time from the halving to the measurement of use, in seconds, if the campaign lasts long
 /// enough.
 const SETTLED_S: f64 = 60.0;
@@ -71,8 +75,8 @@ pub struct Campaign {
     pub quota_rps: f64,
     /// The time of the halving of every account's quota, in seconds since the first message.
     pub halved_after_s: f64,
-    /// The time from the halving until the governor knew the new quota, in seconds; `null` if it
-    /// did not find it.
+    /// The time from the halving until the pool's capacity was that of the new quota, in seconds;
+    /// `null` if it did not find it.
     pub found_in_s: Option<f64>,
     /// The used share of the new quota; `null` if it was not found or nothing was left to send.
     pub used: Option<f64>,
@@ -91,8 +95,8 @@ impl Campaign {
         let is_found = |look: &&CampaignSnapshot| {
             look.t_s > self.halved_after_s
                 && look
-                    .learned_rps
-                    .is_some_and(|rps| LEARNED_TOLERANCE.contains(&(rps / quota)))
+                    .capacity_rps
+                    .is_some_and(|rps| FOUND_TOLERANCE.contains(&(rps / quota)))
         };
         let found = looks.iter().find(is_found).map(|look| look.t_s);
         // The last two seconds of messages do not count, because the queue no longer fills the
@@ -194,7 +198,8 @@ mod tests {
             CampaignSnapshot {
                 t_s,
                 sent: sent as u64,
-                learned_rps: Some(if t_s < 50.0 { 390.0 } else { 199.0 }),
+                capacity_rps: Some(if t_s < 50.0 { 390.0 } else { 199.0 }),
+                learned_rps: Some(199.0),
                 ..CampaignSnapshot::default()
             }
         };
