@@ -190,9 +190,11 @@ fn permits(shared: &WorkerContext, dispatcher: &mut DispatcherState, now: Instan
     }
     let early = dispatcher.early_claims.early(shared.slots.completed(), now);
     let most = shared.config.concurrency + early;
-    let free = most
-        .saturating_sub(shared.running.len())
-        .min((UNWRITTEN * most).saturating_sub(unwritten));
+    let room = (UNWRITTEN * most).saturating_sub(unwritten);
+    if room == 0 {
+        shared.room_wanted.notify_one();
+    }
+    let free = most.saturating_sub(shared.running.len()).min(room);
     free.saturating_sub(dispatcher.granted)
         .min(shared.config.batch)
 }

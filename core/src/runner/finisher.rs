@@ -1,11 +1,12 @@
 //! Writes the ends of attempts in batches, until Postgres has accepted each.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::finish_pace::FinishPace;
 use super::shared::{Backlog, FinishedRun};
 use crate::jobs::postgres::wants_end;
 use crate::jobs::{Ending, Error, Finish};
@@ -16,9 +17,6 @@ const MAX_BATCH: usize = 1000;
 /// Longest wait for an answer of Postgres.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Time for which the first end of a batch waits for others.
-const FINISH_BATCH_DELAY: Duration = Duration::from_millis(5);
-
 /// Most batches on their way to Postgres at once.
 const WRITERS: usize = 2;
 
@@ -27,9 +25,21 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<Finish
     let backlog = Arc::new(backlog);
     let mut writers = JoinSet::new();
     let mut batch = Vec::with_capacity(MAX_BATCH);
+    let mut pace = FinishPace::default();
     while ends.recv_many(&mut batch, MAX_BATCH).await > 0 {
         if batch.len() < MAX_BATCH / 2 {
-            tokio::time::sleep(FINISH_BATCH_DELAY).await;
+            let is_needed = backlog.ended.is_awaited()
+                || batch
+                    .iter()
+                    .any(|end| end.finish.ending != Ending::Completed);
+            let wait = pace.wait(is_needed, Instant::now());
+            // The timer would make even no wait a millisecond.
+            if !wait.is_zero() {
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = backlog.room_wanted.notified() => {}
+                }
+            }
             while batch.len() < MAX_BATCH {
                 match ends.try_recv() {
                     Ok(end) => batch.push(end),
@@ -37,6 +47,7 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<Finish
                 }
             }
         }
+        pace.record(batch.len(), Instant::now());
         if writers.len() >= WRITERS {
             writers.join_next().await;
         }

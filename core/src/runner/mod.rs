@@ -11,6 +11,7 @@ mod depth;
 mod discover;
 mod dispatch;
 mod execute;
+mod finish_pace;
 mod finisher;
 mod heartbeat;
 mod hold_reports;

@@ -131,6 +131,8 @@ pub(super) struct WorkerContext {
     pub(super) able_at: Mutex<Instant>,
     /// Claimed jobs whose end is not written yet.
     pub(super) unwritten: Arc<AtomicUsize>,
+    /// Rings when the dispatcher can claim nothing before ends are written.
+    pub(super) room_wanted: Arc<Notify>,
     pub(super) notifier: Arc<Notifier>,
     /// Answers of receivers that are not reported to the throttles yet.
     pub(super) answers: Completions,
@@ -182,6 +184,7 @@ impl WorkerContext {
             fenced: AtomicBool::new(false),
             able_at: Mutex::new(Instant::now()),
             unwritten: Arc::default(),
+            room_wanted: Arc::default(),
             answers: Completions::default(),
             admissions: Mutex::new(LaneScheduler::new(String::new(), config.ttl)),
             admission_work: Notify::new(),
@@ -355,6 +358,7 @@ pub(super) struct Backlog {
     pub(super) metrics: WorkerMetrics,
     pub(super) notifier: Arc<Notifier>,
     pub(super) unwritten: Arc<AtomicUsize>,
+    pub(super) room_wanted: Arc<Notify>,
     pub(super) running: RunningJobs,
     /// Wakes the loop that settles groups.
     pub(super) members_ended: Arc<Notify>,
@@ -373,7 +377,7 @@ pub(super) struct EndedJobs {
 impl EndedJobs {
     /// Notes jobs whose attempts ended. Those beyond a bound are found by the look at all.
     pub(super) fn note(&self, ids: &[i64]) {
-        if !self.is_awaited.load(Ordering::Relaxed) {
+        if !self.is_awaited() {
             return;
         }
         let mut noted = self.ids.lock();
@@ -385,6 +389,11 @@ impl EndedJobs {
     /// Returns the jobs noted since the last call.
     pub(super) fn take(&self) -> Vec<i64> {
         std::mem::take(&mut *self.ids.lock())
+    }
+
+    /// Returns true while jobs wait for others.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed)
     }
 
     /// Records whether jobs wait for others at all.

@@ -68,6 +68,7 @@ impl Worker {
             metrics,
             notifier: shared.notifier.clone(),
             unwritten: shared.unwritten.clone(),
+            room_wanted: shared.room_wanted.clone(),
             running: shared.running.clone(),
             members_ended: own.groups.clone(),
             ended: own.ended.clone(),
