@@ -59,6 +59,36 @@ async fn every_statement_that_makes_a_job_gives_it_the_callers_tenant() {
     }
 }
 
+/// A module is the key of a lane, so one of any length or with control characters would stop the
+/// lanes of all others.
+#[tokio::test]
+async fn settings_of_a_session_are_refused_where_as_tenant_refuses_them() {
+    let fixture = RolesFixture::new().await;
+    let mapping = format!(
+        "insert into flyball.producer (role, tenant) values ('{}', 'shop')",
+        fixture.role("web")
+    );
+    fixture.owner(&mapping).await;
+    let sql = r#"select flyball.enqueue_many('[{"kind": "http"}]')"#;
+    for (role, setting, value) in [
+        ("web", "flyball.module", "repeat('m', 65)"),
+        ("web", "flyball.module", "'a' || chr(10)"),
+        ("owner", "flyball.module", "repeat('m', 65)"),
+        ("owner", "flyball.tenant", "repeat('t', 65)"),
+        ("owner", "flyball.tenant", "'bad tenant *'"),
+    ] {
+        let before = format!("select set_config('{setting}', {value}, true);");
+        let refused = fixture.as_role(role, &format!("{before} {sql}")).await;
+        let (code, text) = refused.unwrap_or_default();
+        assert_eq!(code, "22023", "{role} {value}: {text}");
+        assert!(
+            text.contains(&format!("setting {setting}: must be")),
+            "{role} {value}: {text}"
+        );
+    }
+    assert_eq!(tenants_of(&fixture).await, "none");
+}
+
 #[tokio::test]
 async fn a_role_acts_for_its_own_tenant_and_an_operator_for_each() {
     let fixture = RolesFixture::new().await;

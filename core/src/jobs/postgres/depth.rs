@@ -140,7 +140,7 @@ found as materialized (
 ),
 adopted as (
     insert into flyball.lane (lane_id, throttle, key)
-    select lane_id, throttle, key from found
+    select lane_id, throttle, key from found where octet_length(throttle) + octet_length(key) <= 2000
     on conflict do nothing
 )
 select lane_id, throttle, depth, floor(extract(epoch from depth_at) / 86400)::bigint as day from known
