@@ -14,8 +14,8 @@ use crate::jobs::{Error, Queue};
 use crate::postgres::reach;
 use crate::recipient::live_rules::LiveRules;
 use crate::recipient::service::Gates;
-use crate::throttle::Store;
 use crate::throttle::redis::RedisStore;
+use crate::throttle::{PatternStore, Store};
 
 /// Longest wait of a command for a server that is just starting.
 const SERVER_START_TIMEOUT: Duration = Duration::from_secs(5);
@@ -87,10 +87,11 @@ pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
     Ok(queue.with_secret_keys(app::secret_keys()?))
 }
 
-/// Connects to the throttles.
+/// Connects to the throttles; one that does not exist gets the knobs of the pattern that fits.
 pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
     let store = redis(settings).await?;
-    Ok(store)
+    let made_max = settings.throttles_created_max;
+    Ok(Arc::new(PatternStore::new(store, made_max)))
 }
 
 /// Connects to Redis, which holds the throttles and the states of the accounts of pools.

@@ -66,7 +66,7 @@ async fn check(settings: &Settings, report: &mut Findings) {
         work::check_workers(settings, queue, report).await;
     }
     if let (Some(queue), Some(store)) = (&queue, &store) {
-        work::check_throttles(queue, store, report).await;
+        work::check_throttles(queue, store, settings.throttles_created_max, report).await;
     }
     servers::check_signals(settings, &files, report).await;
 }

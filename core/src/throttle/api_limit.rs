@@ -11,6 +11,15 @@ pub const OWN_API: &str = "flyball";
 /// The prefix of the throttles that limit other APIs.
 pub const LIMIT_PREFIX: &str = "limit:";
 
+/// The prefix of the throttles that limit our own API.
+pub const API_PREFIX: &str = "api:";
+
+/// Returns true for a throttle that limits our own API, or another one by the settings; only an
+/// administrator changes those, so that no client lifts its own limits.
+pub fn is_of_the_api(throttle: &str) -> bool {
+    throttle.starts_with(API_PREFIX) || throttle.starts_with(LIMIT_PREFIX)
+}
+
 /// The limit of a group of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiLimit {

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::on_demand::{CALLER, KnobTexts, MADE_FROM, follow, make};
+use super::admission::is_of_admission;
+use super::api_limit::is_of_the_api;
+use super::on_demand::{CALLER, KnobTexts, MADE_FROM, best_pattern, follow, inherited, make};
 use super::rules::KnobProblem;
+use super::tenant::tenant_of;
 use super::{Error, Name, Store};
 
 /// The time for which a caller's knobs are not compared again.
@@ -15,7 +18,8 @@ const DECLARED_FOR: Duration = Duration::from_secs(60);
 /// The most throttles whose callers' knobs are remembered.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Makes a throttle, unless it exists or there are `made_max` throttles already, if that is given.
+/// Makes a throttle, unless it exists or there are `made_max` such throttles already, if that is
+/// given.
 pub async fn make_in(
     store: &dyn Store,
     name: &Name,
@@ -24,10 +28,15 @@ pub async fn make_in(
     made_max: Option<usize>,
 ) -> Result<(), Error> {
     if let Some(made_max) = made_max {
-        let known = store.names().await?.len();
+        let names = store.names().await?;
+        let known = names.iter().filter(|other| is_like(other, name)).count();
         if known >= made_max {
+            let of_whom = match tenant_of(name.as_str()) {
+                Some(tenant) => format!(" of tenant {tenant}"),
+                None => String::new(),
+            };
             let message = format!(
-                "{name} was not made: there are {known} throttles, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
+                "{name} was not made: there are {known} throttles{of_whom}, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
             );
             return Err(Error::Invalid(vec![KnobProblem {
                 field: "throttle".to_owned(),
@@ -40,6 +49,43 @@ pub async fn make_in(
     Ok(())
 }
 
+/// Returns true for a throttle that counts towards the bound of `made`: those of one tenant count
+/// together, so that no tenant uses up the bound of the others.
+fn is_like(other: &Name, made: &Name) -> bool {
+    is_counted(other) && tenant_of(other.as_str()) == tenant_of(made.as_str())
+}
+
+/// Returns true for a throttle that counts towards a bound: all but those of the API and of the
+/// admission of messages.
+fn is_counted(name: &Name) -> bool {
+    !is_of_admission(name.as_str()) && !is_of_the_api(name.as_str())
+}
+
+/// Returns the number of throttles of each tenant, `None` for the shared ones, that has `made_max`
+/// or more, so that none is made on first use.
+pub fn bounds_reached(names: &[Name], made_max: usize) -> Vec<(Option<&str>, usize)> {
+    let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    for name in names.iter().filter(|name| is_counted(name)) {
+        *counts.entry(tenant_of(name.as_str())).or_default() += 1;
+    }
+    let mut reached: Vec<(Option<&str>, usize)> = counts.into_iter().collect();
+    reached.retain(|(_, count)| made_max > 0 && *count >= made_max);
+    reached
+}
+
+/// Returns the pattern that fits `name`, with the knobs that its throttles get.
+pub async fn pattern_of(
+    store: &dyn Store,
+    name: &Name,
+    patterns: &[Name],
+) -> Result<Option<(Name, KnobTexts)>, Error> {
+    let Some(pattern) = best_pattern(name, patterns) else {
+        return Ok(None);
+    };
+    let status = store.status(pattern).await?;
+    Ok(status.map(|status| (pattern.clone(), inherited(&status.raw))))
+}
+
 /// The knobs that callers bring along with their calls.
 #[derive(Default)]
 pub struct CallerKnobs {
@@ -48,7 +94,7 @@ pub struct CallerKnobs {
 
 impl CallerKnobs {
     /// Makes the throttle of a caller's knobs if there is none, and passes a change of them on.
-    /// Knobs set in the store take precedence.
+    /// Knobs set in the store take precedence, those of a pattern that fits among them.
     ///
     /// The store is asked at most once a minute for each throttle, unless the knobs change.
     pub async fn declare(
@@ -67,7 +113,15 @@ impl CallerKnobs {
             return Ok(());
         }
         match store.status(name).await? {
-            None => make_in(store, name, CALLER, knobs, Some(made_max)).await?,
+            None => {
+                let mut patterns = store.names().await?;
+                patterns.retain(Name::is_pattern);
+                let (from, knobs) = match pattern_of(store, name, &patterns).await? {
+                    Some((pattern, knobs)) => (pattern.to_string(), knobs),
+                    None => (CALLER.to_owned(), knobs.clone()),
+                };
+                make_in(store, name, &from, &knobs, Some(made_max)).await?;
+            }
             Some(status) if status.raw.get(MADE_FROM).is_some_and(|from| from == CALLER) => {
                 if let Some(change) = follow(&status.raw, knobs) {
                     match store.set(name, &change).await {

@@ -63,10 +63,25 @@ fn made_of(knobs: &KnobTexts) -> String {
 
 /// Reads the text of [`MADE_OF`].
 fn parse_made_of(text: &str) -> KnobTexts {
-    text.split(' ')
-        .filter_map(|pair| pair.split_once('='))
-        .map(|(field, text)| (field.to_owned(), text.to_owned()))
-        .collect()
+    let mut knobs = KnobTexts::new();
+    let mut last = None;
+    for part in text.split(' ') {
+        match (part.split_once('='), &last) {
+            (Some((field, text)), _) => {
+                knobs.insert(field.to_owned(), text.to_owned());
+                last = Some(field);
+            }
+            // A knob with several windows has blanks between them.
+            (None, Some(field)) => {
+                if let Some(text) = knobs.get_mut(*field) {
+                    text.push(' ');
+                    text.push_str(part);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+    knobs
 }
 
 /// Returns the change that makes a throttle of these knobs.
@@ -114,11 +129,39 @@ pub fn follow(raw: &KnobTexts, knobs: &KnobTexts) -> Option<Change> {
 }
 
 /// Returns true for a throttle created on demand and neither used nor changed for [`UNUSED_US`].
+/// One that a person has paused or set is never unused: made again, it would limit nothing of what
+/// they wanted.
 pub fn is_unused(status: &Status) -> bool {
     let changed_at_ms = status.knobs.at_ms;
     status.raw.contains_key(MADE_FROM)
+        && !is_set(&status.raw)
         && !status.has_bucket
         && status.at_us - changed_at_ms.saturating_mul(1000) > UNUSED_US
+}
+
+/// Returns true if a made throttle is paused, or a knob of it was set since it was made. The rate of
+/// a governed one is the governor's.
+fn is_set(raw: &KnobTexts) -> bool {
+    if raw.get("paused").is_some_and(|paused| paused == "1") {
+        return true;
+    }
+    let Some(made_of) = raw.get(MADE_OF) else {
+        return false;
+    };
+    let (mut now, mut made) = (inherited(raw), parse_made_of(made_of));
+    // The store writes these three into each throttle.
+    for field in ["rps", "burst", "window"] {
+        for texts in [&mut now, &mut made] {
+            texts
+                .entry(field.to_owned())
+                .or_insert_with(|| "1".to_owned());
+        }
+    }
+    if raw.get("mode").is_some_and(|mode| mode == "auto") {
+        now.remove("rps");
+        made.remove("rps");
+    }
+    now != made
 }
 
 #[cfg(test)]
@@ -214,5 +257,55 @@ mod tests {
             ("key_rps", "2"),
         ]);
         assert_eq!(inherited(&raw), texts(&[("rps", "5"), ("key_rps", "2")]));
+    }
+
+    #[test]
+    fn a_throttle_that_a_person_has_paused_or_set_is_never_unused() {
+        let made = |more: &[(&str, &str)]| {
+            let mut raw = texts(&[
+                (MADE_FROM, "notify:*"),
+                (MADE_OF, "rps=-1 windows=100/60"),
+                ("rps", "-1"),
+                ("windows", "100/60"),
+            ]);
+            raw.extend(texts(more));
+            raw
+        };
+        for (more, is_kept) in [
+            (&[][..], false),
+            (&[("paused", "0")], false),
+            (&[("paused", "1")], true),
+            (&[("windows", "500/60")], true),
+            (&[("key_windows", "5/60")], true),
+            (&[("rps", "3")], true),
+            // A person handed it to the governor.
+            (&[("rps", "3"), ("mode", "auto")], true),
+        ] {
+            assert_eq!(is_set(&made(more)), is_kept, "{more:?}");
+        }
+        for raw in [
+            // The store has added what the caller left out.
+            &[
+                (MADE_OF, "rps=5"),
+                ("rps", "5"),
+                ("burst", "1"),
+                ("window", "1"),
+            ][..],
+            &[
+                (MADE_OF, "rps=-1 windows=10/1 1000/3600"),
+                ("rps", "-1"),
+                ("windows", "10/1 1000/3600"),
+            ],
+            &[("rps", "5")],
+        ] {
+            assert!(!is_set(&texts(raw)), "{raw:?}");
+        }
+        let governed = texts(&[
+            (MADE_FROM, "a:*"),
+            (MADE_OF, "mode=auto rps=5"),
+            ("mode", "auto"),
+            ("rps", "3"),
+        ]);
+        assert!(!is_set(&governed));
     }
 }

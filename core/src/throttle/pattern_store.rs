@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::admission::is_of_admission;
-use super::caller_knobs::make_in;
-use super::on_demand::{best_pattern, inherited};
+use super::caller_knobs::{make_in, pattern_of};
+use super::on_demand::{best_pattern, make};
 use super::rolling_window::WindowUsage;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
@@ -19,11 +19,16 @@ use super::{
 /// The time for which the list of patterns is used before the store is asked again.
 const PATTERNS_FOR: Duration = Duration::from_secs(1);
 
+/// The shortest time between two warnings that throttles cannot be made, because each request for
+/// one of them is a cause.
+const WARNED_EVERY: Duration = Duration::from_secs(60);
+
 /// A store that answers for throttles that do not exist by making them from the pattern that fits.
 pub struct PatternStore {
     store: Arc<dyn Store>,
     made_max: usize,
     patterns: Mutex<Option<(Vec<Name>, Instant)>>,
+    warned: Mutex<Option<Instant>>,
 }
 
 impl PatternStore {
@@ -33,6 +38,7 @@ impl PatternStore {
             store,
             made_max,
             patterns: Mutex::default(),
+            warned: Mutex::default(),
         }
     }
 
@@ -56,17 +62,35 @@ impl PatternStore {
     /// Makes a throttle from the pattern that fits; returns false if none does.
     async fn make(&self, name: &Name) -> Result<bool, Error> {
         let patterns = self.patterns().await?;
-        let Some(pattern) = best_pattern(name, &patterns) else {
+        let Some((pattern, knobs)) = pattern_of(&*self.store, name, &patterns).await? else {
             return Ok(false);
         };
-        let Some(status) = self.store.status(pattern).await? else {
-            return Ok(false);
-        };
-        let knobs = inherited(&status.raw);
         // Tenants are as many as an operator lets in, and counting all throttles takes time.
         let made_max = (!is_of_admission(name.as_str())).then_some(self.made_max);
         make_in(&*self.store, name, pattern.as_str(), &knobs, made_max).await?;
         Ok(true)
+    }
+
+    /// Returns a change that makes a throttle together with the knobs of the pattern that fits and
+    /// that it does not set itself; `None` if no pattern fits or the throttle exists. Without them a
+    /// person who sets one knob of a throttle before its first use would remove the others.
+    async fn with_pattern(&self, name: &Name, change: &Change) -> Result<Option<Change>, Error> {
+        if !change.create || change.absent_only || name.is_pattern() {
+            return Ok(None);
+        }
+        let patterns = self.patterns().await?;
+        if best_pattern(name, &patterns).is_none() || self.store.status(name).await?.is_some() {
+            return Ok(None);
+        }
+        let from = pattern_of(&*self.store, name, &patterns).await?;
+        Ok(from.map(|(pattern, knobs)| {
+            let mut fields = make(pattern.as_str(), &knobs).fields;
+            fields.extend(change.fields.clone());
+            Change {
+                fields,
+                ..change.clone()
+            }
+        }))
     }
 
     /// Returns true if an answer names a throttle that did not exist, and was made now.
@@ -81,7 +105,12 @@ impl PatternStore {
         match self.make(name).await {
             Ok(made) => made,
             Err(error) => {
-                tracing::warn!(throttle.name = %name, %error, "a throttle could not be made from its pattern");
+                let now = Instant::now();
+                let mut warned = self.warned.lock();
+                if warned.is_none_or(|at| now.duration_since(at) >= WARNED_EVERY) {
+                    *warned = Some(now);
+                    tracing::warn!(throttle.name = %name, %error, "a throttle could not be made from its pattern");
+                }
                 false
             }
         }
@@ -201,7 +230,12 @@ impl Store for PatternStore {
         throttle: &'a Name,
         change: &'a Change,
     ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
-        self.store.set(throttle, change)
+        async move {
+            let inherited = self.with_pattern(throttle, change).await?;
+            let change = inherited.as_ref().unwrap_or(change);
+            self.store.set(throttle, change).await
+        }
+        .boxed()
     }
 
     fn set_capacity<'a>(

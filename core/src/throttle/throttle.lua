@@ -66,6 +66,19 @@ local function number(value, low, high, zero, unlimited)
   return nil
 end
 
+-- Returns a finite number, or nil for anything else.
+local function finite(value)
+  local n = value and tonumber(value)
+  if n and n - n == 0 then return n end
+  return nil
+end
+
+-- Returns the cost in an argument, clamped as sane_cost does: the caller may be any program.
+local function cost_of(at) return math.min(math.max(finite(ARGV[at]) or 1, 1e-9), MAX_COST) end
+
+-- Returns the tokens in an argument, 0 for nonsense.
+local function tokens_of(at) return math.min(math.max(finite(ARGV[at]) or 0, -MAX_COST), MAX_COST) end
+
 -- Returns a concurrency limit, below 0 for none; nonsense lets one job run.
 local function limit_of(value)
   if not value then return -1 end
@@ -697,8 +710,8 @@ local function bucket(key)
   end
   return {
     key = key, stored = h,
-    spent_to = tonumber(h[1] or ''), debt = h[2] and tonumber(h[2]) or 0, used = h[3] and tonumber(h[3]) or 0,
-    limited_us = h[4] and tonumber(h[4]) or 0, limited_to = h[5] and tonumber(h[5]) or 0, stopped = h[6] == '1',
+    spent_to = finite(h[1]), debt = finite(h[2]) or 0, used = finite(h[3]) or 0,
+    limited_us = finite(h[4]) or 0, limited_to = finite(h[5]) or 0, stopped = h[6] == '1',
     kept = h[7] and tonumber(h[7]), refusal = parse_refusal(h[8]), grants = h[9] or nil,
     refusal_changed = false, grants_changed = false, remembered = 0,
   }
@@ -782,10 +795,10 @@ local function parse_key(value)
   if not value then return nil, 0, 1 end
   local bar, grants_at = string.find(value, '|', 1, true), #value + 2
   if bar then value, grants_at = string.sub(value, 1, bar - 1), bar + 1 end
-  local plain = tonumber(value)
+  local plain = finite(value)
   if plain then return plain, 0, grants_at end
   local spent_to, debt = string.match(value, '^(%S+) (%S+)$')
-  return tonumber(spent_to or ''), tonumber(debt or '') or 0, grants_at
+  return finite(spent_to), finite(debt) or 0, grants_at
 end
 
 local function bucket_text(spent_to, debt)
@@ -1067,7 +1080,7 @@ local acquire = (function()
   -- Serves the lanes of the runs from the argument `from` on, up to the argument `to`.
   local function serve_runs(from, to)
     for run = from, to, 5 do
-      local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), math.min(tonumber(ARGV[run + 2]) * leaf.cost_factor, most)
+      local count, want, cost = tonumber(ARGV[run]), tokens_of(run + 1), math.min(cost_of(run + 2) * leaf.cost_factor, most)
       local keyed = ARGV[run + 3] == '1'
       local bound = keyed and (leaf.key_rps >= 0 or holds or #leaf.key_windows > 0)
       if not bound and not pauses then
@@ -1228,7 +1241,7 @@ local acquire = (function()
 
     local peeked = peeks and #ARGV - 4 or #ARGV + 1
     local highest_cost = 0
-    for run = first, peeked - 1, 5 do highest_cost = math.max(highest_cost, math.min(tonumber(ARGV[run + 2]) * leaf.cost_factor, most)) end
+    for run = first, peeked - 1, 5 do highest_cost = math.max(highest_cost, math.min(cost_of(run + 2) * leaf.cost_factor, most)) end
     for i = 1, levels do
       local k = chain[i]
       opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, highest_cost, most)
@@ -1302,7 +1315,7 @@ local acquire = (function()
     end
     if peeks then
       write = false
-      local cost = math.min(tonumber(ARGV[peeked + 2]) * leaf.cost_factor, most)
+      local cost = math.min(cost_of(peeked + 2) * leaf.cost_factor, most)
       for i = 1, levels do
         opened[i] = opened[i] and open_stored(stored[i], chain[i].rps, chain[i].depth, cost, most)
       end
@@ -1375,12 +1388,12 @@ local function refund()
   local buckets, at, key = {}, 4 + levels, 2 * levels
   for i = 1, levels do buckets[i] = bucket(KEYS[2 * i]) end
   while at <= #ARGV do
-    local count, n, cost, time = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]) * factor, tonumber(ARGV[at + 3])
+    local count, n, cost, time = tonumber(ARGV[at]), tokens_of(at + 1), cost_of(at + 2) * factor, finite(ARGV[at + 3]) or 0
     local whole = ARGV[at + 4] == '1'
     at = at + 5
     if whole then
       for i = 1, levels do
-        local b, back = buckets[i], n * tonumber(ARGV[at])
+        local b, back = buckets[i], n * (finite(ARGV[at]) or 0)
         for _ = 1, count do
           if b.spent_to then b.spent_to = b.spent_to - back end
           b.used = b.used - n * cost
@@ -1427,7 +1440,7 @@ local function settle()
   for i = 1, levels do
     local k, b = chain[i], bucket(KEYS[2 * i])
     for at = 4 + levels, #ARGV, 2 do
-      local tokens = tonumber(ARGV[at]) * factor
+      local tokens = tokens_of(at) * factor
       if k.rps > 0 then
         local o = open_stored(b, k.rps, k.depth, 1, most)
         tokens = settle_open(o, tokens)
@@ -1436,7 +1449,7 @@ local function settle()
       b.used = b.used + tokens
       if #k.windows > 0 then
         local open = open_windows(k.windows, b.grants, 1)
-        windows_settle(open, tonumber(ARGV[at]) * factor)
+        windows_settle(open, tokens_of(at) * factor)
         close_windows(b, open)
       end
     end
@@ -1450,9 +1463,9 @@ local function settle()
         local value = redis.call('GET', KEYS[place])
         local spent_to, debt, grants_at = parse_key(value)
         local o = leaf.key_rps > 0 and open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1, most) or nil
-        if o then settle_open(o, tonumber(ARGV[at]) * factor) end
+        if o then settle_open(o, tokens_of(at) * factor) end
         local open = open_windows(leaf.key_windows, value, grants_at)
-        windows_settle(open, tonumber(ARGV[at]) * factor)
+        windows_settle(open, tokens_of(at) * factor)
         o = o or spent_to and { spent_to = spent_to, debt = debt, tau = 0 }
         keep_key(KEYS[place], key_text(o, open), o, open)
       end
@@ -1646,7 +1659,7 @@ local function ended()
     local configured = k and ARGV[at + 6] == '1' and k.key_rps or -1
     local ago = tonumber(ARGV[at + 5])
     if l then
-      local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]) * (k and k.cost_factor or 1), tonumber(ARGV[at + 2])
+      local good, tokens, bad = tonumber(ARGV[at]), tokens_of(at + 1) * (k and k.cost_factor or 1), tonumber(ARGV[at + 2])
       if now >= l.grows_from then
         if good > 0 then
           if l.strikes > 0 then

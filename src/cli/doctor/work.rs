@@ -6,6 +6,7 @@ use crate::config::Settings;
 use crate::jobs::postgres::NeededKey;
 use crate::jobs::serving::{UnservedJobs, differences, differing_settings};
 use crate::jobs::{Error, Queue, WorkerCapabilities, secret};
+use crate::throttle::caller_knobs::bounds_reached;
 use crate::throttle::{RedisStore, Store};
 
 /// The most findings of one kind that are listed.
@@ -116,8 +117,14 @@ fn not_served(one: &UnservedJobs) -> Finding {
     )
 }
 
-/// Checks that the throttles that jobs name exist and can be read.
-pub(super) async fn check_throttles(queue: &Queue, store: &RedisStore, report: &mut Findings) {
+/// Checks that the throttles that jobs name exist and can be read, and that others can be made on
+/// first use.
+pub(super) async fn check_throttles(
+    queue: &Queue,
+    store: &RedisStore,
+    made_max: usize,
+    report: &mut Findings,
+) {
     const CHECK: &str = "throttles";
     let (Ok(depths), Ok(names)) = (queue.depths().await, store.names().await) else {
         return;
@@ -139,6 +146,14 @@ pub(super) async fn check_throttles(queue: &Queue, store: &RedisStore, report: &
                 format!("create it: flyball throttle set {} rps=10", depth.throttle),
             ));
         }
+    }
+    for (tenant, throttles) in bounds_reached(&names, made_max) {
+        let owner = tenant.map_or_else(String::new, |tenant| format!(" of tenant {tenant}"));
+        findings.push(Finding::warn(
+            CHECK,
+            format!("{throttles} throttles{owner} exist, so none is made on first use any more"),
+            "delete those that are not needed, or raise throttles_created_max",
+        ));
     }
     for name in &names {
         let Ok(Some(status)) = store.status(name).await else {

@@ -79,17 +79,17 @@ fn found(requested: &WhyInput) -> String {
     each.map(tell).collect()
 }
 
-/// Returns what a throttle without a rate grants by its windows.
-fn most(name: &str, knobs: &Knobs) -> String {
+/// Returns what a throttle grants by its windows; `None` if it has none.
+fn by_windows(name: &str, knobs: &Knobs) -> Option<String> {
     let (unit, key) = units_of(name);
-    let of_keys = match knobs.key_windows.is_empty() {
-        true => String::new(),
-        false => format!(
-            ", and for each {key} {}",
-            in_words(&knobs.key_windows, unit)
-        ),
-    };
-    format!("at most {}{of_keys}", in_words(&knobs.windows, unit))
+    let of_all = in_words(&knobs.windows, unit);
+    let of_keys = in_words(&knobs.key_windows, unit);
+    match (knobs.windows.is_empty(), knobs.key_windows.is_empty()) {
+        (true, true) => None,
+        (false, true) => Some(format!("at most {of_all}")),
+        (true, false) => Some(format!("at most {of_keys} for each {key}")),
+        (false, false) => Some(format!("at most {of_all}, and for each {key} {of_keys}")),
+    }
 }
 
 fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
@@ -99,11 +99,11 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     }
     let actuator = actuator(requested);
     let field = actuator.field();
-    let rate = match actuator.in_force(status) {
-        RateLimit::Unlimited if actuator == Actuator::Rps && !knobs.windows.is_empty() => {
-            most(requested.name, knobs)
-        }
-        knob => rate(actuator, knob),
+    let windows = by_windows(requested.name, knobs).filter(|_| actuator == Actuator::Rps);
+    let rate = match (actuator.in_force(status), windows) {
+        (RateLimit::Unlimited, Some(windows)) => windows,
+        (knob, Some(windows)) => format!("{} and {windows}", rate(actuator, knob)),
+        (knob, None) => rate(actuator, knob),
     };
     if let Some(problem) = status.problems.iter().find(|p| p.field == field) {
         return vec![format!(

@@ -117,6 +117,78 @@ async fn no_more_throttles_are_made_than_the_settings_allow() {
 }
 
 #[tokio::test]
+async fn a_knob_set_before_the_first_use_leaves_those_of_the_pattern() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let store = PatternStore::new(redis.clone(), 100);
+    set(
+        &store,
+        &pattern("notify:*"),
+        &[
+            ("rps", "-1"),
+            ("windows", "100/60"),
+            ("key_windows", "50/60"),
+        ],
+    )
+    .await;
+
+    set(&store, &name("notify:acme"), &[("windows", "500/60")]).await;
+
+    let knobs = raw(&*redis, &name("notify:acme")).await;
+    let texts = ["rps", "windows", "key_windows", MADE_FROM].map(|knob| knobs[knob].as_str());
+    assert_eq!(texts, ["-1", "500/60", "50/60", "notify:*"]);
+    // What a person has set stays, however the pattern changes; so does the throttle.
+    assert!(knobs["made_of"].contains("windows=100/60"), "{knobs:?}");
+    set(&store, &name("notify:acme"), &[("windows", "600/60")]).await;
+    assert_eq!(
+        raw(&*redis, &name("notify:acme")).await["windows"],
+        "600/60"
+    );
+}
+
+#[tokio::test]
+async fn a_pattern_takes_precedence_over_the_knobs_of_a_caller() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let throttles = TokenClient::new(redis.clone());
+    set(&*redis, &pattern("gcal:*"), &[("rps", "0")]).await;
+
+    let call_knobs = CallKnobs::rps(1000.0);
+    let stopped = throttles.throttle(&name("gcal:7"), call_knobs, 1.0).await;
+
+    assert_eq!(stopped.unwrap().granted, 0);
+    let knobs = raw(&*redis, &name("gcal:7")).await;
+    assert_eq!(
+        (knobs["rps"].as_str(), knobs[MADE_FROM].as_str()),
+        ("0", "gcal:*")
+    );
+}
+
+#[tokio::test]
+async fn a_tenant_uses_up_the_bound_of_no_other() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let store = PatternStore::new(redis.clone(), 3);
+    set(&store, &pattern("gcal:*"), &[("rps", "5")]).await;
+    let callers = flyball::throttle::CallerKnobs::default();
+    let knobs = BTreeMap::from([("rps".to_owned(), "5".to_owned())]);
+    let declare = async |throttle: &str| callers.declare(&*redis, &name(throttle), &knobs, 3).await;
+    for n in 0..3 {
+        declare(&format!("tenant:beta/{n}")).await.unwrap();
+    }
+
+    let refused = declare("tenant:beta/3").await;
+
+    let Err(Error::Invalid(problems)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        problems[0].message.contains("3 throttles of tenant beta"),
+        "{problems:?}"
+    );
+    declare("tenant:acme/1").await.unwrap();
+    let made = store.acquire(&ask("gcal:1", &[("", 1, 1.0)])).await;
+    assert_eq!(made.lanes[0].granted, 1);
+}
+
+#[tokio::test]
 async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
     let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
     let throttles = TokenClient::new(redis.clone());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::jobs::{Kinds, Queue};
-use flyball::throttle::{Error, RedisStore, Store, reason_meaning};
+use flyball::throttle::{Change, Error, LUA_TEXT, RedisStore, Store, reason_meaning};
 
 use crate::support::redis_server::Server;
 use crate::support::{app_environment, database, eventually};
@@ -33,6 +33,67 @@ fn store(server: &Server) -> RedisStore {
 
 async fn has_names(store: &RedisStore) {
     eventually("Redis", SOON, || async { store.names().await.ok() }).await;
+}
+
+/// A program in another language calls the script itself, and its numbers may be nonsense.
+#[tokio::test]
+async fn nonsense_for_a_cost_takes_no_limit_away() {
+    let server = Server::start();
+    let store = store(&server);
+    has_names(&store).await;
+    let mail = name("mail");
+    let change = Change {
+        fields: fields(&[("rps", "5")]),
+        create: true,
+        ..Change::default()
+    };
+    store.set(&mail, &change).await.unwrap();
+    let keys = ["knobs", "bucket", "holds", "pauses"].map(|part| format!("throttle:mail:{part}"));
+    let call = |words: &[&str]| {
+        let mut connection = redis::Client::open(server.url())
+            .unwrap()
+            .get_connection()
+            .unwrap();
+        let mut script = redis::cmd("EVAL");
+        script.arg(LUA_TEXT).arg(4).arg(&keys[..]);
+        let answer: Result<redis::Value, _> = script.arg(words).query(&mut connection);
+        answer
+    };
+
+    for nonsense in ["nan", "-nan", "inf", "-inf", "0x7fffffff", "x", ""] {
+        let words = [
+            "acquire", "", "1", "1", "", "", "", "", "", "1", "1", nonsense, "0", "0",
+        ];
+        // An error is an answer as well; what counts is the state that it leaves behind.
+        let _ = call(&words);
+        let _ = call(&["settle", "", "1", "", nonsense, "0"]);
+    }
+
+    let answer = store.acquire(&ask("mail", &[("", 1000, 1.0)])).await;
+    assert!(answer.lanes[0].granted < 1000, "{answer:?}");
+    let status = store.status(&mail).await.unwrap().unwrap();
+    assert!(status.used.is_finite(), "{status:?}");
+
+    // A bucket that is nonsense already counts as lost.
+    let bucket = b"throttle:mail:bucket";
+    command(
+        &server,
+        &[
+            b"HSET",
+            bucket,
+            b"spent_to",
+            b"nan",
+            b"debt",
+            b"nan",
+            b"used",
+            b"inf",
+        ],
+    );
+    let granted: u32 = {
+        let answer = store.acquire(&ask("mail", &[("", 1000, 1.0)])).await;
+        answer.lanes[0].granted
+    };
+    assert!(granted < 1000, "{granted}");
 }
 
 #[tokio::test]
