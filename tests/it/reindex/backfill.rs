@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Job, Outcome};
-use flyball::reindex::sink::{ElasticSink, Sink};
+use flyball::reindex::sink::{ElasticSink, Sink, WriteOutcome};
 use flyball::reindex::sink_args::Elastic;
-use flyball::reindex::{Args, Catalogue, backfill::backfill};
+use flyball::reindex::{Action, Args, Catalogue, Document, backfill::backfill};
 use flyball::throttle::{Name, Store};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -218,6 +218,44 @@ async fn refused_documents_are_listed_and_make_the_job_dead_while_all_others_are
     )
     .await;
     assert_eq!(skipped, Outcome::Done);
+}
+
+#[tokio::test]
+async fn a_document_whose_id_the_index_cannot_hold_is_refused_alone() {
+    let (index, url) = Index::start().await;
+    let asked = Elastic {
+        url,
+        index: "numbers".into(),
+        id: "id".into(),
+        ..Elastic::default()
+    };
+    let sink = ElasticSink::new(reqwest::Client::new(), asked);
+    let document = |id: String| Document {
+        key: Arc::from([id.clone()]),
+        id: Some(id),
+        routing: None,
+        action: Action::Store(Arc::from("{}")),
+    };
+    let ids = [
+        "1".to_owned(),
+        "x".repeat(513),
+        String::new(),
+        "2".to_owned(),
+    ];
+
+    let written = sink.write(&ids.map(document)).await.unwrap();
+
+    assert_eq!(
+        (&written[0], &written[3]),
+        (&WriteOutcome::Stored, &WriteOutcome::Stored)
+    );
+    for (outcome, bytes) in [(&written[1], "513 bytes"), (&written[2], "0 bytes")] {
+        let WriteOutcome::Refused(reason) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(reason.contains(bytes), "{reason}");
+    }
+    assert_eq!(index.ids(), all(2));
 }
 
 #[tokio::test]

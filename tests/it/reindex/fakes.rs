@@ -151,6 +151,15 @@ async fn bulk(
     if most > 0 && pairs.len() > most {
         return (StatusCode::PAYLOAD_TOO_LARGE, "too large").into_response();
     }
+    if let Some((id, _)) = pairs.iter().find(|(id, _)| id.is_empty() || id.len() > 512) {
+        let reason = format!(
+            "id is too long, must be no longer than 512 bytes but was: {}",
+            id.len()
+        );
+        let error = json!({"type": "action_request_validation_exception", "reason": reason});
+        let body = json!({"error": error, "status": 400});
+        return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
+    }
     let mood = index
         .moods
         .lock()

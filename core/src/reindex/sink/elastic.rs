@@ -24,6 +24,9 @@ const FILTER: &str =
 /// Longest answer to a bulk request, in bytes.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
+/// Longest id of a document in Elasticsearch and OpenSearch, in bytes.
+const ID_BYTES_MAX: usize = 512;
+
 /// Shortest hold of an index that accepts nothing now; a shorter requested delay is raised to it.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 
@@ -155,8 +158,38 @@ impl Sink for ElasticSink {
         &'a self,
         documents: &'a [Document],
     ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
-        Box::pin(self.send(documents))
+        Box::pin(async {
+            let refusals: Vec<Option<WriteOutcome>> = documents.iter().map(refused_id).collect();
+            if refusals.iter().all(Option::is_none) {
+                return self.send(documents).await;
+            }
+            let pairs = documents.iter().zip(&refusals);
+            let fit: Vec<Document> = pairs
+                .filter(|(_, refusal)| refusal.is_none())
+                .map(|(document, _)| document.clone())
+                .collect();
+            let mut written = match fit.is_empty() {
+                true => Vec::new(),
+                false => self.send(&fit).await?,
+            }
+            .into_iter();
+            let outcomes = refusals.into_iter();
+            Ok(outcomes
+                .filter_map(|refusal| refusal.or_else(|| written.next()))
+                .collect())
+        })
     }
+}
+
+/// Returns the refusal of a document whose id the index cannot hold. The index would refuse the
+/// whole request because of it, and with it all other documents.
+fn refused_id(document: &Document) -> Option<WriteOutcome> {
+    let bytes = document.id.as_ref()?.len();
+    (bytes == 0 || bytes > ID_BYTES_MAX).then(|| {
+        WriteOutcome::Refused(format!(
+            "400: its id has {bytes} bytes; the index allows 1 to {ID_BYTES_MAX}"
+        ))
+    })
 }
 
 /// Returns the error of an answer other than success.
