@@ -765,7 +765,7 @@ begin
         throttle = job.throttle, key = job.key, args = job.args, traceparent = job.traceparent, timeout_s = job.timeout_s,
         module = job.module, admission_lane = job.admission_lane, tags = job.tags, after = job.after,
         after_failure = job.after_failure, on_complete = job.on_complete, on_dead = job.on_dead, webhook_secret = job.webhook_secret,
-        retry = job.retry
+        retry = job.retry, unique_until = job.unique_until
     where j.id = job.id;
     if has_new_args then
         delete from flyball.checkpoint c where c.job_id = job.id;
@@ -803,7 +803,7 @@ declare
     target_lane  constant bigint := coalesce(waiting_lane, lane);
     due_at       timestamptz := coalesce(now() + debounce, run_at);
     digest       bytea;
-    until        constant timestamptz := now() + unique_for;
+    until        timestamptz := now() + unique_for;
     burst_start  timestamptz := case when debounce is not null then now() end;
     replaces     constant boolean := replace or debounce is not null;
     awaited      constant bigint[] := case when options ? 'after' then flyball.awaited(options) end;
@@ -876,9 +876,14 @@ begin
         if debounce is not null and taken.attempt = 0 then
             burst_start := coalesce(holder.since, burst_start);
         end if;
-        update flyball.unique_holder as u set since = burst_start where u.digest = digest and u.since is distinct from burst_start;
         due_at := least(due_at, burst_start + coalesce(debounce_max, debounce * 10));
+        -- A job that replaces holds its key until it has ended. One that was taken for a time stays taken
+        -- for it, but would be free too early if that time is over before the job can run.
+        until := case when holder.expires_at > greatest(due_at, now()) then holder.expires_at end;
+        update flyball.unique_holder as u set since = burst_start, expires_at = until
+        where u.digest = digest and (u.since is distinct from burst_start or u.expires_at is distinct from until);
         select o.* into job from flyball.job o where o.id = job_id;
+        job.unique_until := until;
         job.lane_id := lane;
         job.priority := priority;
         job.max_attempts := max_attempts;

@@ -121,7 +121,7 @@ pub(super) struct Advanced {
     pub made: i32,
     /// Occurrences that created no job because the job before was unfinished.
     pub skipped: i32,
-    /// The reason why no job could be created.
+    /// The reason why an occurrence, and those after it, could not create a job.
     pub refused: Option<String>,
 }
 

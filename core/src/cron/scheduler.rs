@@ -77,7 +77,8 @@ async fn one(
 fn log_result(due: &Due, advanced: &Advanced) {
     let name = &due.schedule.name;
     if let Some(problem) = &advanced.refused {
-        tracing::warn!(schedule.name = %name, problem, "a schedule creates no jobs");
+        let made = advanced.made;
+        tracing::warn!(schedule.name = %name, problem, made, "an occurrence of a schedule creates no job");
     } else if advanced.skipped > 0 {
         tracing::info!(schedule.name = %name, skipped = advanced.skipped, "the last job of a schedule is unfinished; no other job was created");
     } else if advanced.made > 0 {

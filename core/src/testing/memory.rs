@@ -243,6 +243,10 @@ impl MemoryJobs {
                 // been tried; otherwise a new series begins.
                 let goes_on = begun.is_some() && waiting.attempt == 0;
                 holder.since = holder.since.filter(|_| goes_on).or(begun);
+                // A time that ends before the job is due would protect nothing.
+                let debounced = job.debounce_s.and_then(|s| now.checked_add(span(s)).ok());
+                let due = debounced.or(job.run_at).map_or(now, |due| due.max(now));
+                holder.until = holder.until.filter(|until| *until > due);
                 return UniqueDecision::Replaces(holder.job_id, holder.since);
             }
             let is_unfinished = waiting.is_some() || self.running.contains_key(&holder.job_id);

@@ -223,6 +223,70 @@ async fn a_full_lane_is_reported_as_the_schedules_problem_and_its_next_occurrenc
 }
 
 #[tokio::test]
+async fn of_many_missed_occurrences_those_with_room_become_jobs_and_the_rest_is_tried_again() {
+    let fixture = CronFixture::new().await;
+    fixture.run("insert into flyball.knobs (throttle, fields) values ('hooks', '{\"max_backlog\": \"3\", \"on_backlog\": \"reject\"}')").await;
+    let job = NewJob::new("report", json!({})).throttle("hooks");
+    let schedule = NewSchedule::new("minutes", "* * * * *", job)
+        .catch_up(CatchUp::All)
+        .overlap(Overlap::Allow);
+    fixture.schedules.set(&schedule).await.unwrap();
+    fixture
+        .run("update flyball.cron set next_at = date_trunc('minute', now()) - interval '5 minutes'")
+        .await;
+
+    fixture.keep(2);
+
+    let full = fixture
+        .until("its problem", "minutes", |one| one.problem.is_some())
+        .await;
+    let problem = full.problem.as_ref().unwrap();
+    assert!(
+        problem.contains("3 jobs of this lane are ready; its knob max_backlog allows 3"),
+        "{problem}"
+    );
+    let made = fixture.occurrences().await;
+    assert_eq!(made.len(), 3, "there was room for so many");
+    assert_eq!(
+        full.last_at.map(|at| at.as_second()),
+        made.last().copied(),
+        "the rest has not been handled"
+    );
+    assert!(full.next_at > full.last_at && full.last_job_id.is_some());
+
+    // The next occurrence comes, and there is room.
+    fixture.run("delete from flyball.knobs").await;
+    fixture
+        .run("update flyball.cron set next_at = date_trunc('minute', now())")
+        .await;
+    fixture
+        .until("the rest is tried again", "minutes", |one| {
+            one.problem.is_none() && one.last_at > full.last_at
+        })
+        .await;
+    let found = fixture.occurrences().await;
+    let wanted: Vec<i64> = (found[0]..).step_by(60).take(found.len()).collect();
+    assert!(found.len() >= 6, "{found:?}");
+    assert_eq!(found, wanted, "none is missing and none is there twice");
+
+    // A pause forgets what was refused.
+    let pause =
+        "select flyball.pause_schedule('minutes'), flyball.pause_schedule('minutes', false)";
+    fixture
+        .run("update flyball.cron set to_retry = array['2026-01-01T00:00:00Z'::timestamptz]")
+        .await;
+    fixture.run(pause).await;
+    fixture
+        .until("it goes on", "minutes", |one| one.next_at.is_some())
+        .await;
+    let kept: i64 = sqlx::query_scalar("select count(to_retry) from flyball.cron")
+        .fetch_one(fixture.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(kept, 0);
+}
+
+#[tokio::test]
 async fn a_schedule_that_cannot_be_read_says_so_and_stops_no_other() {
     let fixture = CronFixture::new().await;
     fixture

@@ -1,9 +1,10 @@
-//! Groups by SQL: what is refused, by name and with nothing changed, and whose groups a role reaches.
+//! Groups: what is refused, by name and with nothing changed, and whose groups a role reaches by SQL.
 
+use flyball::jobs::{Client, GroupState, NewGroup};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::fixture::queue;
+use super::fixture::{enqueue_one, http, queue};
 use super::permissions::RolesFixture;
 
 #[tokio::test]
@@ -209,4 +210,49 @@ async fn a_group_is_shown_to_sql_with_its_counts() {
         json!({"name": "a", "state": "running", "jobs": 2, "pending": 2, "ended_at": null, "callback": {"kind": "http"}})
     );
     drop(queue);
+}
+
+#[tokio::test]
+async fn a_callback_whose_unique_key_another_job_holds_waits_until_it_is_free() {
+    let (database, queue) = queue().await;
+    let group = async |id: i64| queue.group(id, None).await.unwrap().unwrap();
+    let callback = || http().unique("nightly");
+    let stranger = enqueue_one(&queue, callback()).await;
+    let plain = NewGroup::then(callback()).jobs(Vec::new());
+    let replacing = NewGroup::then(callback().replace()).jobs(Vec::new());
+
+    let waits = Client.create_group(&queue.pool, &plain).await.unwrap().id;
+    let refused = group(waits).await;
+    assert_eq!(
+        (refused.state, refused.callback_job_id),
+        (GroupState::Running, None)
+    );
+    let problem = refused.callback_problem.unwrap();
+    assert!(
+        problem.starts_with(&format!("callback.unique_key: job {stranger} holds it")),
+        "{problem}"
+    );
+    let replaces = Client.create_group(&queue.pool, &replacing).await.unwrap();
+    let replaces = group(replaces.id).await;
+    assert_eq!(
+        (replaces.state, replaces.callback_job_id),
+        (GroupState::Ended, Some(stranger)),
+        "one that takes the place of the waiting job runs"
+    );
+
+    queue.cancel(stranger).await.unwrap();
+    database
+        .pool()
+        .execute(
+            "update flyball.job_group set retry_at = now() - interval '1 second' where retry_at is not null",
+        )
+        .await
+        .unwrap();
+    assert_eq!(queue.settle_groups().await.unwrap(), 1);
+    let ended = group(waits).await;
+    assert_eq!(
+        (ended.state, ended.callback_problem),
+        (GroupState::Ended, None)
+    );
+    assert!(ended.callback_job_id.is_some_and(|id| id != stranger));
 }

@@ -317,6 +317,54 @@ async fn a_burst_begins_with_the_first_job_that_is_debounced_however_long_anothe
 }
 
 #[tokio::test]
+async fn a_key_that_was_taken_for_a_time_is_held_by_a_job_that_replaces_until_it_has_ended() {
+    let (database, queue) = queue().await;
+    let hour = Duration::from_secs(3600);
+    let plain = |n: i64, key: &str| NewJob::new("http", json!({"n": n})).unique(key);
+    let taken_for = |key: &str, window: u64| {
+        let job = plain(1, key).unique_for(Duration::from_secs(window));
+        job.run_in(hour)
+    };
+    let expires = async |id: i64| -> (bool, bool) {
+        let sql =
+            "select u.expires_at is not null, u.expires_at is not distinct from j.unique_until
+            from flyball.unique_holder u join flyball.job j on j.id = u.job_id where j.id = $1";
+        sqlx::query_as(sql)
+            .bind(id)
+            .fetch_one(database.pool())
+            .await
+            .unwrap()
+    };
+
+    // The time is over, or will be before the job is due.
+    for (key, replaces) in [
+        ("replaced", plain(2, "replaced").replace().run_in(hour)),
+        ("put off", plain(2, "put off").debounce(hour)),
+    ] {
+        for window in [60, 600] {
+            let key = format!("{key} {window}");
+            let first = one(&queue, taken_for(&key, window)).await;
+            let sql = "update flyball.unique_holder set expires_at = now() - interval '1 second' where expires_at < now() + interval '2 minutes'";
+            sqlx::query(sql).execute(database.pool()).await.unwrap();
+            let second = NewJob {
+                unique_key: Some(key.clone()),
+                ..replaces.clone()
+            };
+            assert_eq!(one(&queue, second).await.id, first.id);
+
+            assert_eq!(expires(first.id).await, (false, true), "{key}");
+            let third = one(&queue, plain(3, &key)).await;
+            assert_eq!((third.id, third.duplicate), (first.id, true), "{key}");
+        }
+    }
+
+    // A job that is due earlier leaves the key its time.
+    let first = one(&queue, taken_for("kept", 600)).await;
+    assert!(one(&queue, plain(2, "kept").replace()).await.replaced);
+    assert_eq!(expires(first.id).await, (true, true));
+}
+
+#[tokio::test]
 async fn within_a_batch_the_last_of_a_key_stands() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue).await;
