@@ -3,6 +3,7 @@
 use super::candidate::{Candidate, CapList, NORMAL, Origin};
 use super::digest::{Collects, DigestType};
 use super::rules::{OverCap, RecipientRules};
+use crate::input::wording::unknown;
 
 /// Returns the type of digest that collects a message; `None` if it goes alone.
 pub fn digest_type<'a>(
@@ -15,6 +16,19 @@ pub fn digest_type<'a>(
     named
         .or_else(|| listed().filter(|kind| kind.collects == Collects::All))
         .filter(|_| is_collected)
+}
+
+/// Returns what is wrong with the type of digest that a message names; `None` if there is one of this
+/// name.
+pub fn digest_problem(name: &str, rules: &RecipientRules) -> Option<String> {
+    if rules.digest(name).is_some() {
+        return None;
+    }
+    let known: Vec<&str> = rules.digests().map(|kind| kind.name.as_str()).collect();
+    Some(format!(
+        "{name:?} {}",
+        unknown(name, "type of digest", &known)
+    ))
 }
 
 /// Returns all types of digest that may collect a message with these lists: at once, or when it is

@@ -5,6 +5,7 @@
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
 
 use crate::cron::Expression;
 
@@ -122,6 +123,21 @@ impl Default for DigestTexts {
                 .to_owned(),
             html: None,
         }
+    }
+}
+
+impl DigestTexts {
+    /// Returns the template of a message of a channel. The SQL function `flyball.record_requeued`
+    /// makes the same.
+    pub fn template(&self, channel: &str) -> Value {
+        let mut template = json!({"body": self.body});
+        if matches!(channel, "email" | "push" | "inapp") {
+            template["subject"] = self.subject.clone().into();
+        }
+        if let Some(html) = self.html.as_ref().filter(|_| channel == "email") {
+            template["html"] = html.clone().into();
+        }
+        template
     }
 }
 

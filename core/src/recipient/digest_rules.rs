@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::digest::{BELOW, COLLECTS, DigestTexts, DigestType, DigestWindow, OVERFLOWS};
 use super::rule_fields::{NAME_BYTES, seconds};
-use crate::cron::Expression;
+use crate::cron::{Expression, Timing};
 use crate::input::Reader;
 use crate::outbound::template;
 
@@ -94,7 +94,14 @@ fn window(fields: &mut Reader<'_>) -> Option<DigestWindow> {
             None
         }
         (Some(at), ..) => match Expression::parse(&at) {
-            Ok(expression) => Some(DigestWindow::Timed(expression)),
+            // A digest that never closes keeps its items for ever. Any zone shows it.
+            Ok(expression) => match Timing::new(&at, "UTC") {
+                Ok(_) => Some(DigestWindow::Timed(expression)),
+                Err(problem) => {
+                    fields.wrong("at", problem.message);
+                    None
+                }
+            },
             Err(error) => {
                 fields.wrong("at", format!("must be a cron expression: {error}"));
                 None

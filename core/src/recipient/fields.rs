@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value};
 
+use super::address::RecipientKey;
 use super::caps::{CapRule, FORM};
 use crate::input::{Issue, Reader};
-use crate::providers::Channel;
+use crate::providers::{Channel, Recipient};
 
 /// The fields of a message that only the gates look at. A message with any of these, or with a
 /// category, goes through all gates, and so does every message for the inbox; the SQL function
@@ -97,6 +98,20 @@ pub struct GatedArgs {
 }
 
 impl GatedArgs {
+    /// Returns the address that the sender names; `None` if there is none, or if it is wrong.
+    pub fn address(&self) -> Option<Recipient> {
+        Recipient::parse(self.channel, self.to.as_deref()?).ok()
+    }
+
+    /// Returns the key of the recipient whose address is `to`: of the person, if the sender names one.
+    pub fn recipient_key(&self, tenant: &str, to: Option<&Recipient>) -> RecipientKey {
+        match (&self.fields.recipient, to) {
+            (Some(id), _) => RecipientKey::of_subscriber(tenant, self.channel, id),
+            (None, Some(to)) => RecipientKey::of_address(tenant, to),
+            (None, None) => RecipientKey::of_subscriber(tenant, self.channel, ""),
+        }
+    }
+
     /// Reads what gates look at; anything that is wrong is an issue of the field.
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
         let mut issues = Vec::new();

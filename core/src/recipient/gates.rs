@@ -79,9 +79,10 @@ pub enum MessagePlan {
     /// It waits until the last of these holds ends, in their order; at least one.
     Held {
         holds: Vec<GateHold>,
-        /// The second to reserve in each list.
+        /// The second to reserve in each list, unless it coalesces.
         reserve_s: i64,
-        /// True if it may be one of those that become one digest on waking.
+        /// True if it may be one of those that become one digest on waking. Then it reserves
+        /// nothing, because caps look when it wakes.
         coalesces: bool,
     },
     /// It becomes an item of a digest of this type.
@@ -377,6 +378,9 @@ impl<'a> Walk<'a> {
                 }
                 at = self.spread(awake.at.unwrap_or(at));
                 hold(&mut holds, MessageGate::QuietHours, rule.name.clone(), at);
+                if self.may_coalesce(mode) && !self.attempts {
+                    break;
+                }
             }
             if let Some(capped) = self.capped(at) {
                 if let Some(plan) = self.over(&capped) {
@@ -394,6 +398,11 @@ impl<'a> Walk<'a> {
             }
         }
         self.on_time(at, holds, mode)
+    }
+
+    /// Returns true if a message that sleeps may become one with others when it wakes.
+    fn may_coalesce(&self, mode: QuietMode) -> bool {
+        mode == QuietMode::DigestOnWake && self.message.origin != Origin::Digest
     }
 
     /// Ends a message that would go after its deadline.
@@ -415,7 +424,7 @@ impl<'a> Walk<'a> {
             .any(|hold| hold.gate == MessageGate::QuietHours);
         MessagePlan::Held {
             reserve_s: noted_at(at),
-            coalesces: sleeps && mode == QuietMode::DigestOnWake,
+            coalesces: sleeps && self.may_coalesce(mode),
             holds,
         }
     }

@@ -134,3 +134,49 @@ proptest! {
         prop_assert!(priority == CRITICAL || !scene.profile.quiet.is_empty() && !quiet_of(&message, scene.policy()).is_quiet(planned));
     }
 }
+
+/// A message that may become one with others takes no room of a cap, and is not ended by it: the one
+/// that they become is judged.
+#[test]
+fn caps_do_not_judge_what_may_become_one_until_it_wakes() {
+    let to = ada();
+    let scene = Scene::new(
+        sleeper(),
+        rules(
+            "[categories.product]\nquiet = \"digest_on_wake\"\nover_cap = \"drop\"\ncaps.push = { per_day = \"1 per 1d\" }",
+        ),
+    );
+    let night = at("2026-06-10T23:00:00Z");
+    let gone = sent(night, &[60]);
+    let times = [CapTimes {
+        sent: &gone,
+        reserved: &[],
+    }];
+    let rows = GateRows {
+        times: &times,
+        ..GateRows::default()
+    };
+    let mut message = push(&to, "product");
+    message.accepted_at = night;
+    match scene.plan(&message, &rows, night) {
+        MessagePlan::Held {
+            holds, coalesces, ..
+        } => {
+            let gates: Vec<MessageGate> = holds.iter().map(|hold| hold.gate).collect();
+            assert_eq!((gates, coalesces), (vec![MessageGate::QuietHours], true));
+        }
+        other => panic!("{other:?}"),
+    }
+    let morning = at("2026-06-11T08:00:00Z");
+    let alone = scene.plan(&message, &rows, morning);
+    assert!(
+        matches!(
+            alone,
+            MessagePlan::Ended {
+                reason: UnsentReason::Capped,
+                ..
+            }
+        ),
+        "{alone:?}"
+    );
+}

@@ -58,15 +58,11 @@ impl From<LogRow> for LoggedMessage {
     fn from(row: LogRow) -> Self {
         let args = row.args;
         let channel = args.channel;
-        let to = match args.to.as_deref() {
-            Some(text) => Recipient::parse(channel, text).ok(),
+        let to = match args.to {
+            Some(_) => args.address(),
             None => row.profile.addresses.get(&channel).cloned(),
         };
-        let key = match (&args.fields.recipient, &to) {
-            (Some(id), _) => RecipientKey::of_subscriber(&row.tenant, channel, id),
-            (None, Some(to)) => RecipientKey::of_address(&row.tenant, to),
-            (None, None) => RecipientKey::of_subscriber(&row.tenant, channel, ""),
-        };
+        let key = args.recipient_key(&row.tenant, to.as_ref());
         let valid_for = args.valid_for_s.and_then(|seconds| {
             let span = jiff::SignedDuration::try_from_secs_f64(seconds).ok()?;
             row.accepted_at.checked_add(span).ok()

@@ -1,5 +1,7 @@
 //! Metrics of the gates.
 
+use std::sync::LazyLock;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,6 +14,14 @@ use super::gates::MessagePlan;
 
 /// The bounds of the histogram of errors, in seconds.
 const ERRORS_S: [f64; 10] = [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
+
+/// Counts for all gates of the process, because profiles are read where no gates are at hand.
+static UNKNOWN_ZONES: LazyLock<Counter> = LazyLock::new(Counter::default);
+
+/// Counts a profile that was read whose time zone is unknown here.
+pub fn count_unknown_zone() {
+    UNKNOWN_ZONES.inc();
+}
 
 /// Counters of this process. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -54,6 +64,11 @@ impl GateMetrics {
             "flyball_digests_closed",
             "Digests that were closed",
             self.closed.clone(),
+        );
+        registry.register(
+            "flyball_unknown_zones",
+            "Time zones of profiles that were read and are not in the time zone database",
+            UNKNOWN_ZONES.clone(),
         );
     }
 

@@ -21,6 +21,9 @@ pub const PROFILE_FIELDS: [&str; 5] = [
     "preferences",
 ];
 
+/// Fields of a profile that name a time zone.
+pub const ZONE_FIELDS: [&str; 2] = ["time_zone", "device_time_zone"];
+
 /// The fields of quiet hours.
 const QUIET_FIELDS: [&str; 5] = ["start", "end", "all_day", "weekdays", "dates"];
 
@@ -35,6 +38,9 @@ pub const NAME_BYTES: usize = 128;
 
 /// The longest address, in bytes.
 pub const ADDRESS_BYTES: usize = 2048;
+
+/// Names that stand among those of zones and are none, or are another one on each machine.
+const NO_ZONES: [&str; 4] = ["localtime", "posixrules", "factory", "etc/unknown"];
 
 const WEEKDAYS: [(&str, Weekday); 7] = [
     ("mon", Weekday::Monday),
@@ -157,12 +163,19 @@ fn channel(fields: &mut Reader<'_>, at: &str, name: &str) -> Option<Channel> {
 /// Reads the name of a zone, which is kept as a name, so that the rules of the zone may change.
 fn zone(fields: &mut Reader<'_>, name: &str) -> Option<TimeZone> {
     let text = fields.text(name, 1..=NAME_BYTES)?;
-    let zone = TimeZone::get(&text).ok();
+    let zone = TimeZone::get(&text).ok().filter(|_| is_zone(&text));
     if zone.is_none() {
         let allowed = "the IANA name of a time zone, such as Europe/Berlin";
         fields.refuse(name, allowed, &Value::from(text));
     }
     zone
+}
+
+/// Returns false for a name that `flyball.is_zone` refuses though there is a file of that name.
+fn is_zone(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_other = name.starts_with("posix/") || name.starts_with("right/");
+    !is_other && !NO_ZONES.contains(&name.as_str())
 }
 
 /// Reads the quiet hours of a channel.

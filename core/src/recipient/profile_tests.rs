@@ -104,3 +104,26 @@ fn hours_without_a_start_or_beside_whole_days_are_refused() {
     );
     assert_eq!(hours(json!({})).len(), 1);
 }
+
+#[test]
+fn only_names_of_zones_that_are_the_same_on_each_machine_are_taken() {
+    for zone in ["Europe/Berlin", "UTC", "Etc/GMT+5", "NZ-CHAT", "EST5EDT"] {
+        let read = Profile::parse(&json!({"time_zone": zone}));
+        assert!(read.is_ok(), "{zone}: {read:?}");
+    }
+    for zone in [
+        "localtime",
+        "posixrules",
+        "Factory",
+        "Etc/Unknown",
+        "posix/Europe/Berlin",
+        "right/Europe/Berlin",
+        "Pacific/Auckland5",
+        "CEST",
+    ] {
+        for field in ZONE_FIELDS {
+            let found = issues(json!({field: zone}));
+            assert!(found[0].contains("must be the IANA name"), "{found:?}");
+        }
+    }
+}

@@ -54,8 +54,8 @@ struct OpenState {
 /// An event that is due later.
 #[derive(Clone, Debug)]
 enum Due {
-    /// A held message goes, with the second that it reserved.
-    Goes(Arc<LoggedMessage>, Origin, i64),
+    /// A held message goes, with the second that it reserved, if it did.
+    Goes(Arc<LoggedMessage>, Origin, Option<i64>),
     Closes(DigestId),
 }
 
@@ -164,10 +164,10 @@ impl GateReplay {
     }
 
     /// Makes the attempt at a held message.
-    fn goes(&mut self, message: &Arc<LoggedMessage>, origin: Origin, reserved_s: i64) {
+    fn goes(&mut self, message: &Arc<LoggedMessage>, origin: Origin, reserved_s: Option<i64>) {
         for list in cap_lists(&candidate(message, origin), &self.rules) {
-            if let Some(state) = self.lists.get_mut(&list.key) {
-                give_back(&mut state.reserved, reserved_s);
+            if let (Some(state), Some(second)) = (self.lists.get_mut(&list.key), reserved_s) {
+                give_back(&mut state.reserved, second);
             }
         }
         let (plan, lists) = self.planned(message, origin, true);
@@ -302,7 +302,7 @@ impl GateReplay {
         }
     }
 
-    /// Keeps a held message until its time, with a reservation in each list.
+    /// Keeps a held message until its time, with a reservation in each list unless it coalesces.
     fn holds(
         &mut self,
         message: &Arc<LoggedMessage>,
@@ -311,18 +311,21 @@ impl GateReplay {
         lists: &[CapList],
     ) {
         let MessagePlan::Held {
-            holds, reserve_s, ..
+            holds,
+            reserve_s,
+            coalesces,
         } = plan
         else {
             return;
         };
+        let reserved_s = (!coalesces).then_some(*reserve_s);
         for list in lists {
             let state = self.lists.entry(list.key).or_default();
             state.longest_s = longest_s(&list.caps);
-            state.reserved.push(*reserve_s);
+            state.reserved.extend(reserved_s);
         }
         let until = holds.last().map_or(self.now, |hold| hold.until);
-        self.at(until, Due::Goes(message.clone(), origin, *reserve_s));
+        self.at(until, Due::Goes(message.clone(), origin, reserved_s));
     }
 
     /// Notes a send in each list.

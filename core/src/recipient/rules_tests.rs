@@ -243,3 +243,11 @@ fn every_key_is_in_the_default_file_or_on_the_page() {
         .collect();
     assert_eq!(documented, keys);
 }
+
+#[test]
+fn a_digest_that_never_closes_is_refused() {
+    assert_eq!(
+        problems("[digests.a]\ntemplate = \"a\"\ncategory = \"b\"\nat = \"0 0 30 2 *\""),
+        ["r.toml:4: digests.a.at: never comes: no day matches all fields"]
+    );
+}

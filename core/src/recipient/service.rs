@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::collectors::digest_problem;
 use super::gate::AttemptEnd;
 use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
@@ -211,6 +213,22 @@ impl Gates {
     ) -> Result<Option<(String, Timestamp)>, Error> {
         let rules = self.rules.load();
         postgres::refusal(&self.db, tenant, job, &rules).await
+    }
+
+    /// Refuses new messages of which one names an unknown type of digest.
+    pub fn check_digests(&self, jobs: &[NewJob]) -> Result<(), Error> {
+        let rules = self.rules.load();
+        for (index, job) in jobs.iter().enumerate() {
+            let named = job.args.get("digest").and_then(Value::as_str);
+            if let Some(message) = named.and_then(|name| digest_problem(name, &rules)) {
+                return Err(Error::Refused {
+                    index: Some(index),
+                    field: "digest".to_owned(),
+                    message,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Returns those of new messages that name no address, and a recipient without one.

@@ -17,6 +17,9 @@ min_items = 1
 max_items = 3
 ";
 
+/// Takes the messages of closed digests away, as a pool does.
+const SENT: &str = "delete from flyball.ready";
+
 /// Producers whose transactions commit or roll back, planners and closers whose backends are
 /// killed: what was committed was shown or counted, once.
 #[tokio::test]
@@ -104,6 +107,16 @@ async fn run(transactions: usize, most: usize, kills: usize) {
             }
         })
     };
+    // A digest waits for the message of the one before it.
+    let sender = {
+        let (pool, is_over) = (pool.clone(), is_over.clone());
+        tokio::spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = sqlx::query(SENT).execute(&pool).await;
+                tokio::task::yield_now().await;
+            }
+        })
+    };
     for producer in producers {
         producer.await.unwrap();
     }
@@ -112,6 +125,7 @@ async fn run(transactions: usize, most: usize, kills: usize) {
     for one in loops {
         one.await.unwrap();
     }
+    sender.await.unwrap();
     let killed = killed.load(Ordering::Relaxed);
     assert!(killed > 0, "somebody was killed");
     println!(
@@ -122,6 +136,7 @@ async fn run(transactions: usize, most: usize, kills: usize) {
     let quiet = gates_by(&gates.fixture.queue, RULES);
     loop {
         while quiet.plan_due().await.unwrap() {}
+        sqlx::query(SENT).execute(&pool).await.unwrap();
         sqlx::query("update flyball.digest set closes_at = now()")
             .execute(&pool)
             .await

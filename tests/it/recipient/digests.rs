@@ -1,10 +1,17 @@
 //! Digests: what is collected goes as one message when the digest closes.
 
+use flyball::jobs::{Attribution, State};
 use flyball::notify::args::NotificationArgs;
 use flyball::recipient::gates::MessagePlan;
+use flyball::recipient::postgres::publish_rules;
+use flyball::recipient::rules::RecipientRules;
 use serde_json::{Value, json};
+use sqlx::Executor;
 
 use super::fixture::{GatesFixture, gates_by};
+
+const AWAY: &str = "[digests.while-you-were-away]\ntemplate = \"away\"\ncategory = \"transactional\"\nwindow_s = 60\n\
+                    [categories.product]\nquiet = \"digest_on_wake\"\n";
 
 fn comment(n: usize) -> Value {
     json!({
@@ -20,6 +27,43 @@ impl GatesFixture {
             let (_, plan) = self.planned(comment(n)).await;
             assert!(matches!(plan, MessagePlan::Collected { .. }), "{plan:?}");
         }
+    }
+
+    /// Holds messages of the category product in the quiet hours of ada, and returns them.
+    async fn asleep(&self, messages: usize) -> Vec<i64> {
+        self.profile("ada", self.quiet_today().await).await;
+        let mut held = Vec::new();
+        for n in 0..messages {
+            let message = json!({"recipient": "ada", "category": "product", "dedup_key": n.to_string(), "body": format!("news {n}")});
+            let (id, plan) = self.planned(message).await;
+            assert!(
+                matches!(
+                    plan,
+                    MessagePlan::Held {
+                        coalesces: true,
+                        ..
+                    }
+                ),
+                "{plan:?}"
+            );
+            held.push(id);
+        }
+        held
+    }
+
+    /// Ends the quiet hours of ada. Only the first of the messages wakes now: the release gives each a
+    /// place of its own.
+    async fn wake(&self, first: i64) {
+        self.profile("ada", json!({"addresses": {"sms": "+15550111"}}))
+            .await;
+        sqlx::query(
+            "update flyball.scheduled set run_at = case when job_id = $1 then now() else now() + interval '10 minutes' end",
+        )
+        .bind(first)
+        .execute(self.fixture.database.pool())
+        .await
+        .unwrap();
+        self.gates.plan_due().await.unwrap();
     }
 
     /// Ends the window of all digests and closes them.
@@ -232,23 +276,8 @@ async fn the_first_item_of_a_leading_type_goes_at_once() {
 
 #[tokio::test]
 async fn messages_that_were_held_at_night_become_one() {
-    let rules = "[categories.product]\nquiet = \"digest_on_wake\"\n[digests.while-you-were-away]\ntemplate = \"away\"\ncategory = \"transactional\"\nwindow_s = 60\n";
-    let gates = GatesFixture::new(rules).await;
-    gates.profile("ada", gates.quiet_today().await).await;
-    for n in 0..4 {
-        let message = json!({"recipient": "ada", "category": "product", "dedup_key": n.to_string(), "body": format!("news {n}")});
-        let (_, plan) = gates.planned(message).await;
-        assert!(
-            matches!(
-                plan,
-                MessagePlan::Held {
-                    coalesces: true,
-                    ..
-                }
-            ),
-            "{plan:?}"
-        );
-    }
+    let gates = GatesFixture::new(AWAY).await;
+    gates.asleep(4).await;
     // The night is over.
     gates
         .profile("ada", json!({"addresses": {"sms": "+15550111"}}))
@@ -283,4 +312,243 @@ async fn the_cap_of_an_actor_makes_a_digest_of_the_rest() {
     assert_eq!(gates.closed().await, Vec::<Value>::new());
     let held = "select count(*) from flyball.digest where gate = 'caps' and items = 44 and closes_at > now() + interval '23 hours'";
     assert_eq!(gates.count(held).await, 1);
+}
+
+#[tokio::test]
+async fn messages_that_the_release_keeps_apart_wake_together_if_they_are_enough() {
+    let gates = GatesFixture::new(AWAY).await;
+    let held = gates.asleep(3).await;
+    gates.wake(held[0]).await;
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 1);
+    assert_eq!(closed[0]["data"]["totalCount"], json!(3));
+
+    let gates = GatesFixture::new(AWAY).await;
+    let held = gates.asleep(2).await;
+    gates.wake(held[0]).await;
+    let states = [
+        gates.fixture.state(held[0]).await,
+        gates.fixture.state(held[1]).await,
+    ];
+    assert_eq!(
+        states,
+        [State::Ready, State::Scheduled],
+        "two keep their times"
+    );
+}
+
+#[tokio::test]
+async fn of_more_messages_than_are_taken_at_once_whole_digests_are_taken() {
+    let gates = GatesFixture::new(AWAY).await;
+    let recipients = ["ada", "bob"];
+    for id in recipients {
+        gates.profile(id, gates.quiet_today().await).await;
+    }
+    let each = (0..600).flat_map(|n| {
+        recipients.map(|id| {
+            json!({
+                "pool": "own", "channel": "sms", "recipient": id, "category": "product", "dedup_key": n.to_string(),
+                "body": format!("news {n}"),
+            })
+        })
+    });
+    let pool = gates.fixture.database.pool();
+    let sent = sqlx::query_scalar("select id from flyball.notify_many($1)");
+    let sent: Vec<i64> = sent
+        .bind(each.collect::<Value>())
+        .fetch_all(pool)
+        .await
+        .unwrap();
+    while gates.gates.plan_due().await.unwrap() {}
+    let held = "select count(*) from flyball.message_plan where state = 'held' and coalesces";
+    assert_eq!(gates.count(held).await, 1200);
+
+    // The night is over, and the first message of each wakes now.
+    let awake = json!({"addresses": {"sms": "+15550111"}});
+    for id in recipients {
+        gates.profile(id, awake.clone()).await;
+    }
+    sqlx::query(
+        "update flyball.scheduled
+         set run_at = case when job_id = any($1) then now() else now() + interval '10 minutes' end",
+    )
+    .bind(&sent[..2])
+    .execute(pool)
+    .await
+    .unwrap();
+    gates.gates.plan_due().await.unwrap();
+
+    let whole = "select count(*) from flyball.digest where items = 600";
+    assert_eq!(gates.count(whole).await, 1);
+}
+
+#[tokio::test]
+async fn caps_judge_messages_that_were_held_at_night_as_the_one_that_they_become() {
+    let rules = format!("{AWAY}over_cap = \"drop\"\ncaps.sms = {{ per_day = \"2 per 1d\" }}\n");
+    let gates = GatesFixture::new(&rules).await;
+    let held = gates.asleep(5).await;
+    let reserved = "select count(*) from flyball.cap_reservation";
+    assert_eq!(gates.count(reserved).await, 0);
+    gates.wake(held[0]).await;
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 1);
+    assert_eq!(closed[0]["data"]["totalCount"], json!(5));
+}
+
+#[tokio::test]
+async fn a_message_that_waits_at_its_attempt_to_become_one_with_others_reserves_nothing() {
+    let rules = format!("{AWAY}caps.sms = {{ per_day = \"2 per 1d\" }}\n");
+    let gates = GatesFixture::new(&rules).await;
+    gates
+        .profile("ada", json!({"addresses": {"sms": "+15550111"}}))
+        .await;
+    let message = json!({"recipient": "ada", "category": "product"});
+    let (id, plan) = gates.planned(message).await;
+    assert_eq!(plan, MessagePlan::Send);
+    gates.profile("ada", gates.quiet_today().await).await;
+
+    let verdict = gates.verify(id).await;
+    assert!(
+        matches!(
+            verdict,
+            MessagePlan::Held {
+                coalesces: true,
+                ..
+            }
+        ),
+        "{verdict:?}"
+    );
+    let reserved = "select count(*) from flyball.cap_reservation";
+    assert_eq!(gates.count(reserved).await, 0);
+}
+
+#[tokio::test]
+async fn a_digest_that_quiet_hours_keep_open_asks_again_when_its_recipient_moves() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    for n in 0..3 {
+        let mut item = comment(n);
+        item["recipient"] = json!("ada");
+        gates.planned(item).await;
+    }
+    gates.close().await;
+    let by = Attribution {
+        by: "ann".to_owned(),
+        ..Attribution::default()
+    };
+    assert_eq!(gates.gates.replan("", "ada", &by).await.unwrap(), 1);
+    gates.gates.close_due().await.unwrap();
+    assert_eq!(
+        gates.closed().await,
+        Vec::<Value>::new(),
+        "it is still quiet"
+    );
+    gates
+        .profile("ada", json!({"addresses": {"sms": "+15550111"}}))
+        .await;
+    gates.gates.close_due().await.unwrap();
+    assert_eq!(gates.closed().await[0]["data"]["totalCount"], json!(3));
+}
+
+#[tokio::test]
+async fn profiles_that_change_together_wait_for_no_digest_that_a_planner_has() {
+    let gates = GatesFixture::new("").await;
+    for id in ["ada", "bob", "eve"] {
+        gates.profile(id, gates.quiet_today().await).await;
+        for n in 0..3 {
+            let mut item = comment(n);
+            item["recipient"] = json!(id);
+            gates.planned(item).await;
+        }
+    }
+    gates.close().await;
+    let pool = gates.fixture.database.pool();
+    let mut planner = pool.begin().await.unwrap();
+    planner
+        .execute("select from flyball.digest where recipient_id = 'ada' for no key update")
+        .await
+        .unwrap();
+
+    let mut import = pool.begin().await.unwrap();
+    for statement in [
+        "set local lock_timeout = '10s'",
+        "insert into flyball.recipient (tenant, id, profile)
+         select '', r.id, case when r.id = 'eve' then r.profile else r.profile - 'quiet_hours' end
+         from flyball.recipient r
+         on conflict (tenant, id) do update set profile = excluded.profile",
+    ] {
+        import.execute(statement).await.unwrap();
+    }
+    import.commit().await.unwrap();
+    planner.rollback().await.unwrap();
+
+    let due: Vec<String> =
+        sqlx::query_scalar("select recipient_id from flyball.digest where closes_at <= now()")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    assert_eq!(due, ["bob"], "the profile of eve is as it was");
+}
+
+#[tokio::test]
+async fn no_digest_is_queued_behind_one_that_waits_for_its_pool() {
+    let gates = GatesFixture::new("").await;
+    gates.collect(0..3).await;
+    gates.close().await;
+    gates.collect(3..6).await;
+    gates.close().await;
+    assert_eq!(gates.closed().await.len(), 1);
+    let open = "select count(*) from flyball.digest where gate = 'pool' and items = 3 and closes_at > now()";
+    assert_eq!(gates.count(open).await, 1);
+    gates.collect(6..7).await;
+    // The pool takes the first one.
+    sqlx::query("delete from flyball.ready")
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 2);
+    assert_eq!(closed[1]["data"]["totalCount"], json!(4));
+}
+
+#[tokio::test]
+async fn a_digest_that_died_of_its_texts_is_requeued_with_those_of_now() {
+    let rules = |body: &str| {
+        format!(
+            "[digests.new-comment]\ntemplate = \"activity-digest\"\ncategory = \"product\"\nwindow_s = 60\nbody = {body:?}\n"
+        )
+    };
+    let gates = GatesFixture::new(&rules("{{ item.missing.deep }}")).await;
+    gates.publish().await;
+    gates.collect(0..3).await;
+    gates.close().await;
+    let fill = |args: &Value| NotificationArgs::parse(args).unwrap().fill(|| false);
+    assert!(fill(&gates.closed().await[0]).is_err());
+    let pool = gates.fixture.database.pool();
+    let id: i64 = sqlx::query_scalar(
+        "with gone as (
+            delete from flyball.ready r using flyball.message_plan p where p.job_id = r.job_id and p.origin = 'digest' returning r.*
+         )
+         insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
+         select g.job_id, g.lane_id, g.priority, g.attempt, g.cost, 'template' from gone g returning job_id",
+    )
+    .fetch_one(pool)
+    .await
+    .unwrap();
+    let corrected =
+        RecipientRules::parse("test.toml", &rules("{{ totalCount }} comments")).unwrap();
+    publish_rules(&gates.fixture.queue.pool, &corrected)
+        .await
+        .unwrap();
+    let state: String = sqlx::query_scalar("select flyball.retry($1)")
+        .bind(id)
+        .fetch_one(pool)
+        .await
+        .unwrap();
+    assert_eq!(state, "ready");
+    let filled = fill(&gates.closed().await[0]).unwrap();
+    assert_eq!(filled.body, "3 comments");
 }

@@ -202,3 +202,36 @@ async fn the_address_may_be_left_out_if_the_profile_has_one() {
     let foreign = gates.try_send_as("acme", json!({"recipient": "ada"})).await;
     assert!(matches!(foreign, Err(Error::Refused { .. })), "{foreign:?}");
 }
+
+#[tokio::test]
+async fn an_unknown_type_of_digest_is_refused_by_its_name() {
+    let gates = GatesFixture::new("").await;
+    let message = json!({"category": "product", "digest": "new-coment"});
+    gates.publish().await;
+    let args = json!({"channel": "sms", "to": "+15550100", "body": "x", "digest": "new-coment"});
+    let job = flyball::jobs::NewJob::new("notification", args).throttle("own");
+    let by_sql = gates.try_send_as("", message).await.unwrap_err();
+    let by_http = gates.gates.check_digests(&[job]).unwrap_err();
+    for error in [by_sql, by_http] {
+        let Error::Refused { field, message, .. } = error else {
+            panic!("refused, not {error:?}")
+        };
+        assert_eq!(field, "digest");
+        let told = "\"new-coment\" is not a known type of digest; ";
+        assert!(message.starts_with(told), "{message}");
+        let allowed = "allowed: creator-activity, new-comment, new-follower, while-you-were-away";
+        assert!(message.ends_with(allowed), "{message}");
+    }
+    assert_eq!(jobs(&gates).await, 0);
+    gates
+        .send(json!({"category": "product", "digest": "new-comment"}))
+        .await;
+
+    sqlx::query("update flyball.recipient_rules set digest_texts = '{}'")
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let message = json!({"category": "product", "digest": "new-comment"});
+    let error = gates.try_send_as("", message).await.unwrap_err();
+    assert!(error.to_string().ends_with("allowed: none"), "{error}");
+}

@@ -5,6 +5,7 @@ mod cap_races;
 mod digest_kills;
 mod digests;
 mod doors;
+mod dry_run;
 mod erasing;
 mod explain;
 mod explain_sources;

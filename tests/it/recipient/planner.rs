@@ -236,6 +236,41 @@ async fn what_is_held_is_planned_anew_when_its_recipient_moves() {
 }
 
 #[tokio::test]
+async fn a_message_that_is_planned_anew_keeps_its_time_and_is_counted_once() {
+    let gates = GatesFixture::new("").await;
+    let mut profile = gates.quiet_today().await;
+    gates.profile("ada", profile.clone()).await;
+    let (id, first) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    for zone in ["Asia/Tokyo", "Europe/Berlin", "America/New_York"] {
+        profile["device_time_zone"] = json!(zone);
+        gates.profile("ada", profile.clone()).await;
+        assert_eq!(held(&gates.plan(id).await), held(&first));
+    }
+    let counted = "select sum(messages)::bigint from flyball.held_crowd";
+    assert_eq!(gates.count(counted).await, 1);
+}
+
+#[tokio::test]
+async fn the_first_profile_plans_anew_what_the_defaults_of_the_tenant_hold() {
+    let gates = GatesFixture::new("").await;
+    let quiet = gates.quiet_today().await;
+    sqlx::query("insert into flyball.recipient_defaults (tenant, profile) values ('', $1)")
+        .bind(json!({"quiet_hours": quiet["quiet_hours"]}))
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let message = json!({"recipient": "newbie", "to": "+15550111", "category": "billing"});
+    let (id, plan) = gates.planned(message).await;
+    assert_eq!(held(&plan).0, MessageGate::QuietHours);
+    let own = json!({"quiet_hours": {"sms": {"dates": ["2001-01-01"]}}});
+    gates.profile("newbie", own).await;
+    assert!(!gates.gates.plan_due().await.unwrap());
+    assert_eq!(gates.fixture.state(id).await, State::Ready);
+}
+
+#[tokio::test]
 async fn an_opted_out_recipient_gets_nothing_but_what_is_mandatory() {
     let gates = GatesFixture::new("").await;
     gates

@@ -230,6 +230,34 @@ async fn sql_refuses_another_shape_and_never_shows_an_address() {
 }
 
 #[tokio::test]
+async fn sql_takes_the_zones_that_programs_take() {
+    let (database, ..) = store().await;
+    for zone in ["Europe/Berlin", "UTC", "Etc/GMT+5", "NZ-CHAT", "EST5EDT"] {
+        let set = format!("flyball.set_recipient('{zone}', '{{\"time_zone\": \"{zone}\"}}')");
+        assert_eq!(value(&database, &set).await, true, "{zone}");
+    }
+    for zone in [
+        "localtime",
+        "posixrules",
+        "Factory",
+        "posix/Europe/Berlin",
+        "right/Europe/Berlin",
+        "Pacific/Auckland5",
+        "Europe/Berlin-1",
+        "Abc/Def5",
+        "Etc/GMT+13",
+        "CEST",
+    ] {
+        let set = format!("set_recipient('a', '{{\"device_time_zone\": \"{zone}\"}}')");
+        let told = refusal(&database, &set).await;
+        assert!(
+            told.contains("device_time_zone: must be the IANA name"),
+            "{zone}: {told}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_role_reaches_the_recipients_of_its_tenant_alone() {
     let (database, _, profiles) = store().await;
     let role = format!("crm_{}", &crate::support::unique()[..8]);

@@ -301,15 +301,18 @@ async fn move_reservations(
     verdicts: &HashMap<i64, GateVerdict>,
 ) -> Result<(), Error> {
     let (mut rows, mut waiting) = (Vec::new(), Vec::new());
+    // One that becomes a digest with others reserves nothing: caps judge the digest.
     for (input, lists) in inputs.iter().zip(lists) {
         let job_id = input.message.job_id;
         let plan = verdicts.get(&job_id).map(|verdict| &verdict.plan);
-        if let Some(MessagePlan::Held { reserve_s, .. }) = plan {
-            rows.extend(
-                lists
-                    .iter()
-                    .map(|list| (input.stored(list), *reserve_s, job_id)),
-            );
+        if let Some(MessagePlan::Held {
+            reserve_s,
+            coalesces,
+            ..
+        }) = plan
+        {
+            let reserved = lists.iter().filter(|_| !coalesces);
+            rows.extend(reserved.map(|list| (input.stored(list), *reserve_s, job_id)));
             waiting.push((input.recipient, job_id));
         }
     }
@@ -346,6 +349,7 @@ async fn write_waits(
             planned,
             now: verdicts[&planned.job_id].now,
             digest_id: None,
+            crowd_quarter: None,
             is_new: false,
         })
         .collect();

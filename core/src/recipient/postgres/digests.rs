@@ -14,6 +14,7 @@ use sqlx::{PgConnection, Row};
 
 use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch};
+use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query;
 use crate::jobs::Error;
@@ -23,6 +24,7 @@ use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::digest::{DigestMessage, DigestType, later};
 use crate::recipient::fields::{GateFields, GatedArgs};
+use crate::recipient::gate::MessageGate;
 use crate::recipient::gates::MessagePlan;
 use crate::recipient::rules::RecipientRules;
 
@@ -67,8 +69,8 @@ from flyball.enqueue_rows_as(case when $1 <> '' then 'tenant:' || $1 else '' end
 order by e.n";
 
 pub(super) const NOTE_ORIGIN: &str = "
-insert into flyball.message_plan (job_id, recipient, origin, digest_id)
-select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::bigint[])";
+insert into flyball.message_plan (job_id, recipient, origin, digest_id, digest_type, digest_key)
+select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::bigint[], $5::text[], $6::text[])";
 
 // An item whose digest does not go ends for the same reason.
 pub(super) const END_ITEMS: &str = "
@@ -117,6 +119,17 @@ struct DueDigest {
     items: i32,
 }
 
+impl DueDigest {
+    fn place(&self) -> DigestPlace<'_> {
+        DigestPlace {
+            id: self.id,
+            type_name: &self.type_name,
+            recipient: &self.recipient,
+            key: &self.key,
+        }
+    }
+}
+
 /// An item of a digest.
 struct DigestItem {
     job_id: i64,
@@ -144,6 +157,8 @@ pub async fn close_due(
         return Ok(ClosedDigests::default());
     }
     let plans = plans(&mut transaction, &due, rules, capacity, now).await?;
+    let places: Vec<DigestPlace<'_>> = due.iter().map(DueDigest::place).collect();
+    let queued = queued(&mut transaction, &places).await?;
     let (mut closing, mut ending, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     for digest in &due {
         let kind = rules.digest(&digest.type_name);
@@ -157,6 +172,10 @@ pub async fn close_due(
             }
             (Some(_), Some(MessagePlan::Ended { reason, rule, .. })) => {
                 ending.push((digest, reason.as_str(), rule.as_str()));
+            }
+            (Some(kind), _) if queued.contains(&digest.id) => {
+                let until = later(now, looks_again(kind));
+                waiting.push((digest, until, MessageGate::Pool.as_str(), QUEUED_RULE));
             }
             (Some(kind), _) => closing.push((digest, kind)),
         }
@@ -442,23 +461,11 @@ fn digest_args(
         None => json!({"text": item.args.get("body")}),
     };
     let each: Vec<Value> = items.iter().map(data).collect();
-    let mut template = json!({"body": kind.texts.body});
-    if matches!(digest.channel.as_str(), "email" | "push" | "inapp") {
-        template["subject"] = kind.texts.subject.clone().into();
-    }
-    if let Some(html) = kind
-        .texts
-        .html
-        .as_ref()
-        .filter(|_| digest.channel == "email")
-    {
-        template["html"] = html.clone().into();
-    }
     let mut args = json!({
         "channel": digest.channel,
         "category": digest.category,
         "template_id": kind.template,
-        "template": template,
+        "template": kind.texts.template(&digest.channel),
         "data": {"items": each, "totalCount": total_count, "hasMore": has_more},
     });
     for field in ["from", "provider"] {
@@ -558,6 +565,8 @@ async fn enqueue(
             .bind(texts(&|one| one.digest.recipient.to_hex()))
             .bind(texts(&|one| one.origin.to_owned()))
             .bind(messages.iter().map(|one| one.digest.id).collect::<Vec<_>>())
+            .bind(texts(&|one| one.digest.type_name.clone()))
+            .bind(texts(&|one| one.digest.key.clone()))
             .execute(&mut *connection)
             .await?;
         jobs.extend(ids);

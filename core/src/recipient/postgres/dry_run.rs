@@ -9,7 +9,7 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use crate::postgres::Db;
+use crate::postgres::{Db, json_or_text};
 use crate::recipient::fields::GatedArgs;
 use crate::recipient::logged::{LogRow, LoggedMessage};
 use crate::recipient::profile::Profile;
@@ -124,11 +124,13 @@ impl ParsedPage {
             .iter()
             .map(|(tenant, id)| (&**tenant, id.as_str()))
             .unzip();
-        Ok(sqlx::query_as(PROFILES)
+        let rows = sqlx::query(PROFILES)
             .bind(tenants)
             .bind(ids)
             .fetch_all(db)
-            .await?)
+            .await?;
+        let read = |row: &PgRow| Ok((row.try_get(0)?, json_or_text(row, "profile")));
+        Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
     }
 }
 
@@ -147,7 +149,7 @@ impl LogParser {
     pub async fn open(db: &Db) -> Result<Self, UnreadableLog> {
         let mut defaults = HashMap::new();
         for row in sqlx::query(DEFAULTS).fetch_all(db).await? {
-            let profile = Profile::parse(&row.try_get(1)?).unwrap_or_default();
+            let profile = Profile::parse(&json_or_text(&row, "profile")).unwrap_or_default();
             defaults.insert(row.try_get(0)?, Arc::new(profile));
         }
         Ok(Self {
@@ -173,8 +175,7 @@ impl LogParser {
             if page.of_gates.contains(&job) {
                 continue;
             }
-            let args: Value = row.try_get(4)?;
-            let Ok(args) = GatedArgs::parse(&args) else {
+            let Ok(args) = GatedArgs::parse(&json_or_text(row, "args")) else {
                 self.unreadable += 1;
                 continue;
             };

@@ -297,7 +297,8 @@ async fn foresee(
         Some(quarter) => {
             let place = (input.message.throttle.clone(), quarter);
             let held = crowd(connection, std::slice::from_ref(&place)).await?;
-            let held = held.get(&place).copied().unwrap_or(0) + 1;
+            let is_new = input.message.crowd_quarter != Some(quarter);
+            let held = held.get(&place).copied().unwrap_or(0) + u64::from(is_new);
             let crowd = (held, capacity(&input.message.throttle));
             reading.look(crowd, |rows| plan(&candidate, policy, rows, at))
         }

@@ -12,7 +12,7 @@ use crate::recipient::fields::GatedArgs;
 
 pub(super) const LOAD: &str = "
 select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
-    greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.job_id is not null as is_recorded, p.planned_at, p.coalesces and p.state = 'held' as coalesces,
+    greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.job_id is not null as is_recorded, p.planned_at, p.crowd_quarter, p.coalesces and p.state = 'held' as coalesces,
     coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, d.attempt_count is not null as is_delivery, coalesce(d.attempt_count, 0) > 0 as is_tried, b.state = 'cancelled' as is_cancelled, clock_timestamp() as now
 from unnest($1::bigint[]) with ordinality as a(job_id, n)
 cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
@@ -42,6 +42,8 @@ pub(super) struct GatedMessage {
     pub coalesces: bool,
     /// The time that was told first; `None` if its plan is not recorded.
     pub planned_at: Option<Timestamp>,
+    /// The quarter of an hour in whose crowd it is counted; `None` if it is in none.
+    pub crowd_quarter: Option<i64>,
     /// True if its plan has a row.
     pub is_recorded: bool,
     /// True if it has a delivery record.
@@ -67,6 +69,7 @@ impl GatedMessage {
             is_cancelled: false,
             coalesces: false,
             planned_at: None,
+            crowd_quarter: None,
             is_recorded: false,
             is_delivery: false,
             is_tried: false,
@@ -120,6 +123,7 @@ pub(super) async fn load(
                 .try_get::<Option<bool>, _>("coalesces")?
                 .unwrap_or(false),
             planned_at: planned_at.map(SqlTimestamp::to_jiff),
+            crowd_quarter: row.try_get("crowd_quarter")?,
             is_recorded: row.try_get("is_recorded")?,
             is_delivery: row.try_get("is_delivery")?,
             is_tried: row.try_get("is_tried")?,

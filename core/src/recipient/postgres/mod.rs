@@ -19,6 +19,7 @@ mod plan_writes;
 mod plans;
 mod profiles;
 mod prune;
+mod queued_digests;
 mod reachable;
 mod refusal;
 mod reservations;
@@ -28,6 +29,7 @@ mod rules_in_force;
 mod sends;
 mod statement;
 mod taken;
+mod unknown_zones;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
@@ -59,6 +61,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: fresh messages", taken::TAKE_FRESH),
     ("gates: due messages", taken::TAKE_DUE),
     ("gates: messages of jobs", taken::TAKE_JOBS),
+    ("gates: siblings", taken::TAKE_SIBLINGS),
     ("gates: messages", messages::LOAD),
     ("gates: profiles", rows::PROFILES),
     ("gates: defaults", rows::DEFAULTS),
@@ -83,6 +86,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: record", plan_rows::RECORD_PLANS),
     ("gates: count crowd", plan_writes::COUNT_CROWD),
     ("digests: due", digests::DUE),
+    ("digests: queued", queued_digests::QUEUED),
     ("digests: put off", digests::PUT_OFF),
     ("digests: close", digests::CLOSE),
     ("digests: take items", digests::TAKE_ITEMS),

@@ -17,18 +17,19 @@ use crate::recipient::gates::MessagePlan;
 
 pub(super) const RECORD_PLANS: &str = "
 insert into flyball.message_plan as p
-    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id)
+    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, crowd_quarter)
 select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::timestamptz[],
-    $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[])
+    $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[])
 on conflict (job_id) do update
 set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate, rule = excluded.rule, reason = excluded.reason,
     holds = excluded.holds, until = excluded.until,
     since = case when p.state = excluded.state and p.gate = excluded.gate then p.since else clock_timestamp() end,
     planned_at = coalesce(p.planned_at, excluded.planned_at), coalesces = excluded.coalesces,
-    other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id)";
+    other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id),
+    crowd_quarter = coalesce(excluded.crowd_quarter, p.crowd_quarter)";
 
 const COPY_PLANS: &str = "copy flyball.message_plan
-    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, since) from stdin (format binary)";
+    (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, crowd_quarter, since) from stdin (format binary)";
 
 /// A row of a plan.
 pub(super) struct PlanRow<'a> {
@@ -37,6 +38,8 @@ pub(super) struct PlanRow<'a> {
     pub planned: &'a PlannedMessage,
     pub planned_at: Option<Timestamp>,
     pub digest_id: Option<i64>,
+    /// The quarter of an hour in whose crowd it is; the recorded one stays if absent.
+    pub crowd_quarter: Option<i64>,
     pub now: Timestamp,
     /// True if nothing is recorded of this message yet, and nobody else records it now.
     pub is_new: bool,
@@ -74,6 +77,7 @@ async fn copy_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Resu
             .boolean(part.coalesces)
             .or_null(row.planned.duplicate_of, CopiedRows::bigint)
             .or_null(row.digest_id, CopiedRows::bigint)
+            .or_null(row.crowd_quarter, CopiedRows::bigint)
             .time(row.now);
     }
     Ok(copied.write(connection, COPY_PLANS).await?)
@@ -124,6 +128,7 @@ async fn merge_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Res
                 .collect::<Vec<_>>(),
         )
         .bind(rows.iter().map(|row| row.digest_id).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.crowd_quarter).collect::<Vec<_>>())
         .execute(connection)
         .await?;
     Ok(())

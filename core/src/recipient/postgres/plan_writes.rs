@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use super::attempts::{GIVE_BACK, MARK, settle_claims};
 use super::ends::{EndedMessage, end_messages};
 use super::plan_rows::{PlanRow, write_rows};
-use super::plans::{PlanBatch, quiet_quarter, reserved_second};
+use super::plans::{PlanBatch, reserved_second};
 use super::reservations::{NewReservation, reserve};
 use super::rows::{ClaimKey, GateInput, sql_time};
 use super::sends::send;
@@ -151,9 +151,11 @@ impl PlanBatch<'_> {
             .await?;
         let mut more: HashMap<(String, i64), i64> = HashMap::new();
         for (at, _) in held {
-            if let Some(quarter) = quiet_quarter(&self.planned[at].plan) {
-                let throttle = self.inputs[at].message.throttle.clone();
-                *more.entry((throttle, quarter)).or_default() += 1;
+            let message = &self.inputs[at].message;
+            // One that is planned anew is counted already.
+            let quarter = self.quarters[at].filter(|now| message.crowd_quarter != Some(*now));
+            if let Some(quarter) = quarter {
+                *more.entry((message.throttle.clone(), quarter)).or_default() += 1;
             }
         }
         if !more.is_empty() {
@@ -238,6 +240,10 @@ impl PlanBatch<'_> {
                 planned: one,
                 planned_at: one.plan.planned_at(self.now),
                 digest_id: digest_ids.get(&at).copied(),
+                crowd_quarter: match one.plan {
+                    MessagePlan::Held { .. } => self.quarters[at],
+                    _ => None,
+                },
                 now: self.now,
                 is_new: !self.inputs[at].message.is_recorded,
             })

@@ -15,7 +15,7 @@ use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
     inputs, reserved, sent, stored_claims,
 };
-use super::taken::{Look, TakenMessages, take_due, take_jobs};
+use super::taken::{Look, TakenMessages, take_due, take_jobs, take_siblings};
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
@@ -56,7 +56,7 @@ pub async fn plan_due(
     if taken.is_empty() && look == Look::AtFresh {
         taken = take_due(&mut transaction, Look::AtAll, most).await?;
     }
-    let planned = plan_taken(&mut transaction, &taken, rules, capacity).await?;
+    let planned = plan_taken(&mut transaction, taken, rules, capacity).await?;
     transaction.commit().await?;
     Ok(planned)
 }
@@ -70,21 +70,29 @@ pub async fn plan_jobs(
 ) -> Result<Vec<PlannedMessage>, Error> {
     let mut transaction = db.begin().await?;
     let taken = take_jobs(&mut transaction, jobs).await?;
-    let planned = plan_taken(&mut transaction, &taken, rules, capacity).await?;
+    let planned = plan_taken(&mut transaction, taken, rules, capacity).await?;
     transaction.commit().await?;
     Ok(planned)
 }
 
 async fn plan_taken(
     connection: &mut PgConnection,
-    taken: &TakenMessages,
+    mut taken: TakenMessages,
     rules: &RecipientRules,
     capacity: Capacity<'_>,
 ) -> Result<Vec<PlannedMessage>, Error> {
     if taken.is_empty() {
         return Ok(Vec::new());
     }
-    let (messages, now) = load(connection, &taken.jobs()).await?;
+    let (mut messages, now) = load(connection, &taken.jobs()).await?;
+    let woken = woken(&messages);
+    if !woken.is_empty() && rules.digest(COALESCED).is_some() {
+        let siblings = take_siblings(connection, &woken).await?;
+        if !siblings.is_empty() {
+            messages.extend(load(connection, &siblings.jobs()).await?.0);
+            taken.extend(siblings);
+        }
+    }
     // The attempt reports what is wrong with the arguments; a job that is gone has no row to plan.
     let (readable, unreadable): (Vec<GatedMessage>, Vec<GatedMessage>) = messages
         .into_iter()
@@ -93,8 +101,22 @@ async fn plan_taken(
     let mut batch = PlanBatch::read(connection, inputs, rules, now).await?;
     batch.plan_all(connection, capacity).await?;
     let unplanned: Vec<i64> = unreadable.iter().map(|message| message.job_id).collect();
-    batch.write(connection, taken, unplanned).await?;
+    batch.write(connection, &taken, unplanned).await?;
     Ok(batch.planned)
+}
+
+/// Returns the numbers of messages that wake, by recipient and category.
+fn woken(messages: &[GatedMessage]) -> HashMap<(RecipientKey, String), i64> {
+    let mut woken: HashMap<(RecipientKey, String), i64> = HashMap::new();
+    for message in messages.iter().filter(|message| message.coalesces) {
+        let Some(args) = &message.args else {
+            continue;
+        };
+        let recipient = args.recipient_key(&message.tenant, args.address().as_ref());
+        let key = (recipient, args.category.clone());
+        *woken.entry(key).or_default() += 1;
+    }
+    woken
 }
 
 /// Messages that are planned together, with all rows that decide about them.
@@ -111,6 +133,9 @@ pub(super) struct PlanBatch<'a> {
     crowd: HashMap<(String, i64), u64>,
     /// True for messages that have the claim on their content.
     pub(super) has_claim: Vec<bool>,
+    /// The quarter of an hour in which the quiet hours of each message end; `None` if it is not
+    /// held in any.
+    pub(super) quarters: Vec<Option<i64>>,
     pub(super) planned: Vec<PlannedMessage>,
 }
 
@@ -135,6 +160,7 @@ impl<'a> PlanBatch<'a> {
             digests: HashMap::new(),
             absent: HashSet::new(),
             crowd: HashMap::new(),
+            quarters: Vec::new(),
             planned: Vec::new(),
         };
         batch.claim(connection).await?;
@@ -302,20 +328,20 @@ impl<'a> PlanBatch<'a> {
         quarters.sort_unstable();
         quarters.dedup();
         self.crowd = crowd(connection, &quarters).await?;
+        let woken = self.woken();
         for at in 0..self.inputs.len() {
-            let first = self.plan_one(at, 0, 0.0);
-            let plan = match quiet_quarter(&first) {
-                Some(quarter) => {
-                    let throttle = self.inputs[at].message.throttle.clone();
-                    let capacity_per_s = capacity(&throttle);
-                    let held = self.crowd.entry((throttle, quarter)).or_default();
-                    *held += 1;
-                    let held = *held;
-                    self.plan_one(at, held, capacity_per_s)
+            let (plan, quarter) = match woken.get(&at) {
+                Some(open) => {
+                    let plan = MessagePlan::Collected {
+                        digest: COALESCED.to_owned(),
+                        arrival: Arrival::Joins(*open),
+                    };
+                    (plan, None)
                 }
-                None => first,
+                None => self.plan_in_crowd(at, capacity),
             };
             self.note(at, &plan);
+            self.quarters.push(quarter);
             let input = &self.inputs[at];
             let is_duplicate = matches!(
                 plan,
@@ -331,50 +357,70 @@ impl<'a> PlanBatch<'a> {
                 plan,
             });
         }
-        self.coalesce();
         Ok(())
     }
 
-    /// Makes one digest of three or more messages of a category that were held for one recipient in
-    /// quiet hours.
-    fn coalesce(&mut self) {
-        let Some(kind) = self.rules.digest(COALESCED) else {
-            return;
-        };
+    /// Returns the messages that become one digest: three or more of a category that were held for
+    /// one recipient in quiet hours. Caps do not judge them, but the digest.
+    fn woken(&self) -> HashMap<usize, OpenDigest> {
+        if self.rules.digest(COALESCED).is_none() {
+            return HashMap::new();
+        }
         let mut awake: HashMap<DigestKey, Vec<usize>> = HashMap::new();
-        for (at, one) in self.planned.iter().enumerate() {
-            let input = &self.inputs[at];
-            if input.message.coalesces && one.plan == MessagePlan::Send {
+        for (at, input) in self.inputs.iter().enumerate() {
+            let goes = || self.plan_by(at, &[], 0, 0.0) == MessagePlan::Send;
+            if input.message.coalesces && goes() {
                 let key = digest_key(input, COALESCED, self.rules);
                 awake.entry(key).or_default().push(at);
             }
         }
         awake.retain(|_, members| members.len() >= COALESCED_MIN);
-        for (key, members) in awake {
+        let mut woken = HashMap::new();
+        for members in awake.into_values() {
             let open = OpenDigest {
                 opened_at: self.now,
                 closes_at: self.now,
                 items: members.len(),
             };
-            self.digests.insert(key, open);
-            for at in members {
-                self.planned[at].plan = MessagePlan::Collected {
-                    digest: kind.name.clone(),
-                    arrival: Arrival::Joins(open),
-                };
-            }
+            woken.extend(members.into_iter().map(|at| (at, open)));
         }
+        woken
+    }
+
+    /// Plans a message, and returns the quarter of an hour in which its quiet hours end. Its place
+    /// after them depends on the number of messages that are held for this quarter.
+    fn plan_in_crowd(&mut self, at: usize, capacity: Capacity<'_>) -> (MessagePlan, Option<i64>) {
+        let first = self.plan_one(at, 0, 0.0);
+        let Some(quarter) = quiet_quarter(&first) else {
+            return (first, None);
+        };
+        let message = &self.inputs[at].message;
+        let capacity_per_s = capacity(&message.throttle);
+        let key = (message.throttle.clone(), quarter);
+        let held = self.crowd.entry(key).or_default();
+        // One that is planned anew is counted already.
+        *held += u64::from(message.crowd_quarter != Some(quarter));
+        let held = *held;
+        (self.plan_one(at, held, capacity_per_s), Some(quarter))
     }
 
     fn plan_one(&self, at: usize, held_with_it: u64, capacity_per_s: f64) -> MessagePlan {
+        self.plan_by(at, &self.lists[at], held_with_it, capacity_per_s)
+    }
+
+    /// Plans a message by these of its lists.
+    fn plan_by(
+        &self,
+        at: usize,
+        lists: &[CapList],
+        held_with_it: u64,
+        capacity_per_s: f64,
+    ) -> MessagePlan {
         let input = &self.inputs[at];
-        let stored: Vec<StoredList> = self.lists[at]
-            .iter()
-            .map(|list| input.stored(list))
-            .collect();
+        let stored: Vec<StoredList> = lists.iter().map(|list| input.stored(list)).collect();
         let times = cap_times(&stored, &self.times);
         let candidate = input.candidate();
-        let open: Vec<(&str, OpenDigest)> = collectors(&candidate, &self.lists[at], self.rules)
+        let open: Vec<(&str, OpenDigest)> = collectors(&candidate, lists, self.rules)
             .iter()
             .filter_map(|kind| {
                 let open = self
@@ -388,7 +434,7 @@ impl<'a> PlanBatch<'a> {
             claim: self.claims.get(&(input.recipient, input.content)).copied(),
             digests: &open,
             times: &times,
-            lists: Some(&self.lists[at]),
+            lists: Some(lists),
             has_slots: input.message.has_slots,
             held_with_it,
             capacity_per_s,
@@ -422,7 +468,11 @@ pub(super) fn reserved_second(plan: &MessagePlan, now: Timestamp) -> Option<i64>
             arrival: Arrival::Leads(_),
             ..
         } => Some(crate::recipient::caps::noted_at(now)),
-        MessagePlan::Held { reserve_s, .. } => Some(*reserve_s),
+        MessagePlan::Held {
+            reserve_s,
+            coalesces: false,
+            ..
+        } => Some(*reserve_s),
         _ => None,
     }
 }

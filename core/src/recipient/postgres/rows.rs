@@ -9,6 +9,7 @@ use sqlx::{PgConnection, Row};
 
 use super::messages::GatedMessage;
 use super::statement::query;
+use super::unknown_zones::note_unknown_zone;
 use crate::jobs::Error;
 use crate::postgres::json_or_text;
 use crate::providers::Recipient;
@@ -18,7 +19,7 @@ use crate::recipient::dedup::{DedupClaim, DedupKey};
 use crate::recipient::digest::OpenDigest;
 use crate::recipient::fields::GatedArgs;
 use crate::recipient::gates::CapTimes;
-use crate::recipient::profile::Profile;
+use crate::recipient::profile::{Profile, ZONE_FIELDS};
 
 /// The second from which stored seconds count: the begin of 2020.
 const EPOCH_S: i64 = 1_577_836_800;
@@ -204,16 +205,11 @@ pub(super) async fn inputs(
 }
 
 fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Profile) -> GateInput {
-    let given = args.to.as_deref();
-    let to = match given {
-        Some(text) => Recipient::parse(args.channel, text).ok(),
+    let to = match args.to {
+        Some(_) => args.address(),
         None => profile.addresses.get(&args.channel).cloned(),
     };
-    let recipient = match (&args.fields.recipient, &to) {
-        (Some(id), _) => RecipientKey::of_subscriber(&message.tenant, args.channel, id),
-        (None, Some(to)) => RecipientKey::of_address(&message.tenant, to),
-        (None, None) => RecipientKey::of_subscriber(&message.tenant, args.channel, ""),
-    };
+    let recipient = args.recipient_key(&message.tenant, to.as_ref());
     let content = match (&args.fields.dedup_key, &args.fields.template_id) {
         (Some(key), _) => DedupKey::of_name(&recipient, key),
         (None, Some(template)) => DedupKey::of_content(&recipient, template, &args.data),
@@ -283,7 +279,10 @@ fn profile(stored: &Value) -> Profile {
         if let Value::Object(fields) = &mut rest {
             for issue in issues {
                 let name = issue.pointer.split('/').nth(1).unwrap_or_default();
-                fields.remove(name);
+                let removed = fields.remove(name);
+                if let Some(zone) = removed.filter(|_| ZONE_FIELDS.contains(&name)) {
+                    note_unknown_zone(&zone);
+                }
             }
         }
         Profile::parse(&rest).unwrap_or_default()

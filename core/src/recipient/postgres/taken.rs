@@ -13,6 +13,9 @@ use sqlx::{PgConnection, Row};
 
 use super::statement::query;
 use crate::jobs::Error;
+use crate::recipient::address::RecipientKey;
+use crate::recipient::fields::USUAL_CATEGORY;
+use crate::recipient::quiet::COALESCED_MIN;
 
 /// Takes messages that nobody has touched.
 pub(super) const TAKE_FRESH: &str = "select * from flyball.take_unplanned($1)";
@@ -44,6 +47,37 @@ where ctid = any(array(
     for update skip locked
 ))
 returning *";
+
+// Messages that were held in quiet hours, of the recipients and categories of those that wake, if they
+// are enough for one digest: the release gives each a place of its own. Fewer keep their times. Those
+// that wake have no row in the queue any more. The limit leaves groups out, and cuts the last at most.
+pub(super) const TAKE_SIBLINGS: &str = "
+with asleep as materialized (
+    select p.job_id, w.recipient, w.category, w.messages + count(*) over (partition by w.recipient, w.category) as messages
+    from unnest($1::text[]::uuid[], $2::text[], $3::bigint[]) as w(recipient, category, messages)
+    cross join lateral (
+        select h.job_id from flyball.message_plan h
+        where h.recipient = w.recipient and h.state = 'held' and h.coalesces
+        offset 0
+    ) p
+    cross join lateral (select h.job_id from flyball.scheduled h where h.job_id = p.job_id and h.turn between -4 and -1 limit 1) s
+    cross join lateral (select h.args from flyball.job h where h.id = p.job_id limit 1) j
+    where coalesce(j.args ->> 'category', $4) = w.category
+),
+chosen as materialized (
+    select a.job_id from asleep a where a.messages >= $5 order by a.recipient, a.category, a.job_id limit $6
+)
+delete from flyball.scheduled
+where ctid = any(array(
+    select s.ctid from flyball.scheduled s
+    where s.job_id = any(array(select c.job_id from chosen c)) and s.turn between -4 and -1
+    order by s.job_id
+    for update skip locked
+))
+returning *";
+
+/// The most messages that are taken with those that wake.
+const SIBLINGS_MAX: i64 = 1000;
 
 /// The messages that a planner looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +143,14 @@ impl TakenMessages {
         self.rows.is_empty()
     }
 
+    /// Adds messages that were taken later.
+    pub(super) fn extend(&mut self, more: Self) {
+        for one in more.rows {
+            self.places.insert(one.job_id, self.rows.len());
+            self.rows.push(one);
+        }
+    }
+
     /// Returns the jobs of all of them.
     pub(super) fn jobs(&self) -> Vec<i64> {
         self.rows.iter().map(|one| one.job_id).collect()
@@ -148,5 +190,25 @@ pub(super) async fn take_jobs(
     jobs: &[i64],
 ) -> Result<TakenMessages, Error> {
     let rows = query(TAKE_JOBS).bind(jobs).fetch_all(connection).await?;
+    Ok(TakenMessages::read(&rows)?)
+}
+
+/// Takes the messages that become one digest with those that wake, whose numbers are given by
+/// recipient and category.
+pub(super) async fn take_siblings(
+    connection: &mut PgConnection,
+    woken: &HashMap<(RecipientKey, String), i64>,
+) -> Result<TakenMessages, Error> {
+    let recipients = woken.keys().map(|(recipient, _)| recipient.to_hex());
+    let categories = woken.keys().map(|(_, category)| category.as_str());
+    let rows = query(TAKE_SIBLINGS)
+        .bind(recipients.collect::<Vec<_>>())
+        .bind(categories.collect::<Vec<_>>())
+        .bind(woken.values().copied().collect::<Vec<_>>())
+        .bind(USUAL_CATEGORY)
+        .bind(i64::try_from(COALESCED_MIN).unwrap_or(i64::MAX))
+        .bind(SIBLINGS_MAX)
+        .fetch_all(connection)
+        .await?;
     Ok(TakenMessages::read(&rows)?)
 }
