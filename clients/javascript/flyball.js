@@ -420,17 +420,8 @@ export class Flyball {
     /** @type {Position | undefined} */
     let position;
     if (frame.offset !== undefined) {
-      const last = subscription.position ?? { epoch: frame.epoch, offset: 0 };
-      const isAnew = isNewer(frame.epoch, last.epoch);
-      if (isNewer(last.epoch, frame.epoch) || (!isAnew && frame.offset <= last.offset)) return;
-      // A channel that was forgotten and is made anew begins with 1.
-      if (frame.offset !== (isAnew ? 1 : last.offset + 1)) {
-        this._join(subscription);
-        return;
-      }
-      position = { epoch: frame.epoch, offset: frame.offset };
-      subscription.position = position;
-      this.#later('ack', ACK_EVERY, () => this.#acknowledge(), true);
+      position = this.#moved(subscription, frame);
+      if (!position) return;
     }
     subscription.give({ type: 'message', channel: subscription.channel, data: frame.data, id: frame.id, position });
     if (position && subscription.buffer.length >= BUFFER_MOST && subscription.phase === 'live') {
@@ -438,6 +429,25 @@ export class Flyball {
       subscription.phase = 'paused';
       this.#send({ type: 'unsubscribe', channel: subscription.channel });
     }
+  }
+
+  /**
+   * Moves a subscription on to a frame that is the next of its channel; undefined if it is not.
+   * @param {Subscription} subscription @param {Frame} frame @returns {Position | undefined}
+   */
+  #moved(subscription, frame) {
+    const last = subscription.position ?? { epoch: frame.epoch, offset: 0 };
+    const isAnew = isNewer(frame.epoch, last.epoch);
+    if (isNewer(last.epoch, frame.epoch) || (!isAnew && frame.offset <= last.offset)) return undefined;
+    // A channel that was forgotten and is made anew begins with 1.
+    if (frame.offset !== (isAnew ? 1 : last.offset + 1)) {
+      this._join(subscription);
+      return undefined;
+    }
+    const position = { epoch: frame.epoch, offset: frame.offset };
+    subscription.position = position;
+    this.#later('ack', ACK_EVERY, () => this.#acknowledge(), true);
+    return position;
   }
 
   #acknowledge() {
@@ -567,7 +577,9 @@ export class Flyball {
       case 'error': this.#takeError(frame); break;
       case 'gap': {
         const subscription = this.#subscribed(frame.channel);
-        if (subscription?.phase === 'live') this.#lost(subscription, 'dropped', frame.missed);
+        if (subscription?.phase !== 'live') break;
+        // With an offset it stands for a message that the server cannot send.
+        if (frame.offset === undefined || this.#moved(subscription, frame)) this.#lost(subscription, 'dropped', frame.missed);
         break;
       }
       case 'lag': {

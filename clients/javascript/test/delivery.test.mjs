@@ -132,6 +132,20 @@ test('a channel that is made anew goes on with its first message, and what is ol
   assert.equal(gateway.last.received.length, 1, 'it subscribed again');
 });
 
+test('a message that the server cannot send is told as a loss, and what follows it arrives', async (t) => {
+  const { gateway, client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('orders', handlers).ready;
+  const send = (frame) => gateway.last.send({ channel: 'orders', epoch: '1', ...frame });
+  send({ type: 'message', offset: 1, id: 'a', data: 'before' });
+  send({ type: 'gap', offset: 2, missed: 1 });
+  send({ type: 'message', offset: 3, id: 'c', data: 'after' });
+  await until('two messages', () => seen.messages.length === 2);
+  assert.deepEqual(seen.data(), ['before', 'after']);
+  assert.deepEqual(seen.lost.map(({ reason, missed }) => [reason, missed]), [['dropped', 1]]);
+  assert.equal(gateway.last.received.length, 1, 'it subscribed again');
+});
+
 test('a channel without history says that messages may be missing after each reconnection', async (t) => {
   t.mock.method(Math, 'random', () => 0);
   const { gateway, client } = await stage(t);

@@ -1,5 +1,6 @@
 //! The batching of concurrent requests of connections into one statement.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::jobs::Error;
@@ -14,27 +15,48 @@ const BATCH_EVERY: Duration = Duration::from_millis(2);
 
 /// The call that answers a batch.
 type BatchCall<T, R> =
-    fn(Db, Vec<T>) -> futures_util::future::BoxFuture<'static, Result<Vec<R>, Error>>;
+    fn(Db, Arc<Vec<T>>) -> futures_util::future::BoxFuture<'static, Result<Vec<R>, Error>>;
 
-/// Returns a batcher of one kind of requests.
+/// Returns a batcher of one kind of requests. One that Postgres cannot read fails alone.
 pub(super) fn batcher<T, R>(db: &Db, call: BatchCall<T, R>) -> Batcher<T, Result<R, Error>>
 where
-    T: Send + 'static,
+    T: Clone + Send + Sync + 'static,
     R: Send + 'static,
 {
     let db = db.clone();
     Batcher::paced(BATCH_MAX, BATCH_EVERY, move |items: Vec<T>| {
         let db = db.clone();
         Box::pin(async move {
-            let asked = items.len();
-            match call(db, items).await {
+            let items = Arc::new(items);
+            match call(db.clone(), items.clone()).await {
                 Ok(results) => results.into_iter().map(Ok).collect(),
-                Err(error) => (0..asked)
+                Err(error) if error.blames_a_row() && items.len() > 1 => {
+                    each_alone(&db, call, &items).await
+                }
+                Err(error) => items
+                    .iter()
                     .map(|_| Err(Error::Lost(error.to_string())))
                     .collect(),
             }
         })
     })
+}
+
+/// Asks again for each request of a batch of which one cannot be answered, so that the others, which
+/// may be of other tenants, are. Nothing of the batch was committed.
+async fn each_alone<T: Clone, R>(
+    db: &Db,
+    call: BatchCall<T, R>,
+    items: &[T],
+) -> Vec<Result<R, Error>> {
+    let mut results = Vec::with_capacity(items.len());
+    for item in items {
+        let answer = call(db.clone(), Arc::new(vec![item.clone()])).await;
+        let first = |found: Vec<R>| found.into_iter().next();
+        let none = || Error::Lost("the statement has no answer".to_owned());
+        results.push(answer.and_then(|found| first(found).ok_or_else(none)));
+    }
+    results
 }
 
 /// Returns the answer to a request whose batch broke off.

@@ -31,6 +31,9 @@ pub enum ChannelNameError {
     /// The name is that of another tenant's channel, or of an inbox that is not the connection's.
     #[error("belongs to somebody else: name a channel without its tenant")]
     Foreign,
+    /// The name is that of an inbox, and the id of its recipient cannot be one.
+    #[error("must be $inbox/ and the id of a recipient, which {0}")]
+    Recipient(&'static str),
 }
 
 impl ChannelName {

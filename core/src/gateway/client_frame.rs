@@ -17,7 +17,7 @@ const TOKEN_BYTES: usize = 16_384;
 const NAME_BYTES: usize = 1024;
 
 /// The highest offset.
-const OFFSET_MAX: i64 = 1 << 53;
+pub const OFFSET_MAX: i64 = 1 << 53;
 
 /// The types of frames, for messages.
 pub const TYPES: [&str; 8] = [

@@ -96,9 +96,10 @@ impl ConnectionCounts {
         &self.holder
     }
 
-    /// Admits one more connection of a tenant; `None` if it has as many as it may have.
-    pub async fn admit(&self, tenant: &str, throttle_tenant: &str) -> Option<ConnectionSeat> {
-        let count = self.count_of(tenant, throttle_tenant);
+    /// Admits one more connection of a tenant, by the name that it has in throttles; `None` if it has
+    /// as many as it may have.
+    pub async fn admit(&self, tenant: &str) -> Option<ConnectionSeat> {
+        let count = self.count_of(tenant);
         let mut open = count.open.lock().await;
         let held = count.settled(&mut open);
         let granted = match connections_throttle_of(&count.tenant) {
@@ -146,13 +147,13 @@ impl ConnectionCounts {
         }
     }
 
-    fn count_of(&self, tenant: &str, throttle_tenant: &str) -> Arc<TenantCount> {
+    fn count_of(&self, tenant: &str) -> Arc<TenantCount> {
         let mut tenants = self.tenants.lock();
         if let Some(count) = tenants.get(tenant) {
             return count.clone();
         }
         let count = Arc::new(TenantCount {
-            tenant: throttle_tenant.into(),
+            tenant: tenant.into(),
             open: Mutex::new(0),
             closed: Lock::new(0),
             is_changed: AtomicBool::new(false),

@@ -187,7 +187,7 @@ impl PeerState {
             Arrived::Leave => false,
             Arrived::FellBehind => true,
             Arrived::Deliver => {
-                match self.outbox.push(frame.clone()) {
+                match self.outbox.push(frame.clone(), sub.number) {
                     true => sub.sample(message.offset, Instant::now()),
                     false => sub.fall_behind(message.offset),
                 }
@@ -237,15 +237,18 @@ impl Hub {
     }
 
     /// Adds a subscription whose place is not known yet: messages that come meanwhile are noted.
-    /// An earlier subscription of the connection to the channel ends.
+    /// An earlier subscription of the connection to the channel ends, and its frames with offsets
+    /// that wait are removed: they would come before what the client has missed, which the history
+    /// has. Without `since` they are not sent at all.
     pub fn subscribe(&self, peer: &Arc<Peer>, channel: &ChannelName) {
         let is_new = {
             let mut state = peer.state();
             state.last_number += 1;
             let fresh = Subscription::new(channel.clone(), state.last_number);
-            match state.subscription(channel) {
-                Some(sub) => {
-                    *sub = fresh;
+            let earlier = state.subscription(channel);
+            match earlier.map(|sub| std::mem::replace(sub, fresh.clone())) {
+                Some(ended) => {
+                    state.outbox.forget(ended.number);
                     false
                 }
                 None => {
@@ -451,6 +454,22 @@ mod tests {
         assert_eq!(got, 1000);
         let behind = slow.state().subscriptions[0].behind();
         assert_eq!((behind, waiting(&slow)), (Some(257), 256));
+    }
+
+    #[test]
+    fn what_waits_of_a_replaced_subscription_comes_from_the_history_in_its_place() {
+        let hub = Hub::default();
+        let peer = subscribed(&hub, "a", "x");
+        let (x, y) = (ChannelName::stored("x"), ChannelName::stored("y"));
+        hub.subscribe(&peer, &y);
+        peer.state().subscription(&y).unwrap().join(1, 1, 0);
+        hub.deliver(&stored("a", "x", 1));
+        hub.deliver(&stored("a", "y", 1));
+        hub.subscribe(&peer, &x);
+        peer.state().subscription(&x).unwrap().join(1, 1, 1);
+        assert_eq!(waiting(&peer), 1);
+        let behind = peer.state().behind().unwrap();
+        assert_eq!((behind.channel, behind.next), (x, 1));
     }
 
     #[test]

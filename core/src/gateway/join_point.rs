@@ -54,6 +54,7 @@ mod tests {
             (3, 9, None, None),
             (3, 21, None, None),
             (2, 15, None, None),
+            (3, i64::MAX, None, None),
         ] {
             let point = JoinPoint::find(position, Some(Since { epoch, offset }));
             let mut sub = Subscription::new(ChannelName::stored("c"), 1);

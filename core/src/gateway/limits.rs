@@ -4,8 +4,13 @@ use std::time::Duration;
 
 use crate::input::patterns::allows;
 
-/// The largest message of a client, in bytes, and the largest data of a publication.
+/// The largest message of a client, in bytes, and the largest data of a publication as Postgres
+/// writes it.
 pub const MESSAGE_BYTES: usize = 65_536;
+
+/// The largest data of a stored message that is delivered, in bytes: a message of an inbox may be
+/// larger than a publication. Readers get a `gap` in place of a message that is larger still.
+pub const STORED_BYTES: usize = 4 * MESSAGE_BYTES;
 
 /// The most channels of one connection.
 pub const SUBSCRIPTIONS_MAX: usize = 50;
@@ -27,7 +32,7 @@ pub const EXPIRY_GRACE: Duration = Duration::from_secs(25);
 
 /// The messages of a tenant that may wait, in seconds of its limit, before publications of clients
 /// are refused.
-pub const DELAY_LINE_S: u64 = 5;
+pub const DELAY_LINE_S: f64 = 5.0;
 
 /// The validity of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
@@ -98,9 +103,22 @@ impl GatewayLimits {
         let found = self.histories.iter().find(|(pattern, _)| fits(pattern));
         found.map_or(ChannelHistory::USUAL, |(_, history)| *history)
     }
+}
 
-    /// Returns the messages of a tenant that may wait before publications of clients are refused.
-    pub fn delay_line(&self) -> i64 {
-        (u64::from(self.per_second) * DELAY_LINE_S) as i64
+/// Returns the messages of a tenant that may wait before publications of clients are refused, by the
+/// messages per second that its limit admits. One may always wait.
+pub fn delay_line(per_second: f64) -> i64 {
+    ((per_second * DELAY_LINE_S).ceil() as i64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_seconds_of_the_limit_may_wait_and_never_less_than_one_message() {
+        for (per_second, line) in [(200.0, 1000), (5.0, 25), (0.5, 3), (0.0, 1)] {
+            assert_eq!(delay_line(per_second), line, "{per_second}");
+        }
     }
 }

@@ -25,8 +25,10 @@ pub struct Outbox<F> {
 #[derive(Debug)]
 struct QueuedFrame<F> {
     frame: F,
-    /// The channel of a frame that may be dropped; 0 for one that may not.
-    droppable: u32,
+    /// The number of its subscription within the connection.
+    subscription: u32,
+    /// True if newer frames of the subscription may take its place.
+    may_drop: bool,
 }
 
 impl<F> Default for Outbox<F> {
@@ -49,27 +51,34 @@ impl<F: AsRef<[u8]>> Outbox<F> {
         has_room
     }
 
-    /// Adds a frame of a channel with offsets; returns false if there is no room.
-    pub fn push(&mut self, frame: F) -> bool {
-        self.add(frame, 0)
+    /// Adds a frame of a channel with offsets; returns false if there is no room. `subscription` is
+    /// a number within the connection.
+    pub fn push(&mut self, frame: F, subscription: u32) -> bool {
+        self.add(frame, subscription, false)
     }
 
-    /// Adds a frame of a channel without offsets, in place of older ones of that channel if there
-    /// is no room; returns the number of frames that were dropped, this one included.
-    ///
-    /// `channel` is a number of the channel within the connection, above 0.
-    pub fn push_droppable(&mut self, frame: F, channel: u32) -> u32 {
+    /// Adds a frame of a channel without offsets, in place of older ones of that subscription if
+    /// there is no room; returns the number of frames that were dropped, this one included.
+    pub fn push_droppable(&mut self, frame: F, subscription: u32) -> u32 {
         let mut dropped = 0;
         while !self.fits(&frame) {
-            let oldest = self.data.iter().position(|one| one.droppable == channel);
+            let is_its = |one: &QueuedFrame<F>| one.may_drop && one.subscription == subscription;
+            let oldest = self.data.iter().position(is_its);
             dropped += 1;
             match oldest.and_then(|place| self.data.remove(place)) {
                 Some(one) => self.bytes -= one.frame.as_ref().len(),
                 None => return dropped,
             }
         }
-        self.add(frame, channel);
+        self.add(frame, subscription, true);
         dropped
+    }
+
+    /// Removes the frames with offsets of a subscription.
+    pub fn forget(&mut self, subscription: u32) {
+        self.data
+            .retain(|one| one.may_drop || one.subscription != subscription);
+        self.bytes = self.data.iter().map(|one| one.frame.as_ref().len()).sum();
     }
 
     /// Takes the next frame.
@@ -99,11 +108,15 @@ impl<F: AsRef<[u8]>> Outbox<F> {
         self.data.len() < FRAMES_MAX && self.bytes + frame.as_ref().len() <= BYTES_MAX
     }
 
-    fn add(&mut self, frame: F, droppable: u32) -> bool {
+    fn add(&mut self, frame: F, subscription: u32, may_drop: bool) -> bool {
         let fits = self.fits(&frame);
         if fits {
             self.bytes += frame.as_ref().len();
-            self.data.push_back(QueuedFrame { frame, droppable });
+            self.data.push_back(QueuedFrame {
+                frame,
+                subscription,
+                may_drop,
+            });
         }
         fits
     }
@@ -118,7 +131,7 @@ mod tests {
     #[test]
     fn frames_of_control_pass_those_of_channels() {
         let mut outbox = Outbox::default();
-        assert!(outbox.push("a") && outbox.push("b") && outbox.push_control("ping"));
+        assert!(outbox.push("a", 1) && outbox.push("b", 1) && outbox.push_control("ping"));
         assert_eq!(
             std::iter::from_fn(|| outbox.pop()).collect::<Vec<_>>(),
             ["ping", "a", "b"]
@@ -129,11 +142,11 @@ mod tests {
     #[test]
     fn a_full_queue_drops_the_oldest_of_the_same_channel_only() {
         let mut outbox = Outbox::default();
-        assert!(outbox.push("kept"));
+        assert!(outbox.push("kept", 7));
         for _ in 1..FRAMES_MAX {
             assert_eq!(outbox.push_droppable("old", 7), 0);
         }
-        assert!(!outbox.push("late"));
+        assert!(!outbox.push("late", 7));
         assert_eq!(outbox.push_droppable("new", 7), 1);
         assert_eq!(outbox.push_droppable("of another", 8), 1);
         let frames: Vec<_> = std::iter::from_fn(|| outbox.pop()).collect();
@@ -143,18 +156,32 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_waits_of_an_ended_subscription_is_removed_unless_nothing_else_has_it() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.push("ended", 1) && outbox.push("other", 2));
+        assert_eq!(outbox.push_droppable("without offsets", 1), 0);
+        outbox.forget(1);
+        assert_eq!(
+            std::iter::from_fn(|| outbox.pop()).collect::<Vec<_>>(),
+            ["other", "without offsets"]
+        );
+        assert!(outbox.is_empty() && outbox.bytes == 0);
+    }
+
     proptest! {
         #[test]
         fn an_outbox_is_bounded_whatever_comes(
-            steps in proptest::collection::vec((0u8..4, 0usize..70_000), 0..600)
+            steps in proptest::collection::vec((0u8..5, 0usize..70_000), 0..600)
         ) {
             let mut outbox = Outbox::default();
             for (step, bytes) in steps {
                 let frame = vec![0u8; bytes];
                 match step {
-                    0 => { outbox.push(frame); }
+                    0 => { outbox.push(frame, 1 + bytes as u32 % 2); }
                     1 => { outbox.push_droppable(frame, 1); }
                     2 => { outbox.push_control(frame); }
+                    3 => { outbox.forget(1); }
                     _ => { outbox.pop(); }
                 }
                 let bytes: usize = outbox.data.iter().map(|one| one.frame.len()).sum();

@@ -48,6 +48,8 @@ pub enum FrameError {
     TooManySubscriptions,
     /// The connection does not subscribe to the channel.
     NotSubscribed,
+    /// The data of the message has too many bytes; it was not published.
+    TooLarge,
     /// Too many messages of the tenant wait; this one was not published.
     WsOverloaded,
     /// The credential is not accepted.
@@ -58,13 +60,14 @@ pub enum FrameError {
 
 impl FrameError {
     /// All codes.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::BadFrame,
         Self::BadChannel,
         Self::ForbiddenChannel,
         Self::ScopeMissing,
         Self::TooManySubscriptions,
         Self::NotSubscribed,
+        Self::TooLarge,
         Self::WsOverloaded,
         Self::Unauthorized,
         Self::Unavailable,
@@ -76,8 +79,17 @@ impl FrameError {
     }
 }
 
-/// Returns the frame of a message of a channel.
+/// Returns the frame of a message of a channel. That of a message that is too large to be sent is a
+/// gap with its place, so that a client counts on.
 pub fn message(message: &StoredMessage) -> Bytes {
+    if message.data.is_empty() {
+        let mut frame = json!({"type": "gap", "channel": message.channel.as_str(), "missed": 1});
+        if let (1.., Some(fields)) = (message.offset, frame.as_object_mut()) {
+            fields.insert("epoch".to_owned(), message.epoch.to_string().into());
+            fields.insert("offset".to_owned(), message.offset.into());
+        }
+        return text(frame);
+    }
     let channel = Value::from(message.channel.as_str());
     let place = match message.offset {
         0 => String::new(),
@@ -245,5 +257,26 @@ mod tests {
         };
         let frame: Value = serde_json::from_slice(&message(&unnumbered)).unwrap();
         assert_eq!((frame.get("epoch"), frame.get("offset")), (None, None));
+    }
+
+    #[test]
+    fn a_message_that_is_too_large_to_be_sent_is_a_gap_with_its_place() {
+        let stored = |offset| StoredMessage {
+            seq: 9,
+            tenant: "acme".to_owned(),
+            channel: ChannelName::stored("orders"),
+            epoch: 4,
+            offset,
+            id: 7,
+            data: String::new(),
+        };
+        let frame = |offset| serde_json::from_slice::<Value>(&message(&stored(offset))).unwrap();
+        let placed =
+            json!({"type": "gap", "channel": "orders", "missed": 1, "epoch": "4", "offset": 2});
+        assert_eq!(frame(2), placed);
+        assert_eq!(
+            frame(0),
+            json!({"type": "gap", "channel": "orders", "missed": 1})
+        );
     }
 }

@@ -14,13 +14,15 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::batches::{batcher, lost};
 use super::connection_counts::ConnectionCounts;
 use super::hub::Hub;
-use super::limits::GatewayLimits;
+use super::limits::{GatewayLimits, delay_line};
 use super::metrics::GatewayMetrics;
 use super::pace::{LimitedTenants, Pace};
 use super::postgres::{
     self, ChannelPlace, ChannelPosition, CollectOutcome, ConnectionReport, HistoryPage,
     NewPublication, Published, StoredMessage, TenantGrant, WaitingPublications,
 };
+use super::rates::TenantRates;
+use super::turns::in_turns;
 use crate::jobs::{Error, Queue};
 use crate::postgres::Db;
 use crate::service::{Batcher, DueWork, LoopOptions, periodic, periodic_unless_watched};
@@ -58,11 +60,17 @@ const ROUND_MAX: Duration = Duration::from_secs(10);
 /// The messages that are read at once after a ring.
 const READ_MAX: i64 = 256;
 
+/// The bytes of data after which no further message is read at once.
+const READ_BYTES: usize = 1024 * 1024;
+
 /// The deliveries after which the reader lets other tasks run.
 const HANDED_MAX: usize = 2000;
 
 /// The messages of one page of the history.
 pub const PAGE_MAX: i64 = 64;
+
+/// The bytes of data after which a page of the history ends.
+const PAGE_BYTES: usize = 256 * 1024;
 
 /// The time between two steps of upkeep.
 const PRUNE_EVERY: Duration = Duration::from_secs(2);
@@ -99,6 +107,7 @@ pub struct Gateway {
     due: DueWork,
     read_to: Arc<AtomicI64>,
     limited: Arc<Mutex<LimitedTenants>>,
+    rates: Arc<Mutex<TenantRates>>,
     /// The windows that hold while the store of throttles is away.
     own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
     publishes: Batcher<NewPublication, Result<Published, Error>>,
@@ -117,14 +126,14 @@ impl Gateway {
         due: DueWork,
     ) -> Self {
         let db: Db = (&queue.pool).into();
-        let publishes = batcher(&db, |db, items: Vec<NewPublication>| {
+        let publishes = batcher(&db, |db, items: Arc<Vec<NewPublication>>| {
             Box::pin(async move { postgres::publish(&db, &items).await })
         });
-        let positions = batcher(&db, |db, items: Vec<(String, String)>| {
+        let positions = batcher(&db, |db, items: Arc<Vec<(String, String)>>| {
             Box::pin(async move { postgres::positions(&db, &items).await })
         });
-        let pages = batcher(&db, |db, items: Vec<HistoryPage>| {
-            Box::pin(async move { postgres::pages(&db, &items, PAGE_MAX).await })
+        let pages = batcher(&db, |db, items: Arc<Vec<HistoryPage>>| {
+            Box::pin(async move { postgres::pages(&db, &items, PAGE_MAX, PAGE_BYTES).await })
         });
         Self {
             db,
@@ -141,6 +150,7 @@ impl Gateway {
             due,
             read_to: Arc::new(AtomicI64::new(-1)),
             limited: Arc::default(),
+            rates: Arc::default(),
             own_windows: Arc::default(),
             publishes,
             positions,
@@ -164,7 +174,7 @@ impl Gateway {
         self.positions.submit(channel).await.unwrap_or_else(lost)
     }
 
-    /// Returns up to [`PAGE_MAX`] messages of a channel from an offset on.
+    /// Returns up to [`PAGE_MAX`] messages of a channel from an offset on; fewer if they are large.
     pub async fn page(&self, page: HistoryPage) -> Result<Vec<StoredMessage>, Error> {
         self.pages.submit(page).await.unwrap_or_else(lost)
     }
@@ -428,6 +438,19 @@ impl Gateway {
         limit.unwrap_or(own)
     }
 
+    /// Returns the messages of a tenant that may wait before publications of its clients are refused,
+    /// by its limit as it was about a second ago.
+    pub async fn delay_line(&self, tenant: &str) -> i64 {
+        let known = self.rates.lock().get(tenant, Instant::now().into_std());
+        if let Some(per_second) = known {
+            return delay_line(per_second);
+        }
+        let per_second = self.rate_of(tenant).await;
+        let now = Instant::now().into_std();
+        self.rates.lock().set(tenant, per_second, now);
+        delay_line(per_second)
+    }
+
     /// Takes tokens for up to `want` messages of a tenant; returns their number, and the time until
     /// the next if some must wait.
     async fn take(&self, tenant: &str, want: u32) -> (u32, Option<Duration>) {
@@ -488,7 +511,7 @@ impl Gateway {
             self.read_to.store(read_to, Ordering::Relaxed);
         }
         loop {
-            let messages = postgres::after(&self.db, read_to, READ_MAX).await?;
+            let messages = postgres::after(&self.db, read_to, READ_MAX, READ_BYTES).await?;
             let Some(last) = messages.last() else {
                 // After a failover to a copy that lacks the end, the numbers begin again before it.
                 let last = postgres::last_seq(&self.db).await?;
@@ -505,7 +528,8 @@ impl Gateway {
                 }
             }
             self.read_to.store(read_to, Ordering::Relaxed);
-            if (messages.len() as i64) < READ_MAX {
+            let bytes: usize = messages.iter().map(|message| message.data.len()).sum();
+            if (messages.len() as i64) < READ_MAX && bytes < READ_BYTES {
                 return Ok(());
             }
         }
@@ -557,19 +581,4 @@ pub struct ChannelLimits {
     pub per_second: Option<i64>,
     /// The most open connections.
     pub connections: Option<i64>,
-}
-
-/// Orders messages so that tenants take turns; those of one tenant keep their order.
-fn in_turns(messages: &[StoredMessage]) -> Vec<&StoredMessage> {
-    let mut numbers: HashMap<&str, usize> = HashMap::new();
-    let mut turns: Vec<(usize, &StoredMessage)> = messages
-        .iter()
-        .map(|message| {
-            let number = numbers.entry(&message.tenant).or_default();
-            *number += 1;
-            (*number, message)
-        })
-        .collect();
-    turns.sort_by_key(|(number, _)| *number);
-    turns.into_iter().map(|(_, message)| message).collect()
 }

@@ -111,6 +111,10 @@ mod tests {
             frames::hello(&hello),
             frames::message(&stored(7)),
             frames::message(&stored(0)),
+            frames::message(&StoredMessage {
+                data: String::new(),
+                ..stored(7)
+            }),
             frames::subscribed(&channel, Some(&point), Some("r")),
             frames::subscribed(&channel, None, None),
             frames::unsubscribed(&channel, None),

@@ -82,9 +82,10 @@ pub async fn open_connection(
         headers,
         extensions,
     };
+    let from = address(&request.extensions);
     match opening(&state, request).await {
         Ok((opening, place)) => {
-            Ok(upgrade.on_upgrade(move |socket| session::run(state, socket, opening, place)))
+            Ok(upgrade.on_upgrade(move |socket| session::run(state, socket, opening, place, from)))
         }
         // Browsers hide the status of a refused upgrade, so a page can ask for a close code.
         Err((_, Some(reason))) if closes => {
@@ -142,9 +143,9 @@ async fn opening(
             (problem, reason)
         })?;
     let Some(identity) = identity else {
-        let pending = state.pending.clone().try_acquire_owned();
+        let pending = state.pending.admit(address(&extensions));
         let detail = "too many connections wait for their credential; send it as Authorization: Bearer <token> or with a ticket";
-        let pending = pending.map_err(|_| busy("pending", detail, RETRY_S))?;
+        let pending = pending.ok_or_else(|| busy("pending", detail, RETRY_S))?;
         return Ok((Opening::Pending(pending), place));
     };
     match seat(state, &identity).await {

@@ -1,17 +1,32 @@
 //! The credential that comes as a frame.
 
+use std::net::IpAddr;
+
 use axum::extract::ws::{Message, WebSocket};
 
 use super::identity::GatewayIdentity;
 use super::state::GatewayState;
 use crate::api::clock;
+use crate::api::http::jwt::error::JwtError;
 use crate::api::http::token_scope::TokenScope;
 use crate::gateway::client_frame::{ClientFrame, ClientRequest};
+
+/// The reason for which a token is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenFault {
+    /// It is not valid.
+    Wrong,
+    /// It is not valid, and the address has sent as many of those as it may.
+    Denied,
+    /// It may not subscribe, or the keys of its issuer cannot be read.
+    Unfit,
+}
 
 /// Reads the first frame, which must have a token.
 pub(super) async fn first_credential(
     state: &GatewayState,
     socket: &mut WebSocket,
+    address: Option<IpAddr>,
 ) -> Option<GatewayIdentity> {
     loop {
         match socket.recv().await?.ok()? {
@@ -20,7 +35,7 @@ pub(super) async fn first_credential(
                 let ClientRequest::Refresh { token } = frame.request else {
                     return None;
                 };
-                return identity_of_token(state, &token).await;
+                return identity_of_token(state, &token, address).await.ok();
             }
             Message::Ping(_) | Message::Pong(_) => {}
             Message::Binary(_) | Message::Close(_) => return None,
@@ -28,13 +43,26 @@ pub(super) async fn first_credential(
     }
 }
 
-/// Returns the rights of a token; `None` if it is not accepted or may not subscribe.
+/// Returns the rights of a token. One that is not valid counts against its sender as it does in a
+/// header, where a valid one is likewise accepted in any case.
 pub(super) async fn identity_of_token(
     state: &GatewayState,
     token: &str,
-) -> Option<GatewayIdentity> {
-    let caller = state.auth.bearer(token, clock::now()).await.ok()?;
+    address: Option<IpAddr>,
+) -> Result<GatewayIdentity, TokenFault> {
+    let caller = match state.auth.bearer(token, clock::now()).await {
+        Ok(caller) => caller,
+        // That is not the client's fault.
+        Err(Some(JwtError::NoKeys)) => return Err(TokenFault::Unfit),
+        Err(_) => {
+            return Err(match state.gate.deny(address).await {
+                Some(_) => TokenFault::Denied,
+                None => TokenFault::Wrong,
+            });
+        }
+    };
     let tenant = caller.tenant.clone().unwrap_or_default();
     let may = caller.leave.has(TokenScope::ChannelsSubscribe);
     may.then(|| GatewayIdentity::of_caller(&caller, &tenant))
+        .ok_or(TokenFault::Unfit)
 }

@@ -18,15 +18,17 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::connect::{TICKET_BYTES, identified, without_credential};
 use super::opened::seat;
 use super::state::GatewayState;
+use crate::api::clock;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::gateway::channel_name::ChannelName;
-use crate::gateway::client_frame::Since;
+use crate::gateway::client_frame::{OFFSET_MAX, Since};
 use crate::gateway::connection_counts::ConnectionSeat;
 use crate::gateway::hub::{BehindReader, Peer};
+use crate::gateway::limits::EXPIRY_GRACE;
 use crate::gateway::postgres::StoredMessage;
 use crate::gateway::reading::MissedPage;
 use crate::gateway::server_frame;
@@ -40,8 +42,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Streams the messages of a channel as server-sent events.
 ///
 /// The first event is `subscribed`; each `message` has the id `epoch:offset`. With `Last-Event-ID`
-/// everything after that message follows, or the first event says `recovered: false`. A reader that
-/// is so slow that messages it missed are no longer kept is disconnected.
+/// everything after that message follows, or the first event says `recovered: false`. A message that
+/// is too large to be sent is an event `gap` with its id. A reader that is so slow that messages it
+/// missed are no longer kept is disconnected, and so is one whose credential expired 25 seconds ago.
 #[utoipa::path(get, path = "/api/v1/channels/{channel}/events", operation_id = "stream_channel", tag = "channels",
     params(
         ("channel" = String, Path, description = "The channel."),
@@ -86,29 +89,43 @@ pub async fn stream_channel(
     let since = headers
         .get("last-event-id")
         .and_then(|id| since_of(id.to_str().ok()?));
+    let lapses_after = identity.left(clock::now()).map(|left| left + EXPIRY_GRACE);
     let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place));
     let reader = reader.begin(since).await?;
-    let sent_away = {
+    let over = {
         let gateway = reader.state.gateway.clone();
         async move {
-            gateway.drain.cancelled().await;
-            tokio::time::sleep(gateway.drain_delay()).await;
+            let sent_away = async {
+                gateway.drain.cancelled().await;
+                tokio::time::sleep(gateway.drain_delay()).await;
+            };
+            let lapsed = async {
+                match lapses_after {
+                    Some(after) => tokio::time::sleep(after).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = sent_away => {}
+                () = lapsed => {}
+            }
         }
     };
     let events = stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
         Some((Ok(event), reader))
     });
-    let events = futures_util::StreamExt::take_until(events, Box::pin(sent_away));
+    let events = futures_util::StreamExt::take_until(events, Box::pin(over));
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
 /// Parses the id of an event: epoch and offset.
 fn since_of(id: &str) -> Option<Since> {
     let (epoch, offset) = id.trim().split_once(':')?;
-    Some(Since {
+    let offset: i64 = offset.parse().ok()?;
+    (0..=OFFSET_MAX).contains(&offset).then_some(Since {
         epoch: epoch.parse().ok()?,
-        offset: offset.parse().ok()?,
+        offset,
     })
 }
 
@@ -221,7 +238,11 @@ impl ChannelReader {
 
 fn of_message(message: &StoredMessage) -> sse::Event {
     let id = format!("{}:{}", message.epoch, message.offset);
-    event("message", Some(&id), &server_frame::message(message))
+    let name = match message.data.is_empty() {
+        true => "gap",
+        false => "message",
+    };
+    event(name, Some(&id), &server_frame::message(message))
 }
 
 /// Returns the event of a frame that waited in an outbox.
@@ -240,5 +261,29 @@ fn event(name: &str, id: Option<&str>, frame: &Bytes) -> sse::Event {
     match id {
         Some(id) => event.id(id),
         None => event,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_an_event_is_a_place_or_nothing() {
+        let wanted = Since {
+            epoch: 3,
+            offset: 7,
+        };
+        assert_eq!(since_of(" 3:7 "), Some(wanted));
+        for id in [
+            "",
+            "3",
+            "x:1",
+            "3:-1",
+            "3:9007199254740993",
+            "1:9223372036854775807",
+        ] {
+            assert_eq!(since_of(id), None, "{id}");
+        }
     }
 }

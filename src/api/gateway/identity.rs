@@ -1,13 +1,16 @@
 //! The rights of a connection, from its token or its ticket.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::http::caller::Caller;
 use crate::api::http::token_scope::TokenScope;
 use crate::gateway::channel_name::{ChannelName, ChannelNameError, OWN_INBOX};
 use crate::input::patterns::allows;
+use crate::recipient::new_recipient::check_id;
 
 /// The rights of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +71,12 @@ impl GatewayIdentity {
         })
     }
 
+    /// Returns the time for which the credential is still valid; `None` if it does not expire.
+    pub fn left(&self, now: Timestamp) -> Option<Duration> {
+        let left_s = self.expires_at?.saturating_sub(now.as_second()).max(0);
+        Some(Duration::from_secs(left_s.unsigned_abs()))
+    }
+
     /// Returns the channel that the connection means by a name, if it may use it.
     pub fn channel(&self, name: &str) -> Result<ChannelName, ChannelNameError> {
         if name == OWN_INBOX {
@@ -76,11 +85,13 @@ impl GatewayIdentity {
         }
         let stored = ChannelName::stored(name);
         if let Some(recipient) = stored.recipient() {
-            let is_own = self.recipient.as_deref() == Some(recipient);
-            return match is_own || self.reads_inboxes {
-                true => Ok(stored),
-                false => Err(ChannelNameError::Foreign),
-            };
+            if self.recipient.as_deref() != Some(recipient) {
+                if !self.reads_inboxes {
+                    return Err(ChannelNameError::Foreign);
+                }
+                check_id(recipient).map_err(ChannelNameError::Recipient)?;
+            }
+            return Ok(stored);
         }
         let channel = ChannelName::parse(name, &self.tenant)?;
         let is_named = |patterns: &Arc<[String]>| allows(patterns, channel.as_str());
@@ -132,5 +143,42 @@ mod tests {
             ..ticket()
         };
         assert_eq!(nobody.channel("$inbox"), Err(ChannelNameError::Foreign));
+    }
+
+    #[test]
+    fn an_inbox_is_that_of_a_recipient_who_can_exist() {
+        let reader = GatewayIdentity {
+            recipient: None,
+            channels: None,
+            reads_inboxes: true,
+            ..ticket()
+        };
+        assert!(reader.channel("$inbox/u2").is_ok());
+        let longest = format!("$inbox/{}", "u".repeat(128));
+        assert!(reader.channel(&longest).is_ok());
+        for name in [
+            "$inbox/",
+            "$inbox/\0",
+            "$inbox/a\nb",
+            &format!("{longest}u"),
+        ] {
+            let refused = reader.channel(name);
+            assert!(
+                matches!(refused, Err(ChannelNameError::Recipient(_))),
+                "{name:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_credential_is_valid_until_its_expiry() {
+        let left = |now_s| ticket().left(Timestamp::from_second(now_s).unwrap());
+        assert_eq!(left(1_799_999_990), Some(Duration::from_secs(10)));
+        assert_eq!(left(1_800_000_001), Some(Duration::ZERO));
+        let endless = GatewayIdentity {
+            expires_at: None,
+            ..ticket()
+        };
+        assert_eq!(endless.left(Timestamp::UNIX_EPOCH), None);
     }
 }

@@ -8,6 +8,7 @@ pub mod handshakes;
 pub mod identity;
 pub mod inbox;
 mod opened;
+pub mod pending;
 pub mod publish;
 pub mod session;
 pub mod state;

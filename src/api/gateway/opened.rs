@@ -9,7 +9,7 @@ use super::state::GatewayState;
 use crate::gateway::close::CloseReason;
 use crate::gateway::connection_counts::ConnectionSeat;
 
-/// The time in which the client answers a close frame.
+/// The time in which a close frame is answered, by either side.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Takes a place among the connections of the tenant, and counts a refusal.
@@ -18,10 +18,10 @@ pub(super) async fn seat(
     identity: &GatewayIdentity,
 ) -> Option<ConnectionSeat> {
     let gateway = &state.gateway;
-    let tenant = &identity.tenant;
+    // Operators count with the tenant whose throttle limits them.
     let seat = gateway
         .counts
-        .admit(tenant, gateway.throttle_tenant(tenant))
+        .admit(gateway.throttle_tenant(&identity.tenant))
         .await;
     if seat.is_none() {
         gateway.metrics.refused("tenant");
@@ -37,6 +37,13 @@ pub(super) async fn close(mut socket: WebSocket, reason: CloseReason) {
     };
     // The client may be gone.
     let _ = socket.send(Message::Close(Some(frame))).await;
+    finish(socket).await;
+}
+
+/// Reads a socket until both sides have closed it, which writes the answer to the close frame of the
+/// client.
+pub(super) async fn finish(mut socket: WebSocket) {
     let answered = async { while let Some(Ok(_)) = socket.recv().await {} };
+    // The client may be gone.
     let _ = tokio::time::timeout(CLOSE_WITHIN, answered).await;
 }

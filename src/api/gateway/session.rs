@@ -4,8 +4,8 @@
 //! because the client reads slowly, nothing else of this connection goes on, and its channels fall
 //! behind into the history.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::ws::{Message, Utf8Bytes, WebSocket};
 use bytes::Bytes;
@@ -13,9 +13,10 @@ use futures_util::SinkExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::credential::{first_credential, identity_of_token};
+use super::credential::{TokenFault, first_credential, identity_of_token};
 use super::identity::GatewayIdentity;
 use super::opened;
+use super::pending::PendingPlace;
 use super::state::GatewayState;
 use crate::api::clock;
 use crate::gateway::channel_name::{ChannelName, ChannelNameError};
@@ -24,7 +25,8 @@ use crate::gateway::close::CloseReason;
 use crate::gateway::connection_counts::ConnectionSeat;
 use crate::gateway::hub::Peer;
 use crate::gateway::limits::{
-    CREDENTIAL_WITHIN, EXPIRY_GRACE, EXPIRY_WARNING, PING_EVERY, PONG_WITHIN, SUBSCRIPTIONS_MAX,
+    CREDENTIAL_WITHIN, EXPIRY_GRACE, EXPIRY_WARNING, MESSAGE_BYTES, PING_EVERY, PONG_WITHIN,
+    SUBSCRIPTIONS_MAX,
 };
 use crate::gateway::postgres::{NewPublication, Published};
 use crate::gateway::reading::MissedPage;
@@ -33,12 +35,15 @@ use crate::gateway::server_frame::{self, FrameError, Hello, Warning};
 /// Frames that are written before the socket is read again.
 const WRITTEN_MAX: usize = 64;
 
+/// The tokens that are not valid after which a connection is closed.
+const WRONG_TOKENS_MAX: u32 = 5;
+
 /// The begin of a connection.
 pub enum Opening {
     /// The credential came with the request.
     Known(GatewayIdentity, ConnectionSeat),
     /// The credential must come as the first frame.
-    Pending(OwnedSemaphorePermit),
+    Pending(PendingPlace),
 }
 
 /// The end of a connection.
@@ -67,6 +72,10 @@ pub(super) struct Session {
     /// The time until which nothing is read, because the client published beyond the limit of its
     /// tenant. One frame is read between two such times, so that it still counts as alive.
     held_until: Option<Instant>,
+    /// The address of the client, if the listener has recorded it.
+    address: Option<IpAddr>,
+    /// The tokens that were not valid.
+    wrong_tokens: u32,
 }
 
 /// Serves a connection until it ends.
@@ -75,12 +84,13 @@ pub async fn run(
     mut socket: WebSocket,
     opening: Opening,
     place: OwnedSemaphorePermit,
+    address: Option<IpAddr>,
 ) {
     let _tracked = state.gateway.sessions.token();
     let (identity, seat) = match opening {
         Opening::Known(identity, seat) => (identity, seat),
         Opening::Pending(pending) => {
-            let credential = Box::pin(first_credential(&state, &mut socket));
+            let credential = Box::pin(first_credential(&state, &mut socket, address));
             let known = tokio::time::timeout(CREDENTIAL_WITHIN, credential).await;
             drop(pending);
             match known {
@@ -105,6 +115,8 @@ pub async fn run(
         expires_at: None,
         leave_at: None,
         held_until: None,
+        address,
+        wrong_tokens: 0,
         state,
     };
     session.note_expiry();
@@ -115,7 +127,10 @@ pub async fn run(
     // The place of the tenant is free again before the client is told.
     drop((seat, place));
     match ended {
-        Ended::Gone => metrics.ended(subscriptions, None),
+        Ended::Gone => {
+            metrics.ended(subscriptions, None);
+            opened::finish(socket).await;
+        }
         Ended::Close(reason) => {
             metrics.ended(subscriptions, Some(reason));
             opened::close(socket, reason).await;
@@ -219,10 +234,7 @@ impl Session {
 
     /// Sets the times at which the credential ends.
     fn note_expiry(&mut self) {
-        let left = self.identity.expires_at.map(|at| {
-            let left_s = at.saturating_sub(clock::now().as_second()).max(0);
-            Duration::from_secs(left_s.unsigned_abs())
-        });
+        let left = self.identity.left(clock::now());
         let now = Instant::now();
         self.expires_at = left.map(|left| now + left + EXPIRY_GRACE);
         // A token that is short-lived anyway is not announced as soon as it comes.
@@ -389,7 +401,9 @@ impl Session {
             Ok(channel) => Ok(Some(channel)),
             Err(error) => {
                 let code = match error {
-                    ChannelNameError::Form => FrameError::BadChannel,
+                    ChannelNameError::Form | ChannelNameError::Recipient(_) => {
+                        FrameError::BadChannel
+                    }
                     ChannelNameError::Foreign => FrameError::ForbiddenChannel,
                 };
                 let words = format!("channel: {error}");
@@ -455,11 +469,12 @@ impl Session {
                 .await;
         }
         let gateway = self.state.gateway.clone();
+        let waiting_max = gateway.delay_line(&self.identity.tenant).await;
         let message = NewPublication {
             tenant: self.identity.tenant.to_string(),
             channel: channel.as_str().to_owned(),
             data,
-            waiting_max: gateway.limits.delay_line(),
+            waiting_max,
         };
         match gateway.publish(message).await {
             Ok(Published::Accepted { id, .. }) => {
@@ -471,6 +486,12 @@ impl Session {
                 self.refuse(FrameError::WsOverloaded, words, reference)
                     .await
             }
+            Ok(Published::TooLarge { bytes }) => {
+                let words = format!(
+                    "data: has {bytes} bytes as Postgres writes it; at most {MESSAGE_BYTES} are allowed"
+                );
+                self.refuse(FrameError::TooLarge, &words, reference).await
+            }
             Err(_) => {
                 let words = "Postgres does not answer; the message may have been published";
                 self.refuse(FrameError::Unavailable, words, reference).await
@@ -479,7 +500,14 @@ impl Session {
     }
 
     async fn refresh(&mut self, token: &str, reference: Option<&str>) -> Result<(), Ended> {
-        let newer = identity_of_token(&self.state, token).await;
+        let newer = identity_of_token(&self.state, token, self.address).await;
+        if let Err(fault @ (TokenFault::Wrong | TokenFault::Denied)) = newer {
+            self.wrong_tokens += 1;
+            if fault == TokenFault::Denied || self.wrong_tokens >= WRONG_TOKENS_MAX {
+                return Err(Ended::Close(CloseReason::Credential));
+            }
+        }
+        let newer = newer.ok();
         let Some(newer) = newer.filter(|newer| self.identity.is_followed_by(newer)) else {
             let words = "the token is not accepted, or is of another tenant";
             return self

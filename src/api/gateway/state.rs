@@ -5,13 +5,11 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::handshakes::Handshakes;
+use super::pending::PendingPlaces;
 use crate::api::http::auth::Authenticator;
 use crate::api::http::gate::Gate;
 use crate::gateway::service::Gateway;
 use crate::inbox::Inbox;
-
-/// The connections that have not sent a credential yet, of one process.
-const PENDING_MAX: usize = 256;
 
 /// The state of the gateway's routes.
 pub struct GatewayState {
@@ -20,8 +18,8 @@ pub struct GatewayState {
     pub auth: Arc<Authenticator>,
     pub gate: Arc<Gate>,
     pub handshakes: Handshakes,
-    /// The permits of connections without a credential.
-    pub pending: Arc<Semaphore>,
+    /// The places of connections without a credential.
+    pub pending: PendingPlaces,
     /// The permits of all connections of this process.
     pub places: Arc<Semaphore>,
     /// The base URL by which clients outside reach us; empty if it is not set.
@@ -38,7 +36,7 @@ impl GatewayState {
     ) -> Self {
         Self {
             handshakes: Handshakes::new(gateway.limits.handshakes_per_s),
-            pending: Arc::new(Semaphore::new(PENDING_MAX)),
+            pending: PendingPlaces::default(),
             places: Arc::new(Semaphore::new(gateway.limits.node_connections)),
             inbox: Inbox::new(gateway.db.clone()),
             gateway,

@@ -225,6 +225,70 @@ async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_closed_after_a_few_wrong_tokens() {
+    let served = GatewayServer::start().await;
+    let mut client = served.client("acme").await;
+    for n in 1..=4 {
+        client
+            .send(&json!({"type": "refresh", "token": format!("guess-{n}")}))
+            .await;
+        assert_eq!(client.next().await["code"], "UNAUTHORIZED");
+    }
+    client
+        .send(&json!({"type": "refresh", "token": "guess-5"}))
+        .await;
+    assert_eq!(client.closed().await, 4001);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_token_in_a_frame_counts_against_its_address_as_one_in_a_header() {
+    let served = GatewayServer::start().await;
+    served
+        .turn("api:denied", &[("key_rps", "0.0001"), ("rps", "-1")])
+        .await;
+    // A full bucket holds two.
+    for _ in 0..2 {
+        let mut stranger = WsClient {
+            socket: open(&served.base, "/api/v1/ws", &[]).await.unwrap(),
+            hello: json!(null),
+        };
+        stranger
+            .send(&json!({"type": "refresh", "token": "wrong"}))
+            .await;
+        assert_eq!(stranger.closed().await, 4001);
+    }
+    let refused = served
+        .request(reqwest::Method::GET, "/api/v1/throttles")
+        .bearer_auth("wrong")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(refused.status(), 429);
+    // Valid tokens pass all the same; the first wrong one closes.
+    let mut client = served.client("acme").await;
+    client
+        .send(&json!({"type": "refresh", "token": "wrong"}))
+        .await;
+    assert_eq!(client.closed().await, 4001);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_postgres_cannot_read_fails_alone() {
+    let served = GatewayServer::start().await;
+    let asks = (0..64).map(|n| {
+        let gateway = served.gateway.clone();
+        let channel = match n % 8 {
+            3 => "\0".to_owned(),
+            _ => format!("c{n}"),
+        };
+        async move { (n, gateway.position("acme", &channel).await.is_ok()) }
+    });
+    for (n, is_answered) in futures_util::future::join_all(asks).await {
+        assert_eq!(is_answered, n % 8 != 3, "{n}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn from_rust_a_publication_goes_out_if_its_transaction_commits_and_a_full_queue_refuses_it() {
     let served = GatewayServer::start().await;
     let mut reader = served.client("acme-reader").await;

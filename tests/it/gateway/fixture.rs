@@ -34,7 +34,7 @@ impl Deref for GatewayServer {
 }
 
 /// The tokens, each with its tenant and scopes.
-const TOKENS: [(&str, &str, &[TokenScope]); 4] = [
+const TOKENS: [(&str, &str, &[TokenScope]); 6] = [
     (
         "acme",
         "acme",
@@ -46,6 +46,12 @@ const TOKENS: [(&str, &str, &[TokenScope]); 4] = [
         "zeta",
         "zeta",
         &[TokenScope::ChannelsSubscribe, TokenScope::ChannelsPublish],
+    ),
+    ("operators", "*", &[TokenScope::ChannelsSubscribe]),
+    (
+        "of-default",
+        DEFAULT_TENANT,
+        &[TokenScope::ChannelsSubscribe],
     ),
 ];
 

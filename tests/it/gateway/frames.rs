@@ -63,6 +63,26 @@ async fn client_frame(client: &mut super::client::WsClient) -> serde_json::Value
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_close_frame_of_a_client_is_answered() {
+    use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+
+    let served = GatewayServer::start().await;
+    for code in [1000, 1001, 4321] {
+        let mut client = served.client("acme").await;
+        let frame = CloseFrame {
+            code: code.into(),
+            reason: "bye".into(),
+        };
+        client
+            .socket
+            .send(Message::Close(Some(frame)))
+            .await
+            .unwrap();
+        assert_eq!(client.closed().await, code);
+    }
+}
+
 /// Bytes after the handshake that follow no rule, or nearly follow one: the connection ends or is
 /// answered, the server lives, and others notice nothing.
 #[tokio::test(flavor = "multi_thread")]

@@ -110,6 +110,22 @@ async fn a_client_is_refused_when_its_tenant_has_too_many_waiting_and_a_job_is_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_delay_line_is_five_seconds_of_the_tenants_own_limit() {
+    let served = GatewayServer::start().await;
+    served.turn("ws:acme", &[("windows", "5/1")]).await;
+    served.publish_numbers("acme", "flood", 1, 200).await;
+    let mut writer = served.client("acme").await;
+    writer
+        .send(&json!({"type": "publish", "channel": "flood", "data": 1, "ref": "7"}))
+        .await;
+    let answer = writer.next_of("error").await;
+    assert_eq!(
+        (&answer["code"], &answer["ref"]),
+        (&json!("WS_OVERLOADED"), &json!("7"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_has_fifty_channels_and_not_one_more() {
     let served = GatewayServer::start().await;
     let mut reader = served.client("acme-reader").await;
@@ -158,6 +174,52 @@ async fn a_message_of_65536_bytes_passes_and_a_larger_one_closes() {
         .publish("acme", "big", &json!("x".repeat(65_535)))
         .await;
     assert_eq!((status, &problem["code"]), (413, &json!("too_large")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_measured_as_postgres_writes_it() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    reader.subscribe("big").await;
+    // Postgres writes each of them with 309 digits.
+    let numbers = Value::from(vec![1e308; 9000]);
+    assert!(numbers.to_string().len() < 65_536);
+    let (status, problem) = served.publish("acme", "big", &numbers).await;
+    assert_eq!((status, &problem["code"]), (413, &json!("too_large")));
+    let mut writer = served.client("acme").await;
+    writer
+        .send(&json!({"type": "publish", "channel": "big", "data": numbers, "ref": "n"}))
+        .await;
+    let answer = writer.next().await;
+    assert_eq!(
+        (&answer["code"], &answer["ref"]),
+        (&json!("TOO_LARGE"), &json!("n"))
+    );
+    served.publish("acme", "big", &json!("after")).await;
+    assert_eq!(reader.next().await["data"], "after");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_and_the_tenant_that_shares_their_throttle_share_its_connections() {
+    let few = GatewayLimits {
+        connections: 2,
+        ..limits()
+    };
+    let served = GatewayServer::with(few).await;
+    let _held = [
+        served.client("operators").await,
+        served.client("of-default").await,
+    ];
+    for name in ["operators", "of-default"] {
+        let bearer = format!("Bearer {}", token(name));
+        let headers = [("authorization", bearer.as_str())];
+        let refused = open(&served.base, "/api/v1/ws", &headers).await;
+        assert_eq!(
+            refused.err().map(|refusal| refusal.status),
+            Some(429),
+            "{name}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

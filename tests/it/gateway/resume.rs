@@ -104,6 +104,71 @@ async fn a_reader_that_does_not_read_is_told_and_still_gets_every_offset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stored_message_that_is_too_large_to_be_sent_is_a_gap_and_the_next_one_arrives() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    let epoch = reader.subscribe("orders").await["epoch"].clone();
+    reader.subscribe("presence.1").await;
+    // An earlier version let it pass, because it measured the text that the client sent.
+    let statement = "insert into flyball.publication (tenant, channel, data) \
+         select 'acme', c, (select jsonb_agg(1e308) from generate_series(1, 2000)) from unnest('{orders,presence.1}'::text[]) c";
+    sqlx::query(statement)
+        .execute(&served.queue.pool)
+        .await
+        .unwrap();
+    let gap = json!({"type": "gap", "channel": "orders", "missed": 1, "epoch": epoch, "offset": 1});
+    let unnumbered = json!({"type": "gap", "channel": "presence.1", "missed": 1});
+    served.publish("acme", "orders", &json!("after")).await;
+    let mut frames = Vec::new();
+    for _ in 0..3 {
+        frames.push(reader.next().await);
+    }
+    assert_eq!((&frames[0], &frames[1]), (&gap, &unnumbered));
+    assert_eq!(frames[2]["data"], "after");
+
+    let mut again = served.client("acme-reader").await;
+    let resumed = again.resume("orders", &epoch, 0).await;
+    assert_eq!(
+        (&resumed["recovered"], &resumed["missed"]),
+        (&json!(true), &json!(2))
+    );
+    assert_eq!(again.next().await, gap);
+    assert_eq!(again.next().await["data"], "after");
+}
+
+/// Reads 120 messages, of which every second one is small.
+async fn assert_mixed(client: &mut WsClient) {
+    for n in 1..=120 {
+        let frame = client.next_of("message").await;
+        let length = frame["data"].as_str().map(str::len);
+        let wanted = if n % 2 == 0 { 5 } else { 60_000 };
+        assert_eq!((&frame["offset"], length), (&json!(n), Some(wanted)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_messages_are_read_a_few_at_a_time_and_in_order() {
+    let served = GatewayServer::with(flyball::gateway::limits::GatewayLimits {
+        per_second: 100_000,
+        ..super::fixture::limits()
+    })
+    .await;
+    let mut reader = served.client("acme-reader").await;
+    let epoch = reader.subscribe("orders").await["epoch"].clone();
+    // Every second one is small; those are read with their messages.
+    let mixed = "select flyball.as_tenant('acme'), (select count(*) from (select flyball.publish('orders', to_jsonb(repeat('x', case when n % 2 = 0 then 5 else 60000 end))) \
+         from generate_series(1, 120) n) as p)";
+    sqlx::query(mixed)
+        .execute(&served.queue.pool)
+        .await
+        .unwrap();
+    let mut again = served.client("acme-reader").await;
+    assert_mixed(&mut reader).await;
+    again.resume("orders", &epoch, 0).await;
+    assert_mixed(&mut again).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_channel_without_history_has_no_offsets() {
     let served = GatewayServer::start().await;
     let mut reader = served.client("acme-reader").await;

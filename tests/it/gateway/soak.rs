@@ -233,5 +233,17 @@ async fn soak_a_silent_client_a_late_credential_and_an_expired_one_are_closed() 
         client.send(&json!({"type": "pong"})).await;
         assert_eq!(client.closed().await, 4001);
     };
-    tokio::join!(silent, late, expired);
+    let streamed = async {
+        let token = super::fixture::jwt("acme", 1);
+        let path = "/api/v1/channels/orders/events";
+        let request = served.request(reqwest::Method::GET, path);
+        let mut response = request.bearer_auth(token).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let began = Instant::now();
+        let ended = async { while response.chunk().await.unwrap().is_some() {} };
+        let ended = tokio::time::timeout(Duration::from_secs(40), ended).await;
+        ended.expect("the stream ends with its credential");
+        assert!(began.elapsed() > Duration::from_secs(20));
+    };
+    tokio::join!(silent, late, expired, streamed);
 }

@@ -26,6 +26,7 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("publications: add", publish::PUBLISH),
     ("channels: last", history::LAST_SEQ),
     ("channels: after", history::AFTER),
+    ("channels: large", history::LARGE),
     ("channels: positions", history::POSITIONS),
     ("channels: pages", history::PAGES),
     ("tickets: issue", tickets::ISSUE),

@@ -6,14 +6,18 @@ use serde_json::Value;
 use sqlx::Row;
 
 use super::statement::query;
+use crate::gateway::limits::MESSAGE_BYTES;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
-/// Adds the publications of tenants whose queue has room; the row of each tenant says how many
-/// waited before, and whether there was room.
+/// Adds the publications of tenants whose queue has room, except those with more than `$5` bytes; the
+/// row of each tenant says how many waited before, whether there was room, and the bytes of each.
+///
+/// Postgres measures, as in `flyball.publish`: it writes 1e308 with 309 digits.
 pub(super) const PUBLISH: &str = "
 with item as (
-    select * from unnest($1::text[], $2::text[], $3::jsonb[], $4::bigint[]) with ordinality as i(tenant, channel, data, waiting_max, n)
+    select i.*, octet_length(i.data::text) as bytes
+    from unnest($1::text[], $2::text[], $3::jsonb[], $4::bigint[]) with ordinality as i(tenant, channel, data, waiting_max, n)
 ),
 room as (
     select t.tenant, l.max_pending,
@@ -25,10 +29,13 @@ room as (
 ),
 added as (
     insert into flyball.publication (tenant, channel, data)
-    select i.tenant, i.channel, i.data from item i join room r on r.tenant = i.tenant where r.waiting < least(r.max_pending, i.waiting_max) order by i.n
+    select i.tenant, i.channel, i.data from item i join room r on r.tenant = i.tenant
+    where r.waiting < least(r.max_pending, i.waiting_max) and i.bytes <= $5
+    order by i.n
     returning id, tenant
 )
 select r.tenant, r.max_pending, r.waiting, (select array_agg(a.id order by a.id) from added a where a.tenant = r.tenant) as ids,
+    (select array_agg(i.bytes order by i.n) from item i where i.tenant = r.tenant) as bytes,
     pg_notify('flyball_publish', '')
 from room r";
 
@@ -54,6 +61,9 @@ pub enum Published {
     },
     /// The queue of its tenant is full; nothing was published.
     Full,
+    /// Its data has so many bytes as Postgres writes it, more than [`MESSAGE_BYTES`]; nothing was
+    /// published.
+    TooLarge { bytes: usize },
 }
 
 /// Publishes messages; those of a tenant keep their order. Returns the fate of each.
@@ -67,6 +77,7 @@ pub async fn publish(db: &Db, messages: &[NewPublication]) -> Result<Vec<Publish
         .bind(&channels)
         .bind(&data)
         .bind(&most)
+        .bind(MESSAGE_BYTES as i32)
         .fetch_all(db)
         .await?;
     let mut added = HashMap::new();
@@ -76,10 +87,15 @@ pub async fn publish(db: &Db, messages: &[NewPublication]) -> Result<Vec<Publish
         let waiting: i64 = row.try_get("waiting")?;
         let queue_max: i64 = row.try_get("max_pending")?;
         let ids = ids.unwrap_or_default().into_iter();
-        added.insert(tenant, (waiting, queue_max, 0, ids));
+        let bytes: Vec<i32> = row.try_get("bytes")?;
+        added.insert(tenant, (waiting, queue_max, 0, ids, bytes.into_iter()));
     }
     let mut fate = |one: &NewPublication| {
-        let (waiting, queue_max, before, ids) = added.get_mut(&one.tenant)?;
+        let (waiting, queue_max, before, ids, bytes) = added.get_mut(&one.tenant)?;
+        let bytes = bytes.next()? as usize;
+        if bytes > MESSAGE_BYTES {
+            return Some(Published::TooLarge { bytes });
+        }
         if *waiting >= one.waiting_max.min(*queue_max) {
             return None;
         }
