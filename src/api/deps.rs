@@ -153,6 +153,7 @@ impl ApiState {
                 throttles: deps.throttles.clone(),
                 metrics: metrics.clone(),
                 key_owners,
+                problem_types: deps.problem_types.clone(),
             }),
             throttles: Arc::new(ThrottlesState {
                 throttles: deps.throttles.clone(),

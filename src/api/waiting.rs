@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::admission::WaitingMessage;
 use crate::jobs::{JobDetail, Pause, State, Summary};
 use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, RateLimit};
 
@@ -61,6 +62,14 @@ pub fn for_a_worker(remedy: String) -> WaitReason {
     WaitReason {
         reason: remedy,
         until: None,
+    }
+}
+
+/// Explains the wait of a message for the limits of its tenant, until a time if it is known.
+pub fn for_admission(waiting: &WaitingMessage, until: Option<Timestamp>) -> WaitReason {
+    WaitReason {
+        reason: format!("it {}", waiting.reason()),
+        until,
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::exit::CliError;
 use super::output::say;
 use super::{connect, output, status};
+use crate::admission;
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::serving::UnservedJobs;
@@ -35,7 +36,7 @@ pub(super) struct Args {
     /// Also list the governor's last decisions with all terms, newest first; all stored ones
     /// without a number
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000",
-          value_parser = clap::value_parser!(i64).range(1..=1000), conflicts_with_all = ["job", "message"])]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000), conflicts_with_all = ["job", "message"])]
     history: Option<i64>,
     /// Print JSON
     #[arg(long)]
@@ -101,9 +102,16 @@ async fn message(
     id: i64,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let Some(explained) = connect::gates(queue, settings)?.explain(id, None).await? else {
+    let Some(mut explained) = connect::gates(queue, settings)?.explain(id, None).await? else {
         bail!(CliError::NotFound(format!("there is no message {id}")));
     };
+    // The gates explain without Redis as well.
+    if explained.state == "queued"
+        && let Ok(throttles) = connect::throttles(settings).await
+        && let Some(waiting) = admission::waiting(queue, &*throttles, id).await?
+    {
+        crate::api::tell_admission(&mut explained, &waiting);
+    }
     if json {
         output::json(&explained)?;
     } else {

@@ -223,6 +223,7 @@ mod tests {
             priority: 2,
             lane: 7,
             front: Some(1),
+            beside: Vec::new(),
         };
         let counted = CountedPlace {
             job_id: 5,

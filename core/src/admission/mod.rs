@@ -5,6 +5,7 @@
 mod accept_excess;
 mod excess;
 mod expand;
+mod pause;
 mod postgres;
 mod service;
 mod survey;
@@ -12,12 +13,13 @@ mod usage;
 
 pub use excess::ExcessAnswer;
 pub use expand::{BATCH, ExpandBatch};
+pub use pause::{PAUSED_RETRY_S, PausedBy, is_author, tenant_author};
 pub use postgres::{
     AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchFilter, BatchPage,
     BatchRequest, Batches, CancelledBatch, Digests, ExcessMessage, INLINE_MAX, PENDING_COUNTED_MAX,
     RECIPIENTS_MAX, STATEMENTS, TENANT_STATEMENTS, TenantFilter, TenantQueue,
 };
-pub use service::{Admission, Slots};
+pub use service::{Admission, Slots, waiting};
 pub use usage::{
     AdmissionLevel, AdmissionUsage, LevelUsage, ModuleLimit, TenantUsage, WaitingMessage,
 };

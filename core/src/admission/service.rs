@@ -7,12 +7,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::excess::Excess;
+use super::pause::{PAUSED_RETRY_S, PausedBy};
 use super::postgres::{self, AcceptRequest, Acceptance, Batch, Batches, Digests};
-use super::usage::{AWAY_RETRY_S, AdmissionUsage, WaitingMessage, due_in_s};
+use super::usage::{AWAY_RETRY_S, AdmissionUsage, WaitingMessage, due_in_s, place_of_tenant};
 use crate::jobs::{Error, Queue};
 use crate::throttle::admission::{TenantLimits, critical_throttle_of, throttle_of};
 use crate::throttle::rolling_window::WindowUsage;
-use crate::throttle::{AcquireRequest, LaneRequest, Name, Store};
+use crate::throttle::{AcquireRequest, Knobs, LaneRequest, Name, Store};
 
 /// Slots that were taken for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +123,7 @@ impl Admission {
 
     /// Returns the wait of a message; `None` if it does not wait for its admission.
     pub async fn waiting(&self, job_id: i64) -> Result<Option<WaitingMessage>, Error> {
-        let places = postgres::places(&self.queue, &[job_id]).await?;
-        Ok(self.waits(&places).await.remove(&job_id))
+        waiting(&self.queue, &*self.store, job_id).await
     }
 
     /// Returns the waits of messages with these places.
@@ -131,32 +131,7 @@ impl Admission {
         &self,
         places: &HashMap<i64, postgres::Place>,
     ) -> HashMap<i64, WaitingMessage> {
-        let mut usages: HashMap<(&str, &str), Option<WindowUsage>> = HashMap::new();
-        let mut waiting = HashMap::with_capacity(places.len());
-        for (id, found) in places {
-            let sender = (found.tenant.as_str(), found.module.as_str());
-            if let Entry::Vacant(usage) = usages.entry(sender) {
-                usage.insert(self.usage(sender.0, sender.1).await);
-            }
-            let usage = usages.get(&sender).and_then(Option::as_ref);
-            let (wait_s, level) = match usage {
-                Some(usage) => {
-                    let place = (found.place as f64, found.tenant_place as f64);
-                    let (wait_s, level) = due_in_s(usage, place.0, place.1);
-                    (wait_s, Some(level))
-                }
-                None => (AWAY_RETRY_S, None),
-            };
-            let message = WaitingMessage {
-                wait_s,
-                level,
-                place: found.place,
-                priority: found.priority.into(),
-                usage: usage.map(|usage| AdmissionUsage::of(usage, true)),
-            };
-            waiting.insert(*id, message);
-        }
-        waiting
+        waits(&*self.store, places).await
     }
 
     /// Returns a batch with the time at which the last of its waiting messages is admitted.
@@ -180,11 +155,12 @@ impl Admission {
             None => None,
         };
         if (waiting.is_some() || expanding > 0)
-            && let Some(usage) = self.usage(&batch.tenant, &batch.module).await
+            && let (Some(usage), None) = sender(&*self.store, &batch.tenant, &batch.module).await
         {
-            let places = waiting.map_or((0, 0), |found| (found.place, found.tenant_place));
-            let further = |place: i64| (place + expanding) as f64;
-            let (wait_s, _) = due_in_s(&usage, further(places.0), further(places.1));
+            let (place, beside) =
+                waiting.map_or((0, Vec::new()), |found| (found.place, found.beside));
+            let tenant_place = |place| place_of_tenant(place, &beside);
+            let (wait_s, _) = due_in_s(&usage, (place + expanding) as f64, tenant_place);
             let at_us = usage.at_us.saturating_add(wait_s as i64 * 1_000_000);
             batch.estimate = jiff::Timestamp::from_microsecond(at_us).ok();
         }
@@ -209,35 +185,103 @@ impl Admission {
                     .unwrap_or(false),
             }
         };
-        let (usage, waits) = tokio::join!(self.usage(tenant, module), waiting);
+        let (usage, waits) = tokio::join!(usage(&*self.store, tenant, module), waiting);
         match usage {
             Some(usage) => AdmissionUsage::of(&usage, waits),
             None => AdmissionUsage::away(&self.limits, now_s),
         }
     }
+}
 
-    /// Returns the grants that count; `None` while the store is away or has no such throttle yet.
-    async fn usage(&self, tenant: &str, module: &str) -> Option<WindowUsage> {
-        let throttle = throttle_of(tenant)?;
-        let read = async || self.store.window_usage(&throttle, module).await;
-        match read().await {
-            Ok(Some(usage)) => Some(usage),
-            // The first request of a tenant creates its throttle.
-            Ok(None) => {
-                let none = LaneRequest {
-                    key: module.to_owned(),
-                    ..LaneRequest::default()
-                };
-                let ask = AcquireRequest {
-                    throttle: throttle.clone(),
-                    lanes: vec![none],
-                    holder: None,
-                };
-                self.store.peek(&ask).await;
-                read().await.ok().flatten()
-            }
-            Err(_) => None,
+/// Returns the wait of a message; `None` if it does not wait for its admission.
+pub async fn waiting(
+    queue: &Queue,
+    store: &dyn Store,
+    job_id: i64,
+) -> Result<Option<WaitingMessage>, Error> {
+    let places = postgres::places(queue, &[job_id]).await?;
+    Ok(waits(store, &places).await.remove(&job_id))
+}
+
+/// Returns the waits of messages with these places.
+async fn waits(
+    store: &dyn Store,
+    places: &HashMap<i64, postgres::Place>,
+) -> HashMap<i64, WaitingMessage> {
+    let mut senders: HashMap<(&str, &str), SenderState> = HashMap::new();
+    let mut waiting = HashMap::with_capacity(places.len());
+    for (id, found) in places {
+        let name = (found.tenant.as_str(), found.module.as_str());
+        if let Entry::Vacant(new) = senders.entry(name) {
+            new.insert(sender(store, name.0, name.1).await);
         }
+        let Some((usage, paused_by)) = senders.get(&name) else {
+            continue;
+        };
+        let (wait_s, level) = match usage {
+            _ if paused_by.is_some() => (PAUSED_RETRY_S, None),
+            Some(usage) => {
+                let tenant_place = |place| place_of_tenant(place, &found.beside);
+                let (wait_s, level) = due_in_s(usage, found.place as f64, tenant_place);
+                (wait_s, Some(level))
+            }
+            None => (AWAY_RETRY_S, None),
+        };
+        let message = WaitingMessage {
+            wait_s,
+            level,
+            paused_by: *paused_by,
+            place: found.place,
+            priority: found.priority.into(),
+            usage: usage.as_ref().map(|usage| AdmissionUsage::of(usage, true)),
+        };
+        waiting.insert(*id, message);
+    }
+    waiting
+}
+
+/// The grants of a tenant and its module that count, and the side that paused the tenant.
+type SenderState = (Option<WindowUsage>, Option<PausedBy>);
+
+/// Returns the state of a tenant and its module.
+async fn sender(store: &dyn Store, tenant: &str, module: &str) -> SenderState {
+    let Some(throttle) = throttle_of(tenant) else {
+        return (None, None);
+    };
+    let throttles = [throttle];
+    let (usage, mut written) = tokio::join!(
+        usage(store, tenant, module),
+        store.written_knobs(&throttles)
+    );
+    let (usage, knobs) = match (usage, written.pop()) {
+        (Some(usage), Some(Ok(Some(written)))) => (usage, Knobs::read(&written.fields).0),
+        (usage, _) => return (usage, None),
+    };
+    let paused_by = PausedBy::of(tenant, &knobs, usage.at_us);
+    (Some(usage), paused_by)
+}
+
+/// Returns the grants that count; `None` while the store is away or has no such throttle yet.
+async fn usage(store: &dyn Store, tenant: &str, module: &str) -> Option<WindowUsage> {
+    let throttle = throttle_of(tenant)?;
+    let read = async || store.window_usage(&throttle, module).await;
+    match read().await {
+        Ok(Some(usage)) => Some(usage),
+        // The first request of a tenant creates its throttle.
+        Ok(None) => {
+            let none = LaneRequest {
+                key: module.to_owned(),
+                ..LaneRequest::default()
+            };
+            let ask = AcquireRequest {
+                throttle: throttle.clone(),
+                lanes: vec![none],
+                holder: None,
+            };
+            store.peek(&ask).await;
+            read().await.ok().flatten()
+        }
+        Err(_) => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The usage of a tenant and of one of its modules, and the time at which a waiting message is
 //! due. Pure; the time comes with the figures.
 
+use super::pause::PausedBy;
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::rolling_window::{OpenWindow, WindowLimit, WindowUsage};
 
@@ -9,6 +10,9 @@ const MINUTE_S: f64 = 60.0;
 
 /// The time after which a client should ask again while the store is away, in seconds.
 pub const AWAY_RETRY_S: u64 = 5;
+
+/// The spans of a wait that an estimate looks at.
+const SPANS_MAX: usize = 200;
 
 /// A level of the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -66,16 +70,56 @@ impl LevelUsage {
 /// A message that waits for its admission.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WaitingMessage {
-    /// The estimated time until it is released, in whole seconds, at least 1.
+    /// The estimated time until it is released, in whole seconds, at least 1; while its tenant is
+    /// paused the time after which to ask again.
     pub wait_s: u64,
-    /// The level for which it waits; `None` while the store is away.
+    /// The level for which it waits; `None` while the store is away or its tenant is paused.
     pub level: Option<AdmissionLevel>,
+    /// The side that paused the messages of its tenant; `None` while they go.
+    pub paused_by: Option<PausedBy>,
     /// Its place among the waiting messages of its module, from 1.
     pub place: i64,
     /// Its priority, 0 to 3.
     pub priority: i32,
     /// The usage of its tenant and module; `None` while the store is away.
     pub usage: Option<AdmissionUsage>,
+}
+
+impl WaitingMessage {
+    /// Returns the seconds until it is released, as estimated; `None` if nobody knows.
+    pub fn until_s(&self) -> Option<u64> {
+        self.paused_by.is_none().then_some(self.wait_s)
+    }
+
+    /// Returns the answer to its sender.
+    pub fn sentence(&self) -> String {
+        match (self.paused_by, self.level) {
+            (Some(by), _) => format!(
+                "The notifications of this tenant are {}. Notification queued until they are \
+                 resumed.",
+                by.words()
+            ),
+            (None, Some(level)) => format!(
+                "{} rate limit exceeded. Notification queued with {}s delay.",
+                level.word(),
+                self.wait_s
+            ),
+            (None, None) => {
+                "The rate limits cannot be read now. Notification queued until they can.".to_owned()
+            }
+        }
+    }
+
+    /// Returns what it waits for, as a sentence without its subject.
+    pub fn reason(&self) -> String {
+        let why = match (self.paused_by, self.level) {
+            (Some(by), _) => by.words(),
+            (None, Some(AdmissionLevel::Tenant)) => "the tenant is at its limit",
+            (None, Some(AdmissionLevel::Module)) => "its module is at its limit",
+            (None, None) => "they cannot be read now",
+        };
+        format!("waits for the limits of its tenant: {why}")
+    }
 }
 
 /// The usage of a tenant, for operators.
@@ -218,9 +262,22 @@ fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelUsage> {
 }
 
 /// Returns the seconds until a waiting message is due, at least 1, and the level with the longest
-/// wait. `place` is its place among the messages of its module, `tenant_place` among those of the
-/// tenant, from 1.
-pub fn due_in_s(usage: &WindowUsage, place: f64, tenant_place: f64) -> (u64, AdmissionLevel) {
+/// wait. `place` is its place among the messages of its module, from 1; `tenant_place` returns the
+/// place among those of the tenant of the module's message at a place.
+///
+/// With `m` the limit of the module and `w` its span, the message at place `k` goes no earlier than
+///
+/// ```text
+///   the k-th slot of the module, if nothing but the module delays it
+///   the slot of the tenant for the place k - j m, and j w after it; j = 0, 1, .. while k > j m
+/// ```
+///
+/// because each message uses the slot that the one `m` places before it frees.
+pub fn due_in_s(
+    usage: &WindowUsage,
+    place: f64,
+    tenant_place: impl Fn(f64) -> f64,
+) -> (u64, AdmissionLevel) {
     let now_us = usage.at_us as f64;
     let wait_us = |windows: &[OpenWindow], place: f64| {
         windows
@@ -228,14 +285,36 @@ pub fn due_in_s(usage: &WindowUsage, place: f64, tenant_place: f64) -> (u64, Adm
             .map(|window| window.place_us(place, now_us))
             .fold(0.0, f64::max)
     };
-    let module_us = wait_us(&usage.key, place);
-    let tenant_us = wait_us(&usage.throttle, tenant_place);
+    let tenant_us = |place: f64| wait_us(&usage.throttle, tenant_place(place));
+    let behind_tenant_us = |module: WindowLimit| {
+        let further = ((place - 1.0) / module.tokens).floor().max(0.0) as usize;
+        // Of a wait of hundreds of spans not each has to be looked at.
+        (1..=further)
+            .rev()
+            .step_by((further / SPANS_MAX).max(1))
+            .map(|j| j as f64)
+            .map(|j| tenant_us(place - j * module.tokens) + j * module.span_s * 1e6)
+            .fold(0.0, f64::max)
+    };
+    let module_us = usage
+        .key
+        .iter()
+        .map(|window| behind_tenant_us(window.limit()))
+        .fold(wait_us(&usage.key, place), f64::max);
+    let tenant_us = tenant_us(place);
     let level = match tenant_us > module_us {
         true => AdmissionLevel::Tenant,
         false => AdmissionLevel::Module,
     };
     let seconds = (tenant_us.max(module_us) / 1e6).ceil() as u64;
     (seconds.max(1), level)
+}
+
+/// Returns the place among the waiting messages of a tenant of the one at `place` of its module, if
+/// all modules have the same share. `beside` are the numbers of messages of its other modules.
+pub fn place_of_tenant(place: f64, beside: &[i64]) -> f64 {
+    let before = beside.iter().map(|messages| (*messages as f64).min(place));
+    place + before.sum::<f64>()
 }
 
 #[cfg(test)]
@@ -282,14 +361,14 @@ mod tests {
             (1_744_714_242, 1_744_714_260)
         );
         assert_eq!(level_usage.next_at_s(), 1_744_714_260);
-        assert_eq!(due_in_s(&usage, 1.0, 1.0), (18, AdmissionLevel::Module));
+        assert_eq!(due_in_s(&usage, 1.0, |k| k), (18, AdmissionLevel::Module));
     }
 
     #[test]
     fn the_kth_over_the_limit_waits_a_minute_more_for_each_fifty() {
         let usage = usage(42.0, &[(0.0, 50.0)], &[]);
         for k in 1..=500_u64 {
-            let (wait_s, _) = due_in_s(&usage, k as f64, k as f64);
+            let (wait_s, _) = due_in_s(&usage, k as f64, |k| k);
             assert_eq!(wait_s, 18 + 60 * ((k - 1) / 50), "{k}");
         }
     }
@@ -301,9 +380,12 @@ mod tests {
         assert_eq!(level_usage.tenant.unwrap().remaining, 0);
         assert_eq!(level_usage.module.unwrap().remaining, 50);
         assert_eq!(level_usage.resets_at_s(), BEGIN_S as i64 + 60);
-        assert_eq!(due_in_s(&usage, 1.0, 1.0), (50, AdmissionLevel::Tenant));
+        assert_eq!(due_in_s(&usage, 1.0, |k| k), (50, AdmissionLevel::Tenant));
         // Five others of the tenant go before it.
-        assert_eq!(due_in_s(&usage, 1.0, 51.0), (52, AdmissionLevel::Tenant));
+        assert_eq!(
+            due_in_s(&usage, 1.0, |_| 51.0),
+            (52, AdmissionLevel::Tenant)
+        );
     }
 
     #[test]
@@ -315,8 +397,8 @@ mod tests {
         assert_eq!(level_usage.module.unwrap().used, 70);
         assert_eq!(level_usage.next_at_s(), BEGIN_S as i64 + 60);
         // Twenty must leave more than usual.
-        assert_eq!(due_in_s(&usage, 1.0, 1.0).0, 30);
-        assert_eq!(due_in_s(&usage, 31.0, 31.0).0, 35);
+        assert_eq!(due_in_s(&usage, 1.0, |k| k).0, 30);
+        assert_eq!(due_in_s(&usage, 31.0, |k| k).0, 35);
     }
 
     #[test]
@@ -345,4 +427,33 @@ mod tests {
         assert_eq!((per_module.limit, per_module.span_s), (50, 60.0));
         assert!(level_usage.is_paused);
     }
+
+    #[test]
+    fn a_paused_tenant_is_told_no_time_and_who_paused_it() {
+        let waiting = |paused_by, level| WaitingMessage {
+            wait_s: 60,
+            level,
+            paused_by,
+            place: 1,
+            priority: 2,
+            usage: None,
+        };
+        let paused = waiting(Some(PausedBy::Operators), None);
+        assert_eq!(paused.until_s(), None);
+        assert!(paused.sentence().contains("paused by operators"));
+        assert_eq!(
+            paused.reason(),
+            "waits for the limits of its tenant: paused by operators"
+        );
+        let limited = waiting(None, Some(AdmissionLevel::Module));
+        assert_eq!(limited.until_s(), Some(60));
+        assert_eq!(
+            limited.sentence(),
+            "Module rate limit exceeded. Notification queued with 60s delay."
+        );
+    }
 }
+
+#[cfg(test)]
+#[path = "usage_mix_tests.rs"]
+mod mix_tests;

@@ -1,12 +1,18 @@
 //! The way of a message through its gates.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 
+use crate::admission::WaitingMessage;
 use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::show::id_of;
+use crate::api::notifications::accept::AdmissionState;
+use crate::api::notifications::accepted::until;
+use crate::notify::DeliveryState;
 use crate::recipient::explain::MessageExplanation;
 use crate::recipient::service::Gates;
 
@@ -16,16 +22,37 @@ use crate::recipient::service::Gates;
     responses((status = 200, body = MessageExplanation)))]
 pub async fn explain(
     State(gates): State<Gates>,
+    State(admission): State<Arc<AdmissionState>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<MessageExplanation>, Problem> {
     let id = id_of(&id)?;
     let explained = gates.explain(id, caller.tenant.as_deref());
     let found = with_timeout(ROW_TIMEOUT, explained).await?;
-    found.map(Json).ok_or_else(|| {
+    let mut explained = found.ok_or_else(|| {
         Problem::new(
             Code::NotificationNotFound,
             format!("there is no notification {id}; finished ones are kept for a limited time"),
         )
-    })
+    })?;
+    if explained.state == DeliveryState::Queued.as_str() {
+        match with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await {
+            Ok(Some(waiting)) => tell_admission(&mut explained, &waiting),
+            Ok(None) => {}
+            // What the gates know is worth telling without the wait.
+            Err(problem) => tracing::warn!(job = id, ?problem, "reading a wait failed"),
+        }
+    }
+    Ok(Json(explained))
+}
+
+/// Adds to the explanation of a message that it has passed its gates and waits for the limits of
+/// its tenant, about which the gates know nothing.
+pub fn tell_admission(explained: &mut MessageExplanation, waiting: &WaitingMessage) {
+    explained.sentence = format!(
+        "message {} has passed its gates and {}",
+        explained.id,
+        waiting.reason()
+    );
+    explained.planned_at = until(waiting);
 }

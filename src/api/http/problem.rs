@@ -54,7 +54,18 @@ pub struct AdmissionProblem {
     /// The type in place of the usual one.
     pub kind: String,
     /// The message that was accepted all the same.
-    pub notification_id: Option<i64>,
+    pub queued: Option<QueuedMessage>,
+}
+
+/// A message that was accepted and waits.
+#[derive(Debug)]
+pub struct QueuedMessage {
+    /// Its id.
+    pub id: i64,
+    /// The priority with which it is sent.
+    pub priority: &'static str,
+    /// Warnings for its sender.
+    pub warnings: Vec<String>,
 }
 
 /// A problem as it is sent.
@@ -87,6 +98,14 @@ pub struct ProblemBody {
     /// With `RATE_LIMIT_EXCEEDED`: the message, which was accepted and waits.
     #[serde(rename = "notificationId", skip_serializing_if = "Option::is_none")]
     notification_id: Option<String>,
+    /// With `RATE_LIMIT_EXCEEDED`: the priority with which the message is sent: `critical`, `high`,
+    /// `normal` or `low`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<&'static str>,
+    /// With `RATE_LIMIT_EXCEEDED`: warnings for the sender, for example that a critical message is
+    /// sent as `high`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<Vec<String>>,
     /// With `RECIPIENT_CAPPED`: the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<String>,
@@ -243,8 +262,8 @@ impl Problem {
     }
 
     fn response(self, status: StatusCode) -> Response {
-        let (kind, notification_id) = match self.admission {
-            Some(admission) => (admission.kind, admission.notification_id),
+        let (kind, queued) = match self.admission {
+            Some(admission) => (admission.kind, admission.queued),
             None => (format!("urn:flyball:problem:{}", self.code.slug()), None),
         };
         let body = ProblemBody {
@@ -257,7 +276,9 @@ impl Problem {
             errors: self.errors.listed,
             depth: self.backlog.map(|backlog| backlog.depth),
             max_backlog: self.backlog.map(|backlog| backlog.max),
-            notification_id: notification_id.map(|id| id.to_string()),
+            notification_id: queued.as_ref().map(|queued| queued.id.to_string()),
+            priority: queued.as_ref().map(|queued| queued.priority),
+            warnings: queued.map(|queued| queued.warnings),
             rule: self.cap.as_ref().map(|cap| cap.rule.clone()),
             reset_at: self.cap.map(|cap| cap.reset_at),
         };

@@ -17,12 +17,16 @@ use super::redact::mask_args;
 use super::state::JobsState;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
+use crate::api::http::fields::FieldLocation;
 use crate::api::http::metrics::BacklogAnswer;
 use crate::api::http::problem::{Code, LANE_FULL_RETRY_S, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
+use crate::api::notifications::accept::typed;
+use crate::api::notifications::repeat::KEY;
 use crate::api::{clock, postgres};
 use crate::jobs::{Backlog, Enqueued, JobDetail, NewJob, State as JobState, Summary};
+use crate::notify::recipient::KIND;
 use crate::throttle::Name;
 
 /// The most throttles of a batch that are read for its warnings.
@@ -79,6 +83,7 @@ pub async fn enqueue(
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
+    let has_key = request.headers().contains_key(KEY);
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&state, &value).await?;
     let known = KnownKinds {
@@ -87,6 +92,7 @@ pub async fn enqueue(
     };
     let mut job =
         input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    refuse_key(has_key, std::slice::from_ref(&job))?;
     job.traceparent = job.traceparent.or(trace);
     permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
     let mut warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
@@ -142,6 +148,7 @@ pub async fn enqueue_batch(
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
+    let has_key = request.headers().contains_key(KEY);
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&state, &value).await?;
     let known = KnownKinds {
@@ -150,6 +157,7 @@ pub async fn enqueue_batch(
     };
     let mut jobs = input::batch(value, &known)
         .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    refuse_key(has_key, &jobs)?;
     for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
         job.traceparent.clone_from(&trace);
     }
@@ -217,6 +225,20 @@ pub(in crate::api) async fn enqueue_one(
         .ok_or_else(|| Problem::new(Code::Internal, "the queue store answered without a job"))
 }
 
+/// Refuses an idempotency key for messages, because these routes would send them again.
+fn refuse_key(has_key: bool, jobs: &[NewJob]) -> Result<(), Problem> {
+    if !has_key || jobs.iter().all(|job| job.kind != KIND) {
+        return Ok(());
+    }
+    Err(Problem::at(
+        Code::InvalidHeader,
+        FieldLocation::Header,
+        "Idempotency-Key",
+        "must be left out for jobs of the kind notification: give them a unique_key, or send them \
+         to /api/v1/notifications, which takes the header",
+    ))
+}
+
 /// Returns the sender's trace. An invalid header does not refuse the job: a new trace begins
 /// instead.
 pub(in crate::api) fn traceparent(headers: &HeaderMap) -> Option<String> {
@@ -232,7 +254,7 @@ pub(in crate::api) fn refused(
     batch: bool,
 ) -> Problem {
     let crate::jobs::Error::Full { throttle, key, .. } = &error else {
-        return Problem::from_queue(error, batch);
+        return typed(&state.problem_types, Problem::from_queue(error, batch));
     };
     state.metrics.note_backlog(BacklogAnswer::Rejected, 1);
     if caller.sees(throttle) {

@@ -14,18 +14,21 @@ use super::filters::{pattern_of_query, search_of_query};
 use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::redact::mask_args;
 use super::state::JobsState;
+use crate::admission::{self, WaitingMessage};
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::notifications::accepted::until;
 use crate::api::waiting::{self, WaitReason};
 use crate::jobs::serving::remedy;
 use crate::jobs::{
     self, Attempt, JobCounts, JobDetail, JobFilter, Kinds, Queue, State as JobState, Summary,
     secret,
 };
+use crate::notify::recipient::KIND;
 use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
 /// The longest wait for the end of a job, in seconds: below the timeouts of most proxies.
@@ -338,6 +341,11 @@ pub async fn why_job_waits(
         let remedy = remedy(&live, &job.throttle, Some(&job.kind), &needs);
         return Some(waiting::for_a_worker(remedy));
     }
+    if let Some(waits) = waits_for_admission(queue, throttles, job).await
+        && (is_served || waits.paused_by.is_some())
+    {
+        return Some(waiting::for_admission(&waits, until(&waits)));
+    }
     let throttle = Name::new(job.throttle.as_str()).ok()?;
     let lane = LaneRequest {
         key: job.key.clone(),
@@ -355,6 +363,19 @@ pub async fn why_job_waits(
         waiting::without_texts(&mut answer);
     }
     Some(waiting::for_tokens(job, &answer, is_served))
+}
+
+/// Returns the wait of a message for the limits of its tenant; `None` for other jobs.
+async fn waits_for_admission(
+    queue: &Queue,
+    throttles: &dyn Store,
+    job: &Summary,
+) -> Option<WaitingMessage> {
+    if job.kind != KIND || job.tenant.is_empty() {
+        return None;
+    }
+    let waiting = admission::waiting(queue, throttles, job.id);
+    with_timeout(ROW_TIMEOUT, waiting).await.ok().flatten()
 }
 
 /// Parses the job number of a path.

@@ -15,6 +15,8 @@ pub struct JobsState {
     pub metrics: HttpMetrics,
     /// The owners of the unique keys of tokens without a tenant.
     pub key_owners: Vec<String>,
+    /// The beginning of the types of the problems of admission.
+    pub problem_types: String,
 }
 
 impl JobsState {

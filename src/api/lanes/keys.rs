@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::admission::{is_author, tenant_author};
 use crate::api::audit::entry::AuditEntry;
 use crate::api::audit::log;
 use crate::api::http::body;
@@ -18,7 +19,8 @@ use crate::api::http::operate::{BY_BYTES_MAX, Reason, WHY_BYTES_MAX, signed};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::throttles::knobs::{name_of, status};
 use crate::api::throttles::state::ThrottlesState;
-use crate::throttle::{MAX_PAUSE, check_key};
+use crate::throttle::tenant::{is_made_by, tenant_of};
+use crate::throttle::{MAX_PAUSE, Name, check_key};
 
 /// A new pause.
 #[derive(utoipa::ToSchema)]
@@ -64,7 +66,8 @@ pub struct KeyResumed {
     warnings: Vec<String>,
 }
 
-/// Pauses a key.
+/// Pauses a key. In a throttle that limits a tenant, a token of the tenant pauses no key that
+/// operators have paused.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", operation_id = "pause_key", tag = "throttles",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
     request_body = KeyPause,
@@ -107,11 +110,23 @@ pub async fn pause(
     let Some(seconds) = seconds.filter(|_| errors.is_empty()) else {
         return Err(Problem::fields(Code::InvalidFields, errors));
     };
-    let name = status(&state, &name).await?.name;
+    let found = status(&state, &name).await?;
+    let name = found.name;
+    let (mut delay, mut reason) = (Duration::from_secs_f64(seconds), why.clone());
+    let earlier = pause_in_limit(&state, &name, &key).await?;
+    if caller.tenant.is_some() {
+        refuse_operators_pause(&name, &key, earlier.as_ref())?;
+        if let Some(tenant) = limited_tenant(&name) {
+            reason = tenant_author(tenant, &why);
+        }
+    } else if let Some(earlier) = earlier.filter(|earlier| earlier.is_tenants) {
+        // The longer of two pauses stays with its reason, by which the tenant could end this one.
+        delay = delay.max(earlier.left(found.at_us) + Duration::from_millis(1));
+    }
 
     let until_ms = state
         .throttles
-        .pause_key(&name, &key, Duration::from_secs_f64(seconds), &why)
+        .pause_key(&name, &key, delay, &reason)
         .await?;
 
     let until = Timestamp::from_millisecond(until_ms).ok();
@@ -126,7 +141,8 @@ pub async fn pause(
     }))
 }
 
-/// Ends the pause of a key.
+/// Ends the pause of a key. In a throttle that limits a tenant, a token of the tenant resumes only
+/// what one of its tenant's tokens has paused.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", operation_id = "resume_key", tag = "throttles",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
     request_body = Reason,
@@ -140,6 +156,10 @@ pub async fn resume(
     let (name, key) = (name_of(name)?, key_of(key)?);
     let ((), signed) = signed(request, &caller, &["why", "by"], |_| ()).await?;
     let name = status(&state, &name).await?.name;
+    if caller.tenant.is_some() {
+        let earlier = pause_in_limit(&state, &name, &key).await?;
+        refuse_operators_pause(&name, &key, earlier.as_ref())?;
+    }
 
     let resumed = state.throttles.resume_key(&name, &key).await?;
 
@@ -153,6 +173,64 @@ pub async fn resume(
         resumed,
         warnings,
     }))
+}
+
+/// A pause in force of a key in a throttle that limits a tenant.
+struct PauseInLimit {
+    /// Its end, unix milliseconds.
+    until_ms: i64,
+    /// True if a token of the tenant made it.
+    is_tenants: bool,
+}
+
+impl PauseInLimit {
+    /// Returns the time until its end.
+    fn left(&self, now_us: i64) -> Duration {
+        let left_ms = self.until_ms.saturating_sub(now_us.div_euclid(1000));
+        Duration::from_millis(u64::try_from(left_ms).unwrap_or(0))
+    }
+}
+
+/// Returns the tenant that a throttle of the operators limits.
+fn limited_tenant(name: &Name) -> Option<&str> {
+    tenant_of(name.as_str()).filter(|tenant| !is_made_by(name.as_str(), tenant))
+}
+
+/// Returns the pause in force of a key; `None` if there is none, or if the throttle limits no
+/// tenant.
+async fn pause_in_limit(
+    state: &ThrottlesState,
+    name: &Name,
+    key: &str,
+) -> Result<Option<PauseInLimit>, Problem> {
+    let Some(tenant) = limited_tenant(name) else {
+        return Ok(None);
+    };
+    let found = state.throttles.look(name, &[key.to_owned()]).await?.pop();
+    Ok(found.and_then(|found| {
+        Some(PauseInLimit {
+            until_ms: found.paused_until_ms?,
+            is_tenants: is_author(tenant, &found.why),
+        })
+    }))
+}
+
+/// Refuses a tenant's change of a pause that is not its own. One that it made longer would be its
+/// own.
+fn refuse_operators_pause(
+    name: &Name,
+    key: &str,
+    earlier: Option<&PauseInLimit>,
+) -> Result<(), Problem> {
+    match earlier {
+        Some(earlier) if !earlier.is_tenants => {
+            let detail = format!(
+                "key {key:?} of throttle {name} is paused by operators, and only they resume it"
+            );
+            Err(Problem::new(Code::NotAllowed, detail))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses the key of a path.

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
-use super::accepted::{AcceptedNotification, HeldMessage, sentence};
+use super::accepted::{AcceptedNotification, HeldMessage};
 use super::known_usage::KnownUsage;
 use super::planned::{plan, refuse};
 use super::repeat::{digests, prefers_async};
@@ -18,7 +18,7 @@ use crate::admission::{
 };
 use crate::api::clock;
 use crate::api::http::fields::FieldLocation;
-use crate::api::http::problem::{AdmissionProblem, Code, Problem};
+use crate::api::http::problem::{AdmissionProblem, Code, Problem, QueuedMessage};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::{Error, NewJob};
 use crate::notify::Deliveries;
@@ -121,7 +121,7 @@ pub async fn accept(
             if !matches!(error, Error::Lost(_)) {
                 slot.give_back(admission, sender).await;
             }
-            return Err(typed(state, error.into()));
+            return Err(typed(&state.problem_types, error.into()));
         }
         Err(_) => {
             return with_timeout(ROW_TIMEOUT, std::future::pending::<Result<_, Problem>>()).await;
@@ -333,19 +333,20 @@ fn queued(
     let mut response = if sender.prefers_async {
         accepted.held = Some(HeldMessage::of(waiting));
         let mut response = (StatusCode::ACCEPTED, Json(accepted)).into_response();
-        let headers = response.headers_mut();
-        headers.insert(
+        response.headers_mut().insert(
             "preference-applied",
             HeaderValue::from_static("respond-async"),
         );
-        headers.insert(RETRY_AFTER, HeaderValue::from(waiting.wait_s));
         response
     } else {
-        let problem =
-            Problem::new(Code::RateLimitExceeded, sentence(waiting)).retry_after(waiting.wait_s);
-        let mut problem = typed(state, problem);
+        let problem = Problem::new(Code::RateLimitExceeded, waiting.sentence());
+        let mut problem = typed(&state.problem_types, problem);
         if let Some(admission) = &mut problem.admission {
-            admission.notification_id = Some(id);
+            admission.queued = Some(QueuedMessage {
+                id,
+                priority: accepted.priority,
+                warnings: accepted.warnings,
+            });
         }
         problem.into_response()
     };
@@ -353,6 +354,7 @@ fn queued(
         response.extensions_mut().insert(KnownUsage::Whole(usage));
     }
     let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, HeaderValue::from(waiting.wait_s));
     headers.insert("notification-status", HeaderValue::from_static("queued"));
     if let Ok(location) = HeaderValue::try_from(location(id)) {
         headers.insert(LOCATION, location);
@@ -360,8 +362,8 @@ fn queued(
     response
 }
 
-/// Sets the type of a problem of admission.
-pub fn typed(state: &AdmissionState, mut problem: Problem) -> Problem {
+/// Sets the type of a problem of admission; `problem_types` is the beginning of the types.
+pub fn typed(problem_types: &str, mut problem: Problem) -> Problem {
     let name = match problem.code {
         Code::RateLimitExceeded => "rate-limit-exceeded",
         Code::QueueFull => "queue-full",
@@ -369,8 +371,8 @@ pub fn typed(state: &AdmissionState, mut problem: Problem) -> Problem {
         _ => return problem,
     };
     problem.admission = Some(Box::new(AdmissionProblem {
-        kind: format!("{}{name}", state.problem_types),
-        notification_id: None,
+        kind: format!("{problem_types}{name}"),
+        queued: None,
     }));
     problem
 }

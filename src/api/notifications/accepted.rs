@@ -20,7 +20,7 @@ pub struct AcceptedNotification {
     /// True if the unique key is taken; then this is the message that holds it.
     duplicate: bool,
     /// The priority with which it is sent: `critical`, `high`, `normal` or `low`.
-    priority: &'static str,
+    pub priority: &'static str,
     /// The time until which it waits for the limits of its tenant, and the reason; absent if it
     /// does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct AcceptedNotification {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlannedNotification>,
     /// Warnings for the sender, for example that the pool's throttle does not exist yet.
-    warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl AcceptedNotification {
@@ -60,7 +60,8 @@ impl AcceptedNotification {
     }
 }
 
-fn priority_word(priority: i32) -> &'static str {
+/// Returns the word of a priority.
+pub fn priority_word(priority: i32) -> &'static str {
     let found = PRIORITIES.iter().find(|(_, number)| *number == priority);
     found.map_or("normal", |(word, _)| word)
 }
@@ -68,9 +69,9 @@ fn priority_word(priority: i32) -> &'static str {
 /// The time until which a message waits, and the reason.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
 pub struct HeldMessage {
-    /// The estimated time at which it goes to its pool.
-    pub until: Timestamp,
-    /// The level whose limit it waits for; `null` while Redis is away.
+    /// The estimated time at which it goes to its pool; `null` while its tenant is paused.
+    pub until: Option<Timestamp>,
+    /// The level whose limit it waits for; `null` while Redis is away or its tenant is paused.
     pub by: Option<AdmissionLevel>,
     /// Its place among the waiting messages of its module, from 1.
     pub place: i64,
@@ -80,28 +81,17 @@ pub struct HeldMessage {
 
 impl HeldMessage {
     pub fn of(waiting: &WaitingMessage) -> Self {
-        let until = clock::now()
-            .checked_add(std::time::Duration::from_secs(waiting.wait_s))
-            .unwrap_or(Timestamp::MAX);
         Self {
-            until,
+            until: until(waiting),
             by: waiting.level,
             place: waiting.place,
-            why: sentence(waiting),
+            why: waiting.sentence(),
         }
     }
 }
 
-/// Returns the reason of a wait as a sentence.
-pub fn sentence(waiting: &WaitingMessage) -> String {
-    match waiting.level {
-        Some(level) => format!(
-            "{} rate limit exceeded. Notification queued with {}s delay.",
-            level.word(),
-            waiting.wait_s
-        ),
-        None => {
-            "The rate limits cannot be read now. Notification queued until they can.".to_owned()
-        }
-    }
+/// Returns the estimated time at which a waiting message goes to its pool; `None` if nobody knows.
+pub fn until(waiting: &WaitingMessage) -> Option<Timestamp> {
+    let wait = std::time::Duration::from_secs(waiting.until_s()?);
+    Some(clock::now().checked_add(wait).unwrap_or(Timestamp::MAX))
 }

@@ -1,6 +1,6 @@
 //! Batches of messages: send, show, pause, resume, cancel.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
@@ -75,8 +75,9 @@ pub struct RecipientAnswer {
     recipient: usize,
     /// The number of the message's job; `null` if it was refused.
     id: Option<i64>,
-    /// The state: `queued` for its pool, `waiting` for the limits of the tenant, `refused`, or what
-    /// the gates of the recipient found: `held`, `collected` or `ended`.
+    /// The state: `queued` for its pool, `waiting` for the limits of the tenant, `duplicate` if
+    /// another message, which is `id`, holds its unique key, `refused`, or what the gates of the
+    /// recipient found: `held`, `collected` or `ended`.
     status: &'static str,
     /// The reason of its end, such as `capped`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +118,9 @@ pub async fn send_batch(
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let tenant = caller.tenant.as_deref().unwrap_or_default();
     let sender = MessageSender::of_batch(tenant, &caller.module, &headers, &value)?;
-    let read = read(value, &state.kinds, &pools).map_err(|problem| typed(&admission, problem))?;
+    let read = read(value, &state.kinds, &pools)
+        .map_err(|problem| typed(&admission.problem_types, problem))?;
+    admission.gates.check_digests(&read.jobs)?;
     let found = admission.gates.addressless(tenant, &read.jobs);
     let found = with_timeout(ROW_TIMEOUT, found).await?;
     let Recipients {
@@ -162,13 +165,15 @@ pub async fn send_batch(
             if !matches!(error, Error::Lost(_)) {
                 settle(&admission, &sender, slots, 0).await;
             }
-            return Err(typed(&admission, error.into()));
+            return Err(typed(&admission.problem_types, error.into()));
         }
     };
     let plans = plans(&admission, &jobs, &made).await;
-    // What does not go now is admitted when its gates let it go.
-    let unused = made.iter().take(used as usize);
-    let unused = unused.filter(|id| plans.contains_key(id)).count() as u32;
+    let taken = duplicates(&admission, batch_id, &jobs, &made).await;
+    // What does not go now is admitted when its gates let it go, and a duplicate does not go.
+    let first = made.iter().zip(&taken).take(used as usize);
+    let unused = first.filter(|(id, is_taken)| **is_taken || plans.contains_key(*id));
+    let unused = unused.count() as u32;
     settle(&admission, &sender, slots, used - unused).await;
     let waits = made.len() < jobs.len() || (used as usize) < made.len();
     let mut results: Vec<RecipientAnswer> = made
@@ -176,12 +181,13 @@ pub async fn send_batch(
         .zip(&places)
         .enumerate()
         .map(|(n, (id, place))| {
-            let plan = plans.get(id);
+            let plan = plans.get(id).filter(|_| !taken[n]);
             let gate = plan.and_then(|plan| plan.then.last().or(plan.held_by.as_ref()));
             RecipientAnswer {
                 recipient: *place,
                 id: Some(*id),
                 status: match plan {
+                    _ if taken[n] => "duplicate",
                     Some(plan) => plan.status,
                     None if n < used as usize => "queued",
                     None => "waiting",
@@ -248,6 +254,26 @@ async fn plans(
         Some((one.job_id, plan))
     });
     each.collect()
+}
+
+/// Returns for each message of a batch whether it is another recipient's or another batch's, which
+/// holds its unique key.
+async fn duplicates(
+    state: &AdmissionState,
+    batch_id: i64,
+    jobs: &[NewJob],
+    made: &[i64],
+) -> Vec<bool> {
+    if made.is_empty() || jobs.iter().all(|job| job.unique_key.is_none()) {
+        return vec![false; made.len()];
+    }
+    let others = state.batches.others(batch_id, made);
+    // Without an answer they are told as the rest; the batch itself counts them.
+    let others = tokio::time::timeout(ROW_TIMEOUT, others).await;
+    let others = others.map(Result::unwrap_or_default).unwrap_or_default();
+    let mut seen = HashSet::new();
+    let is_taken = |id: &i64| others.contains(id) || !seen.insert(*id);
+    made.iter().map(is_taken).collect()
 }
 
 /// Slots that were taken for a batch.

@@ -10,7 +10,7 @@ use axum::{Extension, Json};
 use serde::Serialize;
 
 use super::accept::{AdmissionState, MessageSender, accept};
-use super::accepted::{AcceptedNotification, HeldMessage};
+use super::accepted::{AcceptedNotification, HeldMessage, priority_word};
 use super::fields::MessageFields;
 use super::input;
 use super::planned::{plan, refuse};
@@ -55,6 +55,10 @@ pub struct NewNotification {
 pub struct NotificationView {
     #[serde(flatten)]
     notification: Notification,
+    /// The priority with which it is sent: `critical`, `high`, `normal` or `low`; absent when its
+    /// job is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<&'static str>,
     /// The time until which it waits, and the reason; absent if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldMessage>,
@@ -179,8 +183,9 @@ pub async fn show(
     Path(id): Path<String>,
 ) -> Result<Json<NotificationView>, Problem> {
     let id = id_of(&id)?;
-    let found = with_timeout(ROW_TIMEOUT, deliveries.find(id, caller.tenant.as_deref())).await?;
-    let notification = found.ok_or_else(|| {
+    let found = deliveries.find_with_priority(id, caller.tenant.as_deref());
+    let found = with_timeout(ROW_TIMEOUT, found).await?;
+    let (notification, priority) = found.ok_or_else(|| {
         Problem::new(
             Code::NotificationNotFound,
             format!("there is no notification {id}; finished ones are kept for a limited time"),
@@ -198,6 +203,7 @@ pub async fn show(
     };
     Ok(Json(NotificationView {
         gates: standing,
+        priority: priority.map(priority_word),
         notification,
         held: waiting.as_ref().map(HeldMessage::of),
     }))

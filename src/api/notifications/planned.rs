@@ -138,6 +138,7 @@ pub async fn refuse(
     if !is_gated(&job.args) {
         return Ok(());
     }
+    gates.check_digests(std::slice::from_ref(job))?;
     refuse_addressless(gates, tenant, job).await?;
     match is_later {
         true => Ok(()),

@@ -10,7 +10,7 @@ use crate::api::http::fields::FieldLocation;
 use crate::api::http::problem::{Code, Problem};
 
 /// The header with the key.
-const KEY: &str = "idempotency-key";
+pub const KEY: &str = "idempotency-key";
 
 /// The longest key, in characters.
 const KEY_CHARS_MAX: usize = 255;

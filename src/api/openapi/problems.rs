@@ -21,11 +21,23 @@ const OWN: &[(&str, &[Code])] = &[
     ("list_jobs", &[QueueUnavailable]),
     (
         "enqueue_job",
-        &[NotAllowed, QueueUnavailable, LaneFull, Code::QueueFull],
+        &[
+            InvalidHeader,
+            NotAllowed,
+            QueueUnavailable,
+            LaneFull,
+            Code::QueueFull,
+        ],
     ),
     (
         "enqueue_jobs",
-        &[NotAllowed, QueueUnavailable, LaneFull, Code::QueueFull],
+        &[
+            InvalidHeader,
+            NotAllowed,
+            QueueUnavailable,
+            LaneFull,
+            Code::QueueFull,
+        ],
     ),
     ("cancel_jobs", &[QueueUnavailable]),
     (
@@ -104,8 +116,14 @@ const OWN: &[(&str, &[Code])] = &[
         &[ThrottleNotFound, QueueUnavailable, ThrottlesUnavailable],
     ),
     ("show_throttle_history", &[]),
-    ("pause_throttle", &[ThrottleNotFound, ThrottlesUnavailable]),
-    ("resume_throttle", &[ThrottleNotFound, ThrottlesUnavailable]),
+    (
+        "pause_throttle",
+        &[NotAllowed, ThrottleNotFound, Conflict, ThrottlesUnavailable],
+    ),
+    (
+        "resume_throttle",
+        &[NotAllowed, ThrottleNotFound, Conflict, ThrottlesUnavailable],
+    ),
     ("list_lanes", &[QueueUnavailable]),
     (
         "acquire_tokens",
@@ -115,7 +133,7 @@ const OWN: &[(&str, &[Code])] = &[
         "peek_tokens",
         &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
     ),
-    ("check_request", &[InvalidHeader]),
+    ("check_request", &[]),
     (
         "settle_tokens",
         &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
@@ -139,8 +157,14 @@ const OWN: &[(&str, &[Code])] = &[
     ("show_lane", &[QueueUnavailable]),
     ("edit_lane", &[QueueUnavailable]),
     ("purge_lane", &[QueueUnavailable]),
-    ("pause_key", &[ThrottleNotFound, ThrottlesUnavailable]),
-    ("resume_key", &[ThrottleNotFound, ThrottlesUnavailable]),
+    (
+        "pause_key",
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
+    ),
+    (
+        "resume_key",
+        &[NotAllowed, ThrottleNotFound, ThrottlesUnavailable],
+    ),
     ("list_pools", &[]),
     ("show_pool", &[PoolNotFound, QueueUnavailable]),
     (

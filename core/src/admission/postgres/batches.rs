@@ -1,6 +1,6 @@
 //! Batches of messages: acceptance, state, pause, resume and cancellation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 use jiff_sqlx::{Timestamp as SqlTimestamp, ToSqlx};
@@ -21,6 +21,10 @@ pub const INLINE_MAX: usize = 100;
 const ACCEPT_BATCH: &str = "
 select answer, job_id, batch_id, used, jobs
 from flyball.accept_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+
+const OTHERS: &str = "
+select g.job_id from unnest($2::bigint[]) as g(job_id)
+where not exists (select from flyball.batch_message m where m.job_id = g.job_id and m.batch_id = $1)";
 
 const EXPAND: &str = "select flyball.expand_batch($1)";
 
@@ -122,6 +126,7 @@ const WALKED_MAX: i64 = 1000;
 /// The statements of this file.
 pub const BATCH_STATEMENTS: &[(&str, &str)] = &[
     ("accept batch", ACCEPT_BATCH),
+    ("messages of others", OTHERS),
     ("expand batch", EXPAND),
     ("pause batch", PAUSE),
     ("resume batch", RESUME),
@@ -286,6 +291,13 @@ impl Batches {
                 .try_get::<Option<Vec<i64>>, _>("jobs")?
                 .unwrap_or_default(),
         })
+    }
+
+    /// Returns those of these messages that belong to another batch than this one.
+    pub async fn others(&self, id: i64, jobs: &[i64]) -> Result<HashSet<i64>, Error> {
+        let others = sqlx::query_scalar(OTHERS).bind(id).bind(jobs);
+        let others: Vec<i64> = others.fetch_all(&self.queue.pool).await?;
+        Ok(others.into_iter().collect())
     }
 
     /// Enqueues the messages of a batch that are not enqueued yet, if it is neither paused nor

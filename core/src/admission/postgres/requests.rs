@@ -23,6 +23,8 @@ const PLACES: &str = "
 select job_id, place, tenant_place, tenant, module, priority, lane, front
 from flyball.admission_places($1)";
 
+const WAITING_BESIDE: &str = "select flyball.waiting_beside($1, $2, $3)";
+
 const PLACES_BEHIND: &str = "select * from flyball.places_behind($1, $2, $3, $4)";
 
 const HAS_WAITING: &str = "select flyball.has_waiting($1, $2)";
@@ -36,6 +38,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("accept message", ACCEPT_MESSAGE),
     ("accept excess", ACCEPT_EXCESS),
     ("admission places", PLACES),
+    ("waiting beside", WAITING_BESIDE),
     ("admission places behind", PLACES_BEHIND),
     ("has waiting", HAS_WAITING),
 ];
@@ -113,6 +116,9 @@ pub(in crate::admission) struct Place {
     pub(in crate::admission) lane: i64,
     /// The first message of the lane; `None` if that one has another priority.
     pub(in crate::admission) front: Option<i64>,
+    /// The numbers of messages that wait in the tenant's other lanes, each counted up to the last
+    /// place that was asked for, until they are 10,000; empty if none wait there.
+    pub(in crate::admission) beside: Vec<i64>,
 }
 
 /// A message whose place was counted. The places of those behind it follow from its own.
@@ -272,10 +278,35 @@ pub(in crate::admission) async fn places(
             priority: row.try_get("priority")?,
             lane: row.try_get("lane")?,
             front: row.try_get("front")?,
+            beside: Vec::new(),
         };
         Ok((row.try_get("job_id")?, place))
     };
-    rows.iter().map(place).collect()
+    let places: Result<HashMap<i64, Place>, Error> = rows.iter().map(place).collect();
+    let mut places = places?;
+    let mut last_places: HashMap<i64, (String, i64)> = HashMap::new();
+    for place in places.values().filter(|of| of.tenant_place > of.place) {
+        let tenant = || (place.tenant.clone(), 0);
+        let last = last_places.entry(place.lane).or_insert_with(tenant);
+        last.1 = last.1.max(place.place);
+    }
+    for (lane, (tenant, most)) in last_places {
+        let beside = beside(queue, &tenant, lane, most).await?;
+        for place in places.values_mut().filter(|of| of.lane == lane) {
+            place.beside.clone_from(&beside);
+        }
+    }
+    Ok(places)
+}
+
+/// Returns the numbers of messages that wait in a tenant's lanes other than this one, each counted
+/// up to `most`, until they are 10,000.
+async fn beside(queue: &Queue, tenant: &str, lane: i64, most: i64) -> Result<Vec<i64>, Error> {
+    let row = sqlx::query_scalar(WAITING_BESIDE)
+        .bind(tenant)
+        .bind(lane)
+        .bind(most);
+    Ok(row.fetch_one(&queue.pool).await?)
 }
 
 /// Returns the messages of the lane behind one whose place was counted, in order; none if the lane
@@ -315,6 +346,7 @@ mod tests {
             priority: 2,
             lane: 7,
             front,
+            beside: Vec::new(),
         }
     }
 

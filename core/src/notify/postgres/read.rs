@@ -19,8 +19,8 @@ const SEARCH_TIME_LIMIT: Duration = Duration::from_millis(25);
 
 pub(super) const FIND: &str = "
 select job_id, tenant, channel, pool, provider, account, state, provider_id, recipient, category, attempts, attempt_count, reason, complained, requeued_at,
-    created_at, updated_at
-from flyball.notification
+    created_at, updated_at, (select j.priority::int from flyball.job j where j.id = n.job_id) as priority
+from flyball.notification n
 where job_id = $1 and ($2::text is null or tenant = $2)";
 
 // Messages are searched among the jobs and among the deliveries, whose jobs may be gone, from the
@@ -65,9 +65,22 @@ pub(super) const LIST_OF_TENANT: &str = search!("tenant = $8 and tenant <> '' an
 impl Deliveries {
     /// Returns one message with its record; with a tenant, only if the message belongs to it.
     pub async fn find(&self, id: i64, tenant: Option<&str>) -> Result<Option<Notification>, Error> {
+        let found = self.find_with_priority(id, tenant).await?;
+        Ok(found.map(|(notification, _)| notification))
+    }
+
+    /// Returns what [`Deliveries::find`] does, and the priority of its job; `None` for a job that is
+    /// gone.
+    pub async fn find_with_priority(
+        &self,
+        id: i64,
+        tenant: Option<&str>,
+    ) -> Result<Option<(Notification, Option<i32>)>, Error> {
         let statement = sqlx::query(FIND).bind(id).bind(tenant);
-        let row = statement.fetch_optional(&self.db).await?;
-        Ok(row.as_ref().map(notification).transpose()?)
+        match statement.fetch_optional(&self.db).await? {
+            Some(row) => Ok(Some((notification(&row)?, row.try_get("priority")?))),
+            None => Ok(None),
+        }
     }
 
     /// Returns a page of messages, newest first.

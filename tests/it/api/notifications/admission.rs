@@ -101,6 +101,12 @@ pub(super) async fn admission_server_on(redis_url: &str, limits: TenantLimits) -
                 };
                 AuthToken::of(name, tenant, leave, TokenSecret::new(secret(name)))
             }))
+            .chain([AuthToken::of(
+                "root",
+                None,
+                Permissions::admin(),
+                TokenSecret::new(secret("root")),
+            )])
             .collect();
     });
     AdmissionServer {

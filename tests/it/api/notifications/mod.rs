@@ -6,6 +6,7 @@ mod admission_batches;
 mod admission_excess;
 mod admission_limits;
 mod admission_repeats;
+mod admission_told;
 mod events;
 pub mod fixture;
 mod messages;
