@@ -8,7 +8,8 @@ use super::limits::DEFAULT_TENANT;
 use super::token_scope::Permissions;
 use crate::input::patterns::allows;
 use crate::jobs::TokenIdentity;
-use crate::throttle::tenant::tenant_of;
+use crate::throttle::admission::is_of_admission;
+use crate::throttle::tenant::{is_made_by, tenant_of};
 
 /// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,21 +67,24 @@ impl Caller {
         self.leave.may_use(throttle) && (self.tenant.is_none() || !self.is_foreign(throttle))
     }
 
-    /// Returns true if the caller may take tokens from a throttle. Bound to a tenant, it may use
-    /// the throttles of the tenant, and of the shared ones only those that the settings of its
-    /// token name, because what it takes there is missing to others.
+    /// Returns true if the caller may take tokens from a throttle, return them and report how work
+    /// ended. Bound to a tenant, it may use the throttles that the tenant makes itself, and of the
+    /// shared ones only those that the settings of its token name, because what it takes there is
+    /// missing to others. What it returned to the operators' limit on its messages it could send.
     pub fn may_take_from(&self, throttle: &str) -> bool {
-        if self.tenant.is_none() {
+        let Some(tenant) = &self.tenant else {
             return self.leave.may_use(throttle);
-        }
+        };
         let is_named = || {
             self.leave
                 .throttles
                 .as_ref()
                 .is_some_and(|patterns| allows(patterns, throttle))
         };
-        self.owns(throttle)
-            || !self.is_foreign(throttle) && self.leave.may_use(throttle) && is_named()
+        match tenant_of(throttle) {
+            Some(_) => is_made_by(throttle, tenant),
+            None => !is_of_admission(throttle) && self.leave.may_use(throttle) && is_named(),
+        }
     }
 
     /// Returns true if a throttle belongs to the caller's tenant.

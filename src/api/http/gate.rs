@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::{Mutex, MutexGuard};
@@ -39,6 +40,9 @@ const WELCOMED_MAX: usize = 10_000;
 
 /// The route that checks requests of other APIs.
 const CHECK: &str = "/api/v1/check";
+
+/// The header by which a proxy that asks without a body names the URI that it asks about.
+pub const ORIGINAL_URI: &str = "x-original-uri";
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -304,6 +308,11 @@ impl RateLimited {
     }
 }
 
+/// Returns true for the check of a proxy, which asks by headers.
+pub fn is_of_proxy(headers: &HeaderMap) -> bool {
+    headers.contains_key(ORIGINAL_URI)
+}
+
 /// Admits a request with a token of its group's throttle, or refuses it.
 pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     // A request without a caller was admitted to a public route.
@@ -319,6 +328,7 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
     let group = Group::of(request.method(), request.uri().path(), is_dashboard);
     let path = request.uri().path();
     let is_check = path == CHECK;
+    let is_of_proxy = is_check && is_of_proxy(request.headers());
     // A limit of the settings replaces the group that the request has by itself.
     let own = group.and_then(|_| limit_of(&gate.limits, OWN_API, request.method().as_str(), path));
     let name = match own {
@@ -358,6 +368,14 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
                 (Problem::new(Code::TooManyRequests, sentence), 0)
             };
             let mut response = problem.into_response();
+            // A proxy lets the request through after any other status than 401 and 403.
+            if is_of_proxy {
+                let retry_after = response.headers_mut().remove(RETRY_AFTER);
+                response = StatusCode::FORBIDDEN.into_response();
+                response
+                    .headers_mut()
+                    .extend(retry_after.map(|seconds| (RETRY_AFTER, seconds)));
+            }
             let standing =
                 RateLimitPolicy::rate_limit_header(&name, !refusal.is_of_key(), 0, wait_s);
             set_rate_limit_headers(&mut response, gate.promise(&name).await, Some(standing));

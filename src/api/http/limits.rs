@@ -10,20 +10,12 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 
-use crate::throttle::api_limit::LIMIT_PREFIX;
+use crate::throttle::api_limit::API_PREFIX;
+pub use crate::throttle::api_limit::is_of_the_api;
 use crate::throttle::{ApiLimit, Change, Error, Knobs, Name, OWN_API, RateLimit, Store};
 
 /// The tenant of tokens that name none.
 pub const DEFAULT_TENANT: &str = "default";
-
-/// The prefix of the names of these throttles.
-const PREFIX: &str = "api:";
-
-/// Returns true for a throttle that limits the API itself, or another API by the settings; only an
-/// administrator changes those, so that no client lifts its own limits.
-pub fn is_of_the_api(throttle: &str) -> bool {
-    throttle.starts_with(PREFIX) || throttle.starts_with(LIMIT_PREFIX)
-}
 
 /// The rate of a tenant as a multiple of the rate of one token: it may use three tokens at full
 /// rate.
@@ -136,8 +128,8 @@ pub fn own_throttle(limit: &ApiLimit, tenant: &str) -> Result<Name, String> {
 
 fn of_tenant(group: &str, tenant: &str) -> Result<Name, String> {
     let name = match tenant {
-        DEFAULT_TENANT => format!("{PREFIX}{group}"),
-        tenant => format!("{PREFIX}{group}:{tenant}"),
+        DEFAULT_TENANT => format!("{API_PREFIX}{group}"),
+        tenant => format!("{API_PREFIX}{group}:{tenant}"),
     };
     Name::new(name).map_err(|error| error.to_string())
 }

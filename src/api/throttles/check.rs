@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::api::http::body;
 use crate::api::http::caller::digest_of;
 use crate::api::http::fields::{Errors, ObjectReader};
-use crate::api::http::gate::{Gate, set_rate_limit_headers};
+use crate::api::http::gate::{Gate, ORIGINAL_URI, is_of_proxy, set_rate_limit_headers};
 use crate::api::http::limits::RateLimitPolicy;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::remaining::take_token;
 use crate::api::http::token_metrics::TokenMetrics;
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::throttle::api_limit::limit_of;
-use crate::throttle::{ApiLimit, Grant, LaneRequest, Limit, Name, OWN_API, Refund, Store};
+use crate::throttle::{ApiLimit, Grant, LaneRequest, Limit, Name, OWN_API, Store};
 
 /// The longest method and the longest path, in bytes.
 pub const METHOD_BYTES_MAX: usize = 32;
@@ -31,7 +31,6 @@ const ANONYMOUS: &str = "anonymous";
 
 /// The headers of a proxy that asks without a body.
 const ORIGINAL_METHOD: &str = "x-original-method";
-const ORIGINAL_URI: &str = "x-original-uri";
 const KEY: &str = "x-limit-key";
 const CUSTOMER: &str = "x-limit-customer";
 const API: &str = "x-limit-api";
@@ -99,7 +98,7 @@ pub async fn check(
     State(store): State<Arc<dyn Store>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let by_headers = of_headers(request.headers())?;
+    let by_headers = of_headers(request.headers());
     let is_proxy = by_headers.is_some();
     let asked = match by_headers {
         Some(asked) => asked,
@@ -167,14 +166,9 @@ async fn take(
     if !asked.customer.is_empty() {
         let (by_customer, of_all) = one(store, tokens, &of_customers, &asked.customer).await;
         if by_customer.granted == 0 {
-            let refund = Refund {
-                key: &asked.key,
-                grant: &by_key,
-                units: 1,
-                cost: 1.0,
-            };
-            // A token that cannot be given back comes back by itself.
-            let _ = store.refund_many(&of_keys, &[refund]).await;
+            // The request was not served, so it counts in no window either. A token that cannot be
+            // given back comes back by itself.
+            let _ = store.settle_many(&of_keys, &[(&asked.key, -1.0)]).await;
             let wait_s = by_customer.wait.as_secs_f64();
             return Ok(refused("customer", of_customers, wait_s));
         }
@@ -216,37 +210,34 @@ async fn one(
 }
 
 /// Reads the headers of a proxy; `None` if there are none.
-fn of_headers(headers: &HeaderMap) -> Result<Option<CheckFields>, Problem> {
-    let text = |name: &str| {
-        headers.get(name).map_or(Ok(String::new()), |value| {
-            value.to_str().map(str::to_owned).map_err(|_| {
-                let detail = format!("the header {name} must be visible ASCII characters");
-                Problem::new(Code::InvalidHeader, detail)
-            })
-        })
-    };
-    if !headers.contains_key(ORIGINAL_URI) {
-        return Ok(None);
+///
+/// Any bytes are accepted: the client chooses them, and a proxy that gets an error lets the request
+/// through.
+fn of_headers(headers: &HeaderMap) -> Option<CheckFields> {
+    if !is_of_proxy(headers) {
+        return None;
     }
+    let bytes = |name: &str| headers.get(name).map_or(&[][..], HeaderValue::as_bytes);
+    let text = |name: &str| String::from_utf8_lossy(bytes(name)).into_owned();
     // The key that a proxy passes on is a secret, so only its digest is stored and shown.
-    let key = match text(KEY)? {
-        key if key.is_empty() => ANONYMOUS.to_owned(),
-        key => digest_of(key.as_bytes()),
+    let key = match bytes(KEY) {
+        [] => ANONYMOUS.to_owned(),
+        key => digest_of(key),
     };
-    let mut customer = text(CUSTOMER)?;
-    if customer.len() > KEY_BYTES_MAX {
-        customer = digest_of(customer.as_bytes());
-    }
-    Ok(Some(CheckFields {
-        method: match text(ORIGINAL_METHOD)? {
+    let customer = match str::from_utf8(bytes(CUSTOMER)) {
+        Ok(customer) if customer.len() <= KEY_BYTES_MAX => customer.to_owned(),
+        _ => digest_of(bytes(CUSTOMER)),
+    };
+    Some(CheckFields {
+        method: match text(ORIGINAL_METHOD) {
             method if method.is_empty() => "GET".to_owned(),
             method => method,
         },
-        path: text(ORIGINAL_URI)?,
+        path: text(ORIGINAL_URI),
         key,
         customer,
-        api: text(API)?,
-    }))
+        api: text(API),
+    })
 }
 
 async fn of_body(request: Request) -> Result<CheckFields, Problem> {

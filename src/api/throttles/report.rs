@@ -25,9 +25,9 @@ use crate::throttle::{
     check_settled,
 };
 
-/// The longest pause that the token of a tenant can ask for at a throttle that is not its tenant's:
-/// others may work under the same key.
-const SHARED_PAUSE_MAX: Duration = Duration::from_secs(600);
+/// The longest pause that the token of a tenant can ask for at a throttle that is not its tenant's,
+/// where others may work under the same key: ten minutes with the jitter of a tenth.
+const SHARED_PAUSE_MAX: Duration = Duration::from_secs(545);
 
 /// The reason of a refusal that gives none.
 const UNEXPLAINED: &str = "a program reported that its server asked to slow down";
@@ -280,6 +280,7 @@ pub async fn refused(
     responses((status = 200, body = NotedEnds)))]
 pub async fn ended(
     State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<NotedEnds>, Problem> {
@@ -323,6 +324,11 @@ pub async fn ended(
     .await?;
     exists(&state, &throttle).await?;
     outcomes.key = &key;
+    if let Some(quota) = &mut outcomes.quota
+        && !caller.sees(throttle.as_str())
+    {
+        quota.reset = quota.reset.min(SHARED_PAUSE_MAX);
+    }
     let (succeeded, failed) = (outcomes.succeeded, outcomes.failed);
     state.throttles.ended(&throttle, &[outcomes]).await?;
     Ok(Json(NotedEnds {

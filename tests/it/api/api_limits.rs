@@ -11,6 +11,8 @@ use flyball::throttle::{Name, RedisStore, Store};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use crate::support::fixture::turn;
 use crate::support::process::{Process, ProcessFixture};
 use crate::support::proxy::Proxy;
@@ -240,6 +242,40 @@ async fn a_process_waits_for_a_slow_redis_as_long_as_its_settings_say() {
     }
 }
 
+/// A proxy lets a request through after any answer but a refusal, so what a client sends must never
+/// make an error.
+#[tokio::test]
+async fn a_proxy_gets_no_error_for_odd_bytes_of_a_client() {
+    let (_fixture, _process, url) = limited().await;
+    let odd = |bytes: &[u8]| reqwest::header::HeaderValue::from_bytes(bytes).unwrap();
+    let ask = async |key: &[u8], customer: &[u8]| {
+        let request = Client::new()
+            .post(format!("{url}/api/v1/check"))
+            .header("x-original-method", "POST")
+            .header("x-original-uri", odd(b"/api/v1/lead/7?\xff"))
+            .header("x-limit-key", odd(key))
+            .header("x-limit-customer", odd(customer));
+        request.send().await.unwrap().status().as_u16()
+    };
+    let mut statuses = Vec::new();
+    for _ in 0..5 {
+        statuses.push(ask(b"abc\xff", b"").await);
+    }
+    assert_eq!(statuses, [204, 204, 204, 204, 403]);
+    // Each sequence of bytes is a key and a customer of its own.
+    assert_eq!(ask(b"abc\xfe", b"").await, 204);
+    let mut of_customer = Vec::new();
+    for n in 0..9_u8 {
+        of_customer.push(ask(&[b'k', n + b'0'], b"acme \x80").await);
+    }
+    assert_eq!(of_customer.pop(), Some(403), "{of_customer:?}");
+    assert!(
+        of_customer.iter().all(|status| *status == 204),
+        "{of_customer:?}"
+    );
+    assert_eq!(ask(b"k0", b"acme \x81").await, 204);
+}
+
 /// A running nginx.
 struct Nginx(std::process::Child);
 
@@ -336,6 +372,14 @@ async fn nginx_limits_an_api_as_the_guide_shows_and_lets_it_live_when_flyball_is
         StatusCode::OK,
         "another key has its own limit"
     );
+    // A header that HTTP forbids would make the check fail.
+    let mut socket = tokio::net::TcpStream::connect(&front).await.unwrap();
+    let request = b"POST /api/v1/lead/7 HTTP/1.1\r\nhost: a\r\nx-api-key: a\x01b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    socket.write_all(request).await.unwrap();
+    let mut text = Vec::new();
+    socket.read_to_end(&mut text).await.unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.starts_with("HTTP/1.1 400"), "{text}");
     drop(process);
     eventually("nginx without Flyball", SOON, || async {
         let response = send("/api/v1/lead/7", "k0").await.ok()?;

@@ -107,6 +107,27 @@ async fn a_tenant_reaches_its_own() {
     )
     .await;
     assert_eq!(token["allowed"], true);
+    // What a tenant returned to the operators' limit on its messages, it could send.
+    for (word, body) in [
+        ("return", json!({"tokens": 5, "key": "m"})),
+        ("settle", json!({"charged": 5, "cost": 0, "key": "m"})),
+        ("ended", json!({"succeeded": 1, "key": "m"})),
+        ("refused", json!({"key": "m"})),
+        ("acquire", json!({"key": "m"})),
+    ] {
+        for throttle in [
+            "notify:acme",
+            "notify-critical:acme",
+            "notify-critical:zeta",
+            "ws:acme",
+            "ws-connections:acme",
+        ] {
+            let path = format!("/api/v1/throttles/{throttle}/{word}");
+            let aimed = aim(&path, Some(body.clone()), Expect::Within);
+            let (status, text) = answer(&world, "POST", Some(&admin), &aimed).await;
+            assert_eq!(status, 404, "{path}: {text}");
+        }
+    }
     change(
         "POST",
         "/api/v1/throttles/notify:acme/pause",
