@@ -2,6 +2,7 @@
 //! order.
 
 mod api_limits;
+mod environment;
 mod jwt;
 mod origin;
 mod patterns;
@@ -174,6 +175,13 @@ impl Settings {
             }
         }
         Self::load(file, &environment)
+    }
+
+    /// Returns a message for each variable of this process's environment that is named like a
+    /// setting and that nothing reads. The message does not contain its value.
+    pub fn unknown_in_environment(&self) -> Vec<String> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        self.unknown_variables(&names.collect())
     }
 
     /// Reads every token of the API from the place that the settings name.

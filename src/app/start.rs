@@ -63,7 +63,7 @@ use crate::throttle::{self, KnobsFile, LeasedStore, PatternStore, RedisStore, St
 use crate::trace::Tracer;
 
 /// The error for a Postgres that cannot be used.
-pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or database_url";
+pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres";
 
 /// The roles of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -456,6 +456,9 @@ impl App {
 /// supervisor restarts the process.
 pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
     start_logging(&settings)?;
+    for unknown in settings.unknown_in_environment() {
+        tracing::warn!("{unknown}");
+    }
     let mut signals = Signals::new()?;
     let app = tokio::select! {
         started = App::start(&settings, roles, more) => started?,
@@ -487,14 +490,11 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
 
 /// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.
 pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow::Error {
-    let is_usual = settings.database_url == Settings::defaults().database_url;
-    let why = match why {
-        UnusablePostgres::Nothing(place) if is_usual => {
-            UnusablePostgres::Nothing(format!("{place} (DATABASE_URL is not set)"))
-        }
-        why => why,
+    let message = match settings.database_url == Settings::defaults().database_url {
+        true => format!("{NO_POSTGRES}: {why}; set DATABASE_URL or database_url: neither is set"),
+        false => NO_POSTGRES.to_owned(),
     };
-    anyhow::Error::new(why).context(NO_POSTGRES)
+    anyhow::Error::new(why).context(message)
 }
 
 /// Returns the store of throttles in the Redis of the settings.

@@ -15,7 +15,7 @@ pub(super) struct Args {
     #[arg(long)]
     tenant: Option<String>,
     /// Maximum number of results
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000))]
     limit: i64,
     /// Print JSON
     #[arg(long)]

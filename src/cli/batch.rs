@@ -25,7 +25,7 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The number of the batch
-    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,
     /// Print JSON
     #[arg(long)]
@@ -35,7 +35,7 @@ pub(super) struct Args {
 #[derive(clap::Args)]
 pub(super) struct ChangeArgs {
     /// The number of the batch
-    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,
     #[command(flatten)]
     signed: AuditArgs,

@@ -23,7 +23,7 @@ pub(super) struct Bulk {
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
     /// Stop after this many jobs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     limit: Option<i64>,
     #[command(flatten)]
     pub(super) signed: AuditArgs,

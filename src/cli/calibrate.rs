@@ -44,10 +44,10 @@ pub(super) struct Args {
     signal: Option<String>,
     /// Seconds of each half period of the test; the search before it uses steps of three eighths of
     /// that
-    #[arg(long, value_name = "SECONDS", default_value_t = 240, value_parser = clap::value_parser!(u32).range(4..=1800))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 240, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1800))]
     pulse_s: u32,
     /// Half periods of the test, alternately above and below
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=20))]
+    #[arg(long, value_name = "N", default_value_t = 6, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(2..=20))]
     halves: u32,
     /// Start without asking for confirmation
     #[arg(long)]

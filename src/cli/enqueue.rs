@@ -80,13 +80,13 @@ pub(super) struct Args {
     #[arg(long, requires = "unique_key")]
     replace: bool,
     /// The number of the group that the job joins
-    #[arg(long, value_name = "ID", conflicts_with = "file", value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, value_name = "ID", conflicts_with = "file", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     group: Option<i64>,
     /// A short text by which people find the job; repeat it for several
     #[arg(long = "tag", value_name = "TAG", conflicts_with = "file")]
     tags: Vec<String>,
     /// The number of a job after whose end this one runs; repeat it for several
-    #[arg(long, value_name = "ID", conflicts_with = "file", value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, value_name = "ID", conflicts_with = "file", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     after: Vec<i64>,
     /// If one of those does not complete: cancel this job, or run it anyway
     #[arg(long, value_name = "FATE", requires = "after", value_parser = AfterFailure::from_str)]
@@ -103,7 +103,7 @@ pub(super) struct Args {
     #[command(flatten)]
     retry: RetryArgs,
     /// Enqueue this many copies
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
     count: u32,
     /// Read jobs from FILE, one JSON object per line; - for standard input
     #[arg(long, conflicts_with = "kind", value_name = "FILE")]
@@ -301,10 +301,15 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
         ),
         ([one], false) => say!("enqueued job {}", one.id),
         (all, false) if duplicates > 0 => say!(
-            "enqueued {} jobs; {duplicates} were duplicates",
-            all.len() - duplicates
+            "enqueued {}; {duplicates} {}",
+            output::jobs(all.len() - duplicates),
+            if duplicates == 1 {
+                "was a duplicate"
+            } else {
+                "were duplicates"
+            }
         ),
-        (all, false) => say!("enqueued {} jobs", all.len()),
+        (all, false) => say!("enqueued {}", output::jobs(all.len())),
     }
     if let Some(over) = enqueued
         .iter()

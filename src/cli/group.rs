@@ -61,7 +61,7 @@ pub(super) struct Create {
 #[derive(clap::Args)]
 pub(super) struct GroupArgs {
     /// The number of the group
-    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,
     /// Print JSON
     #[arg(long)]
@@ -83,7 +83,7 @@ pub(super) struct List {
     #[arg(long, value_name = "ID")]
     before: Option<i64>,
     /// Maximum number of results
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000))]
     limit: i64,
     /// Print JSON
     #[arg(long)]
@@ -93,7 +93,7 @@ pub(super) struct List {
 #[derive(clap::Args)]
 pub(super) struct Cancel {
     /// The number of the group
-    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,
     #[command(flatten)]
     signed: AuditArgs,
@@ -116,7 +116,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 output::json(&created)?;
             } else if args.jobs.is_some() {
                 let jobs = created.jobs.iter().filter(|job| !job.duplicate).count();
-                say!("created group {} with {jobs} jobs, sealed", created.id);
+                let jobs = output::jobs(jobs);
+                say!("created group {} with {jobs}, sealed", created.id);
             } else {
                 say!(
                     "created group {}; seal it when all its jobs are enqueued: flyball group seal {}",

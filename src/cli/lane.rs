@@ -28,7 +28,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "KEY", requires = "by_key")]
         after: Option<String>,
         /// Maximum number of results
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
+        #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000))]
         limit: i64,
         /// Print JSON
         #[arg(long)]
@@ -51,6 +51,7 @@ pub(super) enum Command {
         /// The key; '' for jobs without one
         key: String,
         /// From 0.001 to 1000; 1 by default
+        #[arg(allow_negative_numbers = true)]
         weight: f64,
         #[command(flatten)]
         signed: AuditArgs,

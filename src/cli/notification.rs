@@ -47,7 +47,7 @@ pub(super) struct NotificationList {
     #[arg(long, value_name = "ID")]
     before: Option<i64>,
     /// Maximum number of results
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000))]
     limit: i64,
     /// Print JSON
     #[arg(long)]
@@ -57,7 +57,7 @@ pub(super) struct NotificationList {
 #[derive(clap::Args)]
 pub(super) struct NotificationId {
     /// The number of the message, which is that of its job
-    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,
     /// Print JSON
     #[arg(long)]
@@ -67,7 +67,7 @@ pub(super) struct NotificationId {
 #[derive(clap::Args)]
 pub(super) struct NotificationCancel {
     /// The number of the message, which is that of its job
-    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     id: i64,
     #[command(flatten)]
     signed: AuditArgs,

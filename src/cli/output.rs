@@ -86,6 +86,12 @@ pub(super) fn table(
     write(&lines.concat())
 }
 
+/// Returns a number of jobs for people, such as `1 job`.
+pub(super) fn jobs(count: usize) -> String {
+    let noun = if count == 1 { "job" } else { "jobs" };
+    format!("{count} {noun}")
+}
+
 /// Returns a rate for people: few digits, `unlimited` for -1, `stopped` for 0.
 pub(super) fn rate(limit: RateLimit) -> String {
     match limit {
@@ -107,12 +113,17 @@ pub(super) fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{RateLimit, clean, clipped, rate};
+    use super::{RateLimit, clean, clipped, jobs, rate};
 
     #[test]
     fn a_long_text_is_cut_and_says_so() {
         assert_eq!(clipped("short", 5), "short");
         assert_eq!(clipped("äöüßé!", 5), "äöüß…");
+    }
+
+    #[test]
+    fn one_job_is_no_plural() {
+        assert_eq!([0, 1, 2].map(jobs), ["0 jobs", "1 job", "2 jobs"]);
     }
 
     #[test]

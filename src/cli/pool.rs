@@ -55,7 +55,7 @@ pub(super) enum Command {
         /// The pool
         name: String,
         /// Stop after this many messages
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
         limit: Option<u32>,
         #[command(flatten)]
         signed: AuditArgs,

@@ -75,7 +75,7 @@ pub(super) struct ShowArgs {
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// The most recipients, 1 to 1000
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000))]
     limit: i64,
     /// Only those after this id: the last one of the page before
     #[arg(long, value_name = "ID", default_value = "")]

@@ -39,14 +39,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     to: Option<jiff::Timestamp>,
     /// Seconds between values of queries that are not plain selectors
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=300))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=300))]
     step: u32,
     /// PromQL for the achieved rate, in jobs per second; by default Flyball's own metric of the
     /// throttle
     #[arg(long, value_name = "QUERY")]
     rate: Option<String>,
     /// Seconds from a sample's time until the governor reads it
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=600))]
     delay: u32,
     /// Write a chart of the replay to this file
     #[arg(long, value_name = "FILE")]

@@ -71,7 +71,7 @@ pub(super) struct SuppressionList {
     #[arg(long, value_name = "PLACE", value_parser = place)]
     after: Option<(String, String)>,
     /// Maximum number of results
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000))]
     limit: i64,
     /// Print JSON
     #[arg(long)]

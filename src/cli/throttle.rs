@@ -101,7 +101,7 @@ pub(super) enum Command {
         #[arg(long, requires = "seconds")]
         key: Option<String>,
         /// Duration in seconds, up to 2592000 (30 days); keys only
-        #[arg(long, requires = "key")]
+        #[arg(long, requires = "key", allow_negative_numbers = true)]
         seconds: Option<f64>,
         #[command(flatten)]
         signed: AuditArgs,

@@ -63,7 +63,8 @@ pub fn clipped(text: &str) -> String {
     short
 }
 
-fn similar<'a>(name: &str, allowed: &[&'a str]) -> Option<&'a str> {
+/// Returns the one of the `allowed` names that was probably meant.
+pub fn similar<'a>(name: &str, allowed: &[&'a str]) -> Option<&'a str> {
     let name = clipped(name);
     allowed
         .iter()

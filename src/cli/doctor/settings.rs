@@ -65,6 +65,10 @@ pub(super) fn check(settings: &Settings, report: &mut Findings) -> Vec<KnobsFile
         };
         report.add(Finding::ok(CHECK, seen));
     }
+    for unknown in settings.unknown_in_environment() {
+        let todo = "correct its name, or remove it";
+        report.add(Finding::warn(CHECK, unknown, todo));
+    }
     files
 }
 

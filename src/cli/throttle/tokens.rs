@@ -80,10 +80,10 @@ pub(crate) struct EndsArgs {
     #[command(flatten)]
     lane: TokenLane,
     /// Units that succeeded
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     succeeded: u32,
     /// Units that failed without a refusal, or never began
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     failed: u32,
 }
 

@@ -43,11 +43,7 @@ async fn what_is_wrong_with_postgres_is_reported_by_its_place_and_its_remedy() {
             "{}",
             printed.err
         );
-        assert!(
-            printed.code == 69 && printed.err.contains("DATABASE_URL"),
-            "{}",
-            printed.err
-        );
+        assert_eq!(printed.code, 69, "{}", printed.err);
     }
 }
 
@@ -113,12 +109,15 @@ async fn an_error_of_a_command_that_was_asked_for_json_is_json_with_its_exit_cod
 async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
     let down = shell()
         .await
-        .with("DATABASE_URL", "postgres://127.0.0.1:1/x")
+        .with("DATABASE_URL", "postgres://ann:s3cret-word@127.0.0.1:1/x")
         .with("REDIS_URL", "redis://127.0.0.1:1");
-    down.refused(
-        &["job", "list"],
-        69,
-        "cannot reach Postgres; set DATABASE_URL",
+    let printed = down.run(&["job", "list"]);
+    assert_eq!(
+        (printed.code, printed.err.as_str()),
+        (
+            69,
+            "flyball: cannot reach Postgres: nothing listens at 127.0.0.1:1\n"
+        )
     );
     let printed = down.run(&["throttle", "list"]);
     assert!(
@@ -350,6 +349,30 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
         4,
         "flyball: weight: is 0; allowed are 0.001 to 1000",
     );
+    // A negative number is not taken for an option.
+    let pause = ["throttle", "pause", "x", "--key", "k", "--seconds", "-5"];
+    let negative: [(&[&str], i32, &str); 5] = [
+        (
+            &pause,
+            4,
+            "--seconds is -5; allowed is more than 0 and at most 2592000",
+        ),
+        (&["failures", "--limit", "-1"], 2, "-1 is not in 1..=1000"),
+        (
+            &["enqueue", "http", "--count", "-1"],
+            2,
+            "-1 is not in 1..=1000000",
+        ),
+        (&["group", "show", "-7"], 2, "-7 is not in 1.."),
+        (
+            &["lane", "weight", "x", "k", "-1"],
+            4,
+            "weight: is -1; allowed are 0.001 to 1000",
+        ),
+    ];
+    for (words, code, range) in negative {
+        shell.refused(words, code, range);
+    }
     shell.refused(
         &["job", "cancel"],
         4,

@@ -270,6 +270,12 @@ async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_o
             .out
             .contains("enqueued 300 jobs")
     );
+    let same = format!(r#"{{"kind": "http", "args": {local}, "unique_key": "same"}}"#);
+    shell.write("twins", format!("{same}\n{same}\n"));
+    assert_eq!(
+        shell.ok(&["enqueue", "--file", "twins"]).out,
+        "enqueued 1 job; 1 was a duplicate\n"
+    );
     shell.ok(&["cron", "set", "beat", "@hourly", "http", "--args", local]);
     shell.refused(
         &["enqueue", "http", "--args", "{\"url\": 7}", "--count", "300"],

@@ -275,3 +275,31 @@ async fn a_process_is_not_told_to_serve_what_it_does_not_have() {
         shell.refused(&args, 78, words);
     }
 }
+
+#[tokio::test]
+async fn a_misspelt_variable_is_named_when_a_server_starts_and_not_by_commands() {
+    let shell = shell()
+        .await
+        .with("FLYBALL_API_TOKN", "s3cret-word-of-16")
+        .with("FLYBALL_TEST_OF_MINE", "1");
+    let words =
+        "FLYBALL_API_TOKN is not a known variable and is ignored; did you mean FLYBALL_API_TOKEN?";
+
+    let printed = shell.run(&["serve", "--listen", "0.0.0.0:0"]);
+
+    assert_eq!(printed.code, 78, "it has no token: {}", printed.err);
+    assert!(
+        printed.err.contains(words)
+            && printed.err.matches("is not a known variable").count() == 1
+            && !printed.err.contains("s3cret-word"),
+        "{}",
+        printed.err
+    );
+    shell.ok(&["migrate"]);
+    assert_eq!(shell.ok(&["job", "list"]).err, "");
+    let report = shell.ok(&["doctor"]).out;
+    assert!(
+        report.contains(&format!("warn settings   {words}")) && !report.contains("s3cret-word"),
+        "{report}"
+    );
+}
