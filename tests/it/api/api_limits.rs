@@ -81,6 +81,7 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
     let (fixture, _process, url) = limited().await;
     let lead = |key: &str| json!({ "method": "POST", "path": "/api/v1/lead/7?x=1", "key": key, "customer": "acme" });
 
+    let began = std::time::Instant::now();
     let first = check(&url, &lead("k1")).await;
     assert_eq!(
         header(&first, "ratelimit-policy"),
@@ -109,16 +110,22 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
     );
     assert!(refused["reset_s"].as_f64().unwrap() > 5.0, "{refused}");
 
-    let mut allowed = 0;
-    let mut levels = Vec::new();
+    let (mut allowed, mut refused_key) = (0, String::new());
     for n in 0..12 {
-        let answer = answer(&url, &lead(&format!("rotated-{n}"))).await;
-        allowed += i32::from(answer["allowed"] == true);
-        levels.extend(answer["level"].as_str().map(str::to_owned));
+        let key = format!("rotated-{n}");
+        let answer = answer(&url, &lead(&key)).await;
+        if answer["allowed"] == true {
+            allowed += 1;
+        } else {
+            assert_eq!(answer["level"], "customer");
+            refused_key = key;
+        }
     }
-    assert_eq!((allowed, levels), (4, vec!["customer".to_owned(); 8]));
+    // A customer gets one more every five seconds, which a busy machine may take.
+    let later = (began.elapsed().as_secs_f64() / 5.0) as i32;
+    assert!((4..=4 + later).contains(&allowed), "{allowed}, {later}");
     // A request rejected by the customer's limit is not counted against the key.
-    let alone = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "rotated-11" });
+    let alone = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": refused_key });
     assert_eq!(answer(&url, &alone).await["remaining"], 3);
 
     // No limit matches these requests, and another API has its own limits.
@@ -264,13 +271,17 @@ async fn a_proxy_gets_no_error_for_odd_bytes_of_a_client() {
     assert_eq!(statuses, [204, 204, 204, 204, 403]);
     // Each sequence of bytes is a key and a customer of its own.
     assert_eq!(ask(b"abc\xfe", b"").await, 204);
+    let began = std::time::Instant::now();
     let mut of_customer = Vec::new();
     for n in 0..9_u8 {
         of_customer.push(ask(&[b'k', n + b'0'], b"acme \x80").await);
     }
-    assert_eq!(of_customer.pop(), Some(403), "{of_customer:?}");
+    // A customer gets one more every five seconds, which a busy machine may take.
+    let later = (began.elapsed().as_secs_f64() / 5.0) as usize;
+    let allowed = of_customer.iter().filter(|status| **status == 204).count();
+    assert!((8..=8 + later).contains(&allowed), "{of_customer:?}");
     assert!(
-        of_customer.iter().all(|status| *status == 204),
+        later > 0 || of_customer.ends_with(&[403]),
         "{of_customer:?}"
     );
     assert_eq!(ask(b"k0", b"acme \x81").await, 204);
