@@ -44,6 +44,7 @@ pub use logging::start_logging;
 pub(crate) use recipient_rules::changed_at;
 #[cfg(feature = "cli")]
 pub(crate) use replica::open as open_replica;
+#[cfg(feature = "cli")]
 pub(crate) use secret_keys::secret_keys;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;

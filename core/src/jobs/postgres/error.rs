@@ -70,6 +70,7 @@ impl Error {
 
     /// Returns true if Postgres refused the statement, so that nothing of it was committed. After a
     /// lost connection, and after an answer that could not be read, it may have committed.
+    #[cfg(feature = "notifications")]
     pub(crate) fn is_rolled_back(&self) -> bool {
         match self {
             Self::Refused { .. }
