@@ -18,35 +18,35 @@ const DECLARED_FOR: Duration = Duration::from_secs(60);
 /// The most throttles whose callers' knobs are remembered.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Makes a throttle, unless it exists or there are `made_max` such throttles already, if that is
-/// given.
+/// Makes a throttle, unless it exists.
 pub async fn make_in(
     store: &dyn Store,
     name: &Name,
     from: &str,
     knobs: &KnobTexts,
-    made_max: Option<usize>,
 ) -> Result<(), Error> {
-    if let Some(made_max) = made_max {
-        let names = store.names().await?;
-        let known = names.iter().filter(|other| is_like(other, name)).count();
-        if known >= made_max {
-            let of_whom = match tenant_of(name.as_str()) {
-                Some(tenant) => format!(" of tenant {tenant}"),
-                None => String::new(),
-            };
-            let message = format!(
-                "{name} was not made: there are {known} throttles{of_whom}, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
-            );
-            return Err(Error::Invalid(vec![KnobProblem {
-                field: "throttle".to_owned(),
-                message,
-            }]));
-        }
-    }
     store.set(name, &make(from, knobs)).await?;
     tracing::info!(throttle.name = %name, from, "a throttle was made on first use");
     Ok(())
+}
+
+/// Refuses a further throttle where there are `made_max` such ones among `names`.
+pub fn refuse_too_many(name: &Name, names: &[Name], made_max: usize) -> Result<(), Error> {
+    let known = names.iter().filter(|other| is_like(other, name)).count();
+    if known < made_max {
+        return Ok(());
+    }
+    let of_whom = match tenant_of(name.as_str()) {
+        Some(tenant) => format!(" of tenant {tenant}"),
+        None => String::new(),
+    };
+    let message = format!(
+        "{name} was not made: there are {known} throttles{of_whom}, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
+    );
+    Err(Error::Invalid(vec![KnobProblem {
+        field: "throttle".to_owned(),
+        message,
+    }]))
 }
 
 /// Returns true for a throttle that counts towards the bound of `made`: those of one tenant count
@@ -114,13 +114,15 @@ impl CallerKnobs {
         }
         match store.status(name).await? {
             None => {
-                let mut patterns = store.names().await?;
-                patterns.retain(Name::is_pattern);
-                let (from, knobs) = match pattern_of(store, name, &patterns).await? {
-                    Some((pattern, knobs)) => (pattern.to_string(), knobs),
-                    None => (CALLER.to_owned(), knobs.clone()),
-                };
-                make_in(store, name, &from, &knobs, Some(made_max)).await?;
+                let mut names = store.names().await?;
+                refuse_too_many(name, &names, made_max)?;
+                names.retain(Name::is_pattern);
+                match pattern_of(store, name, &names).await? {
+                    Some((pattern, knobs)) => {
+                        make_in(store, name, pattern.as_str(), &knobs).await?;
+                    }
+                    None => make_in(store, name, CALLER, knobs).await?,
+                }
             }
             Some(status) if status.raw.get(MADE_FROM).is_some_and(|from| from == CALLER) => {
                 if let Some(change) = follow(&status.raw, knobs) {

@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::admission::is_of_admission;
-use super::caller_knobs::{make_in, pattern_of};
-use super::on_demand::{best_pattern, make};
+use super::caller_knobs::{make_in, pattern_of, refuse_too_many};
+use super::on_demand::make;
 use super::rolling_window::WindowUsage;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
@@ -66,8 +66,10 @@ impl PatternStore {
             return Ok(false);
         };
         // Tenants are as many as an operator lets in, and counting all throttles takes time.
-        let made_max = (!is_of_admission(name.as_str())).then_some(self.made_max);
-        make_in(&*self.store, name, pattern.as_str(), &knobs, made_max).await?;
+        if !is_of_admission(name.as_str()) {
+            refuse_too_many(name, &self.store.names().await?, self.made_max)?;
+        }
+        make_in(&*self.store, name, pattern.as_str(), &knobs).await?;
         Ok(true)
     }
 
@@ -79,17 +81,17 @@ impl PatternStore {
             return Ok(None);
         }
         let patterns = self.patterns().await?;
-        if best_pattern(name, &patterns).is_none() || self.store.status(name).await?.is_some() {
+        let Some((pattern, knobs)) = pattern_of(&*self.store, name, &patterns).await? else {
+            return Ok(None);
+        };
+        if self.store.status(name).await?.is_some() {
             return Ok(None);
         }
-        let from = pattern_of(&*self.store, name, &patterns).await?;
-        Ok(from.map(|(pattern, knobs)| {
-            let mut fields = make(pattern.as_str(), &knobs).fields;
-            fields.extend(change.fields.clone());
-            Change {
-                fields,
-                ..change.clone()
-            }
+        let mut fields = make(pattern.as_str(), &knobs).fields;
+        fields.extend(change.fields.clone());
+        Ok(Some(Change {
+            fields,
+            ..change.clone()
         }))
     }
 

@@ -40,7 +40,7 @@ pub async fn explain(
             Ok(Some(waiting)) => tell_admission(&mut explained, &waiting),
             Ok(None) => {}
             // What the gates know is worth telling without the wait.
-            Err(problem) => tracing::warn!(job = id, ?problem, "reading a wait failed"),
+            Err(problem) => tracing::warn!(job.id = id, ?problem, "reading a wait failed"),
         }
     }
     Ok(Json(explained))

@@ -18,6 +18,7 @@ use crate::api::http::fields::{Errors, FieldLocation, ObjectReader};
 use crate::api::http::operate::{BY_BYTES_MAX, Reason, WHY_BYTES_MAX, signed};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::throttles::knobs::{name_of, status};
+use crate::api::throttles::pause::paused_by_operators;
 use crate::api::throttles::state::ThrottlesState;
 use crate::throttle::tenant::{is_made_by, tenant_of};
 use crate::throttle::{MAX_PAUSE, Name, check_key};
@@ -224,10 +225,8 @@ fn refuse_operators_pause(
 ) -> Result<(), Problem> {
     match earlier {
         Some(earlier) if !earlier.is_tenants => {
-            let detail = format!(
-                "key {key:?} of throttle {name} is paused by operators, and only they resume it"
-            );
-            Err(Problem::new(Code::NotAllowed, detail))
+            let what = format!("key {key:?} of throttle {name}");
+            Err(paused_by_operators(&what))
         }
         _ => Ok(()),
     }

@@ -117,10 +117,13 @@ fn refuse_operators_pause(
         return Ok(());
     };
     match PausedBy::of(tenant, &status.knobs, status.at_us) {
-        Some(PausedBy::Operators) => {
-            let detail = format!("throttle {name} is paused by operators, and only they resume it");
-            Err(Problem::new(Code::NotAllowed, detail))
-        }
+        Some(PausedBy::Operators) => Err(paused_by_operators(&format!("throttle {name}"))),
         _ => Ok(()),
     }
+}
+
+/// Returns the refusal of a tenant that would end a pause of operators.
+pub fn paused_by_operators(what: &str) -> Problem {
+    let detail = format!("{what} is paused by operators, and only they resume it");
+    Problem::new(Code::NotAllowed, detail)
 }

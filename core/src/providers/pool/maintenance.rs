@@ -82,9 +82,10 @@ pub async fn seed(pool: &AccountPool) -> Result<(), Error> {
         ("on_store_loss", "local".to_owned()),
     ];
     let before = shared.store.status(&shared.accounts).await?;
-    // Values from the settings are updated; a knob that a person has edited stays.
+    // Values from the settings are updated; a knob that a person has edited stays. A new throttle
+    // gets no knobs of a pattern, as the pool's own does not.
     let is_ours = |status: &Status| status.raw.get("by").is_some_and(|by| by == BY);
-    let absent_only = before.as_ref().is_some_and(|status| !is_ours(status));
+    let absent_only = before.as_ref().is_none_or(|status| !is_ours(status));
     write(shared, &shared.accounts, of_accounts, absent_only).await
 }
 

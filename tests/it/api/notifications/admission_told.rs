@@ -1,4 +1,4 @@
-//! What senders are told about messages that wait: priority, time and reason.
+//! Answers to senders about messages that wait: priority, time and reason.
 
 use std::time::Duration;
 
