@@ -29,6 +29,7 @@ use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{traceparent, warnings};
 use crate::api::jobs::permissions;
 use crate::api::jobs::state::JobsState;
+use crate::api::throttles::pause::paused_by_operators;
 use crate::jobs::{Error, NewJob};
 use crate::notify::args::PRIORITIES;
 use crate::providers::Pools;
@@ -409,7 +410,7 @@ pub async fn pause_batch(
     answer(id, state, "paused")
 }
 
-/// Resumes a paused batch.
+/// Resumes a paused batch. A token with a tenant resumes none that operators have paused.
 #[utoipa::path(post, path = "/api/v1/notifications/batches/{id}/resume", operation_id = "resume_batch", tag = "notifications",
     params(("id" = i64, Path, description = "The number of the batch.")), request_body = Reason,
     responses((status = 200, body = BatchState)))]
@@ -423,6 +424,9 @@ pub async fn resume_batch(
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let resume = admission.batches.resume(id, &signed);
     let state = with_timeout(LIST_TIMEOUT, resume).await?;
+    if state.as_deref() == Some("paused") {
+        return Err(paused_by_operators(&format!("batch {id}")));
+    }
     answer(id, state, "resumed")
 }
 

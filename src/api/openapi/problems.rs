@@ -245,7 +245,12 @@ const OWN: &[(&str, &[Code])] = &[
     ),
     (
         "resume_batch",
-        &[Code::BatchNotFound, WrongState, QueueUnavailable],
+        &[
+            NotAllowed,
+            Code::BatchNotFound,
+            WrongState,
+            QueueUnavailable,
+        ],
     ),
     ("cancel_batch", &[Code::BatchNotFound, QueueUnavailable]),
     (

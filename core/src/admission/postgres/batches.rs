@@ -362,7 +362,8 @@ impl Batches {
         self.turn(PAUSE, id, signed).await
     }
 
-    /// Resumes a paused batch; returns its state.
+    /// Resumes a paused batch; returns its state, which stays `paused` for a tenant if operators
+    /// have paused it.
     pub async fn resume(&self, id: i64, signed: &Attribution) -> Result<Option<String>, Error> {
         self.turn(RESUME, id, signed).await
     }

@@ -285,6 +285,40 @@ async fn a_batch_is_paused_resumed_and_cancelled_and_its_numbers_add_up() {
 }
 
 #[tokio::test]
+async fn a_tenant_resumes_no_batch_that_operators_have_paused() {
+    let served = admission_server(TenantLimits::default()).await;
+    let id = served.batch_of(3).await;
+    let operators = async |word: &str| {
+        let path = format!("/api/v1/notifications/batches/{id}/{word}");
+        let answer = served.ask("root", Method::POST, &path).await;
+        answer.json::<Value>().await.unwrap()["state"].clone()
+    };
+    assert_eq!(served.change(id, "pause").await["state"], "paused");
+    assert_eq!(operators("pause").await, "paused");
+    // Paused once more, it would be the tenant's own pause.
+    for (word, allowed) in [("resume", false), ("pause", true), ("resume", false)] {
+        let answer = served.change(id, word).await;
+        if allowed {
+            assert_eq!(answer["state"], "paused");
+        } else {
+            assert_eq!(
+                (&answer["code"], &answer["detail"]),
+                (
+                    &json!("not_allowed"),
+                    &json!(format!(
+                        "batch {id} is paused by operators, and only they resume it"
+                    ))
+                )
+            );
+        }
+    }
+    assert_eq!(served.batch("web", id).await["state"], "paused");
+    assert_eq!(operators("resume").await, "running");
+    assert_eq!(served.change(id, "pause").await["state"], "paused");
+    assert_eq!(served.change(id, "resume").await["state"], "running");
+}
+
+#[tokio::test]
 async fn a_batch_that_is_sent_again_with_its_key_is_the_same() {
     let served = admission_server(TenantLimits::default()).await;
     let send = async |body: &Value| {
