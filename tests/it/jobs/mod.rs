@@ -25,6 +25,7 @@ mod routing;
 mod secrets;
 mod sql;
 mod store;
+mod sweeps;
 mod tags;
 mod tenants;
 mod webhooks;

@@ -371,9 +371,10 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
             "{case}: {what}: {about} rows asked for, {by_index} index entries and {by_scan} scanned rows read"
         );
         assert_eq!(by_scan, 0, "{case}: {what}");
-        // A few hundred rows belong to small tables: workers, wakeup, cancels.
+        // A few hundred rows belong to small tables: workers, wakeup, cancels. A sweep reads up to
+        // a thousand entries before it hops.
         assert!(
-            by_index <= about * most_for_each + 1000,
+            by_index <= about * most_for_each + 2000,
             "{case}: {what}: {by_index} index entries for {about} rows"
         );
     };

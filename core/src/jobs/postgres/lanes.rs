@@ -1,9 +1,10 @@
 //! Discovery of lanes with ready jobs, without work on the path of enqueue.
 //!
-//! A sweep hops over the index of `ready`, one probe per lane, in bounded slices; it finds every
-//! lane sooner or later. Arrivals are read from the end of the append-only `job`; they find a new
+//! A sweep reads the index of `ready` in bounded slices, entry by entry where lanes are short and
+//! one probe per lane where they are long; it finds every lane sooner or later. Arrivals are read from the end of the append-only `job`; they find a new
 //! lane at once, but miss jobs that commit late.
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use sqlx::Row;
@@ -11,8 +12,16 @@ use sqlx::Row;
 use super::Queue;
 use crate::jobs::{Error, ReadyLane, ReadyPriorities};
 
-/// The most hops of one slice of a sweep, so that it takes only some milliseconds.
+/// The most pairs of lane and priority of one slice of a sweep, so that it takes only some
+/// milliseconds.
 const SLICE: i64 = 500;
+
+/// The most entries that one slice reads before it hops. Ten take about as long as a hop.
+const READ: i64 = 1000;
+
+/// The number of lanes from which on those in the directory are read by a statement of their own. It
+/// takes a third of the time of the other one.
+const MANY: usize = 50;
 
 /// The most new jobs that one read returns, oldest first; the others are left to the next read and
 /// the sweep.
@@ -36,11 +45,19 @@ pub struct Arrivals {
     pub last: i64,
 }
 
-// One index probe per pair of lane and priority, however many jobs each holds.
+// The first entries are read one by one, which is cheaper where lanes are short; from there on one
+// index probe per pair of lane and priority, however many jobs each holds.
 pub(super) const SWEEP: &str = "
-with recursive hop as (
-    (select lane_id, priority, job_id from flyball.ready where lane_id >= $1 and lane_id <= $2
-     order by lane_id, priority, job_id limit 1)
+with recursive near as materialized (
+    select distinct on (r.lane_id, r.priority) r.lane_id, r.priority, r.job_id
+    from (
+        select lane_id, priority, job_id from flyball.ready where lane_id >= $1 and lane_id <= $2
+        order by lane_id, priority, job_id limit $4
+    ) r
+    order by r.lane_id, r.priority, r.job_id
+),
+hop as (
+    (select lane_id, priority, job_id from near order by lane_id desc, priority desc limit 1)
     union all
     (select n.lane_id, n.priority, n.job_id
      from hop h
@@ -50,7 +67,9 @@ with recursive hop as (
         order by r.lane_id, r.priority, r.job_id limit 1
      ) n)
 )
-select lane_id, priority, job_id from hop limit $3";
+select lane_id, priority, job_id
+from (select * from near union all (select * from hop offset 1)) found
+limit $3";
 
 pub(super) const ARRIVALS: &str = "
 select lane_id, bit_or(1 << priority) as priorities, max(id) as last, bool_or(run_at is null or run_at <= now()) as due,
@@ -66,6 +85,9 @@ pub(super) const WRITING: &str =
 
 // The newest days are read first; an ordered scan over the partitions stops at the first row.
 pub(super) const NEWEST_JOB_ID: &str = "select id from flyball.job order by id desc limit 1";
+
+pub(super) const KNOWN: &str =
+    "select lane_id, throttle, key, weight from flyball.lane where lane_id = any($1)";
 
 // A lane that is not in the directory yet is named by its first job. The limits keep each lookup a
 // probe.
@@ -109,7 +131,8 @@ impl Queue {
         let requested = sqlx::query(SWEEP)
             .bind(range.start())
             .bind(range.end())
-            .bind(SLICE);
+            .bind(SLICE)
+            .bind(READ);
         let rows = requested.fetch_all(&self.pool).await?;
         let whole = (rows.len() as i64) < SLICE;
         let mut lanes: Vec<ReadyPriorities> = Vec::with_capacity(rows.len());
@@ -174,8 +197,25 @@ impl Queue {
     ///
     /// A lane that is not in the directory and has no job left is omitted.
     pub async fn name_lanes(&self, lanes: &[i64]) -> Result<Vec<ReadyLane>, Error> {
-        let rows = sqlx::query(NAMES).bind(lanes).fetch_all(&self.pool).await?;
-        let mut named = Vec::with_capacity(rows.len());
+        let mut named = Vec::with_capacity(lanes.len());
+        let mut unknown = lanes.to_vec();
+        if lanes.len() >= MANY {
+            for row in sqlx::query(KNOWN).bind(lanes).fetch_all(&self.pool).await? {
+                named.push(ReadyLane {
+                    lane_id: row.try_get(0)?,
+                    throttle: row.try_get(1)?,
+                    key: row.try_get(2)?,
+                    weight: row.try_get(3)?,
+                });
+            }
+            let known: HashSet<i64> = named.iter().map(|lane| lane.lane_id).collect();
+            unknown.retain(|lane| !known.contains(lane));
+        }
+        if unknown.is_empty() {
+            return Ok(named);
+        }
+        let rows = sqlx::query(NAMES).bind(unknown);
+        let rows = rows.fetch_all(&self.pool).await?;
         let (mut ids, mut throttles, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
             let (Some(throttle), Some(key)) = (

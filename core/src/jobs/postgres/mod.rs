@@ -155,6 +155,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("arrivals", lanes::ARRIVALS),
     ("writing", lanes::WRITING),
     ("newest", lanes::NEWEST_JOB_ID),
+    ("known names", lanes::KNOWN),
     ("names", lanes::NAMES),
     ("adopt", lanes::ADOPT),
     ("weights", lanes::WEIGHTS),

@@ -21,7 +21,7 @@ const FUNCTIONS: [&str; 6] = [
 ];
 
 /// The statements that run for every job or all the time.
-const HOT: [&str; 16] = [
+const HOT: [&str; 17] = [
     "claim",
     "claim looked at",
     "look",
@@ -35,6 +35,7 @@ const HOT: [&str; 16] = [
     "promote",
     "promote crowd",
     "release",
+    "known names",
     "names",
     "sweep",
     "arrivals",
