@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::jobs::{Claimed, Error, LaneClaim, LaneCursor};
 use crate::runner::execute::execute;
+use crate::runner::ids::IdMap;
 use crate::runner::lane::LaneWalk;
 use crate::runner::look;
 use crate::runner::metrics::{AttemptLabels, KindLabels};
@@ -35,7 +36,7 @@ pub(super) struct Claim {
     pub(super) granted: Vec<Granted>,
     pub(super) asked_at: Instant,
     pub(super) took: Duration,
-    pub(super) taken: Result<HashMap<i64, ClaimedLane>, Error>,
+    pub(super) taken: Result<IdMap<ClaimedLane>, Error>,
     pub(super) dropped: Vec<i64>,
 }
 
@@ -128,7 +129,7 @@ async fn claim_granted(
             granted,
             asked_at,
             took: Duration::ZERO,
-            taken: Ok(HashMap::new()),
+            taken: Ok(IdMap::default()),
             dropped: Vec::new(),
         };
     }
@@ -153,13 +154,11 @@ async fn claim_granted(
         )),
         false => Ok(claimed),
     });
-    let most: HashMap<i64, f64> = granted
-        .iter()
-        .map(|one| (one.claim.lane_id, one.max_cost))
-        .collect();
+    let of_lane: IdMap<&Granted> = granted.iter().map(|one| (one.claim.lane_id, one)).collect();
     let taken = claimed.map(|(mut batch, walks)| {
-        reject_misplaced(&granted, &mut batch.jobs);
-        let mut taken: HashMap<i64, ClaimedLane> = HashMap::with_capacity(lanes.len());
+        reject_misplaced(&of_lane, &mut batch.jobs);
+        let mut taken: IdMap<ClaimedLane> = IdMap::default();
+        taken.reserve(lanes.len());
         for (lane, walk) in walks {
             taken.entry(lane).or_default().walk = Some(walk);
         }
@@ -179,9 +178,9 @@ async fn claim_granted(
         for one in &mut batch.jobs {
             // A job enqueued with more than the highest cost is charged, and refunded, at most that
             // cost.
-            one.job.cost = most
+            one.job.cost = of_lane
                 .get(&one.lane_id)
-                .map_or(one.job.cost, |most| one.job.cost.min(*most));
+                .map_or(one.job.cost, |lane| one.job.cost.min(lane.max_cost));
             let lane = taken.entry(one.lane_id).or_default();
             lane.places.push(LaneCursor {
                 priority: one.job.priority as i16,
@@ -224,7 +223,7 @@ async fn claim_granted(
 fn take_out_unserved(
     shared: &WorkerContext,
     jobs: &mut Vec<Claimed>,
-    taken: &mut HashMap<i64, ClaimedLane>,
+    taken: &mut IdMap<ClaimedLane>,
 ) -> Vec<i64> {
     let mut unserved = Vec::new();
     jobs.retain(|one| {
@@ -264,9 +263,7 @@ async fn put_back(shared: &WorkerContext, worker_id: i32, fence: i64, jobs: &[i6
 /// Marks jobs that are in another lane than their own. A lane is identified by 64 bits of a hash,
 /// for which a collision can be searched: the tokens were granted to one of the two lanes, and a
 /// job of the other must not run on them.
-pub(super) fn reject_misplaced(granted: &[Granted], jobs: &mut [Claimed]) {
-    let lanes: HashMap<i64, &Granted> =
-        granted.iter().map(|one| (one.claim.lane_id, one)).collect();
+pub(super) fn reject_misplaced(lanes: &IdMap<&Granted>, jobs: &mut [Claimed]) {
     for one in jobs.iter_mut().filter(|one| one.unreadable.is_none()) {
         let Some(lane) = lanes.get(&one.lane_id) else {
             continue;
@@ -317,6 +314,7 @@ fn start(shared: &Arc<WorkerContext>, claimed: Vec<Claimed>, worker_id: i32, fen
         shared.running.stop_all(StopReason::Fenced);
     }
     for (one, token) in claimed.into_iter().zip(tokens) {
-        shared.tasks.spawn(execute(shared.clone(), one, token));
+        let attempt = execute(shared.clone(), Box::new(one), token);
+        shared.tasks.spawn(attempt);
     }
 }

@@ -2,9 +2,13 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::SemaphorePermit;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -20,6 +24,7 @@ use super::slots::MAX_WAIT;
 use super::tallies::AttemptOutcome as Tallied;
 use crate::input;
 use crate::jobs::retry::Policy;
+use crate::jobs::secret;
 use crate::jobs::{
     Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome, Scope,
 };
@@ -35,56 +40,51 @@ const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
 /// worker may begin when that time is over.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
+/// Runs a claimed job and reports its end.
+///
+/// Each job is a task of its own, so the steps that few jobs take are boxed: a task of several
+/// kilobytes costs more to allocate and to move than a short job takes.
 pub(super) async fn execute(
     shared: Arc<WorkerContext>,
-    claimed: Claimed,
+    claimed: Box<Claimed>,
     cancelled: CancellationToken,
 ) {
-    let span = attempt_span::open(&shared.config.tracer, &claimed.job);
-    match &span {
+    match attempt_span::open(&shared.config.tracer, &claimed.job) {
         // Most jobs belong to no trace.
-        None => attempt(shared, claimed, cancelled, span).await,
+        None => attempt(shared, claimed, cancelled, None).await,
         Some(open) => {
-            let lines = attempt_span::of_lines(open, &claimed.job);
-            attempt(shared, claimed, cancelled, span)
-                .instrument(lines)
-                .await;
+            let lines = attempt_span::of_lines(&open, &claimed.job);
+            let attempt = attempt(shared, claimed, cancelled, Some(Box::new(open)));
+            Box::pin(attempt.instrument(lines)).await;
         }
     }
 }
 
 async fn attempt(
     shared: Arc<WorkerContext>,
-    claimed: Claimed,
+    mut claimed: Box<Claimed>,
     cancelled: CancellationToken,
-    span: Option<OpenSpan>,
+    span: Option<Box<OpenSpan>>,
 ) {
     let begun = Instant::now();
-    let Claimed {
-        lane_id,
-        job,
-        unreadable,
-        cancelled: is_unwanted,
-    } = claimed;
-    let known = shared.runs.get(&job.kind).cloned();
+    let lane_id = claimed.lane_id;
+    let known = shared.runs.get(&claimed.job.kind).cloned();
     let handler = known.as_ref().map(|known| &*known.handler);
     // The handler takes the job itself.
-    let info = JobInfo::from(&job);
+    let info = JobInfo::from(&claimed.job);
     let info = Arc::new(match &span {
         Some(open) => info.traced(open.context, &shared.config.tracer),
         None => info,
     });
     let ran = OnceLock::new();
     // A handler must not keep its permit and its lease for ever, so every panic ends here.
-    let outcome = match (unreadable, handler) {
-        (None, _) if is_unwanted => Outcome::Cancelled,
+    let outcome = match (claimed.unreadable.take(), handler) {
+        (None, _) if claimed.cancelled => Outcome::Cancelled,
         // No worker can read the job, so waiting for another one is useless.
         (Some(error), _) => Outcome::Dead { error },
         (None, Some(handler)) => {
-            let caught =
-                AssertUnwindSafe(run(&shared, handler, job, info.clone(), &ran, cancelled))
-                    .catch_unwind()
-                    .await;
+            let run = run(&shared, handler, claimed, info.clone(), &ran, cancelled);
+            let caught = AssertUnwindSafe(run).catch_unwind().await;
             let panicked = || Outcome::Retry {
                 after: None,
                 error: "the handler panicked".to_owned(),
@@ -103,7 +103,10 @@ async fn attempt(
         shared.slots.note_completed();
     }
     let stop = shared.running.end((info.id, info.fence));
-    let ending = ending_of(&shared, &info, lane_id, outcome, stop, handler).await;
+    let ending = match outcome {
+        Outcome::Done => Ending::Completed,
+        other => Box::pin(ending_of(&shared, &info, lane_id, other, stop, handler)).await,
+    };
     let attempt = Attempted {
         handled_from,
         ran,
@@ -111,21 +114,18 @@ async fn attempt(
     };
     account(&shared, &info, lane_id, &ending, known.as_deref(), attempt);
     if let Some(span) = span {
-        attempt_span::end(span, &info, outcome_label(&ending));
+        attempt_span::end(*span, &info, outcome_label(&ending));
     }
+    let finish = Finish {
+        job_id: info.id,
+        fence: info.fence,
+        ending,
+    };
     // The receiver lives until every sender is dropped, so this can fail only while the process is
     // torn down.
-    let _ = shared
-        .ends
-        .send(FinishedRun {
-            finish: Finish {
-                job_id: info.id,
-                fence: info.fence,
-                ending,
-            },
-            lane_id,
-        })
-        .await;
+    if let Err(TrySendError::Full(end)) = shared.ends.try_send(FinishedRun { finish, lane_id }) {
+        let _ = Box::pin(shared.ends.send(end)).await;
+    }
 }
 
 /// The duration of an attempt.
@@ -224,33 +224,50 @@ pub(super) fn account(
 async fn run(
     shared: &WorkerContext,
     handler: &dyn Handler,
-    mut job: Job,
+    mut claimed: Box<Claimed>,
     info: Arc<JobInfo>,
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
 ) -> Outcome {
     // Cancels all work that the handler started once the attempt is over, also after a timeout.
     let _over = cancelled.clone().drop_guard();
-    let slot = tokio::select! {
-        biased;
-        slot = shared.slots.take(MAX_WAIT) => slot,
-        () = cancelled.cancelled() => None,
+    let slot = match shared.slots.try_take() {
+        Some(slot) => Some(slot),
+        None => Box::pin(wait_for_slot(shared, &cancelled)).await,
     };
     let Some(_slot) = slot else {
         return Outcome::HandedBack;
     };
     shared.metrics.running.set(shared.slots.taken() as i64);
-    if let Some(outcome) = lost_its_last(shared, handler, &job).await {
+    let job = &mut claimed.job;
+    if job.attempt > 1
+        && let Some(outcome) = Box::pin(lost_its_last(shared, handler, job)).await
+    {
         return outcome;
     }
-    let secrets = match reveal(shared, &mut job).await {
-        Ok(secrets) => secrets,
-        Err(outcome) => return outcome,
+    let secrets = match secret::has_secrets(&job.args) {
+        false => None,
+        true => match Box::pin(reveal(shared, job)).await {
+            Ok(secrets) => secrets,
+            Err(outcome) => return outcome,
+        },
     };
-    let outcome = handle(shared, handler, job, info, ran, cancelled).await;
+    let outcome = handle(shared, handler, claimed, info, ran, cancelled).await;
     match secrets {
         None => outcome,
         Some(secrets) => outcome.without(&secrets),
+    }
+}
+
+/// Waits for a slot; returns `None` if none became free in time, or the attempt is to stop.
+async fn wait_for_slot<'a>(
+    shared: &'a WorkerContext,
+    cancelled: &CancellationToken,
+) -> Option<SemaphorePermit<'a>> {
+    tokio::select! {
+        biased;
+        slot = shared.slots.take(MAX_WAIT) => slot,
+        () = cancelled.cancelled() => None,
     }
 }
 
@@ -258,12 +275,12 @@ async fn run(
 async fn handle(
     shared: &WorkerContext,
     handler: &dyn Handler,
-    job: Job,
+    claimed: Box<Claimed>,
     info: Arc<JobInfo>,
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
 ) -> Outcome {
-    let prepared = match handler.prepare(&job.args) {
+    let prepared = match handler.prepare(&claimed.job.args) {
         Ok(prepared) => prepared,
         Err(issues) => {
             return Outcome::Dead {
@@ -275,16 +292,31 @@ async fn handle(
         return Outcome::HandedBack;
     }
     let context = Context::new(
-        info,
+        info.clone(),
         cancelled.clone(),
         shared.throttles.clone(),
         shared.checkpoints.clone(),
     );
-    let limit = job.timeout.or_else(|| handler.timeout());
-    let (run, info) = ((job.id, job.fence), context.job.clone());
+    let limit = claimed.job.timeout.or_else(|| handler.timeout());
     ran.get_or_init(Instant::now);
-    shared.tallies.begin(&job.throttle);
-    let work = prepared.run(job, context);
+    shared.tallies.begin(&info.throttle);
+    let mut work = prepared.run(claimed.job, context);
+    // A handler that completes at once needs neither timer nor token.
+    let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context)));
+    if let Poll::Ready(ended) = first.await {
+        return ended;
+    }
+    Box::pin(watch(shared, work, limit, &info, &cancelled)).await
+}
+
+/// Waits until the handler ends, its time is over, or it was asked to stop and did not.
+async fn watch(
+    shared: &WorkerContext,
+    work: BoxFuture<'_, Outcome>,
+    limit: Option<Duration>,
+    info: &JobInfo,
+    cancelled: &CancellationToken,
+) -> Outcome {
     let timed_out = async {
         match limit {
             Some(limit) => tokio::time::sleep(limit).await,
@@ -293,6 +325,7 @@ async fn handle(
     };
     let ignored = async {
         cancelled.cancelled().await;
+        let run = (info.id, info.fence);
         let fenced = shared.running.why(run) == Some(StopReason::Fenced);
         let patience = if fenced {
             STOP_GRACE.min(shared.config.ttl / 10)
@@ -302,14 +335,13 @@ async fn handle(
         tokio::time::sleep(patience).await;
     };
     tokio::select! {
-        // A handler that completes at once needs neither timer nor token.
         biased;
         ended = work => ended,
         () = timed_out => {
             let error = format!("timed out after {} s", limit.unwrap_or_default().as_secs_f64());
-            cut_off(&info, Outcome::Retry { after: None, error })
+            cut_off(info, Outcome::Retry { after: None, error })
         }
-        () = ignored => cut_off(&info, Outcome::HandedBack),
+        () = ignored => cut_off(info, Outcome::HandedBack),
     }
 }
 
@@ -512,12 +544,12 @@ fn settle(shared: &WorkerContext, job: &JobInfo, has_begun: bool) {
     } else {
         -job.cost
     };
-    let Ok(throttle) = Name::new(job.throttle.clone()) else {
-        return;
-    };
     if tokens == 0.0 {
         return;
     }
+    let Ok(throttle) = Name::new(job.throttle.clone()) else {
+        return;
+    };
     let difference = Difference {
         throttle,
         key: job.key.clone(),
@@ -552,5 +584,21 @@ fn outcome_label(ending: &Ending) -> &'static str {
         Ending::Dead { .. } => "dead",
         Ending::Cancelled => "cancelled",
         Ending::HandedBack => "handed_back",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future of a function with three arguments, in bytes.
+    fn size_of_future<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn the_task_of_a_job_is_small() {
+        let bytes = size_of_future(execute);
+        assert!(bytes <= 1024, "{bytes} bytes");
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use super::ids::{IdMap, IdSet};
 use super::lane::{Lane, LaneStatus, LaneWalk, Tag};
 use super::visits::Visits;
 use crate::jobs::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
@@ -84,7 +85,7 @@ struct Ring {
     appetite: usize,
     held: u32,
     /// Lanes with held jobs.
-    holding: BTreeSet<i64>,
+    holding: IdSet,
     counts: bool,
     /// True while the throttle waits for the answers of jobs that went first after a refusal.
     probes: bool,
@@ -99,7 +100,7 @@ struct Ring {
 
 /// The lanes that have work, by throttle.
 pub struct LaneScheduler {
-    lanes: HashMap<i64, Lane>,
+    lanes: IdMap<Lane>,
     rings: Vec<Ring>,
     by_name: HashMap<Name, usize>,
     /// The lowest tag of throttles with work at the last plan, at which a newcomer starts.
@@ -116,7 +117,7 @@ impl LaneScheduler {
     /// and whose reports lapse after `ttl`.
     pub fn new(holder: String, ttl: Duration) -> Self {
         Self {
-            lanes: HashMap::new(),
+            lanes: IdMap::default(),
             rings: Vec::new(),
             by_name: HashMap::new(),
             begin: 0.0,
@@ -470,7 +471,7 @@ impl LaneScheduler {
             not_before: None,
             appetite: MIN_APPETITE * 8,
             held: 0,
-            holding: BTreeSet::new(),
+            holding: IdSet::default(),
             counts: false,
             probes: false,
             drops: false,

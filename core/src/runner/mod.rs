@@ -15,6 +15,7 @@ mod finish_pace;
 mod finisher;
 mod heartbeat;
 mod hold_reports;
+mod ids;
 mod lane;
 mod lane_scheduler;
 mod look;

@@ -3,12 +3,15 @@
 //! A run is identified by job and fence: a job that was taken from this worker may come back to it
 //! while the old run is still stopping, and the two must not be mixed up.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+use super::ids::IdMap;
 
 /// The reason for which a running job was asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +30,18 @@ struct RunningEntry {
     stop: Option<StopReason>,
 }
 
+/// The stage of a run.
+enum RunStage {
+    Running(RunningEntry),
+    /// It has ended, and its end is not written yet.
+    Unwritten,
+}
+
 #[derive(Default)]
 struct Entries {
-    by_run: HashMap<RunId, RunningEntry>,
-    /// Finished runs whose end is not written yet.
-    unwritten: HashSet<RunId>,
+    by_run: IdMap<RunStage, RunId>,
+    /// Number of runs that have not ended.
+    running: usize,
     /// Lanes of jobs that ended since the dispatcher last asked, one entry per job.
     ended: Vec<i64>,
 }
@@ -51,39 +61,46 @@ impl RunningJobs {
     /// Adds runs, each with its lane; returns one token per run, in their order.
     pub(super) fn begin(&self, runs: impl Iterator<Item = (RunId, i64)>) -> Vec<CancellationToken> {
         let mut entries = self.lock();
-        runs.map(|(run, lane_id)| {
+        let begin = |(run, lane_id)| {
             let token = CancellationToken::new();
-            entries.by_run.insert(
-                run,
-                RunningEntry {
-                    lane_id,
-                    token: token.clone(),
-                    stop: None,
-                },
-            );
+            let entry = RunningEntry {
+                lane_id,
+                token: token.clone(),
+                stop: None,
+            };
+            entries.by_run.insert(run, RunStage::Running(entry));
             token
-        })
-        .collect()
+        };
+        let tokens: Vec<CancellationToken> = runs.map(begin).collect();
+        entries.running += tokens.len();
+        tokens
     }
 
     /// Removes a run; returns the reason for which it was asked to stop, if any.
     pub(super) fn end(&self, run: RunId) -> Option<StopReason> {
         let mut entries = self.lock();
-        let entry = entries.by_run.remove(&run);
-        if entry.is_some() {
-            entries.unwritten.insert(run);
+        let stage = entries.by_run.get_mut(&run);
+        let ended = stage.map(|stage| std::mem::replace(stage, RunStage::Unwritten));
+        let mut stop = None;
+        if let Some(RunStage::Running(entry)) = ended {
+            entries.running -= 1;
+            entries.ended.push(entry.lane_id);
+            stop = entry.stop;
         }
-        entries
-            .ended
-            .extend(entry.as_ref().map(|entry| entry.lane_id));
         drop(entries);
         self.ended.notify_one();
-        entry.and_then(|entry| entry.stop)
+        stop
     }
 
     /// Removes a run whose job goes on elsewhere: its lane still holds it.
     pub(super) fn handed_over(&self, run: RunId) {
-        self.lock().by_run.remove(&run);
+        let mut entries = self.lock();
+        if let Entry::Occupied(entry) = entries.by_run.entry(run)
+            && matches!(entry.get(), RunStage::Running(_))
+        {
+            entry.remove();
+            entries.running -= 1;
+        }
     }
 
     /// Records the end of a job that was handed over.
@@ -95,18 +112,19 @@ impl RunningJobs {
     /// Records that the ends of runs were written.
     pub(super) fn written(&self, runs: impl Iterator<Item = RunId>) {
         let mut entries = self.lock();
-        runs.for_each(|run| _ = entries.unwritten.remove(&run));
+        for run in runs {
+            if let Entry::Occupied(entry) = entries.by_run.entry(run)
+                && matches!(entry.get(), RunStage::Unwritten)
+            {
+                entry.remove();
+            }
+        }
     }
 
     /// Returns the fences of all runs here that still run or whose end is not written yet.
     pub(super) fn fences(&self) -> HashSet<i64> {
         let entries = self.lock();
-        entries
-            .by_run
-            .keys()
-            .chain(&entries.unwritten)
-            .map(|(_, fence)| *fence)
-            .collect()
+        entries.by_run.keys().map(|(_, fence)| *fence).collect()
     }
 
     /// Returns the lanes of the jobs that ended since the last call, one entry per job.
@@ -115,30 +133,33 @@ impl RunningJobs {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lock().by_run.len()
+        self.lock().running
     }
 
     /// Returns the reason for which the run was asked to stop, if any.
     pub(super) fn why(&self, run: RunId) -> Option<StopReason> {
-        self.lock().by_run.get(&run)?.stop
-    }
-
-    pub(super) fn stop(&self, job_id: i64, why: StopReason) {
-        for (_, entry) in self
-            .lock()
-            .by_run
-            .iter_mut()
-            .filter(|((job, _), _)| *job == job_id)
-        {
-            entry.stop.get_or_insert(why);
-            entry.token.cancel();
+        match self.lock().by_run.get(&run)? {
+            RunStage::Running(entry) => entry.stop,
+            RunStage::Unwritten => None,
         }
     }
 
+    pub(super) fn stop(&self, job_id: i64, why: StopReason) {
+        self.stop_those(why, |job| job == job_id);
+    }
+
     pub(super) fn stop_all(&self, why: StopReason) {
-        for entry in self.lock().by_run.values_mut() {
-            entry.stop.get_or_insert(why);
-            entry.token.cancel();
+        self.stop_those(why, |_| true);
+    }
+
+    fn stop_those(&self, why: StopReason, is_meant: impl Fn(i64) -> bool) {
+        for ((job, _), stage) in &mut self.lock().by_run {
+            if let RunStage::Running(entry) = stage
+                && is_meant(*job)
+            {
+                entry.stop.get_or_insert(why);
+                entry.token.cancel();
+            }
         }
     }
 

@@ -36,11 +36,16 @@ impl RunSlots {
         }
     }
 
+    /// Takes a slot if one is free and nobody waits for it.
+    pub(super) fn try_take(&self) -> Option<SemaphorePermit<'_>> {
+        self.free.try_acquire().ok()
+    }
+
     /// Waits for a slot, in the order of the calls; returns `None` if none became free in time.
     pub(super) async fn take(&self, max_wait: Duration) -> Option<SemaphorePermit<'_>> {
-        match self.free.try_acquire() {
-            Ok(permit) => Some(permit),
-            Err(_) => tokio::time::timeout(max_wait, self.free.acquire())
+        match self.try_take() {
+            Some(permit) => Some(permit),
+            None => tokio::time::timeout(max_wait, self.free.acquire())
                 .await
                 .ok()?
                 .ok(),

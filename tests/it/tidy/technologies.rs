@@ -47,6 +47,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("clap", &["cli/"]),
     ("comfy_table", &["cli/output.rs"]),
     ("flyball_core", &["lib.rs"]),
+    ("foldhash", &["runner/ids.rs"]),
     ("h2", &["providers/apns/connections.rs"]),
     ("http", &["outbound/hyper.rs", "providers/apns/"]),
     ("http_body_util", &["outbound/hyper.rs", "providers/apns/"]),

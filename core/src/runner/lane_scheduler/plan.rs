@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::{LaneScheduler, MIN_APPETITE, PlannedAcquire, Rank};
+use crate::runner::ids::IdMap;
 use crate::runner::lane::{Lane, LaneStatus, Tag};
 use crate::throttle::{
     AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, OverLimit,
@@ -168,7 +169,7 @@ impl LaneScheduler {
 #[derive(Default)]
 struct Turn {
     order: Vec<i64>,
-    wants: HashMap<i64, u32>,
+    wants: IdMap<u32>,
     jobs: usize,
 }
 
@@ -195,7 +196,7 @@ struct Choice<'a> {
 
 impl Choice<'_> {
     /// Returns the next lane, and the jobs to ask it for: at least one, at most `most`.
-    fn next(&mut self, lanes: &HashMap<i64, Lane>, most: u32) -> Option<(i64, u32)> {
+    fn next(&mut self, lanes: &IdMap<Lane>, most: u32) -> Option<(i64, u32)> {
         if self.next.is_none() {
             self.next = self.fresh.next().copied();
         }

@@ -29,12 +29,13 @@ impl LaneScheduler {
             return;
         };
         let ring = &mut self.rings[lane.ring];
+        let held_before = lane.held > 0;
         lane.held = (i64::from(lane.held) + jobs).max(0) as u32;
         ring.held = (i64::from(ring.held) + jobs).max(0) as u32;
-        if lane.held > 0 {
-            ring.holding.insert(id);
-        } else {
-            ring.holding.remove(&id);
+        match (held_before, lane.held > 0) {
+            (false, true) => _ = ring.holding.insert(id),
+            (true, false) => _ = ring.holding.remove(&id),
+            _ => {}
         }
         // A granted job that was not found is a release as well, because the ask reported it as
         // running.
