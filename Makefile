@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test client-test soak soak-queue upgrade-test otel-test build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
+.PHONY: help demo test client-test soak soak-queue upgrade-test otel-test build check lint features fmt docs bench bench-queue bench-peer bench-burst bench-throttle bench-trip bench-notify bench-admission bench-recipient bench-gateway browser-test fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,10 @@ fmt: ## format the sources
 
 docs: ## build the library's documentation: target/doc/flyball/index.html
 	cargo doc --no-deps
+
+bench-peer: ## measure one lane of the queue beside graphile_worker, whose program it builds first
+	@scripts/setup.sh && cargo build --release --locked --manifest-path lab/peers/graphile_worker/Cargo.toml --target-dir $(CURDIR)/target/peers \
+	  && exec cargo bench -p flyball-lab --bench queue -- --only peer --peer $(CURDIR)/target/peers/release/peer-graphile-worker $(ARGS)
 
 bench-queue: ## measure the queue on private servers; the long form with ARGS="--full", one case with ARGS="--only drain"
 	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench queue -- $(ARGS)

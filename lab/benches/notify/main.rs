@@ -8,6 +8,7 @@
 mod breaker;
 mod choice;
 #[path = "../queue/cpu.rs"]
+#[allow(dead_code, reason = "the benchmark of the queue uses all of it")]
 mod cpu;
 mod send;
 #[path = "../queue/servers.rs"]

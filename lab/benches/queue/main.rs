@@ -14,6 +14,7 @@ mod enqueue;
 mod fill;
 mod lists;
 mod memory;
+mod peer;
 mod pinned;
 mod pooler;
 mod processes;
@@ -81,6 +82,9 @@ struct QueueArgs {
     /// Case soak: the file of the curve, as SVG
     #[arg(long)]
     curve: Option<PathBuf>,
+    /// Case peer: the program that drains graphile_worker
+    #[arg(long, value_name = "PROGRAM")]
+    peer: Option<PathBuf>,
     /// Cases drain and pinned: print the slowest statements after every round
     #[arg(long)]
     statements: bool,
@@ -122,6 +126,8 @@ enum QueueCase {
     Pooler,
     /// Cost of one request for tokens
     Acquire,
+    /// One lane beside graphile_worker; only if it is named
+    Peer,
     /// A steady load for an hour; only if it is named
     Soak,
 }
@@ -178,7 +184,7 @@ fn main() -> anyhow::Result<()> {
 async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report, dir: &Path) {
     for case in QueueCase::value_variants() {
         let is_wanted = match cli.only.as_slice() {
-            [] => *case != QueueCase::Soak,
+            [] => !matches!(case, QueueCase::Peer | QueueCase::Soak),
             only => only.contains(case),
         };
         if !is_wanted {
@@ -197,6 +203,7 @@ async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report, dir: &Pa
                 QueueCase::Lists => lists::measure(world, cli, report, dir).await,
                 QueueCase::Pooler => pooler::measure(world, cli, report).await,
                 QueueCase::Acquire => acquire::measure(world, cli, report).await,
+                QueueCase::Peer => peer::measure(world, cli, report).await,
                 QueueCase::Soak => soak::measure(world, cli, report).await,
             }
         };

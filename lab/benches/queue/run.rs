@@ -1,5 +1,6 @@
 //! One measured run: processes that drain the queue, and the time and CPU between two marks.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +33,18 @@ pub enum Drainer<'a> {
         /// The PgBouncer by which they reach Postgres.
         pooler: Option<&'a str>,
     },
+    /// The program of another queue that speaks the protocol of these processes.
+    Peer {
+        program: &'a Path,
+        /// The arguments of its process.
+        args: &'a [&'a str],
+        /// A query for the number of jobs that have ended.
+        ended: &'a str,
+    },
 }
+
+/// The number of jobs whose end is written.
+const ENDED: &str = "select count(*) from flyball.attempt";
 
 impl Drainer<'_> {
     /// Returns worker processes that reach Postgres directly.
@@ -41,6 +53,37 @@ impl Drainer<'_> {
             processes,
             pooler: None,
         }
+    }
+
+    fn command(self, world: &QueueServers, batch: usize) -> anyhow::Result<Command> {
+        let (clients, group, pooler) = match self {
+            Self::Peer { program, args, .. } => {
+                let mut command = Command::new(program);
+                command.args(args);
+                return Ok(command);
+            }
+            Self::Floor { clients, group } => (clients, group, None),
+            Self::Runner { pooler, .. } => (0, "", pooler),
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("child").args([
+            "--batch",
+            &batch.to_string(),
+            "--clients",
+            &clients.to_string(),
+            "--group",
+            group,
+        ]);
+        command.args([
+            "--database-url",
+            &world.database_url,
+            "--redis-url",
+            &world.redis_url,
+        ]);
+        if let Some(url) = pooler {
+            command.args(["--pooler-url", url]);
+        }
+        Ok(command)
     }
 }
 
@@ -133,28 +176,7 @@ impl Drain {
     /// Starts a process, which drains once it is [ready](Self::until_ready) and was [told
     /// to](Self::go).
     pub fn start(world: &QueueServers, batch: usize, drainer: Drainer<'_>) -> anyhow::Result<Self> {
-        let (clients, group, pooler) = match drainer {
-            Drainer::Floor { clients, group } => (clients, group, None),
-            Drainer::Runner { pooler, .. } => (0, "", pooler),
-        };
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("child").args([
-            "--batch",
-            &batch.to_string(),
-            "--clients",
-            &clients.to_string(),
-            "--group",
-            group,
-        ]);
-        command.args([
-            "--database-url",
-            &world.database_url,
-            "--redis-url",
-            &world.redis_url,
-        ]);
-        if let Some(url) = pooler {
-            command.args(["--pooler-url", url]);
-        }
+        let mut command = drainer.command(world, batch)?;
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -268,8 +290,12 @@ fn between(from: &Snapshot, to: &Snapshot) -> Stretch {
 /// Starts the processes, measures the run, and stops them.
 pub async fn run(world: &QueueServers, what: Run<'_>) -> anyhow::Result<Ran> {
     let processes = match what.drainer {
-        Drainer::Floor { .. } => 1,
+        Drainer::Floor { .. } | Drainer::Peer { .. } => 1,
         Drainer::Runner { processes, .. } => processes,
+    };
+    let ended = match what.drainer {
+        Drainer::Peer { ended, .. } => ended,
+        Drainer::Floor { .. } | Drainer::Runner { .. } => ENDED,
     };
     let drains: anyhow::Result<Vec<Drain>> = (0..processes)
         .map(|_| Drain::start(world, what.batch, what.drainer))
@@ -294,7 +320,7 @@ pub async fn run(world: &QueueServers, what: Run<'_>) -> anyhow::Result<Ran> {
             total(drains) >= wanted
         })
         .await?;
-        marks.push(mark(world, &pids, &drains, what.parts == 1).await?);
+        marks.push(mark(world, &pids, &drains, (what.parts == 1).then_some(ended)).await?);
     }
     let memory: Vec<(f64, f64)> = pids.iter().map(|pid| resident_mib(*pid)).collect();
     let done = total(&drains) as f64;
@@ -316,26 +342,27 @@ pub async fn run(world: &QueueServers, what: Run<'_>) -> anyhow::Result<Ran> {
 
 /// Takes a mark of the run.
 ///
-/// A job counts only when its end is written, so the history is counted if it is short enough for
-/// that to cost nothing; on a long drain the handlers' own count is close enough.
+/// A job counts only when its end is written, so the query `ended` counts ends if they are few
+/// enough for that to cost nothing; on a long drain the handlers' own count is close enough.
 async fn mark(
     world: &QueueServers,
     pids: &[u32],
     drains: &[Drain],
-    exact: bool,
+    ended: Option<&str>,
 ) -> anyhow::Result<Snapshot> {
     let (at, cpu, handled) = (Instant::now(), world.servers.spent(pids), total(drains));
     let log: f64 =
         sqlx::query_scalar("select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8")
             .fetch_one(&world.pool)
             .await?;
-    let jobs = if exact {
-        let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt")
-            .fetch_one(&world.pool)
-            .await?;
-        ended as f64
-    } else {
-        handled as f64
+    let jobs = match ended {
+        Some(query) => {
+            let ended: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(query))
+                .fetch_one(&world.pool)
+                .await?;
+            ended as f64
+        }
+        None => handled as f64,
     };
     Ok(Snapshot { at, cpu, jobs, log })
 }
