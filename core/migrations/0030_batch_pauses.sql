@@ -1,7 +1,7 @@
 -- Chapter 30: a batch that operators have paused is resumed by them alone.
 
--- True while the batch is paused by operators. A batch that is paused meanwhile was paused by
--- somebody unknown, and its tenant may still resume it.
+-- True while the batch is paused by operators. Of a batch that was paused before this column came it is
+-- not known who did that, so its tenant may resume it.
 alter table flyball.batch add column paused_by_operators boolean not null default false;
 
 -- As in 0009, and a pause by operators takes the place of one by the tenant.
@@ -14,7 +14,11 @@ begin
     select b.state into found_state from flyball.batch b
     where b.id = batch_id and (pause_batch.tenant is null or b.tenant = pause_batch.tenant) for update;
     if found_state = 'paused' and pause_batch.tenant is null then
-        update flyball.batch b set paused_by_operators = true where b.id = batch_id;
+        update flyball.batch b set paused_by_operators = true where b.id = batch_id and not b.paused_by_operators;
+        if found then
+            perform flyball.write_audit(null, flyball.audit_actor(pause_batch.by), 'batch.pause', batch_id::text,
+                jsonb_build_object('state', found_state), jsonb_build_object('state', found_state), pause_batch.why);
+        end if;
     end if;
     if found_state is null or found_state not in ('expanding', 'running') then
         return found_state;

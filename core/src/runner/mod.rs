@@ -10,6 +10,7 @@ mod completions;
 mod depth;
 mod discover;
 mod dispatch;
+mod ending;
 mod execute;
 mod finish_pace;
 mod finisher;

@@ -227,6 +227,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("runner/discover.rs", "Claims, executes and finishes jobs."),
     ("runner/dispatch.rs", "Claims, executes and finishes jobs."),
     ("runner/execute.rs", "Claims, executes and finishes jobs."),
+    ("runner/ending.rs", "Claims, executes and finishes jobs."),
     ("runner/finisher.rs", "Claims, executes and finishes jobs."),
     ("runner/heartbeat.rs", "Claims, executes and finishes jobs."),
     (

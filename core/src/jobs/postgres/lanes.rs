@@ -260,7 +260,9 @@ impl Queue {
             next = slice.next;
         }
         ids.dedup();
-        self.name_lanes(&ids).await
+        let mut named = self.name_lanes(&ids).await?;
+        named.sort_by_key(|lane| lane.lane_id);
+        Ok(named)
     }
 
     /// Returns the weights of the lanes whose weight is not 1.

@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use crate::jobs::postgres::HeldLease;
 use crate::jobs::remote::{RemoteEnd, RemoteError};
 use crate::jobs::{Context, Ending, Finish, JobInfo, Outcome, State};
-use crate::runner::execute::{Attempted, account, ending_of};
+use crate::runner::ending::ending_of;
+use crate::runner::execute::{Attempted, account};
 use crate::runner::shared::{WorkerContext, bounded};
 
 /// Ends an attempt under its lease; returns the state of the job after it.

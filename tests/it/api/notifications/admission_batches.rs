@@ -313,6 +313,9 @@ async fn a_tenant_resumes_no_batch_that_operators_have_paused() {
         }
     }
     assert_eq!(served.batch("web", id).await["state"], "paused");
+    let sql = "select count(*) from flyball.audit where action = 'batch.pause'";
+    let recorded = served.count(sql).await;
+    assert_eq!(recorded, 2, "the tenant's, and the operators'");
     assert_eq!(operators("resume").await, "running");
     assert_eq!(served.change(id, "pause").await["state"], "paused");
     assert_eq!(served.change(id, "resume").await["state"], "running");
