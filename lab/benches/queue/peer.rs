@@ -35,7 +35,7 @@ enum PeerMethod {
     Defaults,
 }
 
-/// The first is what the others are compared with.
+/// All ways, in the order of a round.
 const METHODS: [PeerMethod; 5] = [
     PeerMethod::Peer(1),
     PeerMethod::Peer(4),
