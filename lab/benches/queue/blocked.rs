@@ -157,11 +157,7 @@ async fn once(
     if let Some((group, jobs)) = blocked.group() {
         fill::add(&world.pool, group, jobs).await?;
     }
-    let free = Group {
-        throttle: THROTTLE,
-        name: "",
-        lanes: 100,
-    };
+    let free = Group::of(100);
     fill::add(&world.pool, free, (warm + measured + measured / 4) as i64).await?;
     fill::settle(&world.pool).await?;
     run(

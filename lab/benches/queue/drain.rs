@@ -271,11 +271,7 @@ async fn once(
     // job.
     let total = (warm + measured + measured / 4 + 4 * cell.batch as u64) as i64;
     let wanted = total.max(cell.lanes * 5 / 4) + cell.backlog;
-    let group = Group {
-        throttle: THROTTLE,
-        name: "",
-        lanes: cell.lanes,
-    };
+    let group = Group::of(cell.lanes);
     let missing = wanted - fill::waiting(&world.pool).await?;
     fill::add(&world.pool, group, missing.max(0)).await?;
     fill::settle(&world.pool).await?;

@@ -3,6 +3,8 @@
 
 use sqlx::PgPool;
 
+use crate::world::THROTTLE;
+
 const SCHEMA: &[&str] = &[
     "create schema if not exists bench",
     "create unlogged table if not exists bench.lane (grp text, n bigint, key text, lane_id bigint, primary key (grp, n))",
@@ -52,6 +54,17 @@ pub struct Group<'a> {
     /// The prefix of the keys, so that groups do not share lanes.
     pub name: &'a str,
     pub lanes: i64,
+}
+
+impl Group<'static> {
+    /// Returns lanes of the throttle of all cases, without a prefix.
+    pub fn of(lanes: i64) -> Self {
+        Self {
+            throttle: THROTTLE,
+            name: "",
+            lanes,
+        }
+    }
 }
 
 /// Creates the benchmark's own table and registers its kind.
@@ -119,6 +132,13 @@ pub async fn settle(pool: &PgPool) -> anyhow::Result<()> {
         sqlx::query(statement).execute(pool).await?;
     }
     Ok(())
+}
+
+/// Replaces all jobs and the history by new jobs, spread evenly over so many lanes.
+pub async fn replace(pool: &PgPool, lanes: i64, jobs: i64) -> anyhow::Result<()> {
+    clear(pool).await?;
+    add(pool, Group::of(lanes), jobs).await?;
+    settle(pool).await
 }
 
 /// Returns the number of ready jobs.

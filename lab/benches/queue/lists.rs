@@ -75,16 +75,7 @@ pub async fn measure(
     );
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     fill::clear(&world.pool).await?;
-    fill::add(
-        &world.pool,
-        Group {
-            throttle: THROTTLE,
-            name: "",
-            lanes,
-        },
-        jobs + 30_000,
-    )
-    .await?;
+    fill::add(&world.pool, Group::of(lanes), jobs + 30_000).await?;
     // The history also contains thirty thousand jobs that are done.
     let drainer = Drainer::Floor {
         clients: 2,

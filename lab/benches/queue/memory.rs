@@ -34,16 +34,7 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
             fill::clear(&world.pool).await?;
             for _ in 0..cli.rounds() {
                 let missing = backlog + 100_000 - fill::waiting(&world.pool).await?;
-                fill::add(
-                    &world.pool,
-                    Group {
-                        throttle: THROTTLE,
-                        name: "",
-                        lanes,
-                    },
-                    missing.max(0),
-                )
-                .await?;
+                fill::add(&world.pool, Group::of(lanes), missing.max(0)).await?;
                 fill::settle(&world.pool).await?;
                 let drainer = Drainer::runner(1);
                 let ran = run(

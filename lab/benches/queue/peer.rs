@@ -15,10 +15,10 @@ use tokio::process::Command;
 use crate::QueueArgs;
 use crate::child::DEFAULTS;
 use crate::drain::size;
-use crate::fill::{self, Group};
+use crate::fill;
 use crate::report::{Report, against, count, median, ratio};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
-use crate::world::{QueueServers, THROTTLE};
+use crate::world::{QueueServers, THROTTLE, waiting_commits};
 
 /// The least multiple of the peer's speed that the runner must reach.
 const GOAL: f64 = 1.5;
@@ -63,8 +63,14 @@ impl PeerMethod {
     }
 }
 
-/// Measures all ways by turns.
+/// Measures all ways by turns. Commits wait again afterwards, also where it failed.
 pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
+    let measured = compare(world, cli, report).await;
+    waiting_commits(&world.pool, true).await?;
+    measured
+}
+
+async fn compare(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {
     let program = cli
         .peer
         .as_deref()
@@ -83,8 +89,9 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
             "cpu",
         ],
     );
-    for commits in ["on", "off"] {
-        synchronous_commit(world, commits).await?;
+    for wait in [true, false] {
+        waiting_commits(&world.pool, wait).await?;
+        let commits = if wait { "on" } else { "off" };
         let mut seen: BTreeMap<PeerMethod, Vec<Ran>> = BTreeMap::new();
         for _ in 0..cli.rounds() {
             for way in METHODS {
@@ -123,24 +130,11 @@ pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> a
             ]);
         }
     }
-    synchronous_commit(world, "on").await
+    Ok(())
 }
 
 fn over(rounds: &[Ran], figure: fn(&Stretch) -> f64) -> f64 {
     median(rounds.iter().map(|ran| figure(&ran.whole)))
-}
-
-/// Sets what new connections of everybody do.
-async fn synchronous_commit(world: &QueueServers, value: &str) -> anyhow::Result<()> {
-    for statement in [
-        format!("alter system set synchronous_commit = {value}"),
-        "select pg_reload_conf()".to_owned(),
-    ] {
-        sqlx::query(sqlx::AssertSqlSafe(statement))
-            .execute(&world.pool)
-            .await?;
-    }
-    Ok(())
 }
 
 async fn once(
@@ -170,14 +164,7 @@ async fn once(
             }
         }
         PeerMethod::Floor | PeerMethod::Tuned | PeerMethod::Defaults => {
-            fill::clear(&world.pool).await?;
-            let group = Group {
-                throttle: THROTTLE,
-                name: "",
-                lanes: 1,
-            };
-            fill::add(&world.pool, group, jobs as i64).await?;
-            fill::settle(&world.pool).await?;
+            fill::replace(&world.pool, 1, jobs as i64).await?;
             match way {
                 PeerMethod::Floor => Drainer::Floor {
                     clients: 4,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::{Connection, PgConnection, Row};
 
 use crate::QueueArgs;
-use crate::fill::{self, Group};
+use crate::fill;
 use crate::report::{Report, against, count, median};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
 use crate::statements;
@@ -105,18 +105,8 @@ async fn once(
 ) -> anyhow::Result<Pinned> {
     let measured = if cli.full { 2_000_000 } else { 300_000 };
     let warm = 10_000;
-    fill::clear(&world.pool).await?;
-    fill::add(
-        &world.pool,
-        Group {
-            throttle: THROTTLE,
-            name: "",
-            lanes,
-        },
-        (measured + warm) as i64 * 21 / 20,
-    )
-    .await?;
-    fill::settle(&world.pool).await?;
+    let jobs = (measured + warm) as i64 * 21 / 20;
+    fill::replace(&world.pool, lanes, jobs).await?;
     let mut reader = PgConnection::connect(&world.database_url).await?;
     if pinned {
         sqlx::raw_sql("begin isolation level repeatable read; select count(*) from flyball.wakeup")

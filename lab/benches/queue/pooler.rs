@@ -11,7 +11,7 @@ use crate::QueueArgs;
 use crate::child::DEFAULTS;
 use crate::cpu;
 use crate::drain::size;
-use crate::fill::{self, Group};
+use crate::fill;
 use crate::report::{Report, count, median, ratio};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
 use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
@@ -82,15 +82,8 @@ fn pooler_s(pooler: &PgBouncer) -> f64 {
 
 async fn once(world: &QueueServers, cli: &QueueArgs, pooler: Option<&str>) -> anyhow::Result<Ran> {
     let (warm, measured) = size(BATCH, cli.full);
-    fill::clear(&world.pool).await?;
     let jobs = (warm + measured + measured / 2) as i64;
-    let group = Group {
-        throttle: THROTTLE,
-        name: "",
-        lanes: LANES,
-    };
-    fill::add(&world.pool, group, jobs).await?;
-    fill::settle(&world.pool).await?;
+    fill::replace(&world.pool, LANES, jobs).await?;
     run(
         world,
         Run {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::QueueArgs;
 use crate::drain::size;
-use crate::fill::{self, Group};
+use crate::fill;
 use crate::report::{Report, count, median, ratio};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
 use crate::world::{FAR_ABOVE, QueueServers, THROTTLE};
@@ -70,19 +70,8 @@ async fn once(
     processes: usize,
 ) -> anyhow::Result<Ran> {
     let (warm, measured) = size(BATCH, cli.full);
-    fill::clear(&world.pool).await?;
     let jobs = (warm + measured + measured / 2) as i64;
-    fill::add(
-        &world.pool,
-        Group {
-            throttle: THROTTLE,
-            name: "",
-            lanes,
-        },
-        jobs,
-    )
-    .await?;
-    fill::settle(&world.pool).await?;
+    fill::replace(&world.pool, lanes, jobs).await?;
     let drainer = Drainer::runner(processes);
     run(
         world,

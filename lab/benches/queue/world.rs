@@ -122,6 +122,15 @@ pub async fn frequent_checkpoints(pool: &PgPool) -> anyhow::Result<()> {
     alter(pool, &["reset max_wal_size", "reset checkpoint_timeout"]).await
 }
 
+/// Sets whether commits of new transactions wait for the disk.
+pub async fn waiting_commits(pool: &PgPool, wait: bool) -> anyhow::Result<()> {
+    let setting = match wait {
+        true => "reset synchronous_commit",
+        false => "set synchronous_commit = off",
+    };
+    alter(pool, &[setting]).await
+}
+
 async fn alter(pool: &PgPool, settings: &[&str]) -> anyhow::Result<()> {
     for setting in settings {
         sqlx::query(sqlx::AssertSqlSafe(format!("alter system {setting}")))
