@@ -754,6 +754,8 @@ local function keep_bucket(b)
   ahead = math.max(ahead, b.remembered)
   local due = not b.kept or ahead > DAY or seconds - b.kept >= HOUR or seconds < b.kept
   if due then
+    -- Grants that this call did not change count on; what they refuse is written without them.
+    if b.grants and b.remembered == 0 then ahead = math.max(ahead, math.ceil(windows_span(parse_grants(b.grants)))) end
     fields[n + 1], fields[n + 2] = 'kept', seconds
     n = n + 2
   end

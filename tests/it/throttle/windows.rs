@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use flyball::throttle::rolling_window::OpenWindow;
 use flyball::throttle::{Limit, RedisStore, Refund, Store};
 
-use super::world::{World, ask, laws, name};
+use super::world::{Raw, World, ask, change, laws, name};
 use crate::support::redis_server::Server;
 
 laws! {
@@ -224,6 +224,35 @@ async fn a_burst_of_eight_real_seconds_gets_three_every_two_seconds() {
             fourth - first
         );
     }
+}
+
+/// A quota of a month outlives a week in which it refuses, and a pause.
+#[tokio::test]
+async fn a_bucket_lives_as_long_as_its_longest_window_also_where_nothing_is_granted() {
+    let world = World::redis();
+    let Raw::Redis { client, prefix, .. } = &world.raw else {
+        unreachable!("this world is in Redis")
+    };
+    let mut connection = client.get_connection().unwrap();
+    let mut days_left = || {
+        let seconds: i64 = redis::cmd("TTL")
+            .arg(format!("{prefix}throttle:t:bucket"))
+            .query(&mut connection)
+            .unwrap();
+        seconds / 86_400
+    };
+    world.knobs("t", &[("rps", "-1"), ("windows", "5/2592000")]);
+    assert_eq!(world.granted("t", 9).await, 5);
+    assert!(days_left() > 29, "{}", days_left());
+
+    world.pass(Duration::from_secs(2 * 3600));
+    assert_eq!(world.granted("t", 9).await, 0);
+    assert!(days_left() > 29, "after a refusal: {}", days_left());
+
+    world.pass(Duration::from_secs(2 * 3600));
+    let pause = change(&[("paused", "1")]);
+    world.store.set(&name("t"), &pause).await.unwrap();
+    assert!(days_left() > 29, "after a pause: {}", days_left());
 }
 
 async fn the_grants_that_count_can_be_read(world: World) {
