@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::admission::is_of_admission;
 use super::api_limit::is_of_the_api;
+use super::listing::Listing;
 use super::on_demand::{CALLER, KnobTexts, MADE_FROM, best_pattern, follow, inherited, make};
 use super::rules::KnobProblem;
 use super::tenant::tenant_of;
@@ -30,9 +31,10 @@ pub async fn make_in(
     Ok(())
 }
 
-/// Refuses a further throttle where there are `made_max` such ones among `names`.
-pub fn refuse_too_many(name: &Name, names: &[Name], made_max: usize) -> Result<(), Error> {
-    let known = names.iter().filter(|other| is_like(other, name)).count();
+/// Refuses a further throttle where there are `made_max` such ones or more, of the `known` that
+/// count with it: those of one tenant count together, so that no tenant uses up the bound of the
+/// others.
+pub fn refuse_too_many(name: &Name, known: usize, made_max: usize) -> Result<(), Error> {
     if known < made_max {
         return Ok(());
     }
@@ -49,15 +51,9 @@ pub fn refuse_too_many(name: &Name, names: &[Name], made_max: usize) -> Result<(
     }]))
 }
 
-/// Returns true for a throttle that counts towards the bound of `made`: those of one tenant count
-/// together, so that no tenant uses up the bound of the others.
-fn is_like(other: &Name, made: &Name) -> bool {
-    is_counted(other) && tenant_of(other.as_str()) == tenant_of(made.as_str())
-}
-
 /// Returns true for a throttle that counts towards a bound: all but those of the API and of the
 /// admission of messages.
-fn is_counted(name: &Name) -> bool {
+pub(super) fn is_counted(name: &Name) -> bool {
     !is_of_admission(name.as_str()) && !is_of_the_api(name.as_str())
 }
 
@@ -90,13 +86,15 @@ pub async fn pattern_of(
 #[derive(Default)]
 pub struct CallerKnobs {
     declared: Mutex<BTreeMap<Name, (KnobTexts, Instant)>>,
+    listing: Listing,
 }
 
 impl CallerKnobs {
     /// Makes the throttle of a caller's knobs if there is none, and passes a change of them on.
     /// Knobs set in the store take precedence, those of a pattern that fits among them.
     ///
-    /// The store is asked at most once a minute for each throttle, unless the knobs change.
+    /// The store is asked at most once a minute for each throttle, unless the knobs change; and for
+    /// the list of its throttles at most once a second, however many of them do not exist.
     pub async fn declare(
         &self,
         store: &dyn Store,
@@ -114,10 +112,9 @@ impl CallerKnobs {
         }
         match store.status(name).await? {
             None => {
-                let mut names = store.names().await?;
-                refuse_too_many(name, &names, made_max)?;
-                names.retain(Name::is_pattern);
-                match pattern_of(store, name, &names).await? {
+                self.listing.admit(store, name, made_max).await?;
+                let patterns = self.listing.patterns(store).await?;
+                match pattern_of(store, name, &patterns).await? {
                     Some((pattern, knobs)) => {
                         make_in(store, name, pattern.as_str(), &knobs).await?;
                     }

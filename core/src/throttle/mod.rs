@@ -22,6 +22,7 @@ pub mod knobs;
 pub mod learned;
 pub mod lease;
 pub mod leased;
+mod listing;
 pub mod loss;
 pub mod memory;
 pub mod memory_notes;

@@ -8,16 +8,14 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::admission::is_of_admission;
-use super::caller_knobs::{make_in, pattern_of, refuse_too_many};
+use super::caller_knobs::{make_in, pattern_of};
+use super::listing::Listing;
 use super::on_demand::make;
 use super::rolling_window::WindowUsage;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
     RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal, WrittenKnobs,
 };
-
-/// The time for which the list of patterns is used before the store is asked again.
-const PATTERNS_FOR: Duration = Duration::from_secs(1);
 
 /// The shortest time between two warnings that throttles cannot be made, because each request for
 /// one of them is a cause.
@@ -27,7 +25,7 @@ const WARNED_EVERY: Duration = Duration::from_secs(60);
 pub struct PatternStore {
     store: Arc<dyn Store>,
     made_max: usize,
-    patterns: Mutex<Option<(Vec<Name>, Instant)>>,
+    listing: Listing,
     warned: Mutex<Option<Instant>>,
 }
 
@@ -37,37 +35,22 @@ impl PatternStore {
         Self {
             store,
             made_max,
-            patterns: Mutex::default(),
+            listing: Listing::default(),
             warned: Mutex::default(),
         }
     }
 
-    /// Returns the patterns that the store knows.
-    async fn patterns(&self) -> Result<Vec<Name>, Error> {
-        let known = self
-            .patterns
-            .lock()
-            .as_ref()
-            .filter(|(_, read)| read.elapsed() < PATTERNS_FOR)
-            .map(|(patterns, _)| patterns.clone());
-        if let Some(patterns) = known {
-            return Ok(patterns);
-        }
-        let names = self.store.names().await?;
-        let patterns: Vec<Name> = names.into_iter().filter(Name::is_pattern).collect();
-        *self.patterns.lock() = Some((patterns.clone(), Instant::now()));
-        Ok(patterns)
-    }
-
     /// Makes a throttle from the pattern that fits; returns false if none does.
     async fn make(&self, name: &Name) -> Result<bool, Error> {
-        let patterns = self.patterns().await?;
+        let patterns = self.listing.patterns(&*self.store).await?;
         let Some((pattern, knobs)) = pattern_of(&*self.store, name, &patterns).await? else {
             return Ok(false);
         };
         // Tenants are as many as an operator lets in, and counting all throttles takes time.
         if !is_of_admission(name.as_str()) {
-            refuse_too_many(name, &self.store.names().await?, self.made_max)?;
+            self.listing
+                .admit(&*self.store, name, self.made_max)
+                .await?;
         }
         make_in(&*self.store, name, pattern.as_str(), &knobs).await?;
         Ok(true)
@@ -80,7 +63,7 @@ impl PatternStore {
         if !change.create || change.absent_only || name.is_pattern() {
             return Ok(None);
         }
-        let patterns = self.patterns().await?;
+        let patterns = self.listing.patterns(&*self.store).await?;
         let Some((pattern, knobs)) = pattern_of(&*self.store, name, &patterns).await? else {
             return Ok(None);
         };

@@ -20,6 +20,7 @@ const SOON: Duration = Duration::from_secs(60);
 pub struct ObservedStore<F> {
     store: Arc<dyn Store>,
     observe: F,
+    lists: AtomicUsize,
 }
 
 impl<F> ObservedStore<F>
@@ -27,7 +28,16 @@ where
     F: Fn(&AcquireRequest, &AcquireResponse) + Send + Sync + 'static,
 {
     pub fn new(store: Arc<dyn Store>, observe: F) -> Self {
-        Self { store, observe }
+        Self {
+            store,
+            observe,
+            lists: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the number of lists of all throttles that were asked for so far.
+    pub fn lists(&self) -> usize {
+        self.lists.load(Ordering::SeqCst)
     }
 }
 
@@ -206,6 +216,7 @@ where
     }
 
     fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>> {
+        self.lists.fetch_add(1, Ordering::SeqCst);
         self.store.names()
     }
 

@@ -2,22 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flyball::app::Roles;
 use flyball::jobs::NewJob;
 use flyball::throttle::on_demand::{MADE_FROM, UNUSED_US};
 use flyball::throttle::{
-    CallKnobs, Change, Error, Limit, Name, PatternStore, RedisStore, Store, TokenClient,
+    AcquireRequest, AcquireResponse, CallKnobs, CallerKnobs, Change, Error, Limit, Name,
+    PatternStore, RedisStore, Store, TokenClient,
 };
 use redis::Commands;
 use serde_json::{Value, json};
 
-use super::{ask, name};
+use super::{World, ask, name};
 use crate::support::api_server::ApiServer;
 use crate::support::app::RunningApp;
 use crate::support::eventually;
 use crate::support::fixture::{Fixture, turn};
+use crate::support::observed_store::ObservedStore;
 use crate::support::{patient_store, redis_prefix, stack};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -101,7 +103,7 @@ async fn no_more_throttles_are_made_than_the_settings_allow() {
     }
 
     assert_eq!((granted, redis.names().await.unwrap().len()), (3, 4));
-    let callers = flyball::throttle::CallerKnobs::default();
+    let callers = CallerKnobs::default();
     let knobs = BTreeMap::from([("rps".to_owned(), "5".to_owned())]);
     let refused = callers.declare(&*redis, &name("one-more"), &knobs, 4).await;
     let Err(Error::Invalid(problems)) = refused else {
@@ -167,7 +169,7 @@ async fn a_tenant_uses_up_the_bound_of_no_other() {
     let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
     let store = PatternStore::new(redis.clone(), 3);
     set(&store, &pattern("gcal:*"), &[("rps", "5")]).await;
-    let callers = flyball::throttle::CallerKnobs::default();
+    let callers = CallerKnobs::default();
     let knobs = BTreeMap::from([("rps".to_owned(), "5".to_owned())]);
     let declare = async |throttle: &str| callers.declare(&*redis, &name(throttle), &knobs, 3).await;
     for n in 0..3 {
@@ -186,6 +188,32 @@ async fn a_tenant_uses_up_the_bound_of_no_other() {
     declare("tenant:acme/1").await.unwrap();
     let made = store.acquire(&ask("gcal:1", &[("", 1, 1.0)])).await;
     assert_eq!(made.lanes[0].granted, 1);
+}
+
+/// A list costs Redis a read of every throttle, and a client asks for new names as fast as it likes.
+#[tokio::test]
+async fn throttles_beyond_the_bound_are_refused_without_a_list_for_each() {
+    let world = World::memory();
+    let store = Arc::new(ObservedStore::new(
+        world.store.clone(),
+        |_: &AcquireRequest, _: &AcquireResponse| (),
+    ));
+    let (callers, patterns) = (CallerKnobs::default(), PatternStore::new(store.clone(), 3));
+    let knobs = BTreeMap::from([("rps".to_owned(), "5".to_owned())]);
+    set(&*world.store, &pattern("gcal:*"), &[("rps", "5")]).await;
+    let begun = Instant::now();
+    let (mut made, mut granted) = (0, 0);
+    for n in 0..100 {
+        let throttle = name(&format!("tenant:acme/{n}"));
+        made += usize::from(callers.declare(&*store, &throttle, &knobs, 3).await.is_ok());
+        let plain = ask(&format!("gcal:{n}"), &[("", 1, 1.0)]);
+        granted += patterns.acquire(&plain).await.lanes[0].granted;
+    }
+
+    assert_eq!((made, granted), (3, 2), "the pattern counts as well");
+    let lists = store.lists();
+    let most = 4 + 2 * begun.elapsed().as_secs() as usize;
+    assert!(lists <= most, "{lists} lists for 195 refusals");
 }
 
 #[tokio::test]
