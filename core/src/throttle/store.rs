@@ -105,8 +105,8 @@ fn lost(reason: &str) -> String {
     format!("the throttle store {verb}: {reason}")
 }
 
-/// A store of throttles. Every call returns within 50 ms or so (250 ms for operators' calls), or
-/// fails with [`Error::Lost`].
+/// A store of throttles. Every call returns within 50 ms or so (250 ms for operators' calls, and
+/// longer only for lists of very many throttles), or fails with [`Error::Lost`].
 ///
 /// No method has a default, because a store that wraps another would silently drop the calls that
 /// it forgets to forward.

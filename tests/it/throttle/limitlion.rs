@@ -160,6 +160,51 @@ async fn its_tools_read_turn_and_take_away_our_knobs() {
     assert!(!store.names().await.unwrap().contains(&mail));
 }
 
+/// A program that makes a throttle for each customer and lets it expire would add to the names
+/// without end, and each list looks at all of them.
+#[tokio::test]
+async fn throttles_that_have_expired_leave_no_names_behind() {
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut redis = client.get_connection().unwrap();
+    let key = |n: u32| format!("throttle:customer-{n}:knobs");
+    let noted = |redis: &mut redis::Connection| {
+        let mut count = redis::cmd("SCARD");
+        count.arg("throttle:names").query::<i64>(redis).unwrap()
+    };
+    for n in 0..10 {
+        let mut set = redis::cmd("HSET");
+        set.arg(key(n)).arg(&["rps", "5"]).exec(&mut redis).unwrap();
+    }
+    let store = store(&server).await;
+    eventually("all are found", SOON, || async {
+        (store.names().await.ok()?.len() == 10).then_some(())
+    })
+    .await;
+    assert_eq!(noted(&mut redis), 10);
+
+    for n in 0..10 {
+        let mut expire = redis::cmd("PEXPIRE");
+        expire.arg(key(n)).arg(1).exec(&mut redis).unwrap();
+    }
+    eventually("they have expired", SOON, || async {
+        store.names().await.ok()?.is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(store.names().await.unwrap(), []);
+    assert_eq!(noted(&mut redis), 0);
+
+    // One that comes back is known again.
+    let again = Name::new("customer-3").unwrap();
+    let change = Change {
+        fields: [("rps".to_owned(), Some("5".to_owned()))].into(),
+        create: true,
+        ..Change::default()
+    };
+    store.set(&again, &change).await.unwrap();
+    assert_eq!(store.names().await.unwrap(), [again]);
+}
+
 #[tokio::test]
 async fn its_knobs_are_obeyed_and_their_time_to_live_is_reported_until_they_are_taken_over() {
     let server = Server::start();

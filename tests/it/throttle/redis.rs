@@ -133,6 +133,30 @@ async fn a_redis_that_hangs_or_is_gone_is_answered_for_within_the_bound() {
     assert_eq!((answer.at_us, granted.as_slice()), (0, &[1, 0][..]));
 }
 
+/// The throttles would all stop for a list that only an operator waits for.
+#[tokio::test]
+async fn a_list_that_takes_too_long_does_not_lose_the_store() {
+    let server = Server::start();
+    let store = real(&server).await;
+    eventually("Redis is there", Duration::from_secs(10), || async {
+        store.names().await.ok()
+    })
+    .await;
+
+    server.freeze();
+    for _ in 0..2 {
+        let begin = Instant::now();
+        assert!(matches!(store.names().await, Err(Error::Lost(_))));
+        assert!(
+            begin.elapsed() >= Duration::from_millis(200),
+            "a lost store is not asked: {:?}",
+            begin.elapsed()
+        );
+    }
+    server.thaw();
+    answered(&store, "a").await;
+}
+
 #[tokio::test]
 async fn a_redis_that_was_never_there_is_lost_at_once_and_found_when_it_comes() {
     let mut server = Server::start();

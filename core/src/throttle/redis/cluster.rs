@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, Redirection};
-use super::link::{CallError, PROBE_EVERY, PROBE_TIMEOUT, RedisLink};
+use super::link::{CallBound, CallError, PROBE_EVERY, PROBE_TIMEOUT, RedisLink};
 use super::slots::{Address, Range, SLOTS, ranges};
 
 /// The number of redirections that one call follows.
@@ -80,14 +80,14 @@ impl Cluster {
     pub(super) async fn run<T, F>(
         &self,
         slot: u16,
-        bound: Duration,
+        bound: CallBound,
         call: impl Fn(Connection) -> F,
     ) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
     {
         self.settled().await;
-        let deadline = Instant::now() + bound;
+        let deadline = Instant::now() + bound.time;
         let mut asked_to: Option<Arc<Node>> = None;
         let mut redirections = 0;
         loop {
@@ -112,7 +112,9 @@ impl Cluster {
             }
             let failure = match node
                 .link
-                .run(left, |manager| call(Connection::new(manager, is_asking)))
+                .run(bound.within(left), |manager| {
+                    call(Connection::new(manager, is_asking))
+                })
                 .await
             {
                 Ok(answer) => {
@@ -162,7 +164,7 @@ impl Cluster {
     pub(super) async fn run_at<T, F>(
         &self,
         number: usize,
-        bound: Duration,
+        bound: CallBound,
         call: impl Fn(Connection) -> F,
     ) -> Option<Result<T, CallError>>
     where

@@ -53,6 +53,33 @@ struct LinkInner {
     secret: Option<String>,
 }
 
+/// The time limit of a call.
+#[derive(Clone, Copy)]
+pub(super) struct CallBound {
+    pub(super) time: Duration,
+    /// True if the server is lost once it has not answered in time.
+    loses: bool,
+}
+
+impl CallBound {
+    /// Returns the limit of a call for a list, which may take long on a server that answers every
+    /// other call: all throttles would stop for it.
+    pub(super) fn of_list(time: Duration) -> Self {
+        Self { time, loses: false }
+    }
+
+    /// Returns the same limit with the time that is left of it.
+    pub(super) fn within(self, left: Duration) -> Self {
+        Self { time: left, ..self }
+    }
+}
+
+impl From<Duration> for CallBound {
+    fn from(time: Duration) -> Self {
+        Self { time, loses: true }
+    }
+}
+
 /// The reason why a call got no reply.
 pub(super) struct CallError {
     /// The reason as text, without a password.
@@ -98,17 +125,18 @@ impl RedisLink {
     /// Runs `call` and returns within `bound`, at once if the server is known to be lost.
     pub(super) async fn run<T, F>(
         &self,
-        bound: Duration,
+        bound: impl Into<CallBound>,
         call: impl FnOnce(ConnectionManager) -> F,
     ) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
     {
+        let bound = bound.into();
         if !self.is_up() {
             return Err(CallError::new(self.inner.why_lost()));
         }
         let manager = ConnectionManager::clone(&self.inner.manager.load());
-        match timeout(bound, call(manager)).await {
+        match timeout(bound.time, call(manager)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 let text = self.inner.text_of(&error);
@@ -121,8 +149,10 @@ impl RedisLink {
                 })
             }
             Err(_) => {
-                let text = format!("no answer within {} ms", bound.as_millis());
-                self.inner.lose(text.clone());
+                let text = format!("no answer within {} ms", bound.time.as_millis());
+                if bound.loses {
+                    self.inner.lose(text.clone());
+                }
                 Err(CallError::new(text))
             }
         }

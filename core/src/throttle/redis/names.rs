@@ -1,15 +1,15 @@
 //! The set of throttle names, and a search for hashes that other programs wrote.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use redis::RedisResult;
 use tokio::time::Instant;
 
 use super::adoption::Adoption;
 use super::connection::Connection;
 use super::layout::KNOBS;
+use super::link::CallBound;
 use super::reply::Text;
 use super::store::{RedisStore, is_wrong_type, locked};
 use crate::throttle::{Error, Name};
@@ -19,6 +19,9 @@ const ADOPT_EVERY: Duration = Duration::from_secs(10);
 
 /// The time budget of one search; the next continues at its end.
 const ADOPT_BUDGET: Duration = Duration::from_millis(40);
+
+/// The names that one call removes from the set.
+const FORGOTTEN_AT_ONCE: usize = 1000;
 
 impl RedisStore {
     /// Adds throttles to the set of names.
@@ -53,7 +56,7 @@ impl RedisStore {
         let read = match noted {
             Ok(()) => {
                 self.servers
-                    .run(self.layout.names_slot(), self.operator_bound, read)
+                    .run(self.layout.names_slot(), self.list_bound(), read)
                     .await
             }
             Err(error) => Err(error),
@@ -78,30 +81,27 @@ impl RedisStore {
             .into_iter()
             .filter_map(|text| Name::or_pattern(text.0).ok())
             .collect();
-        let mut slots: BTreeMap<u16, Vec<Name>> = BTreeMap::new();
-        for name in names
-            .into_iter()
-            .filter(|name| self.layout.check(name).is_ok())
-        {
-            slots.entry(self.layout.slot(&name)).or_default().push(name);
-        }
-        let (mut names, mut answered, mut lost) = (Vec::new(), false, None);
-        let answers = join_all(slots.iter().map(|(slot, names)| self.exist(*slot, names))).await;
-        for (known, exist) in slots.into_values().zip(answers) {
-            match exist {
-                Ok(exist) => {
+        let all: Vec<Name> = names.into_iter().collect();
+        let read = |slot, part| self.exist(slot, part);
+        let answers = self.by_slots(&all, read).await;
+        let (mut names, mut absent) = (Vec::new(), BTreeSet::new());
+        let (mut answered, mut lost) = (false, None);
+        for (name, exists) in all.into_iter().zip(answers) {
+            match exists {
+                Ok(Some(true)) => {
                     answered = true;
-                    // A throttle whose hash was deleted no longer exists.
-                    names.extend(
-                        known
-                            .into_iter()
-                            .zip(exist)
-                            .filter_map(|(name, exists)| exists.then_some(name)),
-                    );
+                    names.push(name);
                 }
+                // A throttle whose hash was deleted no longer exists.
+                Ok(Some(false)) => {
+                    answered = true;
+                    absent.insert(name);
+                }
+                // No throttle of this server can have the name.
+                Ok(None) => {}
                 // A throttle on a lost server still exists.
                 Err(error) => {
-                    names.extend(known);
+                    names.push(name);
                     lost = Some(error);
                 }
             }
@@ -109,13 +109,51 @@ impl RedisStore {
         if let Some(error) = lost.filter(|_| !answered) {
             return Err(error);
         }
-        names.sort();
+        let before = std::mem::replace(&mut *locked(&self.absent), absent.clone());
+        let gone: Vec<Name> = absent.intersection(&before).cloned().collect();
+        // The next list removes what could not be removed now.
+        let _ = self.forget_names(&gone).await;
         locked(&self.known).clone_from(&names);
         Ok(names)
     }
 
+    /// Removes throttles without knobs from the set of names: each list looks at all of it, and a
+    /// program whose throttles expire adds to it without end. A throttle that was made in the
+    /// meantime is put back.
+    async fn forget_names(&self, gone: &[Name]) -> Result<(), Error> {
+        for part in gone.chunks(FORGOTTEN_AT_ONCE) {
+            let mut forget = redis::cmd("SREM");
+            forget.arg(self.layout.names());
+            for name in part {
+                forget.arg(name.as_str());
+            }
+            self.change_names(&forget).await?;
+            let read = |slot, part| self.exist(slot, part);
+            let exist = self.by_slots(part, read).await;
+            let back: Vec<String> = part
+                .iter()
+                .zip(exist)
+                .filter(|(_, exists)| !matches!(exists, Ok(Some(false))))
+                .map(|(name, _)| name.to_string())
+                .collect();
+            if !back.is_empty() {
+                self.note_names(&back).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time limit of one call for a list of throttles.
+    fn list_bound(&self) -> CallBound {
+        CallBound::of_list(self.operator_bound)
+    }
+
     /// Returns for each name, all of one slot, true if it has knobs.
-    async fn exist(&self, slot: u16, names: &[Name]) -> Result<Vec<bool>, Error> {
+    async fn exist(
+        &self,
+        slot: u16,
+        names: Vec<&Name>,
+    ) -> Result<Vec<Result<Option<bool>, Error>>, Error> {
         let mut pipe = redis::pipe();
         for name in names {
             match is_of_a_key(name.as_str()) {
@@ -131,10 +169,10 @@ impl RedisStore {
         let read = |mut redis: Connection| async move {
             pipe.query_async::<Vec<RedisResult<bool>>>(&mut redis).await
         };
-        let exist = self.servers.run(slot, self.operator_bound, read).await?;
+        let exist = self.servers.run(slot, self.list_bound(), read).await?;
         Ok(exist
             .into_iter()
-            .map(|exists| exists.unwrap_or(false))
+            .map(|exists| Ok(Some(exists.unwrap_or(false))))
             .collect())
     }
 
@@ -207,10 +245,7 @@ impl RedisStore {
         let read = |mut redis: Connection| async move {
             scan.query_async::<(u64, Vec<Text>)>(&mut redis).await
         };
-        let scanned = self
-            .servers
-            .run_at(server, self.operator_bound, read)
-            .await?;
+        let scanned = self.servers.run_at(server, self.list_bound(), read).await?;
         let name = |key: &Text| {
             let name = key.0.strip_prefix(&head)?.strip_suffix(tail)?;
             (!is_of_a_key(name)).then(|| name.to_owned())

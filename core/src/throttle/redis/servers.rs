@@ -1,12 +1,10 @@
 //! The servers that hold the throttles: a single one, or those of a cluster.
 
-use std::time::Duration;
-
 use redis::{Client, RedisError, RedisResult};
 
 use super::cluster::Cluster;
 use super::connection::{Connection, Redirection};
-use super::link::{CallError, RedisLink};
+use super::link::{CallBound, CallError, RedisLink};
 use crate::throttle::{Error, KnobProblem};
 
 /// The URL schemes of a cluster, each with the scheme of its servers.
@@ -47,12 +45,13 @@ impl Servers {
     pub(super) async fn run<T, F>(
         &self,
         slot: u16,
-        bound: Duration,
+        bound: impl Into<CallBound>,
         call: impl Fn(Connection) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = RedisResult<T>>,
     {
+        let bound = bound.into();
         match self {
             Self::One(link) => run_alone(link, bound, call).await,
             Self::Many(cluster) => cluster.run(slot, bound, call).await,
@@ -65,12 +64,13 @@ impl Servers {
     pub(super) async fn run_at<T, F>(
         &self,
         number: usize,
-        bound: Duration,
+        bound: impl Into<CallBound>,
         call: impl Fn(Connection) -> F,
     ) -> Option<Result<T, Error>>
     where
         F: Future<Output = RedisResult<T>>,
     {
+        let bound = bound.into();
         let answer = match self {
             Self::One(link) if number == 0 => Some(run_alone(link, bound, call).await),
             Self::One(_) => None,
@@ -82,7 +82,7 @@ impl Servers {
 
 async fn run_alone<T, F>(
     link: &RedisLink,
-    bound: Duration,
+    bound: CallBound,
     call: impl Fn(Connection) -> F,
 ) -> Result<T, CallError>
 where

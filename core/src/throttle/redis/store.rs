@@ -1,7 +1,7 @@
 //! The store in Redis: one Lua script for everything that changes a bucket, plain reads for the
 //! rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub struct RedisStore {
     pub(super) adoption: Mutex<Adoption>,
     /// The names as last read, used while a cluster has lost the server that holds them.
     pub(super) known: Mutex<Vec<Name>>,
+    /// The names without knobs in the last list.
+    pub(super) absent: Mutex<BTreeSet<Name>>,
 }
 
 impl RedisStore {
@@ -83,6 +85,7 @@ impl RedisStore {
             memo: Mutex::default(),
             adoption: Mutex::default(),
             known: Mutex::default(),
+            absent: Mutex::default(),
         })
     }
 

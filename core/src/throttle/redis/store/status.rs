@@ -104,7 +104,7 @@ impl RedisStore {
 
     /// Reads something of many throttles, in the order of their names: by slots, of each so many at
     /// once. There is nothing of a name that cannot be one on this server.
-    async fn by_slots<'a, T, F>(
+    pub(in crate::throttle::redis) async fn by_slots<'a, T, F>(
         &'a self,
         names: &'a [Name],
         read: impl Fn(u16, Vec<&'a Name>) -> F,
