@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
@@ -20,6 +20,8 @@ pub struct Proxy {
 }
 
 struct Shared {
+    /// The server of new connections.
+    upstream: Mutex<Arc<Upstream>>,
     /// The number of bytes that a new connection may carry to the client before it is cut; 0 for no
     /// limit.
     budget: AtomicU64,
@@ -86,6 +88,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = url(listener.local_addr().expect("an address").port());
         let shared = Arc::new(Shared {
+            upstream: Mutex::new(upstream),
             budget: AtomicU64::new(0),
             cuts: watch::Sender::new(0),
             broken: AtomicUsize::new(0),
@@ -95,10 +98,16 @@ impl Proxy {
         let served = shared.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, upstream.clone(), served.clone()));
+                let upstream = served.upstream.lock().expect("the server").clone();
+                tokio::spawn(carry(client, upstream, served.clone()));
             }
         });
         Self { url, shared }
+    }
+
+    /// Leads new connections to another Redis; the old ones stay where they are.
+    pub fn lead_to_redis(&self, socket: PathBuf) {
+        *self.shared.upstream.lock().expect("the server") = Arc::new(Upstream::Socket(socket));
     }
 
     /// Sets the state from now on.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use flyball::throttle::{AcquireResponse, Error, Limit, RedisStore, Store};
 
 use super::world::{ask, change, name};
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::Server;
 use crate::support::{eventually, poll};
 
@@ -172,6 +173,42 @@ async fn a_redis_that_was_never_there_is_lost_at_once_and_found_when_it_comes() 
     );
 
     server.restart();
+    answered(&store, "a").await;
+}
+
+/// A fail-over that is planned demotes the primary and gives its name to the new one, while the
+/// connections to the old one stay open and answer PING.
+#[tokio::test]
+async fn a_primary_that_became_a_replica_is_left_for_the_new_one() {
+    let (old, new) = (Server::start(), Server::start());
+    let proxy = Proxy::to_redis(old.socket()).await;
+    let (bound, knobs) = (Duration::from_secs(5), change(&[("rps", "-1")]));
+    let there = real(&new).await.with_bound(bound);
+    there.set(&name("a"), &knobs).await.unwrap();
+    let store = RedisStore::connect(&proxy.url, "")
+        .unwrap()
+        .with_bound(bound);
+    store.set(&name("a"), &knobs).await.unwrap();
+    assert!(store.acquire(&ask("a", &[("", 1, 1.0)])).await.at_us > 0);
+
+    let mut connection = redis::Client::open(old.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    redis::cmd("REPLICAOF")
+        .arg(&["127.0.0.1", "1"])
+        .exec(&mut connection)
+        .unwrap();
+    for _ in 0..2 {
+        let lost = store.acquire(&ask("a", &[("", 1, 1.0)])).await;
+        assert_eq!(lost.at_us, 0);
+        assert!(
+            lost.server_error.unwrap().starts_with("READONLY"),
+            "{lost:?}"
+        );
+    }
+    proxy.lead_to_redis(new.socket());
+
     answered(&store, "a").await;
 }
 

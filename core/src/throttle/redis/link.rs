@@ -6,19 +6,22 @@
 //!        └────────error or 1 s─────────▶│                      ▲
 //!                                       └──a call fails, or is not answered in time
 //! ```
-//! While the server is lost, one task probes it with PING; callers never wait for it.
+//! While the server is lost, one task probes it with PING; callers never wait for it. A server that
+//! refuses writes as a replica answers PING as well: it is probed with ROLE, each time on a new
+//! connection, because the name may lead to the new primary while the old connection stays open.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::server_errors::error_meaning;
+use super::server_errors::{REPLICA, error_meaning};
 use crate::throttle::Error;
 
 /// The pause between two probes of a lost server.
@@ -48,6 +51,8 @@ struct LinkInner {
     manager: ArcSwap<ConnectionManager>,
     state: watch::Sender<LinkState>,
     why_lost: Mutex<String>,
+    /// True from a refusal as a replica until a server says that it is none.
+    is_replica: AtomicBool,
     wake: Arc<Notify>,
     /// The password of the URL, which must never be shown.
     secret: Option<String>,
@@ -101,6 +106,7 @@ impl RedisLink {
             client,
             state: watch::Sender::new(LinkState::Connecting),
             why_lost: Mutex::default(),
+            is_replica: AtomicBool::new(false),
             wake: Arc::new(Notify::new()),
             secret: secret.filter(|secret| !secret.is_empty()),
         });
@@ -140,6 +146,9 @@ impl RedisLink {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 let text = self.inner.text_of(&error);
+                if is_of_read_only(&error) {
+                    self.inner.leave_replica();
+                }
                 if means_lost(&error) {
                     self.inner.lose(text.clone());
                 }
@@ -183,6 +192,39 @@ impl LinkInner {
         }
     }
 
+    /// Leaves the connection to a replica, once for all the calls that it refuses.
+    fn leave_replica(&self) {
+        if !self.is_replica.swap(true, Ordering::SeqCst) {
+            tracing::warn!(
+                redis.error = REPLICA,
+                "redis has become a replica; a new connection is made"
+            );
+            self.connect_anew();
+        }
+    }
+
+    fn connect_anew(&self) {
+        if let Ok(fresh) = connect(&self.client) {
+            self.manager.store(Arc::new(fresh));
+        }
+    }
+
+    /// Asks the server if it can be used; returns the reason if it cannot.
+    async fn probe(&self) -> Option<String> {
+        let is_replica = self.is_replica.load(Ordering::SeqCst);
+        let command = if is_replica { "ROLE" } else { "PING" };
+        let mut manager = ConnectionManager::clone(&self.manager.load());
+        let question = redis::cmd(command);
+        match timeout(PROBE_TIMEOUT, question.query_async::<Value>(&mut manager)).await {
+            Ok(Ok(role)) if is_replica && is_of_replica(&role) => Some(REPLICA.to_owned()),
+            Ok(Ok(_)) => None,
+            // A user may be allowed everything but this; the next write tells.
+            Ok(Err(error)) if is_replica && matches!(error.code(), Some("NOPERM" | "ERR")) => None,
+            Ok(Err(error)) => Some(self.text_of(&error)),
+            Err(_) => Some(format!("no answer to {command}")),
+        }
+    }
+
     fn why_lost(&self) -> String {
         let why = self.why_lost.lock();
         if why.is_empty() {
@@ -194,6 +236,9 @@ impl LinkInner {
 
     /// Returns the error as text, without the password.
     fn text_of(&self, error: &RedisError) -> String {
+        if is_of_read_only(error) {
+            return REPLICA.to_owned();
+        }
         if let Some(message) = error_meaning(error) {
             return message.to_owned();
         }
@@ -216,30 +261,18 @@ async fn look(inner: Weak<LinkInner>, wake: Arc<Notify>) {
     let mut looks = 0;
     loop {
         let Some(link) = inner.upgrade() else { return };
-        let mut manager = ConnectionManager::clone(&link.manager.load());
-        let why = match timeout(
-            PROBE_TIMEOUT,
-            redis::cmd("PING").query_async::<()>(&mut manager),
-        )
-        .await
-        {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(link.text_of(&error)),
-            Err(_) => Some("no answer to PING".to_owned()),
-        };
-        if let Some(why) = why {
+        if let Some(why) = link.probe().await {
             if looks == 0 {
                 tracing::warn!(
                     redis.error = why,
-                    "redis does not answer; throttles follow on_store_loss"
+                    "redis cannot be used; throttles follow on_store_loss"
                 );
             }
             looks += 1;
             link.lose(why);
-            if looks % PROBES_PER_CONNECTION == 0
-                && let Ok(fresh) = connect(&link.client)
-            {
-                link.manager.store(Arc::new(fresh));
+            let is_replica = link.is_replica.load(Ordering::SeqCst);
+            if is_replica || looks % PROBES_PER_CONNECTION == 0 {
+                link.connect_anew();
             }
             drop(link);
             sleep(PROBE_EVERY).await;
@@ -248,6 +281,7 @@ async fn look(inner: Weak<LinkInner>, wake: Arc<Notify>) {
                 tracing::info!("redis answers again");
             }
             looks = 0;
+            link.is_replica.store(false, Ordering::SeqCst);
             link.state.send_replace(LinkState::Up);
             drop(link);
             wake.notified().await;
@@ -265,15 +299,33 @@ fn connect(client: &Client) -> RedisResult<ConnectionManager> {
     ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
+/// Returns true for the answer of a replica to ROLE.
+fn is_of_replica(answer: &Value) -> bool {
+    let Value::Array(parts) = answer else {
+        return false;
+    };
+    matches!(parts.first(), Some(Value::BulkString(role)) if role == b"slave")
+}
+
+/// Returns true for the refusal of a write by a replica. Redis 6 tells that of a script within
+/// another error.
+fn is_of_read_only(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        || error
+            .detail()
+            .is_some_and(|detail| detail.contains("-READONLY "))
+}
+
 /// Returns true unless the server itself answered and merely rejected the call or redirected it.
 fn means_lost(error: &RedisError) -> bool {
+    if is_of_read_only(error) {
+        return true;
+    }
     match error.kind() {
         ErrorKind::Server(kind) => {
             matches!(
                 kind,
-                ServerErrorKind::BusyLoading
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::ReadOnly
+                ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown
             )
         }
         ErrorKind::UnexpectedReturnType

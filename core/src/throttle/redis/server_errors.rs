@@ -3,16 +3,16 @@
 
 use redis::RedisError;
 
+/// The meaning of the refusal by a replica.
+pub(super) const REPLICA: &str = "READONLY: it is a replica and accepts no writes";
+
 /// The error codes of servers with their meanings.
 const MEANINGS: [(&str, &str); 15] = [
     (
         "OOM",
         "OOM: it is out of memory (maxmemory) and accepts no writes",
     ),
-    (
-        "READONLY",
-        "READONLY: it is a replica and accepts no writes",
-    ),
+    ("READONLY", REPLICA),
     (
         "MISCONF",
         "MISCONF: it cannot save its data to disk and accepts no writes",
