@@ -20,6 +20,8 @@ use crate::api::http::remaining::remaining;
 use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX, SPAN_MAX_S};
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::api::work::endings::ERROR_BYTES_MAX;
+use crate::throttle::tenant::is_made_by;
+use crate::throttle::tree::MAX_LEVELS;
 use crate::throttle::{
     KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, Scope, UpstreamRefusal, check_cost,
     check_settled,
@@ -163,6 +165,7 @@ pub struct NotedEnds {
     responses((status = 200, body = ReturnedTokens)))]
 pub async fn give_back(
     State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<ReturnedTokens>, Problem> {
@@ -175,6 +178,7 @@ pub async fn give_back(
     };
     let (throttle, key, returned) = report(name, request, &["tokens"], read).await?;
     let returned = returned.unwrap_or(0.0);
+    may_give_back(&state, &caller, &throttle).await?;
     // No single request can have taken more.
     check_cost(&*state.throttles, &throttle, "tokens", returned).await?;
     let remaining = correct(&state, &throttle, &key, -returned).await?;
@@ -193,6 +197,7 @@ pub async fn give_back(
     responses((status = 200, body = SettledTokens)))]
 pub async fn settle(
     State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<SettledTokens>, Problem> {
@@ -207,6 +212,9 @@ pub async fn settle(
     let (throttle, key, [charged, cost]) =
         report(name, request, &["charged", "cost"], read).await?;
     let (charged, cost) = (charged.unwrap_or(0.0), cost.unwrap_or(0.0));
+    if cost < charged {
+        may_give_back(&state, &caller, &throttle).await?;
+    }
     // No single request can have taken more, and none can cost more.
     check_settled(&*state.throttles, &throttle, charged, cost).await?;
     let settled = cost - charged;
@@ -244,12 +252,12 @@ pub async fn refused(
         })
         .await?;
     exists(&state, &throttle).await?;
-    // Programs of one tenant must not stop a throttle for another.
+    // Programs of one tenant must not stop a throttle for another, nor make its key slow for long.
     let is_own = caller.sees(throttle.as_str());
     let refused = UpstreamRefusal {
         key: &key,
         scope: if is_own { scope } else { Scope::Key },
-        is_overload,
+        is_overload: is_overload || !is_own,
         is_untrusted: true,
         delay: delay.map(|delay| match is_own {
             true => delay,
@@ -324,10 +332,12 @@ pub async fn ended(
     .await?;
     exists(&state, &throttle).await?;
     outcomes.key = &key;
-    if let Some(quota) = &mut outcomes.quota
-        && !caller.sees(throttle.as_str())
-    {
-        quota.reset = quota.reset.min(SHARED_PAUSE_MAX);
+    if !caller.sees(throttle.as_str()) {
+        // The next refusal would take next to nothing for what the server allows.
+        outcomes.tokens = outcomes.tokens.max(f64::from(outcomes.succeeded));
+        if let Some(quota) = &mut outcomes.quota {
+            quota.reset = quota.reset.min(SHARED_PAUSE_MAX);
+        }
     }
     let (succeeded, failed) = (outcomes.succeeded, outcomes.failed);
     state.throttles.ended(&throttle, &[outcomes]).await?;
@@ -356,6 +366,33 @@ async fn correct(
         ..LaneRequest::default()
     };
     Ok(remaining(&*state.throttles, throttle, lane).await)
+}
+
+/// Refuses to give tokens back, for a caller bound to a tenant, to a throttle that others share, or
+/// to one below it. A token that was used cannot be told from one that was not, so a tenant that
+/// gives back what it used lifts the limit of all.
+async fn may_give_back(
+    state: &ThrottlesState,
+    caller: &Caller,
+    throttle: &Name,
+) -> Result<(), Problem> {
+    let Some(tenant) = &caller.tenant else {
+        return Ok(());
+    };
+    let (mut seen, mut next) = (Vec::new(), Some(throttle.clone()));
+    while let Some(name) = next.filter(|name| !seen.contains(name) && seen.len() < MAX_LEVELS) {
+        if !is_made_by(name.as_str(), tenant) {
+            let detail = format!(
+                "token {} is bound to tenant {tenant} and gives no tokens back to throttle {name}, which is not the tenant's own; allowed: throttles tenant:{tenant}/<name> without a parent that others share",
+                caller.token_name()
+            );
+            return Err(Problem::new(Code::NotAllowed, detail));
+        }
+        let status = state.throttles.status(&name).await?;
+        next = status.and_then(|status| status.knobs.parent);
+        seen.push(name);
+    }
+    Ok(())
 }
 
 /// Refuses a throttle that does not exist: nothing would read what is noted about its keys.

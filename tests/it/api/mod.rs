@@ -27,6 +27,7 @@ mod tenants;
 mod tenants_answers;
 mod tenants_fixture;
 mod tenants_own;
+mod tenants_shared;
 mod throttles;
 mod tokens;
 mod tokens_fixture;
