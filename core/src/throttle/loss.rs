@@ -15,8 +15,12 @@ use super::{AcquireRequest, AcquireResponse, Grant, LaneRequest, Limit, Name, On
 /// The wait reported by a lost store, in microseconds.
 pub const LOST_WAIT_US: u64 = 250_000;
 
-/// The number of throttles that are remembered; further ones count as unknown, that is: closed.
-const MAX_REMEMBERED: usize = 10_000;
+/// The number of throttles that are remembered, some 15 MB; others count as unknown, that is: closed.
+const MAX_REMEMBERED: usize = 100_000;
+
+/// The number of throttles that are forgotten at once for further ones, because a search for those
+/// seen least recently looks at all.
+const FORGOTTEN_AT_ONCE: usize = MAX_REMEMBERED / 10;
 
 /// The last known state of a throttle.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +42,17 @@ pub struct LastKnown {
 /// The memory of throttles, filled while the store answers and used in its place when it does not.
 #[derive(Debug, Default)]
 pub struct LossFallback {
-    throttles: BTreeMap<Name, (LastKnown, Option<StandaloneThrottle>)>,
+    throttles: BTreeMap<Name, RememberedThrottle>,
+    /// The number of answers so far.
+    answers: u64,
+}
+
+#[derive(Debug)]
+struct RememberedThrottle {
+    seen: LastKnown,
+    /// The number of the answer that was seen.
+    seen_at: u64,
+    stand: Option<Box<StandaloneThrottle>>,
 }
 
 /// The local buckets of a throttle since the store was lost.
@@ -51,19 +65,38 @@ struct StandaloneThrottle {
 }
 
 impl LossFallback {
-    /// Records the store's last answer, which ends local buckets.
+    /// Records the store's last answer, which ends local buckets. The throttles seen least recently
+    /// make room for further ones.
     pub fn saw(&mut self, throttle: &Name, seen: LastKnown) {
+        self.answers += 1;
+        let now = RememberedThrottle {
+            seen,
+            seen_at: self.answers,
+            stand: None,
+        };
         if let Some(known) = self.throttles.get_mut(throttle) {
-            *known = (seen, None);
-        } else if self.throttles.len() < MAX_REMEMBERED {
-            self.throttles.insert(throttle.clone(), (seen, None));
+            *known = now;
+            return;
         }
+        if self.throttles.len() >= MAX_REMEMBERED {
+            let mut seen_at: Vec<u64> = self.throttles.values().map(|one| one.seen_at).collect();
+            let (_, last, _) = seen_at.select_nth_unstable(FORGOTTEN_AT_ONCE - 1);
+            let last = *last;
+            self.throttles.retain(|_, one| one.seen_at > last);
+        }
+        self.throttles.insert(throttle.clone(), now);
+    }
+
+    /// Forgets a throttle that was deleted.
+    pub fn forget(&mut self, throttle: &Name) {
+        self.throttles.remove(throttle);
     }
 
     /// Answers for the lost store. `now_us` is any clock that only goes forward; `workers` share
     /// the local rate.
     pub fn answer(&mut self, ask: &AcquireRequest, now_us: i64, workers: u32) -> AcquireResponse {
-        let Some((seen, stand)) = self.throttles.get_mut(&ask.throttle) else {
+        let Some(RememberedThrottle { seen, stand, .. }) = self.throttles.get_mut(&ask.throttle)
+        else {
             return closed(ask);
         };
         match seen.on_store_loss {
@@ -72,11 +105,13 @@ impl LossFallback {
             OnStoreLoss::Open if seen.slowest_rps.is_stopped() => closed(ask),
             OnStoreLoss::Open => open(ask),
             OnStoreLoss::Local => {
-                let stand = stand.get_or_insert_with(|| StandaloneThrottle {
-                    since_us: now_us,
-                    bucket: Bucket::default(),
-                    meter: UsageCounters::default(),
-                    keys: BTreeMap::new(),
+                let stand = stand.get_or_insert_with(|| {
+                    Box::new(StandaloneThrottle {
+                        since_us: now_us,
+                        bucket: Bucket::default(),
+                        meter: UsageCounters::default(),
+                        keys: BTreeMap::new(),
+                    })
                 });
                 local(ask, seen, stand, now_us, workers)
             }
@@ -284,6 +319,31 @@ mod tests {
     }
 
     #[test]
+    fn the_throttles_seen_least_recently_make_room_and_a_deleted_one_is_forgotten() {
+        let mut memo = memo(OnStoreLoss::Open, 100.0);
+        let mail = Name::new("mail").unwrap();
+        let seen = memo.throttles[&mail].seen;
+        let one = |n: usize| Name::new(format!("t{n}")).unwrap();
+        for n in 0..MAX_REMEMBERED {
+            memo.saw(&one(n), seen);
+            // One that is used all the time is none of the oldest.
+            if n % 1000 == 0 {
+                memo.saw(&mail, seen);
+            }
+        }
+        let mut granted = |throttle: Name| {
+            let ask = AcquireRequest { throttle, ..ask(7) };
+            memo.answer(&ask, 0, 1).lanes[0].granted
+        };
+
+        assert_eq!(granted(mail.clone()), 7);
+        assert_eq!(granted(one(MAX_REMEMBERED - 1)), 7);
+        assert_eq!(granted(one(0)), 0);
+        memo.forget(&mail);
+        assert_eq!(memo.answer(&ask(7), 0, 1).lanes[0].granted, 0);
+    }
+
+    #[test]
     fn local_shares_the_last_rate_and_halves_it_each_window() {
         let mut memo = memo(OnStoreLoss::Local, 400.0);
 
@@ -305,7 +365,7 @@ mod tests {
         let seen = LastKnown {
             concurrency: Some(7),
             key_concurrency: Some(4),
-            ..memo.throttles[&mail].0
+            ..memo.throttles[&mail].seen
         };
         memo.saw(&mail, seen);
         let holder = |held| {

@@ -186,6 +186,7 @@ impl Gate {
         match &grant.limit {
             // A deleted throttle limits nothing.
             Some(Limit::Unknown { name: unknown }) if unknown == name => {
+                self.locked().remove(name);
                 self.absent().insert(name.clone(), Instant::now());
                 GateDecision::Free
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::{RedisResult, from_redis_value};
 
-use super::{RedisStore, hash, is_wrong_type};
+use super::{RedisStore, hash, is_wrong_type, locked};
 use crate::throttle::bucket::UsageCounters;
 use crate::throttle::redis::connection::Connection;
 use crate::throttle::redis::layout::{KNOBS, other_tag};
@@ -150,6 +150,7 @@ impl RedisStore {
             .servers
             .run(self.layout.slot(throttle), self.operator_bound, take)
             .await?;
+        locked(&self.memo).forget(throttle);
         let mut forget = redis::cmd("SREM");
         forget.arg(self.layout.names()).arg(throttle.as_str());
         // A name whose knobs are gone is ignored.
