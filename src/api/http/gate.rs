@@ -55,8 +55,8 @@ pub struct Gate {
     /// The counters of requests for tokens.
     pub tokens: TokenMetrics,
     denied: DenialCache,
-    /// The throttles for which Redis has answered, with their promise; as many as groups and
-    /// tenants.
+    /// The throttles of the API and of the limits in the settings, with their promise; as many as
+    /// groups and tenants.
     known: Mutex<HashMap<Name, CachedPromise>>,
     /// The times at which missing throttles were looked up.
     absent: Mutex<HashMap<Name, Instant>>,
@@ -68,6 +68,8 @@ pub struct Gate {
 struct CachedPromise {
     promise: Option<RateLimitPolicy>,
     read_at: Option<Instant>,
+    /// True if the throttle existed when Redis answered for it last.
+    existed: bool,
 }
 
 impl Gate {
@@ -90,6 +92,17 @@ impl Gate {
 
     fn absent(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
         self.absent.lock()
+    }
+
+    /// Notes whether a throttle exists, as Redis has answered.
+    pub fn note_answer(&self, name: &Name, exists: bool) {
+        self.locked().entry(name.clone()).or_default().existed = exists;
+    }
+
+    /// Returns true if Redis has reported a throttle to this process, whose knob for the loss of
+    /// Redis then decides.
+    pub fn knows(&self, name: &Name) -> bool {
+        self.locked().get(name).is_some_and(|known| known.existed)
     }
 
     /// Makes the throttles of a tenant that only its tokens name, once per process, as the start
@@ -175,10 +188,12 @@ impl Gate {
         };
         if was_asked {
             self.tokens.note(name.as_str(), key, grant.granted > 0);
+            let is_unknown =
+                matches!(&grant.limit, Some(Limit::Unknown { name: unknown }) if unknown == name);
+            self.note_answer(name, !is_unknown);
         }
         if grant.granted > 0 {
             if was_asked {
-                self.locked().entry(name.clone()).or_default();
                 return GateDecision::Admitted { left };
             }
             return GateDecision::Free;
@@ -186,13 +201,12 @@ impl Gate {
         match &grant.limit {
             // A deleted throttle limits nothing.
             Some(Limit::Unknown { name: unknown }) if unknown == name => {
-                self.locked().remove(name);
                 self.absent().insert(name.clone(), Instant::now());
                 GateDecision::Free
             }
             // A throttle that Redis has never reported to this process limits nothing either: its
             // knob for the loss of Redis is unknown.
-            Some(Limit::StoreLost) if !self.locked().contains_key(name) => GateDecision::Free,
+            Some(Limit::StoreLost) if !self.knows(name) => GateDecision::Free,
             _ => GateDecision::Refused(RateLimited {
                 wait: grant.wait,
                 limit: grant.limit,
@@ -222,13 +236,10 @@ impl Gate {
         }
         let status = self.throttles.status(name).await.ok()?;
         let promise = status.map(|status| RateLimitPolicy::of(name, &status.knobs));
-        self.locked().insert(
-            name.clone(),
-            CachedPromise {
-                promise: promise.clone(),
-                read_at: Some(now),
-            },
-        );
+        let mut known = self.locked();
+        let known = known.entry(name.clone()).or_default();
+        known.promise.clone_from(&promise);
+        known.read_at = Some(now);
         promise
     }
 }

@@ -15,7 +15,6 @@ use crate::api::http::gate::{Gate, ORIGINAL_URI, is_of_proxy, set_rate_limit_hea
 use crate::api::http::limits::RateLimitPolicy;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::remaining::take_token;
-use crate::api::http::token_metrics::TokenMetrics;
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::throttle::api_limit::limit_of;
 use crate::throttle::{ApiLimit, Grant, LaneRequest, Limit, Name, OWN_API, Store};
@@ -106,7 +105,7 @@ pub async fn check(
     };
     let limit = limit_of(&gate.limits, &asked.api, &asked.method, &asked.path);
     let outcome = match limit {
-        Some(limit) => take(&*store, &gate.tokens, limit, &asked).await?,
+        Some(limit) => take(&*store, &gate, limit, &asked).await?,
         None => CheckOutcome {
             result: CheckResult {
                 allowed: true,
@@ -140,7 +139,7 @@ pub async fn check(
 /// Takes a token of the key and one of its customer, both or none.
 async fn take(
     store: &dyn Store,
-    tokens: &TokenMetrics,
+    gate: &Gate,
     limit: &ApiLimit,
     asked: &CheckFields,
 ) -> Result<CheckOutcome, Problem> {
@@ -158,13 +157,13 @@ async fn take(
         },
         throttle: Some(throttle),
     };
-    let (by_key, mut left) = one(store, tokens, &of_keys, &asked.key).await;
+    let (by_key, mut left) = one(store, gate, &of_keys, &asked.key).await;
     if by_key.granted == 0 {
         return Ok(refused("key", of_keys, by_key.wait.as_secs_f64()));
     }
     let mut throttle = of_keys.clone();
     if !asked.customer.is_empty() {
-        let (by_customer, of_all) = one(store, tokens, &of_customers, &asked.customer).await;
+        let (by_customer, of_all) = one(store, gate, &of_customers, &asked.customer).await;
         if by_customer.granted == 0 {
             // The request was not served, so it counts in no window either. A token that cannot be
             // given back comes back by itself.
@@ -190,22 +189,23 @@ async fn take(
 
 /// Takes one token of a key, and counts the request; returns what is left as well. A throttle that
 /// was deleted limits nothing, nor does one that the store has never reported to this process.
-async fn one(
-    store: &dyn Store,
-    tokens: &TokenMetrics,
-    throttle: &Name,
-    key: &str,
-) -> (Grant, Option<u32>) {
+async fn one(store: &dyn Store, gate: &Gate, throttle: &Name, key: &str) -> (Grant, Option<u32>) {
     let wanted = LaneRequest {
         key: key.to_owned(),
         ..LaneRequest::default()
     };
     let (answer, left) = take_token(store, throttle, wanted).await;
+    let was_asked = answer.at_us > 0;
     let mut grant = answer.lanes.into_iter().next().unwrap_or_default();
-    if matches!(grant.limit, Some(Limit::Unknown { .. } | Limit::StoreLost)) {
+    let is_unknown = matches!(grant.limit, Some(Limit::Unknown { .. }));
+    if was_asked {
+        gate.note_answer(throttle, !is_unknown);
+    }
+    let is_unreported = grant.limit == Some(Limit::StoreLost) && !gate.knows(throttle);
+    if is_unknown || is_unreported {
         (grant.granted, grant.limit) = (1, None);
     }
-    tokens.note(throttle.as_str(), key, grant.granted > 0);
+    gate.tokens.note(throttle.as_str(), key, grant.granted > 0);
     (grant, left)
 }
 

@@ -249,6 +249,50 @@ async fn a_process_waits_for_a_slow_redis_as_long_as_its_settings_say() {
     }
 }
 
+#[tokio::test]
+async fn a_limit_that_is_closed_without_redis_allows_no_request_while_redis_is_lost() {
+    let mut redis = Server::start();
+    let database = database().await;
+    let database_url = database.url().to_owned();
+    let prefix = redis_prefix();
+    let fixture = ProcessFixture::on(
+        &database_url,
+        &redis.url(),
+        "http://127.0.0.1:9",
+        &prefix,
+        "rps = -1",
+        Some(database),
+    )
+    .await;
+    fixture.settings_file(&format!("{PATIENT}{LIMITS}"));
+    let process = fixture.serve();
+    let url = process.url().await;
+    let lead = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "k1" });
+    let other = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "k1", "api": "shop" });
+    // A process that has asked Redis for nothing yet knows no knob.
+    eventually("the limit has its knobs", SOON, || async {
+        let checked = answer(&url, &lead).await;
+        checked["remaining"].is_number().then_some(())
+    })
+    .await;
+    assert_eq!(answer(&url, &other).await["allowed"], true);
+    let store = RedisStore::connect(&redis.url(), &prefix)
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    turn(&store, "limit:lead", &[("on_store_loss", "closed")]).await;
+    answer(&url, &lead).await;
+
+    redis.kill();
+
+    let refused = answer(&url, &lead).await;
+    assert_eq!(
+        (&refused["allowed"], &refused["level"]),
+        (&json!(false), &json!("key")),
+        "{refused}"
+    );
+    assert_eq!(answer(&url, &other).await["allowed"], true, "it is open");
+}
+
 /// A proxy lets a request through after any answer but a refusal, so what a client sends must never
 /// make an error.
 #[tokio::test]
