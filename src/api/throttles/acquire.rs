@@ -150,7 +150,7 @@ pub async fn acquire(
         if wait.is_zero() {
             state.throttles.acquire(&ask).await
         } else {
-            wait_for(&state, &ask, wait).await
+            wait_for(&state, &caller, &ask, wait).await
         }
     };
     let mut answer = take().await;
@@ -360,10 +360,16 @@ async fn read(
 /// Only the first of the requests that wait for one lane asks the store; the others queue behind
 /// it. So a thousand waiting requests cost Redis as much as one, and a request for many tokens is
 /// not overtaken forever by requests for few.
-async fn wait_for(state: &ThrottlesState, ask: &AcquireRequest, wait: Duration) -> AcquireResponse {
+async fn wait_for(
+    state: &ThrottlesState,
+    caller: &Caller,
+    ask: &AcquireRequest,
+    wait: Duration,
+) -> AcquireResponse {
     let began = Instant::now();
     let throttles = &state.throttles;
-    let Some(line) = state.lines.join(&ask.throttle, &ask.lanes[0].key) else {
+    let (key, tenant) = (&ask.lanes[0].key, caller.tenant.as_ref());
+    let Some(line) = state.lines.join(&ask.throttle, key, tenant) else {
         return throttles.acquire(ask).await;
     };
     let turn = tokio::select! {

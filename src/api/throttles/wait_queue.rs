@@ -14,6 +14,9 @@ use crate::throttle::Name;
 /// waiting.
 const WAITING_MAX: usize = 1000;
 
+/// The most of them that requests of one tenant take, so that others can wait too.
+const TENANT_WAITING_MAX: usize = WAITING_MAX / 2;
+
 type LineKey = (Name, String);
 
 /// The queues of a process. A clone is another handle to the same queues.
@@ -24,6 +27,8 @@ pub struct WaitQueues(Arc<Lock<WaitingLines>>);
 struct WaitingLines {
     lines: HashMap<LineKey, (Arc<Mutex<()>>, usize)>,
     waiting: usize,
+    /// The number of waiting requests of each tenant that has any.
+    of_tenants: HashMap<Arc<str>, usize>,
 }
 
 /// A place in a queue, released when dropped.
@@ -31,23 +36,37 @@ struct WaitingLines {
 pub struct LinePosition {
     lines: WaitQueues,
     lane: LineKey,
+    tenant: Option<Arc<str>>,
     line: Arc<Mutex<()>>,
 }
 
 impl WaitQueues {
-    /// Joins the queue of a key; `None` if the most requests wait already.
-    pub fn join(&self, throttle: &Name, key: &str) -> Option<LinePosition> {
+    /// Joins the queue of a key, for a caller of `tenant`; `None` if the most requests wait already,
+    /// or the most of the tenant.
+    pub fn join(
+        &self,
+        throttle: &Name,
+        key: &str,
+        tenant: Option<&Arc<str>>,
+    ) -> Option<LinePosition> {
         let lane = (throttle.clone(), key.to_owned());
         let mut standing = self.locked();
-        if standing.waiting >= WAITING_MAX {
+        let of_tenant = tenant.map_or(0, |tenant| {
+            standing.of_tenants.get(tenant).copied().unwrap_or(0)
+        });
+        if standing.waiting >= WAITING_MAX || of_tenant >= TENANT_WAITING_MAX {
             return None;
         }
         standing.waiting += 1;
+        if let Some(tenant) = tenant {
+            standing.of_tenants.insert(tenant.clone(), of_tenant + 1);
+        }
         let (line, places) = standing.lines.entry(lane.clone()).or_default();
         *places += 1;
         Some(LinePosition {
             lines: self.clone(),
             lane,
+            tenant: tenant.cloned(),
             line: line.clone(),
         })
     }
@@ -68,6 +87,14 @@ impl Drop for LinePosition {
     fn drop(&mut self) {
         let mut standing = self.lines.locked();
         standing.waiting -= 1;
+        if let Some(tenant) = &self.tenant
+            && let Entry::Occupied(mut waiting) = standing.of_tenants.entry(tenant.clone())
+        {
+            *waiting.get_mut() -= 1;
+            if *waiting.get() == 0 {
+                waiting.remove();
+            }
+        }
         if let Entry::Occupied(mut line) = standing.lines.entry(self.lane.clone()) {
             line.get_mut().1 -= 1;
             if line.get().1 == 0 {
@@ -89,9 +116,9 @@ mod tests {
     fn a_lane_has_one_turn_at_a_time_and_other_lanes_have_their_own() {
         let (lines, mail) = (WaitQueues::default(), Name::new("mail").unwrap());
         let [first, second, other] = [
-            lines.join(&mail, "a"),
-            lines.join(&mail, "a"),
-            lines.join(&mail, "b"),
+            lines.join(&mail, "a", None),
+            lines.join(&mail, "a", None),
+            lines.join(&mail, "b", None),
         ]
         .map(Option::unwrap);
         let mut context = Context::from_waker(Waker::noop());
@@ -108,11 +135,27 @@ mod tests {
     fn places_are_bounded_and_nothing_is_left_behind() {
         let (lines, mail) = (WaitQueues::default(), Name::new("mail").unwrap());
         let places: Vec<LinePosition> = (0..2000)
-            .map_while(|i| lines.join(&mail, &(i % 7).to_string()))
+            .map_while(|i| lines.join(&mail, &(i % 7).to_string(), None))
             .collect();
 
         assert_eq!(places.len(), WAITING_MAX);
         drop(places);
-        assert!(lines.locked().lines.is_empty() && lines.join(&mail, "").is_some());
+        assert!(lines.locked().lines.is_empty() && lines.join(&mail, "", None).is_some());
+    }
+
+    #[test]
+    fn a_tenant_leaves_places_to_others() {
+        let (lines, mail) = (WaitQueues::default(), Name::new("mail").unwrap());
+        let (acme, zeta) = (Arc::from("acme"), Arc::from("zeta"));
+        let of_acme: Vec<LinePosition> = (0..1000)
+            .map_while(|i| lines.join(&mail, &i.to_string(), Some(&acme)))
+            .collect();
+
+        assert_eq!(of_acme.len(), TENANT_WAITING_MAX);
+        assert!(lines.join(&mail, "", Some(&zeta)).is_some());
+        assert!(lines.join(&mail, "", None).is_some());
+        drop(of_acme);
+        assert!(lines.join(&mail, "", Some(&acme)).is_some());
+        assert!(lines.locked().of_tenants.is_empty());
     }
 }
