@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_tenant_leaves_places_to_others() {
         let (lines, mail) = (WaitQueues::default(), Name::new("mail").unwrap());
-        let (acme, zeta) = (Arc::from("acme"), Arc::from("zeta"));
+        let [acme, zeta] = ["acme", "zeta"].map(Arc::<str>::from);
         let of_acme: Vec<LinePosition> = (0..1000)
             .map_while(|i| lines.join(&mail, &i.to_string(), Some(&acme)))
             .collect();
