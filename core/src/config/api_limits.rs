@@ -6,7 +6,8 @@ use toml::Table;
 
 use crate::input::toml::json_of;
 use crate::input::{Issue, Reader};
-use crate::throttle::{ApiLimit, Name};
+use crate::throttle::api_limit::API_PREFIX;
+use crate::throttle::{ApiLimit, Name, OWN_API};
 
 /// Keys of `[[api_limits]]`.
 pub const API_LIMIT_KEYS: [&str; 8] = [
@@ -37,7 +38,7 @@ const TAKEN: [&str; 6] = ["read", "write", "enqueue", "acquire", "dashboard", "d
 pub(super) fn read(tables: &[Table]) -> Result<Vec<ApiLimit>, Vec<Issue>> {
     let mut issues = Vec::new();
     let mut names = BTreeSet::new();
-    let mut limits = Vec::new();
+    let mut limits: Vec<ApiLimit> = Vec::new();
     for (place, table) in tables.iter().enumerate() {
         let value = json_of(table);
         let at = format!("/api_limits/{place}");
@@ -47,6 +48,15 @@ pub(super) fn read(tables: &[Table]) -> Result<Vec<ApiLimit>, Vec<Issue>> {
         let limit = limit(&mut fields);
         if !limit.name.is_empty() && !names.insert(limit.name.clone()) {
             fields.wrong("name", "must be another one: a limit of this name is above");
+        } else if let Some((above, throttle)) = limits
+            .iter()
+            .find_map(|above| Some((above, shared_throttle(above, &limit)?)))
+        {
+            let clash = format!(
+                "must be another one: {throttle} would be a throttle of limit {} above as well",
+                above.name
+            );
+            fields.wrong("name", clash);
         }
         limits.push(limit);
     }
@@ -55,6 +65,32 @@ pub(super) fn read(tables: &[Table]) -> Result<Vec<ApiLimit>, Vec<Issue>> {
     } else {
         Err(issues)
     }
+}
+
+/// Returns the throttle that two limits of different names share: that of the customers of the one
+/// and of the keys of the other, or of our own API that of a tenant, whose name follows a colon.
+fn shared_throttle(one: &ApiLimit, other: &ApiLimit) -> Option<String> {
+    let of_tenant = |longer: &ApiLimit, shorter: &ApiLimit| {
+        is_below(&longer.name, &shorter.name).then(|| format!("{API_PREFIX}{}", longer.name))
+    };
+    let of_customers = |longer: &ApiLimit, shorter: &ApiLimit| {
+        let keys = longer.of_keys().ok()?;
+        (keys == shorter.of_customers().ok()?).then(|| keys.to_string())
+    };
+    match (one.api == OWN_API, other.api == OWN_API) {
+        (true, true) => of_tenant(one, other).or_else(|| of_tenant(other, one)),
+        (false, false) => of_customers(one, other).or_else(|| of_customers(other, one)),
+        // The names of their throttles begin otherwise.
+        _ => None,
+    }
+}
+
+/// Returns true if `name` is `above`, a colon and more.
+fn is_below(name: &str, above: &str) -> bool {
+    !above.is_empty()
+        && name
+            .strip_prefix(above)
+            .is_some_and(|rest| rest.starts_with(':'))
 }
 
 fn limit(fields: &mut Reader<'_>) -> ApiLimit {
@@ -71,6 +107,7 @@ fn limit(fields: &mut Reader<'_>) -> ApiLimit {
         }
     }
     let name = fields.text("name", 1..=64).unwrap_or_default();
+    let api = fields.text("api", 1..=64).unwrap_or_default();
     if !name.is_empty() && Name::new(format!("limit:{name}:customer")).is_err() {
         fields.wrong("name", "must be letters, digits or any of . _ - / :");
     } else if TAKEN.contains(&name.as_str()) {
@@ -78,6 +115,13 @@ fn limit(fields: &mut Reader<'_>) -> ApiLimit {
             "name",
             "must be another one: the API has a group of this name",
         );
+    } else if let Some(group) = TAKEN.iter().find(|group| is_below(&name, group))
+        && api == OWN_API
+    {
+        let clash = format!(
+            "must be another one: {API_PREFIX}{name} is a throttle of the API's group {group}"
+        );
+        fields.wrong("name", clash);
     }
     let prefix = fields.text("prefix", 1..=1024).unwrap_or_default();
     if !prefix.is_empty() && !prefix.starts_with('/') {
@@ -88,7 +132,7 @@ fn limit(fields: &mut Reader<'_>) -> ApiLimit {
     };
     ApiLimit {
         methods: methods(fields),
-        api: fields.text("api", 1..=64).unwrap_or_default(),
+        api,
         key_rps: number(fields, "key_rps", RPS, 1.0),
         key_burst: number(fields, "key_burst", BURST, 1.0),
         window: number(fields, "window", WINDOW_S, 1.0),
@@ -113,6 +157,65 @@ fn methods(fields: &mut Reader<'_>) -> Vec<String> {
             let allowed = format!("a list of {}", METHODS.join(", "));
             fields.refuse("methods", &allowed, &value);
             Vec::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what is wrong with limits of these names and APIs.
+    fn issues(limits: [(&str, &str); 2]) -> Vec<(String, String)> {
+        let tables = limits.map(|(name, api)| {
+            let text = format!("name = \"{name}\"\napi = \"{api}\"\nprefix = \"/\"\nkey_rps = 1");
+            toml::from_str::<Table>(&text).unwrap()
+        });
+        let issues = read(&tables).err().unwrap_or_default();
+        issues
+            .into_iter()
+            .map(|issue| (issue.pointer, issue.message))
+            .collect()
+    }
+
+    #[test]
+    fn two_limits_that_would_share_a_throttle_are_refused() {
+        for (limits, clash) in [
+            (
+                [("lead", "shop"), ("lead:customer", "shop")],
+                "limit:lead:customer would be a throttle of limit lead",
+            ),
+            (
+                [("lead:customer", "shop"), ("lead", "other")],
+                "limit:lead:customer would be a throttle of limit lead:customer",
+            ),
+            (
+                [("jobs", OWN_API), ("jobs:acme", OWN_API)],
+                "api:jobs:acme would be a throttle of limit jobs",
+            ),
+            (
+                [("jobs", OWN_API), ("read:acme", OWN_API)],
+                "api:read:acme is a throttle of the API's group read",
+            ),
+        ] {
+            let issues = issues(limits);
+            let [(at, message)] = issues.as_slice() else {
+                panic!("{limits:?}: {issues:?}")
+            };
+            assert_eq!(at, "/api_limits/1/name");
+            assert!(message.contains(clash), "{message}");
+        }
+    }
+
+    #[test]
+    fn limits_with_throttles_of_their_own_are_accepted() {
+        for limits in [
+            [("lead", "shop"), ("lead:eu", "shop")],
+            [("jobs", OWN_API), ("jobs:customer", "shop")],
+            [("jobs", OWN_API), ("jobs2:acme", OWN_API)],
+            [("read:acme", "shop"), ("lead:customer", "shop")],
+        ] {
+            assert!(issues(limits).is_empty(), "{limits:?}");
         }
     }
 }
