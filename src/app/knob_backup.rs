@@ -236,6 +236,7 @@ async fn restore(
         why: "restored: the knobs were missing in Redis".to_owned(),
         create: true,
         absent_only: true,
+        restores: true,
         ..Change::default()
     };
     let (_, after) = store.set(name, &change).await?;

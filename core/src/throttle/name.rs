@@ -5,6 +5,9 @@ use std::fmt;
 /// The longest accepted name, in bytes.
 pub const MAX_BYTES: usize = 128;
 
+/// The parts of names under which a throttle stores the state of its keys.
+const STATE_PARTS: [&str; 4] = ["lane", "pause", "learned", "holds"];
+
 /// A throttle's name: 1 to 128 bytes of letters, digits and `. _ - / : { }`; or a pattern of names,
 /// see [`Name::or_pattern`].
 ///
@@ -68,6 +71,14 @@ impl Name {
     pub fn fits(&self, name: &Self) -> bool {
         let beginning = self.0.strip_suffix('*');
         !name.is_pattern() && beginning.is_some_and(|beginning| name.0.starts_with(beginning))
+    }
+
+    /// Returns the part of the name under which the throttle that is named before it stores the state
+    /// of its keys, such as `lane` of `mail:lane`: the key `knobs` of `mail` is stored where the
+    /// knobs of `mail:lane` are.
+    pub fn state_part(&self) -> Option<&str> {
+        let mut below = self.0.split(':').skip(1);
+        below.find(|part| STATE_PARTS.contains(part))
     }
 
     /// Returns the name as text.
@@ -141,6 +152,23 @@ mod tests {
         assert!(!pattern.fits(&Name::new("gcal").unwrap()) && !pattern.fits(&pattern));
         let plain = Name::new("gcal:4").unwrap();
         assert!(!plain.is_pattern() && !plain.fits(&Name::new("gcal:42").unwrap()));
+    }
+
+    #[test]
+    fn a_part_under_which_another_throttle_stores_state_is_found() {
+        for (text, part) in [
+            ("mail:lane", Some("lane")),
+            ("mail:pause:eu", Some("pause")),
+            ("tenant:acme/mail:holds", Some("holds")),
+            ("lane", None),
+            ("lane:mail", None),
+            ("mail:lanes", None),
+            ("mail.lane", None),
+        ] {
+            assert_eq!(Name::new(text).unwrap().state_part(), part, "{text}");
+        }
+        let pattern = Name::or_pattern("mail:learned:*").unwrap();
+        assert_eq!(pattern.state_part(), Some("learned"));
     }
 
     #[test]

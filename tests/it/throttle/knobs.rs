@@ -12,6 +12,7 @@ laws! {
     a_new_mode_takes_the_end_of_the_last_one_away,
     seeding_writes_what_is_absent_and_never_a_live_edit,
     names_are_known_in_order,
+    a_new_throttle_is_not_named_like_the_state_of_a_key,
 }
 
 async fn setting_writes_the_three_together_and_counts(world: World) {
@@ -261,6 +262,29 @@ async fn names_are_known_in_order(world: World) {
         world.store.names().await.unwrap(),
         [name("set"), name("written-by-hand")]
     );
+}
+
+async fn a_new_throttle_is_not_named_like_the_state_of_a_key(world: World) {
+    let (taken, knobs) = (name("mail:lane"), change(&[("rps", "1")]));
+    let refused = world.store.set(&taken, &knobs).await;
+
+    let Err(Error::Invalid(problems)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(problems[0].field, "name");
+    assert!(
+        problems[0].message.contains("mail:lane has the part lane"),
+        "{problems:?}"
+    );
+    assert!(world.store.status(&taken).await.unwrap().is_none());
+    // One that exists is turned, and one that was recorded is restored.
+    world.write("old:lane", "rps", "5");
+    world.store.set(&name("old:lane"), &knobs).await.unwrap();
+    let restored = Change {
+        restores: true,
+        ..knobs
+    };
+    world.store.set(&taken, &restored).await.unwrap();
 }
 
 #[tokio::test]

@@ -19,6 +19,9 @@ impl MemoryStore {
         if !exists && !change.create {
             return Err(Error::Unknown(name.clone()));
         }
+        if !exists {
+            change.check_new_name(name)?;
+        }
         let earlier = stands.raw.knobs();
         let conflict = |what: String| {
             Err(Error::Conflict {

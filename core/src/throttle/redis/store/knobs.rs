@@ -23,6 +23,13 @@ impl RedisStore {
     ) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(throttle)?;
         self.check_tags(throttle, change)?;
+        // A throttle that was made before names were checked is turned like any other.
+        if change.create
+            && let Err(refusal) = change.check_new_name(throttle)
+            && self.read_status(throttle).await?.is_none()
+        {
+            return Err(refusal);
+        }
         let mut call = self.law.call(2);
         call.key(&self.layout.key(throttle, KNOBS, ""));
         call.key(&self.layout.key(throttle, "bucket", ""));
