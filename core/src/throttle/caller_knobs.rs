@@ -5,11 +5,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::admission::is_of_admission;
-use super::api_limit::is_of_the_api;
-use super::listing::Listing;
+use super::listing::{Listing, is_counted};
 use super::on_demand::{CALLER, KnobTexts, MADE_FROM, best_pattern, follow, inherited, make};
-use super::rules::KnobProblem;
 use super::tenant::tenant_of;
 use super::{Error, Name, Store};
 
@@ -29,32 +26,6 @@ pub async fn make_in(
     store.set(name, &make(from, knobs)).await?;
     tracing::info!(throttle.name = %name, from, "a throttle was made on first use");
     Ok(())
-}
-
-/// Refuses a further throttle where there are `made_max` such ones or more, of the `known` that
-/// count with it: those of one tenant count together, so that no tenant uses up the bound of the
-/// others.
-pub fn refuse_too_many(name: &Name, known: usize, made_max: usize) -> Result<(), Error> {
-    if known < made_max {
-        return Ok(());
-    }
-    let of_whom = match tenant_of(name.as_str()) {
-        Some(tenant) => format!(" of tenant {tenant}"),
-        None => String::new(),
-    };
-    let message = format!(
-        "{name} was not made: there are {known} throttles{of_whom}, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
-    );
-    Err(Error::Invalid(vec![KnobProblem {
-        field: "throttle".to_owned(),
-        message,
-    }]))
-}
-
-/// Returns true for a throttle that counts towards a bound: all but those of the API and of the
-/// admission of messages.
-pub(super) fn is_counted(name: &Name) -> bool {
-    !is_of_admission(name.as_str()) && !is_of_the_api(name.as_str())
 }
 
 /// Returns the number of throttles of each tenant, `None` for the shared ones, that has `made_max`

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::caller_knobs::{is_counted, refuse_too_many};
+use super::admission::is_of_admission;
+use super::api_limit::is_of_the_api;
 use super::tenant::tenant_of;
-use super::{Error, Name, Store};
+use super::{Error, KnobProblem, Name, Store};
 
 /// The time for which a list is used before the store is asked again.
 const LISTED_FOR: Duration = Duration::from_secs(1);
@@ -95,4 +96,30 @@ impl ListedThrottles {
         }
         listed
     }
+}
+
+/// Refuses a further throttle where there are `made_max` such ones or more, of the `known` that
+/// count with it: those of one tenant count together, so that no tenant uses up the bound of the
+/// others.
+fn refuse_too_many(name: &Name, known: usize, made_max: usize) -> Result<(), Error> {
+    if known < made_max {
+        return Ok(());
+    }
+    let of_whom = match tenant_of(name.as_str()) {
+        Some(tenant) => format!(" of tenant {tenant}"),
+        None => String::new(),
+    };
+    let message = format!(
+        "{name} was not made: there are {known} throttles{of_whom}, and with {made_max} or more (setting throttles_created_max) none is made on first use; create it with: flyball throttle set {name} rps=10"
+    );
+    Err(Error::Invalid(vec![KnobProblem {
+        field: "throttle".to_owned(),
+        message,
+    }]))
+}
+
+/// Returns true for a throttle that counts towards a bound: all but those of the API and of the
+/// admission of messages.
+pub(super) fn is_counted(name: &Name) -> bool {
+    !is_of_admission(name.as_str()) && !is_of_the_api(name.as_str())
 }

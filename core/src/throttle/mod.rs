@@ -28,6 +28,7 @@ pub mod memory;
 pub mod memory_notes;
 mod modes;
 pub mod name;
+mod new_name;
 pub mod notes;
 pub mod on_demand;
 pub mod pattern_store;

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::admission::is_of_admission;
-use super::api_limit::is_of_the_api;
 use super::rolling_window::WindowUsage;
 use super::rules::KnobProblem;
 use super::{
@@ -60,24 +58,6 @@ pub struct Change {
 }
 
 impl Change {
-    /// Refuses to make a throttle whose knobs a key of another one could overwrite. The names that
-    /// tenants and the settings of an API give to Flyball's own throttles are left alone.
-    pub(super) fn check_new_name(&self, throttle: &Name) -> Result<(), Error> {
-        let is_own = is_of_admission(throttle.as_str()) || is_of_the_api(throttle.as_str());
-        match throttle.state_part().filter(|_| !self.restores && !is_own) {
-            Some(part) => {
-                let message = format!(
-                    "{throttle} has the part {part}, under which the throttle named before it stores the state of its keys; allowed: a new name without a part lane, pause, learned or holds after a colon"
-                );
-                Err(Error::Invalid(vec![KnobProblem {
-                    field: "name".to_owned(),
-                    message,
-                }]))
-            }
-            None => Ok(()),
-        }
-    }
-
     /// Refuses a throttle that names itself as its parent.
     pub(super) fn check_parent(&self, throttle: &Name) -> Result<(), Error> {
         match self.fields.get("parent") {

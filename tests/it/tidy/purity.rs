@@ -54,6 +54,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("throttle/foreign.rs", "Adapter to Redis."),
     ("throttle/pattern_store.rs", "Wraps a store."),
     ("throttle/caller_knobs.rs", "Wraps a store."),
+    ("throttle/listing.rs", "Wraps a store."),
     ("throttle/take.rs", "Wraps a store."),
     ("config.rs", "Reads the settings' files."),
     ("config/pools.rs", "Reads the settings' files."),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{MemoryStore, Throttles, parents, put};
+use crate::throttle::new_name::check_new_name;
 use crate::throttle::rules::number;
 use crate::throttle::{Change, Error, Knobs, Name, Status, rules};
 
@@ -20,7 +21,7 @@ impl MemoryStore {
             return Err(Error::Unknown(name.clone()));
         }
         if !exists {
-            change.check_new_name(name)?;
+            check_new_name(change, name)?;
         }
         let earlier = stands.raw.knobs();
         let conflict = |what: String| {

@@ -6,6 +6,7 @@ use redis::{RedisResult, from_redis_value};
 
 use super::{RedisStore, hash, is_wrong_type, locked};
 use crate::throttle::bucket::UsageCounters;
+use crate::throttle::new_name::check_new_name;
 use crate::throttle::redis::connection::Connection;
 use crate::throttle::redis::layout::{KNOBS, other_tag};
 use crate::throttle::redis::reply;
@@ -25,7 +26,7 @@ impl RedisStore {
         self.check_tags(throttle, change)?;
         // A throttle that was made before names were checked is turned like any other.
         if change.create
-            && let Err(refusal) = change.check_new_name(throttle)
+            && let Err(refusal) = check_new_name(change, throttle)
             && self.read_status(throttle).await?.is_none()
         {
             return Err(refusal);

@@ -1,0 +1,24 @@
+//! The names that a new throttle may have.
+
+use super::admission::is_of_admission;
+use super::api_limit::is_of_the_api;
+use super::{Change, Error, KnobProblem, Name};
+
+/// Refuses to make a throttle whose knobs a key of another one could overwrite. The names that
+/// tenants and the settings of an API give to Flyball's own throttles are left alone.
+pub(super) fn check_new_name(change: &Change, throttle: &Name) -> Result<(), Error> {
+    let is_own = is_of_admission(throttle.as_str()) || is_of_the_api(throttle.as_str());
+    let Some(part) = throttle.state_part() else {
+        return Ok(());
+    };
+    if change.restores || is_own {
+        return Ok(());
+    }
+    let message = format!(
+        "{throttle} has the part {part}, under which the throttle named before it stores the state of its keys; allowed: a new name without a part lane, pause, learned or holds after a colon"
+    );
+    Err(Error::Invalid(vec![KnobProblem {
+        field: "name".to_owned(),
+        message,
+    }]))
+}
