@@ -44,6 +44,9 @@ pub struct Observation {
     /// The knob, if it was changed by anyone else since the last tick.
     #[serde(default)]
     pub knob_rps: Option<RateLimit>,
+    /// True if the knob holds the breaker's own zero, which nobody else writes.
+    #[serde(skip)]
+    pub is_breakers_stop: bool,
     /// The number of jobs that wait for this throttle, if known.
     #[serde(default)]
     pub waiting: Option<f64>,

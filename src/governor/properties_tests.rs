@@ -112,6 +112,7 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), GovernorEvent)> {
                 waiting: None,
                 shared: None,
                 capacity_rps: None,
+                is_breakers_stop: false,
                 knob_rps: knob_rps.map(RateLimit::new),
             }))
         },

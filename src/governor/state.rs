@@ -215,7 +215,8 @@ impl ControlState {
     /// Follows the knob without setting it, because of `cause`: a person controls it (manual mode),
     /// the throttle is paused, or the governor continues from there.
     ///
-    /// The signals are still learned, so that the hand-back is bumpless.
+    /// The signals are still learned, so that the hand-back is bumpless. A breaker whose stop is
+    /// still in the knob stays open, because nobody else would restart the work.
     pub fn follow(
         &mut self,
         policy: &Policy,
@@ -225,9 +226,11 @@ impl ControlState {
         cause: Cause,
     ) -> Plan {
         if let Some((now, _)) = self.advance(policy, bounds, seen) {
-            self.breaker = Breaker::default();
+            if !seen.is_breakers_stop {
+                self.breaker = Breaker::default();
+            }
             self.hold = None;
-            self.stopped = limit.is_stopped();
+            self.stopped = limit.is_stopped() && !seen.is_breakers_stop;
             self.links.clear();
             self.watchdogs.rest();
             self.set_rate(bounds.sound(), limit);

@@ -1,7 +1,10 @@
 //! The full cycle of the breaker, on the tests' plant.
 
 use super::*;
+use crate::governor::explain::Cause;
+use crate::governor::observation::Observation;
 use crate::governor::plant_tests::Plant;
+use crate::throttle::RateLimit;
 
 /// Returns the phases from `t` on, without repetitions.
 fn phases(plant: &Plant, t: f64) -> Vec<Phase> {
@@ -165,4 +168,32 @@ fn a_trip_that_only_the_fast_path_saw_lasts_while_the_fast_path_sees_it() {
         first(&plant, gone, Phase::HalfOpen) - gone >= 5.0,
         "the average on the page has to fall below the setpoint"
     );
+}
+
+#[test]
+fn a_stop_that_is_only_followed_for_a_while_ends_by_itself_afterwards() {
+    let mut plant = Plant::quick();
+    plant.run(600);
+    plant.cost *= 10.0;
+    plant.run(5);
+    assert_eq!(plant.plan.breaker, Phase::Open);
+
+    // A pause, a capacity of 0 or another mode: the knob keeps the breaker's zero.
+    let seen = Observation {
+        now: plant.now + 0.5,
+        is_breakers_stop: true,
+        ..Observation::default()
+    };
+    let followed = plant.state.follow(
+        &plant.policy,
+        plant.bounds,
+        &seen,
+        RateLimit::Stopped,
+        Cause::followed("ann has paused it"),
+    );
+    assert_eq!((followed.rps, followed.breaker), (0.0, Phase::Open));
+
+    plant.run(120);
+    assert_eq!(plant.plan.breaker, Phase::Closed, "{}", plant.plan.reason);
+    assert!(plant.knob > 0.0 && !plant.state.stopped);
 }

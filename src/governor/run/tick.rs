@@ -139,6 +139,7 @@ impl Tick<'_> {
             raw == BREAKERS_ZERO || state.wrote.contains(raw) || governed == Some(raw)
         }) || calibration::wrote(status);
         let is_edited = state.overrides.see(knobs, actuator, raw, is_ours, seen.now);
+        seen.is_breakers_stop = raw == Some(BREAKERS_ZERO);
         if let Some(mode) = state.overrides.over(knobs, seen.now) {
             return self.hand_back(runtime, state, &seen, mode).await;
         }

@@ -113,3 +113,18 @@ async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_aft
         rig.rps().await
     );
 }
+
+#[tokio::test]
+async fn a_trip_does_not_become_a_manual_stop_while_nothing_can_be_borne() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    rig.trip().await;
+
+    rig.set_capacity(Some(0.0), "no account is available").await;
+    rig.run(10).await;
+    rig.set_capacity(None, "").await;
+    rig.cost /= 10.0;
+    rig.run(120).await;
+
+    assert!(rig.rps().await > 0.0, "{}", rig.newest().await.reason);
+}

@@ -118,6 +118,29 @@ async fn every_change_of_mode_with_redis_cli_is_without_a_jump() {
 }
 
 #[tokio::test]
+async fn a_trip_does_not_become_a_manual_stop_by_a_pause_or_another_mode() {
+    for (field, away, back) in [
+        ("paused", "1", "0"),
+        ("mode", "shadow", "auto"),
+        ("mode", "manual", "auto"),
+    ] {
+        let mut rig = Rig::new("auto").await;
+        rig.run(200).await;
+        rig.trip().await;
+
+        rig.store.write_raw(&rig.name, field, away);
+        rig.run(10).await;
+        assert_eq!(rig.status().await.raw["rps"], "0.000", "{field} {away}");
+        rig.store.write_raw(&rig.name, field, back);
+        rig.cost /= 10.0;
+        rig.run(120).await;
+
+        let reason = rig.newest().await.reason;
+        assert!(rig.rps().await > 0.0, "{field} {away}: {reason}");
+    }
+}
+
+#[tokio::test]
 async fn a_manual_mode_with_an_end_goes_back_by_itself_without_a_jump_and_says_so() {
     for before in ["auto", "shadow", "off"] {
         let mut rig = Rig::new(before).await;

@@ -214,6 +214,18 @@ impl Rig {
         }
     }
 
+    /// Makes the jobs ten times as expensive, until the breaker has stopped the work.
+    pub async fn trip(&mut self) {
+        self.cost *= 10.0;
+        for _ in 0..5 {
+            self.second().await;
+            if self.status().await.raw["rps"] == "0.000" {
+                return;
+            }
+        }
+        panic!("the breaker does not trip at a load of {}", self.load());
+    }
+
     pub async fn status(&self) -> Status {
         self.store.status(&self.name).await.unwrap().unwrap()
     }
