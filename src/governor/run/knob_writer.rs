@@ -57,8 +57,14 @@ impl KnobWriter<'_> {
     }
 
     /// Sets the knob to `text` if it must change or its lease must be renewed.
+    ///
+    /// A person's rate that was taken over is written once too: without a copy of it, a return to
+    /// the rate before would look like the governor's own.
     pub async fn write_if_needed(&self, text: &str, reason: &str) -> Result<usize, ReconcileError> {
-        if self.throttle.actuator().text(&self.status.raw) == Some(text) && self.is_fresh() {
+        let raw = &self.status.raw;
+        let governed = raw.get(GOVERNED_KNOB).map(String::as_str);
+        let is_set = self.throttle.actuator().text(raw) == Some(text) && governed == Some(text);
+        if is_set && self.is_fresh() {
             return Ok(0);
         }
         self.write(text, reason).await

@@ -1,6 +1,7 @@
 //! The governor at work: the loop that reads the throttle and the signals, ticks the state,
 //! persists it, sets the knob and journals the decision.
 
+mod authorship;
 pub mod calibration;
 pub mod counters;
 mod fast_path;

@@ -4,9 +4,9 @@
 //! the knob is set (fenced by the term, and only if unchanged meanwhile), then the decision is
 //! journaled.
 
+use super::authorship;
 use super::calibration;
 use super::governed::{GovernedThrottle, ThrottleRuntime};
-use super::knob_writer::GOVERNED_KNOB;
 use super::observe::observe;
 use super::reconciler::Reconciler;
 use super::report::{ReconcileError, RoundReport};
@@ -134,10 +134,7 @@ impl Tick<'_> {
         let (throttle, status, knobs) = (self.throttle, self.status, &self.status.knobs);
         let (name, actuator) = (throttle.name.as_str(), throttle.actuator());
         let raw = actuator.text(&status.raw);
-        let governed = status.raw.get(GOVERNED_KNOB).map(String::as_str);
-        let is_ours = raw.is_some_and(|raw| {
-            raw == BREAKERS_ZERO || state.wrote.contains(raw) || governed == Some(raw)
-        }) || calibration::wrote(status);
+        let is_ours = authorship::is_ours(status, actuator, state);
         let is_edited = state.overrides.see(knobs, actuator, raw, is_ours, seen.now);
         seen.is_breakers_stop = raw == Some(BREAKERS_ZERO);
         if let Some(mode) = state.overrides.over(knobs, seen.now) {

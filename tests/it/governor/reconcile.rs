@@ -80,6 +80,46 @@ async fn a_rate_that_a_person_writes_is_kept_and_not_raised_for_a_minute() {
 }
 
 #[tokio::test]
+async fn a_rate_that_the_governor_had_before_is_a_persons_if_a_person_writes_it() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(20).await;
+    let earlier = rig.status().await.raw["rps"].clone();
+    rig.run(2).await;
+    assert_ne!(rig.status().await.raw["rps"], earlier, "it has moved since");
+
+    rig.store.write_raw(&rig.name, "rps", &earlier);
+    let most = rig.rps().await;
+    for _ in 0..55 {
+        rig.second().await;
+        assert!(rig.rps().await <= most, "{} above {most}", rig.rps().await);
+    }
+    assert_eq!(rig.newest().await.limiting, "person");
+
+    // And if they try another one in between.
+    rig.store.write_raw(&rig.name, "rps", "10");
+    rig.run(4).await;
+    rig.store.write_raw(&rig.name, "rps", &earlier);
+    rig.run(4).await;
+    assert_eq!(rig.rps().await, most);
+}
+
+#[tokio::test]
+async fn a_stop_that_a_person_ends_with_the_rate_from_before_is_over() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(20).await;
+    let before = rig.status().await.raw["rps"].clone();
+    rig.store.write_raw(&rig.name, "rps", "0");
+    rig.run(10).await;
+
+    rig.store.write_raw(&rig.name, "rps", &before);
+    let held = rig.rps().await;
+    rig.run(120).await;
+
+    let rate = rig.rps().await;
+    assert!(rate > held, "it grows again: {rate} after {held}");
+}
+
+#[tokio::test]
 async fn a_stop_that_a_person_writes_stays_and_so_does_nonsense() {
     let mut rig = Rig::new("auto").await;
     rig.run(60).await;
