@@ -306,7 +306,7 @@ impl ControlState {
     }
 
     /// Adopts a manual rate as the new starting point.
-    fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, limit: RateLimit) {
+    pub(super) fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, limit: RateLimit) {
         self.stopped = limit.is_stopped();
         self.hold = None;
         self.links.clear();

@@ -1,11 +1,13 @@
 //! The fast path of one throttle: direct looks at its signals, and a trip of the breaker.
 
+use super::authorship;
 use super::counters::Counters;
 use super::governed::{GovernedThrottle, ThrottleRuntime};
 use super::reconciler::Reconciler;
 use super::report::{ReconcileError, RoundReport};
 use super::sources;
 use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::observation::SignalSample;
 use crate::governor::plan::Plan;
 use crate::governor::shadow;
 use crate::governor::state::ControlState;
@@ -64,10 +66,12 @@ pub(super) async fn look(
     let Some(mut state) = runtime.state.take() else {
         return Ok(RoundReport::default());
     };
-    let bounds = throttle.bounds(&status);
     let plan = match status.knobs.mode {
-        Mode::Shadow => shadow::fast(&mut state, policy, bounds, now, &looks),
-        _ => state.fast(policy, bounds, now, achieved, &looks),
+        Mode::Shadow => {
+            let bounds = throttle.bounds(&status);
+            shadow::fast(&mut state, policy, bounds, now, &looks)
+        }
+        _ => judge(throttle, &status, &mut state, (now, achieved), &looks),
     };
     let outcome = match plan {
         None => Ok(RoundReport {
@@ -81,6 +85,44 @@ pub(super) async fn look(
     }
     runtime.state = Some(state);
     outcome
+}
+
+/// Judges the looks, made at `now` and with `achieved` jobs per second or slots in use, in mode
+/// auto; returns the plan of a trip.
+///
+/// A knob that a person has written since the last tick is theirs first, as it is for a tick: their
+/// stop and an unreadable text stay, and their rate is what a trip interrupts.
+fn judge(
+    throttle: &GovernedThrottle,
+    status: &Status,
+    state: &mut ControlState,
+    (now, achieved): (f64, Option<f64>),
+    looks: &[SignalSample],
+) -> Option<Plan> {
+    let (policy, bounds, actuator) = (
+        &throttle.policy,
+        throttle.bounds(status),
+        throttle.actuator(),
+    );
+    if authorship::is_ours(status, actuator, state) {
+        return state.fast(policy, bounds, now, achieved, looks);
+    }
+    let limit = actuator.setting(status);
+    let is_unreadable = status
+        .problems
+        .iter()
+        .any(|problem| problem.field == actuator.field());
+    if limit.is_stopped() || is_unreadable {
+        return None;
+    }
+    state.obey(policy, bounds.sound(), now, limit);
+    let plan = state.fast(policy, bounds, now, achieved, looks)?;
+    // The next tick finds the breaker's zero in place of what the person wrote.
+    let raw = actuator.text(&status.raw);
+    state
+        .overrides
+        .see(&status.knobs, actuator, raw, false, now);
+    Some(plan)
 }
 
 /// Carries out a trip: the knob first, everything else after.

@@ -4,6 +4,7 @@ mod apns_by_latency;
 mod capacity;
 mod complaints;
 mod failover;
+mod fast_path;
 mod feedback;
 mod modes;
 mod process;
