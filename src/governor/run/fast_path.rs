@@ -1,12 +1,14 @@
 //! The fast path of one throttle: direct looks at its signals, and a trip of the breaker.
 
 use super::authorship;
+use super::calibration;
 use super::counters::Counters;
 use super::governed::{GovernedThrottle, ThrottleRuntime};
 use super::reconciler::Reconciler;
 use super::report::{ReconcileError, RoundReport};
 use super::sources;
 use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::law::Phase;
 use crate::governor::observation::SignalSample;
 use crate::governor::plan::Plan;
 use crate::governor::shadow;
@@ -23,7 +25,7 @@ pub(super) async fn look(
         return Ok(RoundReport::default());
     };
     parts.records.check_term(throttle, term, &status)?;
-    if !matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) || status.knobs.paused {
+    if !is_watched(&status) {
         return Ok(RoundReport::default());
     }
     let (now, policy) = (status.at_us as f64 / 1e6, &throttle.policy);
@@ -36,6 +38,14 @@ pub(super) async fn look(
 
     let mut runtime = throttle.runtime.lock().await;
     if runtime.term != Some(term) {
+        return Ok(RoundReport::default());
+    }
+    // A slow page takes half a second, in which a tick or a person may have changed the knobs.
+    let Some(status) = parts.store.status(&throttle.name).await? else {
+        return Ok(RoundReport::default());
+    };
+    parts.records.check_term(throttle, term, &status)?;
+    if !is_watched(&status) {
         return Ok(RoundReport::default());
     }
     let counters = Counters::of(&status);
@@ -73,14 +83,20 @@ pub(super) async fn look(
         }
         _ => judge(throttle, &status, &mut state, (now, achieved), &looks),
     };
-    let outcome = match plan {
+    let tripped = usize::from(plan.is_some());
+    if let Some(plan) = &plan {
+        tracing::warn!(throttle.name = %throttle.name, reason = %plan.reason, "the breaker tripped");
+    }
+    let outcome = match plan.or_else(|| unwritten_stop(throttle, &status, &state)) {
         None => Ok(RoundReport {
             alarmed: state.signals.iter().any(|signal| signal.alarms > 0),
             ..RoundReport::default()
         }),
-        Some(plan) => stop(parts, throttle, &mut runtime, term, &status, &state, &plan).await,
+        Some(plan) => stop(parts, throttle, &mut runtime, term, &status, &state, &plan)
+            .await
+            .map(|report| RoundReport { tripped, ..report }),
     };
-    if outcome.as_ref().is_ok_and(|report| report.tripped > 0) {
+    if outcome.as_ref().is_ok_and(|report| report.decided > 0) {
         throttle.show(&state, &status);
     }
     runtime.state = Some(state);
@@ -125,6 +141,30 @@ fn judge(
     Some(plan)
 }
 
+/// Returns true in a mode in which the breaker may trip.
+fn is_watched(status: &Status) -> bool {
+    matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) && !status.knobs.paused
+}
+
+/// Returns the plan of a stop that has not reached the knob, because the store failed or somebody
+/// else wrote the knob at the same moment.
+///
+/// An open breaker does not trip again, so without this only the next tick would stop the work.
+fn unwritten_stop(
+    throttle: &GovernedThrottle,
+    status: &Status,
+    state: &ControlState,
+) -> Option<Plan> {
+    let actuator = throttle.actuator();
+    let is_unwritten = status.knobs.mode == Mode::Auto
+        && state.breaker.phase == Phase::Open
+        && actuator.text(&status.raw) != Some(BREAKERS_ZERO)
+        && !calibration::wrote(status)
+        && authorship::is_ours(status, actuator, state);
+    let plan = state.plan.as_ref().filter(|_| is_unwritten)?;
+    (plan.breaker == Phase::Open).then(|| plan.clone())
+}
+
 /// Carries out a trip: the knob first, everything else after.
 async fn stop(
     parts: &Reconciler,
@@ -135,7 +175,6 @@ async fn stop(
     state: &ControlState,
     plan: &Plan,
 ) -> Result<RoundReport, ReconcileError> {
-    tracing::warn!(throttle.name = %throttle.name, reason = %plan.reason, "the breaker tripped");
     let mode = status.knobs.mode;
     let written = if mode == Mode::Auto {
         let writer = parts.writer(throttle, term, status);
@@ -150,8 +189,5 @@ async fn stop(
         .records
         .record(throttle, runtime, term, now, plan, before, mode)
         .await;
-    Ok(RoundReport {
-        tripped: 1,
-        ..RoundReport::decided(written)
-    })
+    Ok(RoundReport::decided(written))
 }

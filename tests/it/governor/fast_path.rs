@@ -1,11 +1,15 @@
 //! The fast path between two ticks: what a person wrote meanwhile is theirs, and a trip reaches the
 //! knob.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use flyball::governor::RoundReport;
+use flyball::governor::{Governor, RoundReport};
+use flyball::signals::{no_depth, no_feedback};
+use flyball::throttle::{MemoryStore, Name};
 
 use super::rig::{Rig, SECOND_US};
+use crate::support::observed_store::ObservedStore;
 
 /// A load so far above the trip level that one look trips the breaker.
 const WILD: f64 = 9.0;
@@ -22,6 +26,33 @@ impl Rig {
         let report = self.governor.fast(self.term).await;
         assert!(report.problems.is_empty(), "{report:?}");
         report
+    }
+
+    /// Hands the governor over to a process that is beaten to a write of the rate by `act`, once
+    /// for each time that the returned flag is set.
+    async fn is_raced(
+        &mut self,
+        act: impl Fn(&MemoryStore, &Name) + Send + Sync + 'static,
+    ) -> Arc<AtomicBool> {
+        let is_armed = Arc::new(AtomicBool::new(false));
+        let (memory, name, armed) = (self.store.clone(), self.name.clone(), is_armed.clone());
+        let store = ObservedStore::new(self.store.clone(), |_, _| {}).before_set(move |change| {
+            if change.fields.contains_key("rps") && armed.swap(false, Ordering::SeqCst) {
+                act(&memory, &name);
+            }
+        });
+        self.governor = Governor::new(
+            Arc::new(store),
+            self.journal.clone(),
+            &self.url,
+            no_depth(),
+            vec![(self.name.clone(), self.policy.clone())],
+            no_feedback(),
+        )
+        .unwrap();
+        self.term += 1;
+        self.run(4).await;
+        is_armed
     }
 
     /// Begins a term whose next tick is several seconds away.
@@ -69,4 +100,22 @@ async fn a_rate_that_no_tick_has_seen_yet_is_held_after_a_trip() {
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
     let hand = view.manual_override.expect("an override");
     assert_eq!((hand.what.as_str(), hand.by.as_deref()), ("rps 5", None));
+}
+
+#[tokio::test]
+async fn a_stop_that_loses_against_another_write_is_written_at_the_next_look() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    let is_armed = rig
+        .is_raced(|store, name| {
+            store.write_raw(name, "rps", "51");
+            store.write_raw(name, "governed", "51");
+        })
+        .await;
+
+    is_armed.store(true, Ordering::SeqCst);
+    assert_eq!(rig.look(WILD).await.tripped, 1);
+    assert_eq!(rig.status().await.raw["rps"], "51");
+    assert_eq!(rig.look(WILD).await.tripped, 0, "it is the same trip");
+    assert_eq!(rig.status().await.raw["rps"], "0.000");
 }

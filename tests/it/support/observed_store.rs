@@ -16,11 +16,15 @@ use super::eventually;
 
 const SOON: Duration = Duration::from_secs(60);
 
+/// A call before a change of knobs.
+type BeforeSet = Box<dyn Fn(&Change) + Send + Sync>;
+
 /// A store that passes every call on, and calls `observe` with each ask for tokens and its answer.
 pub struct ObservedStore<F> {
     store: Arc<dyn Store>,
     observe: F,
     lists: AtomicUsize,
+    before_set: Option<BeforeSet>,
 }
 
 impl<F> ObservedStore<F>
@@ -32,12 +36,21 @@ where
             store,
             observe,
             lists: AtomicUsize::new(0),
+            before_set: None,
         }
     }
 
     /// Returns the number of lists of all throttles that were asked for so far.
     pub fn lists(&self) -> usize {
         self.lists.load(Ordering::SeqCst)
+    }
+
+    /// Calls `act` with each change of knobs before it is passed on, as if somebody else were
+    /// faster.
+    #[must_use]
+    pub fn before_set(mut self, act: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+        self.before_set = Some(Box::new(act));
+        self
     }
 }
 
@@ -225,6 +238,9 @@ where
         throttle: &'a Name,
         change: &'a Change,
     ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
+        if let Some(act) = &self.before_set {
+            act(change);
+        }
         self.store.set(throttle, change)
     }
 
