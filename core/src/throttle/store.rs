@@ -45,6 +45,8 @@ pub struct Change {
     pub if_rps: Option<String>,
     /// The required text of `concurrency`, empty for an absent field; used instead of `if_rps`.
     pub if_concurrency: Option<String>,
+    /// The required text of `mode`, if any (a person may have taken over without a new rate).
+    pub if_mode: Option<String>,
     /// The author of the change.
     pub by: String,
     /// The reason of the change.

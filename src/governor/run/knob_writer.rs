@@ -150,18 +150,23 @@ impl KnobWriter<'_> {
         is_in_force && knobs.term == self.term
     }
 
-    /// Creates a change that is refused if the knob no longer has the text that was read.
+    /// Creates a change that is refused if the knob or the mode no longer has the text that was
+    /// read.
     fn unchanged(&self) -> Change {
         let actuator = self.throttle.actuator();
         let text = actuator.text(&self.status.raw).map(str::to_owned);
+        let same_mode = Change {
+            if_mode: self.status.raw.get("mode").cloned(),
+            ..Change::default()
+        };
         match actuator {
             Actuator::Rps => Change {
                 if_rps: text,
-                ..Change::default()
+                ..same_mode
             },
             Actuator::Concurrency => Change {
                 if_concurrency: text,
-                ..Change::default()
+                ..same_mode
             },
         }
     }

@@ -119,3 +119,25 @@ async fn a_stop_that_loses_against_another_write_is_written_at_the_next_look() {
     assert_eq!(rig.look(WILD).await.tripped, 0, "it is the same trip");
     assert_eq!(rig.status().await.raw["rps"], "0.000");
 }
+
+#[tokio::test]
+async fn a_throttle_that_a_person_takes_over_at_the_last_moment_keeps_its_rate() {
+    for trips in [true, false] {
+        let mut rig = Rig::new("auto").await;
+        rig.run(20).await;
+        let is_armed = rig
+            .is_raced(|store, name| store.write_raw(name, "mode", "manual"))
+            .await;
+        let before = rig.status().await.raw;
+
+        is_armed.store(true, Ordering::SeqCst);
+        if trips {
+            assert_eq!(rig.look(WILD).await.tripped, 1);
+        } else {
+            rig.run(2).await;
+        }
+        let after = rig.status().await.raw;
+        assert_eq!(after["mode"], "manual", "trips: {trips}");
+        assert_eq!(after["rps"], before["rps"], "trips: {trips}");
+    }
+}

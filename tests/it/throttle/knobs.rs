@@ -85,6 +85,13 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
             },
             "concurrency is missing, not 4",
         ),
+        (
+            Change {
+                if_mode: Some("auto".to_owned()),
+                ..change(&[("rps", "9")])
+            },
+            "mode is no longer auto",
+        ),
     ];
     for (attempt, expected) in attempts {
         match world.store.set(&a, &attempt).await {
@@ -110,6 +117,17 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
             .number(),
         9.0
     );
+    world
+        .store
+        .set(&a, &change(&[("mode", "auto")]))
+        .await
+        .unwrap();
+    let right = Change {
+        if_mode: Some("auto".to_owned()),
+        ..change(&[("rps", "10")])
+    };
+    let (_, after) = world.store.set(&a, &right).await.unwrap();
+    assert_eq!(after.knobs.rps.number(), 10.0);
     // An empty text means no limit.
     for (stands, next) in [("", 3), ("3", 4)] {
         let right = Change {

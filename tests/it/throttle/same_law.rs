@@ -126,6 +126,7 @@ enum Op {
         text: String,
         if_seq: Option<u64>,
         term: Option<u64>,
+        if_mode: Option<&'static str>,
         absent_only: bool,
     },
 }
@@ -260,8 +261,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (throttle(), 0..KEYS.len(), scope, prop::option::of(prop_oneof![3 => 0..5_000_u64, 1 => any::<u64>()]), 0.0..1.0, any::<bool>())
             .prop_map(|(t, k, scope, ms, jitter, is_untrusted)| Op::Refused(t, k, scope, ms, jitter, is_untrusted)),
         3 => (throttle(), prop::collection::vec(ended, 1..4)).prop_map(|(t, ended)| Op::Ended(t, ended)),
-        3 => (throttle(), 0..FIELDS.len(), text(), prop::option::weighted(0.2, 0..5_u64), prop::option::weighted(0.3, 0..4_u64), any::<bool>())
-            .prop_map(|(throttle, field, text, if_seq, term, absent_only)| Op::Set { throttle, field, text, if_seq, term, absent_only }),
+        3 => (throttle(), 0..FIELDS.len(), text(), prop::option::weighted(0.2, 0..5_u64), prop::option::weighted(0.3, 0..4_u64), prop::option::weighted(0.2, prop::sample::select(vec!["auto", "manual"])), any::<bool>())
+            .prop_map(|(throttle, field, text, if_seq, term, if_mode, absent_only)| Op::Set { throttle, field, text, if_seq, term, if_mode, absent_only }),
     ]
 }
 
@@ -442,12 +443,14 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             text,
             if_seq,
             term,
+            if_mode,
             absent_only,
         } => {
             let change = Change {
                 fields: fields(&[(FIELDS[*field], text)]),
                 if_seq: *if_seq,
                 term: *term,
+                if_mode: if_mode.map(str::to_owned),
                 create: true,
                 absent_only: *absent_only,
                 ..Change::default()

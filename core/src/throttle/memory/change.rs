@@ -60,6 +60,13 @@ impl MemoryStore {
                 rules::cut(expected)
             ));
         }
+        let mode = stands.raw.get("mode").map(String::as_str);
+        if let Some(expected) = change.if_mode.as_deref()
+            && !expected.is_empty()
+            && mode != Some(expected)
+        {
+            return conflict(format!("mode is no longer {expected}"));
+        }
         let mut raw = stands.raw.texts();
         let (mut changed, mut resumed) = (!exists, false);
         for (field, text) in &change.fields {

@@ -48,6 +48,7 @@ impl RedisStore {
         call.number(u8::from(change.absent_only));
         call.text(&change.by);
         call.text(&change.why);
+        call.text(change.if_mode.as_deref().unwrap_or_default());
         for (field, text) in &change.fields {
             call.text(field);
             call.text(
