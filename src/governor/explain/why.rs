@@ -10,7 +10,7 @@
 
 use super::format::{number, seconds};
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
-use crate::governor::actuator::Actuator;
+use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
 use crate::governor::decision::Decision;
 use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
@@ -126,7 +126,10 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
             "{rate}, because the system behind it can take {most}{why}"
         )];
     }
-    if status.lease_expired && actuator == Actuator::Rps {
+    // A person's stop holds with and without a governor.
+    let is_stopped_by_hand =
+        knobs.rps.is_stopped() && actuator.text(&status.raw) != Some(BREAKERS_ZERO);
+    if status.lease_expired && actuator == Actuator::Rps && !is_stopped_by_hand {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| {
             format!(" for {}", seconds(requested.now - ms as f64 / 1e3))
         });

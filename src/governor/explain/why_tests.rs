@@ -333,6 +333,27 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
 }
 
 #[test]
+fn a_persons_stop_is_theirs_after_the_lease_too_and_the_breakers_is_not() {
+    let mut stopped = status(0.0, Mode::Auto);
+    stopped.lease_expired = true;
+    stopped.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
+    stopped.raw.insert("rps".to_owned(), "0".to_owned());
+    let view = governed(1.0, |_, _| {});
+    let reported = ask(Some(&stopped), Some(&view), &[], None);
+    assert!(
+        reported.contains("by ann 5 min ago (\"deploy\") (rps 0)") && !reported.contains("lease"),
+        "{reported}"
+    );
+
+    stopped.raw.insert("rps".to_owned(), "0.000".to_owned());
+    let reported = ask(Some(&stopped), Some(&view), &[], None);
+    assert!(
+        reported.contains("because no governor has renewed its lease for 40 s"),
+        "{reported}"
+    );
+}
+
+#[test]
 fn an_open_breaker_says_what_tripped_it_and_since_when() {
     let (mut state, policy) = governor(1.0);
     let seen = |now: f64, readings| Observation {

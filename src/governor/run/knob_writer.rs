@@ -82,13 +82,14 @@ impl KnobWriter<'_> {
         }
     }
 
-    /// Removes a lease left behind by a person's own `HSET` of the mode: long lapsed, it would
-    /// count again as soon as they hand the throttle back.
+    /// Removes the lease of a knob that is no longer the governor's: that of a person's stop would
+    /// lapse as if no governor were left, and one that a person's own `HSET` of the mode left behind
+    /// would count again, long lapsed, as soon as they hand the throttle back.
     ///
     /// The recorded author and reason stay unchanged.
     pub async fn end_lease(&self) -> Result<(), ReconcileError> {
         let knobs = &self.status.knobs;
-        if knobs.mode == Mode::Auto || !self.status.raw.contains_key("valid_until") {
+        if !self.status.raw.contains_key("valid_until") {
             return Ok(());
         }
         let change = Change {

@@ -263,7 +263,9 @@ impl Tick<'_> {
                 .await;
         }
         let writer = self.parts.writer(throttle, self.term, status);
-        writer.end_lease().await?;
+        if status.knobs.mode != Mode::Auto {
+            writer.end_lease().await?;
+        }
         let written = writer.keep_lease(&plan.reason, is_ours).await?;
         Ok(RoundReport::decided(written))
     }

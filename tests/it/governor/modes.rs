@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use flyball::governor::GovernorView;
+use flyball::governor::why::{self, WhyInput};
 use flyball::governor::{Decision, Phase};
 use flyball::throttle::{Change, Knobs, Mode, Store};
 use serde_json::json;
@@ -283,6 +284,31 @@ async fn a_rate_that_somebody_writes_has_their_name_in_the_reason() {
         newest.reason.contains("; somebody set 25 rps"),
         "{}",
         newest.reason
+    );
+}
+
+#[tokio::test]
+async fn a_stop_that_somebody_writes_needs_no_lease_and_has_their_name() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    rig.turns(&[("rps", json!(0))], "ann", "the store is ill")
+        .await;
+    rig.run(90).await;
+
+    let status = rig.status().await;
+    assert!(status.knobs.rps.is_stopped() && !status.lease_expired);
+    let view = rig.view();
+    let sentence = why::sentence(WhyInput {
+        name: "reindex",
+        status: Some(&status),
+        view: Some(&view),
+        decisions: &[],
+        ready: None,
+        now: rig.now(),
+    });
+    assert!(
+        sentence.contains("by ann ") && sentence.contains("(\"the store is ill\")"),
+        "{sentence}"
     );
 }
 
