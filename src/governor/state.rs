@@ -245,11 +245,12 @@ impl ControlState {
     }
 
     /// Takes over at `limit`, the rate really in force after a lease lapsed, without treating it as
-    /// a manual rate.
+    /// a manual rate; after a stop, at the lowest rate.
     pub fn restart_from(&mut self, policy: &Policy, bounds: Bounds, limit: RateLimit, now: f64) {
-        let is_lower = |rps: f64| rps.ln() + self.work.w.ln() < self.u;
-        if limit.rate().is_some_and(is_lower) {
-            self.set_rate(bounds.sound(), limit);
+        let bounds = bounds.sound();
+        let in_force = (bounds.rate_of(limit) * self.work.w).ln();
+        if !limit.is_unlimited() && in_force < self.u {
+            self.set_rate(bounds, limit);
             self.rebase(policy, now);
         }
     }

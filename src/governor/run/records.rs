@@ -8,7 +8,7 @@ use tokio::sync::broadcast;
 use super::governed::{GovernedThrottle, ThrottleRuntime};
 use super::postgres::{Error as JournalError, Journal};
 use super::report::ReconcileError;
-use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::actuator::BREAKERS_ZERO;
 use crate::governor::decision::Decision;
 use crate::governor::plan::Plan;
 use crate::governor::state::ControlState;
@@ -165,12 +165,12 @@ fn begun(throttle: &GovernedThrottle, status: &Status, now: f64) -> ControlState
     let actuator = throttle.actuator();
     let raw = actuator.text(&status.raw);
     let bounds = throttle.bounds(status);
-    let has_lapsed = status.lease_expired && actuator == Actuator::Rps;
-    // A breaker's stop without its state continues from the lowest rate, not as a manual stop.
-    let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed {
-        RateLimit::new(bounds.min)
-    } else {
-        actuator.start(status, bounds)
+    // A breaker's stop without its state, and a rate that lapsed to a `safe_rps` of 0, continue from
+    // the lowest rate: only a person's stop lasts.
+    let is_by_hand = actuator.setting(status).is_stopped() && raw != Some(BREAKERS_ZERO);
+    let rate = match actuator.start(status, bounds) {
+        RateLimit::Stopped if !is_by_hand => RateLimit::new(bounds.min),
+        started => started,
     };
     let mut state = ControlState::new(&throttle.policy, bounds, rate, now);
     state.wrote.record(raw.unwrap_or_default());

@@ -368,6 +368,54 @@ async fn after_a_lapsed_lease_it_starts_from_the_safe_rate() {
     assert!(rig.rps().await < 8.0, "{}", rig.rps().await);
 }
 
+/// Lets every lease lapse, and another process lead afterwards.
+async fn after_a_minute_without_a_governor(rig: &mut Rig) {
+    rig.clock.fetch_add(60 * SECOND_US, Ordering::SeqCst);
+    rig.world.lock().unwrap().now_s += 60.0;
+    assert!(rig.status().await.lease_expired);
+    rig.succeed();
+}
+
+#[tokio::test]
+async fn a_trip_whose_state_is_lost_ends_after_a_lapsed_lease_too() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    rig.trip().await;
+    rig.cost /= 10.0;
+    {
+        let mut world = rig.world.lock().unwrap();
+        world.average = 0.2;
+        world.scraped.clear();
+    }
+    let nothing = json!({"form": 99});
+    rig.journal.save("reindex", 1, &nothing).await.unwrap();
+
+    after_a_minute_without_a_governor(&mut rig).await;
+    rig.run(60).await;
+    assert!(rig.rps().await > 0.0, "{}", rig.newest().await.reason);
+}
+
+#[tokio::test]
+async fn after_a_lapse_to_a_safe_rate_of_0_it_starts_from_the_lowest_rate() {
+    for is_lost in [false, true] {
+        let mut rig = Rig::new("auto").await;
+        rig.store.write_raw(&rig.name, "safe_rps", "0");
+        rig.run(200).await;
+        if is_lost {
+            let nothing = json!({"form": 99});
+            rig.journal.save("reindex", 1, &nothing).await.unwrap();
+        }
+
+        after_a_minute_without_a_governor(&mut rig).await;
+        assert!(rig.status().await.effective_rps.is_stopped());
+        rig.run(2).await;
+        let rate = rig.rps().await;
+        assert!((0.9..2.0).contains(&rate), "is_lost {is_lost}: {rate}");
+        rig.run(120).await;
+        assert!(rig.rps().await > 2.0 * rate, "is_lost {is_lost}");
+    }
+}
+
 #[tokio::test]
 async fn the_journal_keeps_a_thousand_decisions_of_each_throttle_and_refuses_old_terms() {
     let database = support::database().await;
