@@ -175,7 +175,7 @@ fn a_stop_that_is_only_followed_for_a_while_ends_by_itself_afterwards() {
     let mut plant = Plant::quick();
     plant.run(600);
     plant.cost *= 10.0;
-    plant.run(5);
+    plant.run(4);
     assert_eq!(plant.plan.breaker, Phase::Open);
 
     // A pause, a capacity of 0 or another mode: the knob keeps the breaker's zero.

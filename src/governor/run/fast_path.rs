@@ -85,7 +85,8 @@ pub(super) async fn look(
     };
     let tripped = usize::from(plan.is_some());
     if let Some(plan) = &plan {
-        tracing::warn!(throttle.name = %throttle.name, reason = %plan.reason, "the breaker tripped");
+        let reason = &plan.reason;
+        tracing::warn!(throttle.name = %throttle.name, %reason, "the breaker tripped");
     }
     let outcome = match plan.or_else(|| unwritten_stop(throttle, &status, &state)) {
         None => Ok(RoundReport {

@@ -165,8 +165,8 @@ fn begun(throttle: &GovernedThrottle, status: &Status, now: f64) -> ControlState
     let actuator = throttle.actuator();
     let raw = actuator.text(&status.raw);
     let bounds = throttle.bounds(status);
-    // A breaker's stop without its state, and a rate that lapsed to a `safe_rps` of 0, continue from
-    // the lowest rate: only a person's stop lasts.
+    // Only a person's stop lasts: a breaker's without its state, and a rate that lapsed to a
+    // `safe_rps` of 0, continue from the lowest rate.
     let is_by_hand = actuator.setting(status).is_stopped() && raw != Some(BREAKERS_ZERO);
     let rate = match actuator.start(status, bounds) {
         RateLimit::Stopped if !is_by_hand => RateLimit::new(bounds.min),

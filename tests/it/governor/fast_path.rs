@@ -30,7 +30,7 @@ impl Rig {
 
     /// Hands the governor over to a process that is beaten to a write of the rate by `act`, once
     /// for each time that the returned flag is set.
-    async fn is_raced(
+    async fn beaten_by(
         &mut self,
         act: impl Fn(&MemoryStore, &Name) + Send + Sync + 'static,
     ) -> Arc<AtomicBool> {
@@ -107,7 +107,7 @@ async fn a_stop_that_loses_against_another_write_is_written_at_the_next_look() {
     let mut rig = Rig::new("auto").await;
     rig.run(60).await;
     let is_armed = rig
-        .is_raced(|store, name| {
+        .beaten_by(|store, name| {
             store.write_raw(name, "rps", "51");
             store.write_raw(name, "governed", "51");
         })
@@ -126,7 +126,7 @@ async fn a_throttle_that_a_person_takes_over_at_the_last_moment_keeps_its_rate()
         let mut rig = Rig::new("auto").await;
         rig.run(20).await;
         let is_armed = rig
-            .is_raced(|store, name| store.write_raw(name, "mode", "manual"))
+            .beaten_by(|store, name| store.write_raw(name, "mode", "manual"))
             .await;
         let before = rig.status().await.raw;
 
