@@ -319,6 +319,11 @@ impl Backfill<'_> {
         };
         let granted = grant.granted > 0;
         self.watched = grant.watched;
+        if granted {
+            // Before the new rate is known: a lower one allows fewer documents than were paid for.
+            let items = self.take(want, now);
+            send(&mut self.flights, self.sink.clone(), items);
+        }
         self.ask_at = Instant::now()
             + self
                 .pace
@@ -328,10 +333,6 @@ impl Backfill<'_> {
         } else {
             grant.limit.as_ref().and_then(spell)
         };
-        if granted {
-            let items = self.take(want, now);
-            send(&mut self.flights, self.sink.clone(), items);
-        }
     }
 
     /// Counts the next documents that fit into one bulk request; at least one, however large it is.

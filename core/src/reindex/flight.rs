@@ -23,12 +23,16 @@ pub(super) struct FinishedFlight {
     pub(super) answer: Result<Vec<WriteOutcome>, WriteError>,
 }
 
-/// Sends items in one bulk request.
+/// Sends items in one bulk request; without items it sends none, because an index refuses an empty
+/// request.
 pub(super) fn send(
     flights: &mut JoinSet<FinishedFlight>,
     sink: std::sync::Arc<dyn Sink>,
     items: Vec<Item>,
 ) {
+    if items.is_empty() {
+        return;
+    }
     flights.spawn(async move {
         let documents: Vec<_> = items.iter().map(|i| i.document.clone()).collect();
         let answer = sink.write(&documents).await;

@@ -4,5 +4,6 @@ mod backfill;
 mod elasticsearch;
 mod fakes;
 mod mongodb;
+mod pace;
 mod postgres;
 mod rights;

@@ -1,0 +1,140 @@
+//! The pace of a reindex while somebody turns its rate.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flyball::jobs::Outcome;
+use flyball::reindex::sink::{Sink, WriteError, WriteOutcome};
+use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
+use flyball::reindex::{Args, Catalogue, Document, backfill::backfill};
+use flyball::throttle::{AcquireRequest, LaneRequest, Name, Store};
+use futures_util::future::BoxFuture;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::reindex::fakes::{Hands, Numbers, job};
+use crate::support::eventually;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Numbers, of which those after `first` wait for the gate.
+struct GatedNumbers {
+    numbers: Numbers,
+    first: u64,
+    gate: Semaphore,
+}
+
+impl DocumentSource for GatedNumbers {
+    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
+        self.numbers.estimate()
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
+        Box::pin(async move {
+            if after.is_some_and(|key| key[0].parse::<u64>().unwrap() >= self.first) {
+                let _open = self.gate.acquire().await.unwrap();
+            }
+            self.numbers.page(after, limit).await
+        })
+    }
+}
+
+/// An index that answers while its gate is open, and refuses an empty request.
+struct GatedIndex {
+    /// The number of documents of each request.
+    sizes: Mutex<Vec<usize>>,
+    gate: Semaphore,
+}
+
+impl GatedIndex {
+    fn sent(&self) -> usize {
+        self.sizes.lock().unwrap().iter().sum()
+    }
+}
+
+impl Sink for GatedIndex {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
+        Box::pin(async move {
+            self.sizes.lock().unwrap().push(documents.len());
+            if documents.is_empty() {
+                return Err(WriteError::Wrong("400 request body is required".to_owned()));
+            }
+            let _open = self.gate.acquire().await.unwrap();
+            Ok(vec![WriteOutcome::Stored; documents.len()])
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_rate_lowered_while_requests_hang_sends_what_was_paid_for_and_no_empty_request() {
+    let source = Arc::new(GatedNumbers {
+        numbers: Numbers(1000),
+        first: 700,
+        gate: Semaphore::new(0),
+    });
+    let index = Arc::new(GatedIndex {
+        sizes: Mutex::default(),
+        gate: Semaphore::new(0),
+    });
+    let hands = Hands::at("1000");
+    let args = json!({
+        "source": {"type": "postgres", "table": "numbers", "key": "id"},
+        "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "numbers"},
+        "batch_docs": 100, "concurrency": 32,
+    });
+    let (job, context) = (job(args), hands.context());
+    let (read, written) = (source.clone(), index.clone());
+    let running = tokio::spawn(async move {
+        let free = Catalogue {
+            allow_queries: true,
+            ..Catalogue::default()
+        };
+        let args = Args::parse(&job.args, &free).unwrap();
+        backfill(&job, &context, &args, read, written).await
+    });
+    eventually("the first documents are in flight", SOON, || async {
+        (index.sent() == 700).then_some(())
+    })
+    .await;
+
+    // The next documents are granted at a rate that would not have let them be counted.
+    hands.turn("5");
+    let name = Name::new("reindex").unwrap();
+    let ask = AcquireRequest {
+        throttle: name.clone(),
+        lanes: vec![LaneRequest {
+            cost: 100.0,
+            ..LaneRequest::default()
+        }],
+        holder: None,
+    };
+    eventually("the bucket is full", SOON, || async {
+        (hands.throttles.peek(&ask).await.lanes[0].granted > 0).then_some(())
+    })
+    .await;
+    source.gate.add_permits(1);
+    eventually("they are sent", SOON, || async {
+        (index.sent() > 700 || running.is_finished()).then_some(())
+    })
+    .await;
+
+    let used = hands.throttles.status(&name).await.unwrap().unwrap().used;
+    assert!((used - index.sent() as f64).abs() < 1e-6, "{used} tokens");
+    hands.turn("-1");
+    index.gate.add_permits(1);
+    let outcome = tokio::time::timeout(SOON, running).await.unwrap().unwrap();
+    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(index.sent(), 1000);
+    assert!(!index.sizes.lock().unwrap().contains(&0));
+}
