@@ -66,8 +66,10 @@ async fn a_table_is_read_in_the_order_of_its_key_whatever_the_keys_type() {
     let database = database().await;
     execute(
         database.pool(),
-        "create table a (id bigint primary key, t text unique, at timestamptz unique, u uuid unique default gen_random_uuid(), n numeric);
-         insert into a select n, 'Ä' || chr(70 - n) || '''\"', timestamptz '2024-10-27 00:30+00' + n * interval '1.000001 s', gen_random_uuid(), n / 3.0
+        "create table a (id bigint primary key, t text unique, at timestamptz unique, u uuid unique default gen_random_uuid(), n numeric,
+             ulid char(26), short char(3), bits bit(8), shorts char(3)[], bytes bit(8)[]);
+         insert into a select n, 'Ä' || chr(70 - n) || '''\"', timestamptz '2024-10-27 00:30+00' + n * interval '1.000001 s', gen_random_uuid(), n / 3.0,
+             '01HZ' || lpad((n + 3)::text, 22, '0'), 'A' || (n + 3), (n + 3)::bit(8), array['A' || (n + 3)]::char(3)[], array[(n + 3)::bit(8)]
          from generate_series(-3, 4) n",
     )
     .await;
@@ -78,6 +80,11 @@ async fn a_table_is_read_in_the_order_of_its_key_whatever_the_keys_type() {
         ("at", "at"),
         ("u", "u"),
         ("n", "n"),
+        ("ulid", "ulid"),
+        ("short", "short"),
+        ("bits", "bits"),
+        ("shorts", "shorts"),
+        ("bytes", "bytes"),
     ] {
         let found = read_all(&source(
             database.pool(),
@@ -122,13 +129,18 @@ async fn a_key_that_would_lose_rows_is_refused() {
     execute(
         database.pool(),
         "create table twice (id int); insert into twice values (1), (2), (2), (3);
-         create table nulls (id int); insert into nulls values (1), (null);",
+         create table nulls (id int); insert into nulls values (1), (null);
+         create type pair as (n int);
+         create function cut(text) returns pair language sql immutable as 'select row(0)::pair';
+         create cast (text as pair) with function cut(text);
+         create table cut (id pair); insert into cut select row(n)::pair from generate_series(1, 3) n;",
     )
     .await;
 
     for (table, says) in [
         ("twice", "not unique (2 appears twice)"),
         ("nulls", "is null in some rows"),
+        ("cut", "(1) is found above itself"),
         ("gone", "does not exist"),
     ] {
         let source = source(database.pool(), json!({"table": table, "key": "id"}), "id");

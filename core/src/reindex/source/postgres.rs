@@ -94,10 +94,12 @@ impl PostgresSource {
     /// is unfit for a scan.
     async fn types(&self) -> Result<Option<&[String]>, Error> {
         if self.types.get().is_none() {
+            // The modifier -1 asks for a name that cuts nothing: `character` alone, as pg_typeof
+            // writes it, is character(1).
             let types: Vec<_> = self
                 .key
                 .iter()
-                .map(|k| format!("pg_typeof({k})::text"))
+                .map(|k| format!("format_type(pg_typeof({k}), -1)"))
                 .collect();
             let probe = format!(
                 "select array[{}] from {} q limit 1",
@@ -171,6 +173,16 @@ impl PostgresSource {
                 "the key {} is not unique ({} appears twice), so that a scan by key would miss rows",
                 self.key.join(", "),
                 twice[0].key.join(", "),
+            )));
+        }
+        if let Some(after) = after
+            && documents.iter().any(|document| *document.key == *after)
+        {
+            return Err(Error::Wrong(format!(
+                "the key {} has a type whose text is not its whole value ({} is found above itself), so that a scan \
+                 by key would read rows again",
+                self.key.join(", "),
+                after.join(", "),
             )));
         }
         let more = documents.len() > limit;
