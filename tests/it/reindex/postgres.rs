@@ -201,6 +201,34 @@ async fn an_empty_table_is_one_empty_page_and_rows_are_counted() {
 }
 
 #[tokio::test]
+async fn a_page_of_large_rows_ends_early_and_no_row_is_lost() {
+    let database = database().await;
+    execute(
+        database.pool(),
+        "create table e (id int primary key, body text);
+         insert into e select n, case when n > 100 then repeat('x', 1 << 20) end from generate_series(1, 150) n",
+    )
+    .await;
+    let source = source(database.pool(), json!({"table": "e", "key": "id"}), "id");
+
+    let mut documents: Vec<Document> = Vec::new();
+    loop {
+        let after = documents.last().map(|document| document.key.to_vec());
+        // As many as after a page of small rows.
+        let page = source.page(after.as_deref(), 1000).await.unwrap();
+        let bytes: usize = page.documents.iter().map(Document::bytes).sum();
+        assert!(bytes < 34 << 20, "{bytes} bytes");
+        documents.extend(page.documents);
+        if !page.more {
+            break;
+        }
+    }
+
+    let all: Vec<String> = (1..=150).map(|n| n.to_string()).collect();
+    assert_eq!(ids(&documents), all);
+}
+
+#[tokio::test]
 async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands_alone() {
     let database = database().await;
     let table = ["search".to_owned(), "documents".to_owned()];

@@ -6,6 +6,9 @@ use futures_util::future::{BoxFuture, ready};
 
 use crate::reindex::Document;
 
+/// Most bytes of a page; it ends early after them, however many documents were asked for.
+pub(super) const PAGE_BYTES: usize = 32 << 20;
+
 /// Some documents in the order of their keys.
 #[derive(Clone, Debug, Default)]
 pub struct DocumentPage {
@@ -46,7 +49,7 @@ pub trait DocumentSource: Send + Sync + 'static {
     /// Estimates the number of documents in a few seconds at most; `None` if it cannot.
     fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>>;
 
-    /// Returns at most `limit` documents with keys above `after`.
+    /// Returns at most `limit` documents with keys above `after`; fewer if they are large.
     fn page<'a>(
         &'a self,
         after: Option<&'a [String]>,

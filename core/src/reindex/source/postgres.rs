@@ -4,10 +4,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row};
 
+use super::page::PAGE_BYTES;
 use super::{DocumentPage, DocumentSource, Error};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
@@ -162,12 +164,7 @@ impl PostgresSource {
         } else {
             query
         };
-        let rows = ask(&self.session, query).await?;
-        let mut documents = rows
-            .iter()
-            .map(document)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(error)?;
+        let (mut documents, page_len) = self.documents(query, limit).await?;
         if let Some(twice) = documents.windows(2).find(|pair| pair[0].key == pair[1].key) {
             return Err(Error::Wrong(format!(
                 "the key {} is not unique ({} appears twice), so that a scan by key would miss rows",
@@ -185,9 +182,43 @@ impl PostgresSource {
                 after.join(", "),
             )));
         }
-        let more = documents.len() > limit;
-        documents.truncate(limit);
+        let more = documents.len() > page_len;
+        documents.truncate(page_len);
         Ok(DocumentPage { documents, more })
+    }
+
+    /// Reads rows until the page is full, and one more; returns them with the length of the page.
+    ///
+    /// A page is full after `limit` rows or [`PAGE_BYTES`], because the rows may be much larger than
+    /// those by which the limit was chosen.
+    async fn documents(
+        &self,
+        query: sqlx::query::Query<'_, Postgres, PgArguments>,
+        limit: usize,
+    ) -> Result<(Vec<Document>, usize), Error> {
+        let mut transaction = self.session.begin().await.map_err(error)?;
+        let (mut documents, mut bytes, mut is_cut) = (Vec::new(), 0, false);
+        {
+            let mut rows = query.persistent(false).fetch(&mut *transaction);
+            while let Some(row) = rows.try_next().await.map_err(error)? {
+                is_cut = bytes > PAGE_BYTES;
+                let read = document(&row).map_err(error)?;
+                bytes += read.bytes();
+                documents.push(read);
+                if is_cut {
+                    break;
+                }
+            }
+        }
+        if is_cut {
+            // The connection would have to receive the other rows before its next statement, so it
+            // is closed.
+            drop(transaction);
+            let page_len = documents.len() - 1;
+            return Ok((documents, page_len));
+        }
+        self.session.leave(transaction).await.map_err(error)?;
+        Ok((documents, limit))
     }
 
     /// Returns `where (q."a", q."b") > (($2::text[])[1]::integer, …)`: an index range, whatever the

@@ -20,6 +20,7 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use super::conversion::{document_id, document_json, lookalikes};
 use super::error::classify;
 use crate::reindex::document::{Action, Document};
+use crate::reindex::source::page::PAGE_BYTES;
 use crate::reindex::source::{DocumentPage, Error};
 use crate::reindex::source_args::{CollectionName, SourceArgs};
 
@@ -27,8 +28,6 @@ use crate::reindex::source_args::{CollectionName, SourceArgs};
 const APPLICATION: &str = "flyball reindex";
 /// Longest wait for a server that can answer.
 const SELECT_WITHIN: Duration = Duration::from_secs(10);
-/// Most bytes of a page; a page ends early after them.
-const PAGE_BYTES: usize = 32 << 20;
 /// Longest time of the estimate.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
 /// Most attempts at one page, with pauses of 0.2 s doubling in between: long enough for an
