@@ -340,6 +340,131 @@ async fn changes_during_and_after_the_scan_are_followed_until_the_index_is_the_c
 }
 
 #[tokio::test]
+async fn a_few_documents_that_change_without_a_pause_are_followed() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    insert(&server, (0..10).map(|n| doc! {"_id": n, "v": 0})).await;
+    let (index, url) = Index::start().await;
+    let hands = Hands::at("-1");
+    let follow = args(json!({"follow": true}), json!({}));
+    let running = start(&server, &url, &hands, follow).await;
+    eventually("it follows", SOON, || async {
+        hands.note().contains("following").then_some(())
+    })
+    .await;
+    let articles = server
+        .client
+        .database("shop")
+        .collection::<BsonDocument>("articles");
+    let writing = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            ticks.tick().await;
+            let more = doc! {"$inc": {"v": 1}};
+            articles.update_many(doc! {}, more).await.unwrap();
+        }
+    });
+
+    let now = || {
+        let copied = index.documents.lock().unwrap()["0"]["v"].as_i64().unwrap();
+        let kept = hands.checkpoints.kept.lock().unwrap();
+        (copied, kept.as_ref().unwrap().cursor["position"].clone())
+    };
+    let mut before = now();
+    for page in ["the first changes", "later changes"] {
+        let after = eventually(page, SOON, || async {
+            let (copied, position) = now();
+            (copied > before.0 && position != before.1).then_some((copied, position))
+        })
+        .await;
+        before = after;
+    }
+
+    assert!(!writing.is_finished());
+    writing.abort();
+    hands.cancelled.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn large_documents_that_changed_come_in_parts_and_a_worker_that_is_killed_between_two_loses_none()
+ {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    let follow = args(json!({"follow": true}), json!({}));
+    let source = open(&server, &follow).await;
+    insert(&server, [doc! {"_id": 100}]).await;
+    let begun = source.position().await.unwrap();
+    let body = "x".repeat(1 << 20);
+    for n in 0..45 {
+        insert(&server, [doc! {"_id": n, "body": body.as_str()}]).await;
+    }
+    let articles = server
+        .client
+        .database("shop")
+        .collection::<BsonDocument>("articles");
+    articles.delete_one(doc! {"_id": 100}).await.unwrap();
+
+    let page = source.changes(&begun, 500).await.unwrap();
+    let resumed = open(&server, &follow).await;
+    let (mut found, mut pages) = (BTreeMap::new(), vec![page]);
+    let all = async {
+        while found.len() < 46 {
+            let page = pages.pop().unwrap();
+            let bytes: usize = page.documents.iter().map(Document::bytes).sum();
+            assert!(bytes < 34 << 20, "{bytes} bytes");
+            found.extend(page.documents.into_iter().map(|d| (d.id, d.action)));
+            pages.push(resumed.changes(&page.position, 500).await.unwrap());
+        }
+    };
+    tokio::time::timeout(SOON, all).await.unwrap();
+
+    let deleted: Vec<_> = found
+        .iter()
+        .filter(|(_, action)| **action == Action::Delete)
+        .map(|(id, _)| id.clone().unwrap())
+        .collect();
+    assert_eq!(deleted, ["100"]);
+}
+
+#[tokio::test]
+async fn an_election_while_it_follows_does_not_end_the_attempt() {
+    let Some(server) = MongoServer::start(&[]).await else {
+        return;
+    };
+    insert(&server, [doc! {"_id": 1}]).await;
+    let (index, url) = Index::start().await;
+    let hands = Hands::at("-1");
+    let follow = args(json!({"follow": true}), json!({}));
+    let running = start(&server, &url, &hands, follow).await;
+    eventually("it follows", SOON, || async {
+        hands.note().contains("following").then_some(())
+    })
+    .await;
+
+    // The driver itself opens a stream again, and more than once it gives up.
+    let fail = doc! {"configureFailPoint": "failCommand", "mode": {"times": 6},
+    "data": {"failCommands": ["aggregate", "getMore"], "errorCode": 10107}};
+    server
+        .client
+        .database("admin")
+        .run_command(fail)
+        .await
+        .unwrap();
+    insert(&server, [doc! {"_id": 2}]).await;
+
+    eventually("the change is copied", SOON, || async {
+        (index.ids() == BTreeSet::from([1, 2])).then_some(())
+    })
+    .await;
+    assert!(!running.is_finished());
+    hands.cancelled.cancel();
+    assert_eq!(running.await.unwrap(), Outcome::HandedBack);
+}
+
+#[tokio::test]
 async fn changes_that_the_source_has_dropped_end_the_job_or_start_it_over_and_are_never_passed_over()
  {
     let Some(server) = MongoServer::start(&["--oplog-max-entries", "20"]).await else {

@@ -3,7 +3,7 @@
 //!
 //! Changes are copied in pages. A page begins when the one before it is stored, so that no older
 //! state of a document can overwrite a newer one, and then the position is saved. A worker that is
-//! killed repeats at most a page.
+//! killed repeats at most a page, or the parts of one whose documents are large.
 
 use std::time::Duration;
 

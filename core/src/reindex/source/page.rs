@@ -22,7 +22,8 @@ pub struct DocumentPage {
 pub struct ChangePage {
     /// The changed documents as they are now, each once.
     pub documents: Vec<Document>,
-    /// The position after these changes.
+    /// The position after these changes; the old one while more of the changes before the next
+    /// position follow in other pages.
     pub position: String,
     /// The age of the newest of these changes; zero if there are no more changes.
     pub lag: Duration,
@@ -62,8 +63,8 @@ pub trait DocumentSource: Send + Sync + 'static {
         Box::pin(ready(Err(no_log())))
     }
 
-    /// Returns changes after `position`, at most about `limit`, after a wait of up to a second for
-    /// the first.
+    /// Returns changes after `position`, at most about `limit` and those of about a second, after a
+    /// wait of up to a second for the first. Fewer are returned if the documents are large.
     fn changes<'a>(
         &'a self,
         position: &'a str,

@@ -3,6 +3,8 @@
 //! A query for `_id`s above a value finds only those of its type, so the scan bounds the index
 //! instead: every `_id` from the last one on, of any type, in the order of the index.
 
+use std::collections::BTreeMap;
+use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +34,7 @@ const SELECT_WITHIN: Duration = Duration::from_secs(10);
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
 /// Most attempts at one page, with pauses of 0.2 s doubling in between: long enough for an
 /// election.
-const MAX_TRIES: u32 = 7;
+const MAX_TRIES: usize = 7;
 /// First pause between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
@@ -133,15 +135,13 @@ impl CollectionScan {
     ) -> Result<DocumentPage, Error> {
         self.check_kind().await?;
         let after = after.map(id_of).transpose()?;
-        let mut pause = FIRST_PAUSE;
-        for _ in 1..MAX_TRIES {
+        for pause in pauses() {
             match self.try_page(after.as_ref(), limit).await {
                 // An election, a lost cursor, a cut connection: the next query begins where this
                 // one would have.
                 Err(Error::Lost(_)) => tokio::time::sleep(pause).await,
                 answer => return answer,
             }
-            pause *= 2;
         }
         self.try_page(after.as_ref(), limit).await
     }
@@ -222,26 +222,34 @@ impl CollectionScan {
         }
     }
 
-    /// Returns the documents with these `_id`s as they are now, in any order.
-    pub(super) async fn find(&self, ids: Vec<Bson>) -> Result<Vec<(Bson, Document)>, Error> {
+    /// Takes documents out of `wanted`, which holds their `_id`s by key, and returns them as they are
+    /// now, in any order, until [`PAGE_BYTES`]. Also returns true if all were read, so that those
+    /// left in `wanted` are gone.
+    pub(super) async fn take(
+        &self,
+        wanted: &mut BTreeMap<String, Bson>,
+    ) -> Result<(Vec<Document>, bool), Error> {
         let mut session = self.session().await?;
+        let ids: Vec<Bson> = wanted.values().cloned().collect();
         let query = self.query(doc! {"_id": {"$in": ids}});
         let mut cursor = query
             .session(&mut *session)
             .await
             .map_err(|e| classify(&e))?;
-        let mut found = Vec::new();
-        while cursor
-            .advance(&mut session)
-            .await
-            .map_err(|e| classify(&e))?
-        {
+        let (mut documents, mut bytes) = (Vec::new(), 0);
+        while bytes <= PAGE_BYTES {
+            let is_one = cursor.advance(&mut session).await;
+            if !is_one.map_err(|e| classify(&e))? {
+                return Ok((documents, true));
+            }
             let read = cursor.current().to_owned();
             let id = id(&read)?;
-            let document = self.document(&read, &id)?;
-            found.push((id, document));
+            if wanted.remove(&key_of(&id)).is_some() {
+                bytes += read.as_bytes().len();
+                documents.push(self.document(&read, &id)?);
+            }
         }
-        Ok(found)
+        Ok((documents, false))
     }
 
     fn document(&self, read: &RawDocumentBuf, id: &Bson) -> Result<Document, Error> {
@@ -308,6 +316,11 @@ impl CollectionScan {
             .max_time(COUNT_WITHIN);
         Ok(counted.await.ok())
     }
+}
+
+/// Returns the pauses between the attempts at one read.
+pub(super) fn pauses() -> impl Iterator<Item = Duration> {
+    successors(Some(FIRST_PAUSE), |pause| Some(*pause * 2)).take(MAX_TRIES - 1)
 }
 
 /// Returns an `_id` as a key: its canonical extended JSON, which keeps its type.

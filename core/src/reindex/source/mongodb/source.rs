@@ -13,22 +13,70 @@ use mongodb::change_stream::event::ResumeToken;
 use mongodb::change_stream::session::SessionChangeStream;
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::conversion::document_id;
 use super::error::classify;
-use super::scan::{CollectionScan, id_of, key_of};
+use super::scan::{CollectionScan, id_of, key_of, pauses};
 use crate::reindex::document::{Action, Document};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource, Error};
 use crate::reindex::source_args::{CollectionName, SourceArgs};
 
 /// Longest wait of the server for the first change.
 const AWAIT: Duration = Duration::from_millis(500);
+/// Longest time in which changes are collected, from the first one on. A few documents that change
+/// without a pause would never fill a page.
+const COLLECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The collection's stream, with the session that reads it and the position that it has reached.
+/// The collection's stream, with the session that reads it.
 struct OpenStream {
     session: ClientSession,
     events: SessionChangeStream<BsonDocument>,
+    /// The position up to which all changes were returned.
     position: String,
+    /// The position up to which changes were collected.
+    reached: String,
+    /// The `_id`s of the documents that changed between the two and were not returned yet, by key.
+    changed: BTreeMap<String, Bson>,
+    /// The second of the newest of these changes.
+    newest: Option<u32>,
+}
+
+impl OpenStream {
+    /// Collects the next changes, of at most `limit` documents.
+    async fn collect(&mut self, limit: usize) -> Result<(), Error> {
+        self.newest = None;
+        let mut until: Option<Instant> = None;
+        while self.changed.len() < limit && until.is_none_or(|until| Instant::now() < until) {
+            let event = self.events.next_if_any(&mut self.session).await;
+            let Some(event) = event.map_err(|error| classify(&error))? else {
+                break;
+            };
+            until.get_or_insert_with(|| Instant::now() + COLLECT_WITHIN);
+            if let Some(at) = event.get("clusterTime").and_then(Bson::as_timestamp) {
+                self.newest = Some(at.time);
+            }
+            match event.get_str("operationType").unwrap_or_default() {
+                "insert" | "update" | "replace" | "delete" => {
+                    let key = event.get_document("documentKey").ok();
+                    if let Some(id) = key.and_then(|key| key.get("_id")) {
+                        self.changed.insert(key_of(id), id.clone());
+                    }
+                }
+                // The rest of an index that is left behind must not look complete.
+                ended @ ("drop" | "rename" | "dropDatabase" | "invalidate") => {
+                    return Err(Error::ChangesLost(format!(
+                        "the collection has ended ({ended})"
+                    )));
+                }
+                _ => {}
+            }
+        }
+        if let Some(token) = self.events.resume_token() {
+            self.reached = position_of(&token)?;
+        }
+        Ok(())
+    }
 }
 
 /// A collection, with a stream of its changes that stays open from page to page.
@@ -103,7 +151,10 @@ impl MongoSource {
         let opened = OpenStream {
             session,
             events,
+            reached: position.clone(),
             position,
+            changed: BTreeMap::new(),
+            newest: None,
         };
         self.scan.catch_up(&opened.session).await?;
         Ok(opened)
@@ -111,45 +162,37 @@ impl MongoSource {
 
     /// Returns changes after `position`.
     async fn changed(&self, position: &str, limit: usize) -> Result<ChangePage, Error> {
+        for pause in pauses() {
+            match self.try_changes(position, limit).await {
+                // The stream is opened again after `position`.
+                Err(Error::Lost(_)) => tokio::time::sleep(pause).await,
+                answer => return answer,
+            }
+        }
+        self.try_changes(position, limit).await
+    }
+
+    async fn try_changes(&self, position: &str, limit: usize) -> Result<ChangePage, Error> {
         let mut held = self.stream.lock().await;
         // A stream can only continue from its position; after an error it is opened again.
         let mut stream = match held.take() {
             Some(stream) if stream.position == position => stream,
             _ => self.open_stream(Some(position)).await?,
         };
-        let mut changed: BTreeMap<String, Bson> = BTreeMap::new();
-        let mut newest = None;
-        while changed.len() < limit {
-            let event = stream.events.next_if_any(&mut stream.session).await;
-            let Some(event) = event.map_err(|error| classify(&error))? else {
-                break;
-            };
-            if let Some(at) = event.get("clusterTime").and_then(Bson::as_timestamp) {
-                newest = Some(at.time);
-            }
-            match event.get_str("operationType").unwrap_or_default() {
-                "insert" | "update" | "replace" | "delete" => {
-                    let key = event.get_document("documentKey").ok();
-                    if let Some(id) = key.and_then(|key| key.get("_id")) {
-                        changed.insert(key_of(id), id.clone());
-                    }
-                }
-                // The rest of an index that is left behind must not look complete.
-                ended @ ("drop" | "rename" | "dropDatabase" | "invalidate") => {
-                    return Err(Error::ChangesLost(format!(
-                        "the collection has ended ({ended})"
-                    )));
-                }
-                _ => {}
-            }
-        }
-        if let Some(token) = stream.events.resume_token() {
-            stream.position = position_of(&token)?;
+        if stream.changed.is_empty() {
+            stream.collect(limit).await?;
         }
         self.scan.catch_up(&stream.session).await?;
-        let lag = newest.map_or(Duration::ZERO, |second| age(&stream.session, second));
+        let documents = self.as_they_are(&mut stream.changed).await?;
+        // While documents are left, a worker that is killed must begin before them.
+        if stream.changed.is_empty() {
+            stream.position.clone_from(&stream.reached);
+        }
+        let lag = stream
+            .newest
+            .map_or(Duration::ZERO, |second| age(&stream.session, second));
         let page = ChangePage {
-            documents: self.as_they_are(changed).await?,
+            documents,
             position: stream.position.clone(),
             lag,
             log_window: match lag.is_zero() {
@@ -161,30 +204,26 @@ impl MongoSource {
         Ok(page)
     }
 
-    /// Returns these documents as they are now; one that is gone is to be deleted.
-    async fn as_they_are(&self, changed: BTreeMap<String, Bson>) -> Result<Vec<Document>, Error> {
+    /// Takes documents out of `changed` and returns them as they are now; one that is gone is to be
+    /// deleted. If they are large, some are left for the next page.
+    async fn as_they_are(
+        &self,
+        changed: &mut BTreeMap<String, Bson>,
+    ) -> Result<Vec<Document>, Error> {
         if changed.is_empty() {
             return Ok(Vec::new());
         }
-        let found = self.scan.find(changed.values().cloned().collect()).await?;
-        let mut found: BTreeMap<_, _> = found
-            .into_iter()
-            .map(|(id, document)| (key_of(&id), document))
-            .collect();
-        let mut documents = Vec::with_capacity(changed.len());
-        for key in changed.into_keys() {
-            documents.push(match found.remove(&key) {
-                Some(document) => document,
-                None => {
-                    let key = [key];
-                    Document {
-                        id: Some(document_id(&id_of(&key)?)),
-                        key: key.into(),
-                        routing: None,
-                        action: Action::Delete,
-                    }
-                }
-            });
+        let (mut documents, is_all) = self.scan.take(changed).await?;
+        if is_all {
+            for key in std::mem::take(changed).into_keys() {
+                let key = [key];
+                documents.push(Document {
+                    id: Some(document_id(&id_of(&key)?)),
+                    key: key.into(),
+                    routing: None,
+                    action: Action::Delete,
+                });
+            }
         }
         self.scan.refuse_lookalikes(&mut documents).await?;
         Ok(documents)
