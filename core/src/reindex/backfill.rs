@@ -64,6 +64,7 @@ pub async fn backfill(
         sink,
         throttle,
         resumed_at: progress.done,
+        has_followed: false,
         progress,
         pace: BulkPacer::new(args.batch_docs),
         window: Window::default(),
@@ -111,6 +112,8 @@ struct Backfill<'a> {
     throttle: Name,
     progress: Progress,
     resumed_at: u64,
+    /// True if this attempt has copied the changes since its position, even if there were none.
+    has_followed: bool,
     pace: BulkPacer,
     window: Window,
     /// Documents that were read and not sent yet.
@@ -179,11 +182,12 @@ impl Backfill<'_> {
                 read_all = !more;
             }
         }
-        // An incomplete index is not published.
-        if self.progress.mark.refused == 0 || self.args.on_bad_document == OnBadDocument::Skip {
-            self.sink.publish().await.map_err(failed)?;
+        // An incomplete index is not published, and a job that followed would never tell so.
+        if self.progress.mark.refused > 0 && self.args.on_bad_document == OnBadDocument::DeadLetter
+        {
+            return Err(BackfillEnd::Finished);
         }
-        Ok(())
+        self.sink.publish().await.map_err(failed)
     }
 
     /// Waits for what happens next and acts on it; returns whether more pages follow if a page was
@@ -399,7 +403,9 @@ impl Backfill<'_> {
             },
             // An attempt that made progress was not in vain, so a long job does not die of many
             // small outages.
-            BackfillEnd::Failed(error) if self.progress.done > self.resumed_at => {
+            BackfillEnd::Failed(error)
+                if self.progress.done > self.resumed_at || self.has_followed =>
+            {
                 tracing::warn!(job.id = self.job.id, %error, "reindex pauses and continues from its checkpoint");
                 Outcome::Snooze {
                     delay: PROGRESS_RETRY_DELAY,

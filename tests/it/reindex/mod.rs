@@ -3,6 +3,7 @@
 mod backfill;
 mod elasticsearch;
 mod fakes;
+mod follow;
 mod mongodb;
 mod pace;
 mod postgres;

@@ -33,6 +33,7 @@ impl Backfill<'_> {
             });
             self.settle_all().await?;
             self.progress.mark.position = Some(position);
+            self.has_followed = true;
             if self.saving.is_empty() {
                 self.save();
             } else if let Some(saved) = self.saving.try_join_next() {

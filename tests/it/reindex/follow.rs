@@ -1,0 +1,161 @@
+//! A reindex that follows its source: the end of the scan, and outages afterwards.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flyball::jobs::Outcome;
+use flyball::reindex::sink::{Sink, WriteError, WriteOutcome};
+use flyball::reindex::source::{ChangePage, DocumentPage, DocumentSource, Error};
+use flyball::reindex::{Action, Args, Catalogue, Document, backfill::backfill};
+use futures_util::future::BoxFuture;
+use serde_json::json;
+
+use crate::reindex::fakes::{Hands, job};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A collection that is out of reach after its last page of changes.
+struct Collection {
+    documents: Vec<Document>,
+    changes: Mutex<VecDeque<ChangePage>>,
+}
+
+impl Collection {
+    /// A collection of two documents, whose log holds no change up to each of the positions.
+    fn with(second: Action, positions: &[&str]) -> Self {
+        let document = |id: &str, action: Action| Document {
+            key: Arc::from([id.to_owned()]),
+            id: Some(id.to_owned()),
+            routing: None,
+            action,
+        };
+        let changes = positions.iter().map(|position| ChangePage {
+            position: (*position).to_owned(),
+            ..ChangePage::default()
+        });
+        Self {
+            documents: vec![document("1", good()), document("2", second)],
+            changes: Mutex::new(changes.collect()),
+        }
+    }
+}
+
+impl DocumentSource for Collection {
+    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        _: usize,
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
+        let documents = match after {
+            None => self.documents.clone(),
+            Some(_) => Vec::new(),
+        };
+        Box::pin(async move {
+            Ok(DocumentPage {
+                documents,
+                more: false,
+            })
+        })
+    }
+
+    fn position(&self) -> BoxFuture<'_, Result<String, Error>> {
+        Box::pin(async { Ok("start".to_owned()) })
+    }
+
+    fn changes<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<ChangePage, Error>> {
+        let page = self.changes.lock().unwrap().pop_front();
+        Box::pin(async move { page.ok_or_else(|| Error::Lost("the connection is cut".to_owned())) })
+    }
+}
+
+/// An index that stores everything.
+#[derive(Default)]
+struct Index {
+    is_published: AtomicBool,
+}
+
+impl Sink for Index {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        self.is_published.store(true, Ordering::SeqCst);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
+        Box::pin(async move { Ok(vec![WriteOutcome::Stored; documents.len()]) })
+    }
+}
+
+fn good() -> Action {
+    Action::Store(Arc::from("{}"))
+}
+
+fn bad() -> Action {
+    Action::Refuse("n is NaN".to_owned())
+}
+
+/// Runs one attempt; returns its outcome, and whether the index was published.
+async fn run(source: Collection, hands: &Hands, on_bad_document: &str) -> (Outcome, bool) {
+    let job = job(json!({
+        "source": {"type": "mongodb", "url_env": "REINDEX_DATABASE_X", "collection": "shop.articles", "follow": true},
+        "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "articles"},
+        "on_bad_document": on_bad_document,
+    }));
+    let free = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
+    let args = Args::parse(&job.args, &free).unwrap();
+    let (index, context) = (Arc::new(Index::default()), hands.context());
+    let attempt = backfill(&job, &context, &args, Arc::new(source), index.clone());
+    let outcome = tokio::time::timeout(SOON, attempt).await.unwrap();
+    (outcome, index.is_published.load(Ordering::SeqCst))
+}
+
+#[tokio::test]
+async fn a_refused_document_ends_the_job_at_the_end_of_the_scan_unless_it_may_be_skipped() {
+    let hands = Hands::at("-1");
+    let (outcome, is_published) = run(Collection::with(bad(), &[]), &hands, "dead_letter").await;
+    let Outcome::Dead { error } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(error.contains("1 refused (2: n is NaN)"), "{error}");
+    assert!(!is_published);
+
+    // A retry scans again, and follows now that the document is good.
+    let (outcome, is_published) = run(Collection::with(good(), &[]), &hands, "dead_letter").await;
+    assert!(matches!(outcome, Outcome::Snooze { .. }), "{outcome:?}");
+    assert!(is_published);
+
+    let (outcome, is_published) = run(Collection::with(bad(), &[]), &Hands::at("-1"), "skip").await;
+    assert!(matches!(outcome, Outcome::Snooze { .. }), "{outcome:?}");
+    assert!(is_published);
+}
+
+#[tokio::test]
+async fn an_outage_uses_no_attempt_of_a_job_that_followed_a_source_without_changes() {
+    let hands = Hands::at("-1");
+    run(Collection::with(good(), &[]), &hands, "dead_letter").await;
+
+    let quiet = Collection::with(good(), &["later"]);
+    let (outcome, _) = run(quiet, &hands, "dead_letter").await;
+    assert!(matches!(outcome, Outcome::Snooze { .. }), "{outcome:?}");
+    let kept = hands.checkpoints.kept.lock().unwrap().clone().unwrap();
+    assert_eq!(kept.cursor["position"], "later");
+
+    let away = Collection::with(good(), &[]);
+    let (outcome, _) = run(away, &hands, "dead_letter").await;
+    assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
+}
