@@ -104,10 +104,9 @@ impl Progress {
     pub fn refuse(&mut self, id: String, reason: &str) {
         self.mark.refused += 1;
         if self.mark.listed.len() < LISTED {
-            let reason = reason.chars().take(200).collect();
             self.mark.listed.push(RefusedDocument {
-                id: id.chars().take(200).collect(),
-                reason,
+                id: legible(&id),
+                reason: legible(reason),
             });
         }
     }
@@ -192,6 +191,17 @@ impl Progress {
         let seconds = to.saturating_sub(*from).as_secs_f64();
         (seconds >= 1.0).then(|| is.saturating_sub(*was) as f64 / seconds)
     }
+}
+
+/// Returns the first 200 characters of a text, with U+FFFD in the place of control characters.
+/// Postgres cannot store NUL, and with it no later checkpoint.
+fn legible(text: &str) -> String {
+    let shown = text.chars().take(200).map(|c| match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    });
+    shown.collect()
 }
 
 fn thousands(number: u64) -> String {
@@ -285,6 +295,18 @@ mod tests {
                 .checkpoint(Duration::ZERO)
                 .note
                 .ends_with("1,000 refused (0: too strange; 1: too strange; 2: too strange)")
+        );
+    }
+
+    #[test]
+    fn control_characters_of_a_refused_document_are_replaced() {
+        let mut progress = Progress::resume(None);
+        progress.refuse("a\0b".into(), "failed\nto parse [\0]");
+
+        let listed = &progress.mark.listed[0];
+        assert_eq!(
+            (&*listed.id, &*listed.reason),
+            ("a\u{fffd}b", "failed to parse [\u{fffd}]")
         );
     }
 

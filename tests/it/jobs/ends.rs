@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, Retention};
 use flyball::jobs::{CancelAnswer, Checkpoint, Checkpoints, JobFilter, NewJob, RetryAnswer, State};
+use flyball::reindex::Progress;
 use serde_json::json;
 use sqlx::AssertSqlSafe;
 
@@ -203,6 +204,31 @@ async fn losing_its_worker_uses_an_attempt_unless_the_job_was_getting_on() {
     );
     let progress = queue.get(moving).await.unwrap().unwrap().progress.unwrap();
     assert_eq!((progress.done, progress.percent), (7, Some(70.0)));
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_stored_whatever_its_note_quotes() {
+    let (_database, queue) = queue().await;
+    let checkpoints = flyball::jobs::postgres::PgCheckpoints::new(queue.pool.clone());
+    let id = enqueue_one(&queue, http()).await;
+    let worker = worker(&queue, Duration::from_secs(30)).await;
+    assert_eq!(claim_all(&queue, worker, FENCE, 1).await.len(), 1);
+    // The index quotes the document that it refused.
+    let mut progress = Progress::resume(None);
+    progress.advance(7, &["7".to_owned()]);
+    progress.refuse("a\0b".into(), "failed to parse [\0]");
+    progress.trouble = Some("the index is busy: \0".into());
+
+    let at = progress.checkpoint(Duration::ZERO);
+    checkpoints.store(id, FENCE, &at).await.unwrap();
+
+    let kept = checkpoints.load(id).await.unwrap().unwrap();
+    assert_eq!((kept.cursor, kept.done), (at.cursor, 7));
+    assert!(
+        kept.note.ends_with("; the index is busy: "),
+        "{}",
+        kept.note
+    );
 }
 
 #[tokio::test]

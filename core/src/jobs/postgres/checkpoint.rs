@@ -61,7 +61,9 @@ impl Checkpoints for PgCheckpoints {
                 .bind(&at.cursor)
                 .bind(at.done)
                 .bind(at.total)
-                .bind(&at.note)
+                // Postgres cannot store NUL, and the note is text for people. The cursor is left as
+                // it is, because another cursor would be another place.
+                .bind(at.note.replace('\0', ""))
                 .execute(&self.pool)
                 .await
                 .map_err(|error| lost(job_id, &error))?;
