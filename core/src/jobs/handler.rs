@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::retry::Policy;
 use super::serving::SharedSettings;
 use super::{Context, IntoOutcome, Issue, Job, Outcome};
+use crate::input::patterns::allows;
 
 /// The timeout of an attempt, unless the handler, the kind's settings or the job set another.
 pub(super) const DEFAULT_TIMEOUT: Option<Duration> = Some(Duration::from_secs(300));
@@ -43,6 +44,22 @@ impl fmt::Debug for PreparedJob<'_> {
     }
 }
 
+/// The tenants whose jobs may have certain arguments. Jobs without a tenant always may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantRule {
+    /// The tenants, by name or by a prefix followed by `*`.
+    pub tenants: Vec<String>,
+    /// The problem with the arguments of a job of another tenant.
+    pub issue: Issue,
+}
+
+impl TenantRule {
+    /// Returns the problem with a job of this tenant, empty for none.
+    pub fn problem(&self, tenant: &str) -> Option<&Issue> {
+        (!tenant.is_empty() && !allows(&self.tenants, tenant)).then_some(&self.issue)
+    }
+}
+
 /// A handler, which runs the jobs of one kind.
 ///
 /// [`TypedHandler`] is more convenient for arguments with their own type.
@@ -59,6 +76,15 @@ pub trait Handler: Send + Sync + 'static {
     fn needs(&self, args: &Value) -> Vec<String> {
         let _ = args;
         Vec::new()
+    }
+
+    /// Returns the tenants whose jobs may have such arguments; `None` for all.
+    ///
+    /// It is asked before a job is accepted over HTTP, and again before each attempt, because other
+    /// entry points do not ask. Workers elsewhere may know of limits that this process does not.
+    fn tenants(&self, args: &Value) -> Option<TenantRule> {
+        let _ = args;
+        None
     }
 
     /// Returns the capabilities that this process has for the kind, named as in
@@ -98,5 +124,21 @@ pub trait Handler: Send + Sync + 'static {
     /// other people's data. Settings of the kind take precedence.
     fn public(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_concerns_jobs_of_other_tenants_alone() {
+        let rule = TenantRule {
+            tenants: vec!["acme".to_owned()],
+            issue: Issue::new("/secret", "is not theirs"),
+        };
+        assert_eq!(rule.problem(""), None);
+        assert_eq!(rule.problem("acme"), None);
+        assert_eq!(rule.problem("acme-2"), Some(&rule.issue));
     }
 }

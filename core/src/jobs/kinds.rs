@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::handler::{Handler, PreparedJob};
+use super::handler::{Handler, PreparedJob, TenantRule};
 use super::retry::Policy;
 use super::serving::{SharedSettings, is_served};
 use super::typed::{Typed, TypedFn};
@@ -187,6 +187,10 @@ impl Handler for TunedHandler {
 
     fn needs(&self, args: &Value) -> Vec<String> {
         self.handler.needs(args)
+    }
+
+    fn tenants(&self, args: &Value) -> Option<TenantRule> {
+        self.handler.tenants(args)
     }
 
     fn capabilities(&self) -> BTreeMap<String, String> {

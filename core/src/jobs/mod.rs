@@ -35,7 +35,7 @@ pub use claim::{Claimed, LaneClaim, LaneCursor};
 pub use context::{AttemptReport, Checkpoint, CheckpointError, Checkpoints, Context, JobInfo};
 pub use ending::{Ending, Finish};
 pub use group::*;
-pub use handler::{Handler, PreparedJob};
+pub use handler::{Handler, PreparedJob, TenantRule};
 pub use handler_error::{HandlerError, IntoOutcome};
 pub use job::{AFTER_MAX, AfterFailure, Job, NewJob, State, TAG_BYTES_MAX, TAGS_MAX, WEBHOOKS};
 pub use kinds::{Kinds, Tuning};

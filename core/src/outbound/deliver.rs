@@ -15,9 +15,11 @@ use super::quota::quota;
 use super::request::{MAX_TIMEOUT_MS, Request};
 use super::resolve::{Lookup, Resolver};
 use super::response::Response;
-use super::signature::{PREFIX, Secrets, is_name};
+use super::signature::{PREFIX, Secrets, TENANTS, is_name};
 use super::template;
-use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, Scope};
+use crate::jobs::{
+    Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, Scope, TenantRule,
+};
 use crate::trace::{OpenSpan, SpanValue, parent};
 
 /// Delay of a job if this process has no descriptor left, which is not the job's fault and uses no
@@ -237,6 +239,11 @@ impl Handler for HttpHandler {
         self.client
             .check_url(&request.url)
             .map_err(|message| vec![Issue::new("/url", message)])?;
+        let secret = request.secret.as_deref();
+        if let Some(message) = secret.and_then(|name| self.secrets.url_problem(name, &request.url))
+        {
+            return Err(vec![Issue::new("/url", message)]);
+        }
         Ok(PreparedJob::new(move |job, context| async move {
             self.deliver(request, &job, &context)
                 .await
@@ -250,6 +257,19 @@ impl Handler for HttpHandler {
             .map(|name| format!("secret {}", name.to_ascii_uppercase()))
             .into_iter()
             .collect()
+    }
+
+    fn tenants(&self, args: &Value) -> Option<TenantRule> {
+        let name = args.get("secret").and_then(Value::as_str)?;
+        let tenants = self.secrets.tenants(name)?.to_vec();
+        let variable = format!("{PREFIX}{}{TENANTS}", name.to_ascii_uppercase());
+        let message = format!(
+            "names {name:?}, which jobs of this tenant may not use: the workers' variable {variable} must list the tenant"
+        );
+        Some(TenantRule {
+            tenants,
+            issue: Issue::new("/secret", message),
+        })
     }
 
     fn capabilities(&self) -> BTreeMap<String, String> {

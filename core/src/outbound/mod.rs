@@ -17,6 +17,7 @@ pub mod descriptors;
 pub mod guard;
 pub mod host_backoff;
 pub mod hyper;
+pub(crate) mod origins;
 pub mod quota;
 pub mod request;
 pub mod reqwest;

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Jobs name secrets and the workers hold them, in the environment or in files that it names; a job
-//! never holds one.
+//! never holds one. Two more variables of a secret bind it: to the origins of its receivers, and to
+//! the tenants whose jobs may use it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -18,12 +19,23 @@ use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::origins::{are_origins, is_among};
+
 /// Prefix of variables of secrets. The rest is the secret's name; the suffix `_FILE` means that the
 /// value is a file's path.
 pub const PREFIX: &str = "FLYBALL_WEBHOOK_SECRET_";
 
 /// Suffix of variables whose value is a file's path.
 const FILE: &str = "_FILE";
+
+/// Suffix of the variable that lists the origins to which a secret signs requests.
+pub(super) const ORIGINS: &str = "_ORIGINS";
+
+/// Suffix of the variable that lists the tenants whose jobs may use a secret.
+pub(super) const TENANTS: &str = "_TENANTS";
+
+/// The longest name of a tenant, in characters.
+const TENANT_CHARS_MAX: usize = 64;
 
 /// Prefix of a secret's text.
 const MARK: &str = "whsec_";
@@ -37,7 +49,17 @@ pub const HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-sign
 /// Secrets by their names, in capitals. All secrets under one name sign, so that one can replace
 /// another.
 #[derive(Clone, Default)]
-pub struct Secrets(BTreeMap<String, Vec<hmac::Key>>);
+pub struct Secrets(BTreeMap<String, Secret>);
+
+/// The secrets under one name.
+#[derive(Clone)]
+struct Secret {
+    keys: Vec<hmac::Key>,
+    /// The origins to which they sign requests, with commas between; `None` for all.
+    origins: Option<String>,
+    /// The tenants whose jobs may use them, as patterns. Jobs without a tenant always may.
+    tenants: Vec<String>,
+}
 
 /// A variable that holds no valid secret. The error names the variable and never its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +77,7 @@ impl Secrets {
         read: impl Fn(&str) -> std::io::Result<String>,
     ) -> Result<Self, SecretError> {
         let mut secrets = Self::default();
+        let mut lists = Vec::new();
         for (variable, value) in variables {
             let Some(name) = variable.strip_prefix(PREFIX).filter(|_| !value.is_empty()) else {
                 continue;
@@ -63,6 +86,10 @@ impl Secrets {
                 variable: variable.clone(),
                 message,
             };
+            if let Some((of, list)) = List::of(name) {
+                lists.push((of.to_owned(), list, variable, value));
+                continue;
+            }
             let (name, text) = match name.strip_suffix(FILE) {
                 Some(name) => (
                     name,
@@ -77,6 +104,11 @@ impl Secrets {
                     "has no name after {PREFIX}: it must be {NAMES}, in capitals"
                 )));
             }
+            if List::of(name).is_some() {
+                return Err(refuse(format!(
+                    "cannot be a file: set {PREFIX}{name} to the list itself"
+                )));
+            }
             if secrets.0.contains_key(name) {
                 return Err(refuse(format!(
                     "is the second of {PREFIX}{name} and {PREFIX}{name}{FILE}: set one of them"
@@ -87,9 +119,63 @@ impl Secrets {
                 let allowed = "one or several texts with blanks between them, each whsec_ and the base64 of 24 to 64 bytes";
                 refuse(format!("cannot be used: it must be {allowed}"))
             })?;
-            secrets.0.insert(name.to_owned(), keys);
+            let secret = Secret {
+                keys,
+                origins: None,
+                tenants: Vec::new(),
+            };
+            secrets.0.insert(name.to_owned(), secret);
+        }
+        for (of, list, variable, value) in lists {
+            secrets
+                .bind(&of, list, value)
+                .map_err(|message| SecretError { variable, message })?;
         }
         Ok(secrets)
+    }
+
+    /// Binds a secret to what a list allows, or returns the fault of the list.
+    fn bind(&mut self, name: &str, list: List, value: String) -> Result<(), String> {
+        // A mistyped name would leave the secret that was meant unbound.
+        let secret = self.0.get_mut(name).ok_or_else(|| {
+            format!("needs {PREFIX}{name}, or {PREFIX}{name}{FILE}, the secret that it binds")
+        })?;
+        match list {
+            List::Origins if are_origins(&value) => secret.origins = Some(value),
+            List::Origins => {
+                return Err(
+                    "must be origins such as https://hooks.example.com, with commas between them"
+                        .to_owned(),
+                );
+            }
+            List::Tenants => {
+                let tenants: Vec<String> = value.split(',').map(|one| one.trim().into()).collect();
+                if !tenants.iter().all(|tenant| is_tenant_pattern(tenant)) {
+                    return Err("must be tenants with commas between them, each 1 to 64 letters, digits or any of . _ - / : { }, or a beginning of their names with a * behind".to_owned());
+                }
+                secret.tenants = tenants;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the fault of a URL to which a secret may not sign requests. A name without a secret
+    /// has none.
+    pub fn url_problem(&self, name: &str, url: &str) -> Option<String> {
+        let capitals = name.to_ascii_uppercase();
+        let origins = self.0.get(&capitals)?.origins.as_deref()?;
+        (!is_among(url, origins)).then(|| {
+            format!(
+                "must begin with an origin to which the secret {name:?} signs requests: the workers' variable {PREFIX}{capitals}{ORIGINS} lists them"
+            )
+        })
+    }
+
+    /// Returns the tenants whose jobs may use a secret, as patterns; `None` if there is no secret of
+    /// that name.
+    pub fn tenants(&self, name: &str) -> Option<&[String]> {
+        let secret = self.0.get(&name.to_ascii_uppercase())?;
+        Some(&secret.tenants)
     }
 
     /// Returns the names of the secrets, in capitals.
@@ -106,8 +192,9 @@ impl Secrets {
         now_s: i64,
         body: &[u8],
     ) -> Option<[(&'static str, String); 3]> {
-        let keys = self.0.get(&name.to_ascii_uppercase())?;
-        let signatures: Vec<String> = keys
+        let secret = self.0.get(&name.to_ascii_uppercase())?;
+        let signatures: Vec<String> = secret
+            .keys
             .iter()
             .map(|key| {
                 let mut context = hmac::Context::with_key(key);
@@ -129,6 +216,29 @@ impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
+}
+
+/// A list that binds a secret.
+#[derive(Clone, Copy)]
+enum List {
+    Origins,
+    Tenants,
+}
+
+impl List {
+    /// Returns the list that the rest of a variable's name stands for, and the name of its secret.
+    fn of(rest: &str) -> Option<(&str, Self)> {
+        let origins = rest.strip_suffix(ORIGINS).map(|name| (name, Self::Origins));
+        let tenants = || rest.strip_suffix(TENANTS).map(|name| (name, Self::Tenants));
+        origins.or_else(tenants)
+    }
+}
+
+/// Returns true for the name of a tenant, or a beginning of such names with a `*` behind.
+fn is_tenant_pattern(text: &str) -> bool {
+    let start = text.strip_suffix('*').unwrap_or(text);
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:{}".contains(c);
+    !text.is_empty() && start.len() <= TENANT_CHARS_MAX && start.chars().all(is_allowed)
 }
 
 /// The allowed form of a name, completing "it must be …".
@@ -263,5 +373,61 @@ mod tests {
                 .contains("set one of them")
         );
         assert_eq!(format!("{:?}", secrets(&twice[..1]).unwrap()), "{\"ACME\"}");
+    }
+
+    #[test]
+    fn a_secret_is_bound_to_origins_and_to_tenants() {
+        let secrets = secrets(&[
+            // The lists may come before the secret.
+            (
+                "FLYBALL_WEBHOOK_SECRET_ACME_ORIGINS",
+                "https://acme.example, https://eu.acme.example:8443",
+            ),
+            ("FLYBALL_WEBHOOK_SECRET_ACME_TENANTS", "acme, acme-*"),
+            ("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme"),
+            ("FLYBALL_WEBHOOK_SECRET_B", OTHER_SECRET),
+        ])
+        .unwrap();
+
+        for url in ["https://acme.example/hook", "https://eu.acme.example:8443"] {
+            assert_eq!(secrets.url_problem("acme", url), None, "{url}");
+        }
+        let problem = secrets.url_problem("acme", "https://evil.example/acme.example");
+        assert!(
+            problem.is_some_and(|problem| problem.contains("FLYBALL_WEBHOOK_SECRET_ACME_ORIGINS"))
+        );
+        let tenants = ["acme".to_owned(), "acme-*".to_owned()];
+        assert_eq!(secrets.tenants("acme"), Some(&tenants[..]));
+
+        assert_eq!(secrets.url_problem("b", "https://evil.example"), None);
+        assert_eq!(secrets.tenants("b").map(<[String]>::len), Some(0));
+        assert_eq!(secrets.tenants("c"), None);
+        assert_eq!(secrets.names().count(), 2);
+    }
+
+    #[test]
+    fn a_list_that_binds_nothing_is_refused() {
+        for (name, value, expected) in [
+            ("ACME_ORIGINS", "acme.example", "must be origins"),
+            ("ACME_ORIGINS", " ", "must be origins"),
+            ("ACME_TENANTS", "acme,", "must be tenants"),
+            ("ACME_TENANTS", "two words", "must be tenants"),
+            (
+                "ACNE_ORIGINS",
+                "https://acme.example",
+                "needs FLYBALL_WEBHOOK_SECRET_ACNE, or",
+            ),
+            ("ACNE_TENANTS", "*", "needs FLYBALL_WEBHOOK_SECRET_ACNE, or"),
+            ("ACME_TENANTS_FILE", "/run/acme", "cannot be a file"),
+        ] {
+            let variable = format!("FLYBALL_WEBHOOK_SECRET_{name}");
+            let error = secrets(&[
+                ("FLYBALL_WEBHOOK_SECRET_ACME", SECRET),
+                (variable.as_str(), value),
+            ])
+            .unwrap_err();
+            assert_eq!(error.variable, variable);
+            assert!(error.message.starts_with(expected), "{error}");
+        }
     }
 }

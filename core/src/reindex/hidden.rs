@@ -1,11 +1,10 @@
 //! Secrets, read from their location when they are needed, named in no error, and sent nowhere but
 //! where they belong.
 
-use url::Url;
-
 use super::catalogue::SecretLocation;
 use super::sink::WriteError;
 use super::sink_args::ORIGINS;
+use crate::outbound::origins::is_among;
 
 /// Reads the secret's text.
 pub(super) fn read(secret: &SecretLocation) -> Result<String, String> {
@@ -53,51 +52,5 @@ pub(super) fn describe_secret(secret: &SecretLocation) -> String {
             format!("the environment variable {name}")
         }
         SecretLocation::File(path) => format!("the file {path}"),
-    }
-}
-
-/// Returns true if the scheme, host and port of `url` are among `origins`.
-fn is_among(url: &str, origins: &str) -> bool {
-    let origin = |text: &str| {
-        Url::parse(text.trim())
-            .ok()
-            .map(|url| url.origin())
-            .filter(url::Origin::is_tuple)
-    };
-    let Some(wanted) = origin(url) else {
-        return false;
-    };
-    origins
-        .split(',')
-        .filter_map(origin)
-        .any(|origin| origin == wanted)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_secret_belongs_to_scheme_host_and_port() {
-        let origins = "https://search.example.com:9200, http://10.0.0.7";
-
-        for url in [
-            "https://search.example.com:9200",
-            "https://SEARCH.example.com:9200/prefix",
-            "http://10.0.0.7:80",
-        ] {
-            assert!(is_among(url, origins), "{url}");
-        }
-        for url in [
-            "http://search.example.com:9200",
-            "https://search.example.com",
-            "https://search.example.com.evil.example:9200",
-            "https://search.example.com:9200@evil.example",
-            "http://10.0.0.70",
-            "",
-        ] {
-            assert!(!is_among(url, origins), "{url}");
-        }
-        assert!(!is_among("https://search.example.com:9200", ""));
     }
 }

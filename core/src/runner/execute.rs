@@ -25,7 +25,9 @@ use super::slots::MAX_WAIT;
 use super::tallies::AttemptOutcome as Tallied;
 use crate::input;
 use crate::jobs::secret;
-use crate::jobs::{Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome};
+use crate::jobs::{
+    Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome, TenantRule,
+};
 use crate::throttle::Name;
 use crate::trace::OpenSpan;
 
@@ -252,6 +254,15 @@ async fn handle(
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
 ) -> Outcome {
+    let job_id = claimed.job.id;
+    let asked = handler
+        .tenants(&claimed.job.args)
+        .map(|rule| Box::pin(refused_to_tenant(shared, rule, job_id)));
+    if let Some(asked) = asked
+        && let Some(outcome) = asked.await
+    {
+        return outcome;
+    }
     let prepared = match handler.prepare(&claimed.job.args) {
         Ok(prepared) => prepared,
         Err(issues) => {
@@ -354,6 +365,23 @@ pub(super) async fn lost_its_last(
         // The job must not run before this is known.
         Err(_) => Some(Outcome::HandedBack),
     }
+}
+
+/// Returns the outcome of a job whose tenant may not have such arguments. Entry points other than
+/// HTTP do not ask.
+async fn refused_to_tenant(
+    shared: &WorkerContext,
+    rule: TenantRule,
+    job_id: i64,
+) -> Option<Outcome> {
+    let Ok(Some(tenant)) = bounded(shared, shared.queue.tenant_of(job_id)).await else {
+        // The job must not run before its tenant is known, nor end because Postgres was away.
+        return Some(Outcome::HandedBack);
+    };
+    let issue = rule.problem(&tenant)?;
+    Some(Outcome::Dead {
+        error: input::listed("args", std::slice::from_ref(issue)),
+    })
 }
 
 /// Queues the difference between the charge and the cost of a job: all of the charge if its handler

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::{Value, json};
+
 use super::input::webhook_field;
 use super::state::JobsState;
 use crate::api::http::caller::Caller;
@@ -54,6 +56,11 @@ async fn errors_of(
 ) -> Result<Errors, Problem> {
     let leave = &caller.leave;
     let mut errors = Errors::default();
+    if let Some(tenant) = &caller.tenant {
+        for (index, job) in jobs.iter().enumerate() {
+            refuse_to_tenant(state, tenant, job, &at(index), &mut errors);
+        }
+    }
     if leave.is_admin() {
         return Ok(errors);
     }
@@ -123,20 +130,38 @@ async fn errors_of(
     Ok(errors)
 }
 
-/// Accepts a change of a job of a kind that the token may enqueue; a new throttle is one to which it
-/// may enqueue jobs.
+/// Accepts a change of a job of a kind that the token may enqueue; new arguments are those that it
+/// may give to such a job, and a new throttle is one to which it may enqueue jobs.
 pub async fn check_update(
     state: &JobsState,
     caller: &Caller,
     kind: &str,
+    args: Option<&Value>,
     throttle: Option<&str>,
 ) -> Result<(), Problem> {
-    let mut job = NewJob::new(kind, serde_json::Value::Null);
+    let mut job = NewJob::new(kind, args.cloned().unwrap_or_default());
     if let Some(throttle) = throttle {
         job.throttle = throttle.to_owned();
     }
     let at = |_| String::new();
     refused(errors_of(state, caller, &[job], throttle.is_some(), at).await?)
+}
+
+/// Adds what jobs of a tenant may not name, as far as the handlers of this process know. Workers ask
+/// again.
+fn refuse_to_tenant(state: &JobsState, tenant: &str, job: &NewJob, at: &str, errors: &mut Errors) {
+    let problem = |kind: &str, args: &Value| {
+        let rule = state.kinds.get(kind)?.tenants(args)?;
+        rule.problem(tenant).cloned()
+    };
+    if let Some(issue) = problem(&job.kind, &job.args) {
+        errors.body(format!("{at}/args{}", issue.pointer), issue.message);
+    }
+    if let Some(secret) = &job.webhook_secret
+        && let Some(issue) = problem(HTTP, &json!({"secret": secret}))
+    {
+        errors.body(format!("{at}/webhook_secret"), issue.message);
+    }
 }
 
 fn refused(errors: Errors) -> Result<(), Problem> {

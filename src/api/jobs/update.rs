@@ -89,7 +89,8 @@ pub async fn update(
     let Some(kind) = kind else {
         return Err(Problem::job_not_found(id));
     };
-    permissions::check_update(&state, &caller, kind, changes.throttle.as_deref()).await?;
+    let (args, throttle) = (changes.args.as_ref(), changes.throttle.as_deref());
+    permissions::check_update(&state, &caller, kind, args, throttle).await?;
     let answer = with_timeout(ROW_TIMEOUT, state.queue.update(id, &changes, &signed)).await?;
     let rule = "only scheduled, ready and retryable jobs can be updated";
     after_move(&state, &caller, id, answer, rule).await

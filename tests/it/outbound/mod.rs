@@ -4,3 +4,4 @@ mod connections;
 mod guard;
 mod outcomes;
 mod server;
+mod signing_rights;
