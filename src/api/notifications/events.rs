@@ -72,20 +72,24 @@ pub async fn receive_events(
         body: &bytes,
         now_s: clock::now().as_second(),
     };
-    match events::read(pool.provider, account, &posted, &state.tools).await {
+    let read = events::read(pool.provider, account, &posted, &state.tools).await;
+    // Every authentic signature is recorded, also beside events that report nothing: another body
+    // could report a complaint with it.
+    if matches!(read, Ok(_) | Err(RejectedWebhook::Unreadable(_)))
+        && let Some(once) = events::once(pool.provider, account, &posted)
+        && !with_timeout(ROW_TIMEOUT, state.deliveries.is_of_this_body(&once)).await?
+    {
+        let (pool, account) = (&pool.name, &account.name);
+        tracing::warn!(
+            pool,
+            account,
+            "provider events rejected: the signature was used for another body"
+        );
+        return Err(refuse(&gate, address, Code::Unauthorized, UNSIGNED).await);
+    }
+    match read {
         Ok(events) if events.is_empty() => {}
         Ok(events) => {
-            if let Some(once) = events::once(pool.provider, account, &posted)
-                && !with_timeout(ROW_TIMEOUT, state.deliveries.is_of_this_body(&once)).await?
-            {
-                let (pool, account) = (&pool.name, &account.name);
-                tracing::warn!(
-                    pool,
-                    account,
-                    "provider events rejected: the signature was used for another body"
-                );
-                return Err(refuse(&gate, address, Code::Unauthorized, UNSIGNED).await);
-            }
             let notice = EventReport {
                 pool: pool.name.clone(),
                 account: account.name.clone(),

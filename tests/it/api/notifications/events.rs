@@ -117,6 +117,22 @@ async fn a_signature_of_mailgun_is_good_for_one_body_however_often_that_comes() 
         .get("/api/v1/suppressions?channel=email&recipient=ceo@bigcustomer.example")
         .await;
     assert_eq!(listed["suppressions"], json!([]));
+    // An event that is ignored uses its signature up as well.
+    let opened = event("e3", id, "opened");
+    for (body, status) in [
+        (opened.clone(), StatusCode::NO_CONTENT),
+        (opened, StatusCode::NO_CONTENT),
+        (forged, StatusCode::UNAUTHORIZED),
+    ] {
+        let answer = api
+            .post_event_with("mail/a1", SIGNING_KEY, (at_s, "opened"), body)
+            .await;
+        assert_eq!(answer.status(), status);
+    }
+    let listed = api
+        .get("/api/v1/suppressions?channel=email&recipient=ceo@bigcustomer.example")
+        .await;
+    assert_eq!(listed["suppressions"], json!([]));
     // Eight at once, as from several processes: exactly one is accepted.
     let each = (0..8).map(|n| {
         api.post_event_with(
