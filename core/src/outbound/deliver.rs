@@ -69,6 +69,7 @@ impl HttpHandler {
         job: &Job,
         context: &Context,
     ) -> Result<Outcome, Outcome> {
+        let begun = Instant::now();
         // The job chooses the server, so its answers are not trusted.
         context.report_untrusted();
         let whom = job
@@ -78,11 +79,6 @@ impl HttpHandler {
         if let Some(delay) = self.put_off(whom.as_ref(), context).await {
             return Ok(Outcome::Snooze { delay });
         }
-        // Only this code knows if the request was sent, so its own timeout must fire before the
-        // job's.
-        if let Some(limit) = job.timeout {
-            request.timeout = request.timeout.min(limit.mul_f64(0.95));
-        }
         let body = match request.template.take() {
             Some((text, data)) => Some(
                 fill(text, data)
@@ -91,6 +87,13 @@ impl HttpHandler {
             ),
             None => request.body.take(),
         };
+        request.timeout = time_left(request.timeout, job.timeout, begun.elapsed());
+        if request.timeout.is_zero() {
+            return Ok(Outcome::Retry {
+                after: None,
+                error: "the time of the job was over before its request was sent".to_owned(),
+            });
+        }
         let mut headers = self
             .sign(&request, job, body.as_deref())
             .map_err(|error| Outcome::Dead { error })?;
@@ -196,6 +199,13 @@ impl HttpHandler {
     }
 }
 
+/// Returns the time that a request has. Only this code knows if the request was sent, so its timeout
+/// must fire before the job's, of which the attempt has used a part.
+fn time_left(own: Duration, of_job: Option<Duration>, used: Duration) -> Duration {
+    let left = of_job.map(|limit| limit.mul_f64(0.95).saturating_sub(used));
+    left.map_or(own, |left| left.min(own))
+}
+
 /// Ends the span of a request. The receiver's address stays out, because it may tell whose it is.
 fn end_call(mut call: OpenSpan, method: &str, sent: &Result<Response, TransportError>) {
     call.note(|| {
@@ -282,5 +292,21 @@ impl Handler for HttpHandler {
     fn timeout(&self) -> Option<Duration> {
         // The request has a timeout of its own; this one is for a client that hangs nevertheless.
         Some(Duration::from_millis(MAX_TIMEOUT_MS + 10_000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_ends_before_its_job_however_long_it_took_to_prepare() {
+        let s = Duration::from_secs;
+        let limit = Some(s(100));
+        assert_eq!(time_left(s(200), limit, s(0)), s(95));
+        assert_eq!(time_left(s(200), limit, s(10)), s(85));
+        assert_eq!(time_left(s(30), limit, s(10)), s(30));
+        assert_eq!(time_left(s(30), limit, s(96)), s(0));
+        assert_eq!(time_left(s(30), None, s(96)), s(30));
     }
 }
