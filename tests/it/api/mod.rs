@@ -33,3 +33,4 @@ mod tokens;
 mod tokens_fixture;
 mod tokens_for_programs;
 mod work;
+mod work_contention;

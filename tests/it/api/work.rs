@@ -16,17 +16,17 @@ use crate::support::fixture::Fixture;
 const SOON: Duration = Duration::from_secs(60);
 
 /// A server of the API, and a runner that knows no kind and gives back what expires.
-struct WorkFixture {
-    server: ApiServer,
+pub struct WorkFixture {
+    pub server: ApiServer,
     worker: Worker,
 }
 
 impl WorkFixture {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         Self::with(Vec::new()).await
     }
 
-    async fn with(tokens: Vec<AuthToken>) -> Self {
+    pub async fn with(tokens: Vec<AuthToken>) -> Self {
         Self::on(Fixture::new().await, tokens).await
     }
 
@@ -48,7 +48,7 @@ impl WorkFixture {
         self.post_as("", path, body).await
     }
 
-    async fn post_as(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
+    pub async fn post_as(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
         let mut request = self.server.request(Method::POST, path).json(body);
         if !token.is_empty() {
             request = request.bearer_auth(token);
@@ -59,7 +59,7 @@ impl WorkFixture {
     }
 
     /// Claims as a worker of this name until it has so many jobs.
-    async fn claim(&self, worker: &str, jobs: usize, more: Value) -> Vec<Value> {
+    pub async fn claim(&self, worker: &str, jobs: usize, more: Value) -> Vec<Value> {
         let (mut claimed, until) = (Vec::new(), Instant::now() + SOON);
         while claimed.len() < jobs {
             assert!(Instant::now() < until, "only {claimed:?} within {SOON:?}");
@@ -77,7 +77,7 @@ impl WorkFixture {
     }
 
     /// Makes a call for a claimed job.
-    async fn call(&self, job: &Value, verb: &str, more: Value) -> (u16, Value) {
+    pub async fn call(&self, job: &Value, verb: &str, more: Value) -> (u16, Value) {
         let mut body = json!({"lease": job["lease"]});
         body.as_object_mut()
             .unwrap()
@@ -86,7 +86,7 @@ impl WorkFixture {
             .await
     }
 
-    async fn enqueue(&self, count: usize, change: impl Fn(NewJob) -> NewJob) -> Vec<i64> {
+    pub async fn enqueue(&self, count: usize, change: impl Fn(NewJob) -> NewJob) -> Vec<i64> {
         let job = change(NewJob::new("render", json!({"pages": 3})).throttle("pages"));
         self.server.enqueue_many(job, count).await
     }
@@ -97,12 +97,12 @@ impl WorkFixture {
         shown.unwrap().json().await.unwrap()
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.worker.stop().await;
     }
 }
 
-fn id_of(job: &Value) -> i64 {
+pub fn id_of(job: &Value) -> i64 {
     job["id"].as_i64().unwrap()
 }
 
@@ -471,7 +471,7 @@ async fn kinds_of_others_stay_in_their_lane_and_remote_workers_are_listed() {
     world.stop().await;
 }
 
-fn token(name: &str, tenant: Option<&str>, kinds: &[&str], throttles: &[&str]) -> AuthToken {
+pub fn token(name: &str, tenant: Option<&str>, kinds: &[&str], throttles: &[&str]) -> AuthToken {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let leave = Permissions {
         scopes: [TokenScope::JobsWork, TokenScope::JobsEnqueue].into(),
@@ -481,7 +481,7 @@ fn token(name: &str, tenant: Option<&str>, kinds: &[&str], throttles: &[&str]) -
     AuthToken::of(name, tenant, leave, TokenSecret::new(secret(name)))
 }
 
-fn secret(name: &str) -> String {
+pub fn secret(name: &str) -> String {
     format!("{name}-0123456789abcdef0123456789abcdef")
 }
 

@@ -44,6 +44,8 @@ pub struct BrokerState {
     adopted: Mutex<Vec<AdoptedJob>>,
     /// The time until which its workers count as live.
     seen_until: Mutex<Instant>,
+    /// The last time at which a worker asked for jobs or was answered.
+    last_seen: Mutex<Instant>,
 }
 
 impl BrokerState {
@@ -54,6 +56,7 @@ impl BrokerState {
             handed: Mutex::default(),
             adopted: Mutex::default(),
             seen_until: Mutex::new(now),
+            last_seen: Mutex::new(now),
         }
     }
 
@@ -63,14 +66,22 @@ impl BrokerState {
     }
 
     /// Records that a worker was seen that counts as live until then.
-    pub fn seen(&self, until: Instant) {
+    pub fn seen(&self, now: Instant, until: Instant) {
         let mut seen_until = self.seen_until.lock();
         *seen_until = until.max(*seen_until);
+        *self.last_seen.lock() = now;
     }
 
     /// Returns true if no worker is left and no job is counted.
     pub fn is_idle(&self, now: Instant) -> bool {
         *self.seen_until.lock() < now && self.handed.lock().is_empty()
+    }
+
+    /// Returns the last time at which a worker was seen; `None` while a claim waits or a job is
+    /// counted.
+    pub fn unused_since(&self) -> Option<Instant> {
+        let is_unused = self.polls.len() == 0 && self.handed.lock().is_empty();
+        is_unused.then(|| *self.last_seen.lock())
     }
 
     /// Counts a job that was handed over.
@@ -130,6 +141,8 @@ impl BrokerState {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn job(lane_id: i64) -> HandedJob {
@@ -161,6 +174,28 @@ mod tests {
         assert_eq!(gone, [1]);
         assert_eq!(changes.unknown, [stored(4)]);
         assert_eq!(broker.counted(), 2);
+    }
+
+    #[test]
+    fn a_broker_is_unused_without_a_claim_and_a_job_although_its_workers_count_as_live() {
+        let now = Instant::now();
+        let (later, live) = (
+            now + Duration::from_secs(1),
+            now + Duration::from_secs(3600),
+        );
+        let broker = BrokerState::new(RemoteOffer::default(), now);
+        broker.seen(now, live);
+        let waiting = broker.polls.push(1, Duration::from_secs(9), 1).unwrap();
+        assert_eq!(broker.unused_since(), None);
+        broker.hand((1, 1), job(1));
+        assert!(broker.polls.remove(waiting.number));
+        assert_eq!(broker.unused_since(), None);
+
+        broker.ended((1, 1));
+        broker.seen(later, later);
+
+        assert_eq!(broker.unused_since(), Some(later));
+        assert!(!broker.is_idle(later));
     }
 
     #[test]

@@ -26,6 +26,13 @@ use crate::throttle::Store;
 /// The most brokers of a process. Each costs about as much as an idle worker.
 const BROKERS_MAX: usize = 64;
 
+/// The most brokers of one tenant, so that it leaves some to the others.
+const BROKERS_OF_TENANT_MAX: usize = 16;
+
+/// The time after which a broker without claims and jobs makes room for another one, although its
+/// workers may come back. Their next claim starts it again.
+const UNUSED: Duration = Duration::from_secs(10);
+
 /// The time that a claim waits at least, so that jobs can be looked for.
 const WAIT_MIN: Duration = Duration::from_millis(500);
 
@@ -145,11 +152,7 @@ impl Brokers {
         if self.cancel.is_cancelled() {
             return Err(stopping());
         }
-        if self.brokers.lock().len() >= BROKERS_MAX {
-            return Err(RemoteError::Unavailable(format!(
-                "this process serves {BROKERS_MAX} different sets of kinds and throttles already; ask for the same in all workers of one program"
-            )));
-        }
+        self.make_room(offer.tenant.as_deref()).await?;
         let kinds = kind::kinds(&offer.kinds, &self.tunings);
         let broker = Broker::start(
             offer.clone(),
@@ -162,14 +165,53 @@ impl Brokers {
         .await?;
         let shared = broker.shared.clone();
         if let Some(state) = &shared.broker {
-            state.seen(Instant::now() + SLACK);
+            let now = Instant::now();
+            state.seen(now, now + SLACK);
         }
         self.brokers.lock().insert(offer.clone(), broker);
         Ok(shared)
     }
 
-    /// Returns the broker of an offer or, if this process has as many as it can, another one: an
-    /// ending is never refused for that.
+    /// Makes room for another broker of a tenant. If the process or the tenant has as many as it may,
+    /// the one that has been unused for longest is stopped.
+    async fn make_room(&self, tenant: Option<&str>) -> Result<(), RemoteError> {
+        let (spare, has_share) = {
+            let mut brokers = self.brokers.lock();
+            let is_own = |offer: &RemoteOffer| offer.tenant.as_deref() == tenant;
+            let own = brokers.keys().filter(|offer| is_own(offer)).count();
+            let has_share = tenant.is_some() && own >= BROKERS_OF_TENANT_MAX;
+            if !has_share && brokers.len() < BROKERS_MAX {
+                return Ok(());
+            }
+            let longest = brokers
+                .iter()
+                .filter(|(offer, _)| !has_share || is_own(offer))
+                .filter_map(|(offer, broker)| {
+                    let state = broker.shared.broker.as_ref()?;
+                    let since = state.unused_since()?;
+                    (since.elapsed() >= UNUSED).then_some((since, offer, state))
+                })
+                .min_by_key(|(since, _, _)| *since)
+                // A claim may have come in between.
+                .filter(|(_, _, state)| state.polls.close(false))
+                .map(|(_, offer, _)| offer.clone());
+            (longest.and_then(|offer| brokers.remove(&offer)), has_share)
+        };
+        let Some(spare) = spare else {
+            let (most, whose) = match has_share {
+                true => (BROKERS_OF_TENANT_MAX, " of this tenant"),
+                false => (BROKERS_MAX, ""),
+            };
+            return Err(RemoteError::Unavailable(format!(
+                "this process serves {most} different sets of kinds and throttles{whose} already; ask for the same in all workers of one program"
+            )));
+        };
+        spare.stop().await;
+        Ok(())
+    }
+
+    /// Returns the broker of an offer or, if this process has as many as it can, another one: a
+    /// heartbeat or an ending is never refused for that.
     async fn any_broker(&self, offer: &RemoteOffer) -> Result<Arc<WorkerContext>, RemoteError> {
         match self.broker(offer).await {
             Err(RemoteError::Unavailable(reason)) => {
@@ -200,7 +242,8 @@ impl Brokers {
             let Some(state) = &shared.broker else {
                 return Err(stopping());
             };
-            state.seen(Instant::now() + ttl);
+            let now = Instant::now();
+            state.seen(now, now + ttl);
             let limit = claim.limit as usize;
             if let Some(waiting) = state.polls.push(worker_id, claim.lease, limit) {
                 break (shared.clone(), worker_id, waiting);
@@ -226,6 +269,10 @@ impl Brokers {
                 late.unwrap_or_else(|_| Ok(Vec::new()))
             }
         };
+        if let Some(state) = &shared.broker {
+            let now = Instant::now();
+            state.seen(now, now);
+        }
         // A broker that stops answers nobody.
         Ok((worker_id, answer.unwrap_or_default()))
     }
@@ -240,7 +287,7 @@ impl Brokers {
         };
         if !is_counted && let Some(held) = self.queue.held_lease(&lease).await? {
             // Its broker is gone; one of this process takes over the count.
-            self.broker(&held.offer).await?;
+            self.any_broker(&held.offer).await?;
         }
         Ok(state)
     }
