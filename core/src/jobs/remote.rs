@@ -117,7 +117,8 @@ pub enum RemoteError {
     /// The caller does not hold the lease, or not any more.
     #[error("the lease is lost")]
     LeaseLost,
-    /// The process stops, or serves as many different workers as it can.
+    /// The process stops, serves as many different workers as it can, or carries out another report
+    /// on the same lease.
     #[error("{0}")]
     Unavailable(String),
     /// The queue failed.

@@ -1,5 +1,7 @@
 //! Workers in other programs that contend: for the brokers of a process, and for the end of a job.
 
+use std::sync::atomic::Ordering;
+
 use futures_util::future::join_all;
 use serde_json::json;
 
@@ -37,5 +39,25 @@ async fn a_tenant_that_asks_for_ever_different_jobs_leaves_brokers_to_the_others
     let (status, claimed) = world.post_as(&zeta, "/api/v1/claim", &wanted).await;
     assert_eq!(status, 200, "{claimed}");
     assert_eq!(id_of(&claimed["jobs"][0]), id_of(&made));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn equal_refusals_that_come_at_once_are_reported_to_the_throttle_once() {
+    let world = WorkFixture::new().await;
+    world.enqueue(1, |job| job.key("acme")).await;
+    let job = world.claim("w1", 1, json!({})).await.remove(0);
+
+    let more = json!({"retry_after_s": 60});
+    let equal = (0..8).map(|_| world.call(&job, "throttled", more.clone()));
+    let answers = join_all(equal).await;
+
+    let with = |status: u16| answers.iter().filter(|answer| answer.0 == status).count();
+    assert_eq!(with(200), 1, "{answers:?}");
+    assert_eq!(with(409) + with(503), 7, "{answers:?}");
+    let reported = world.server.refusals.upstream.load(Ordering::SeqCst);
+    assert_eq!(reported, 1);
+    let (status, again) = world.call(&job, "throttled", more).await;
+    assert_eq!((status, &again["code"]), (409, &json!("lease_lost")));
     world.stop().await;
 }

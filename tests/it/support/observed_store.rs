@@ -25,6 +25,7 @@ pub struct ObservedStore<F> {
     observe: F,
     lists: AtomicUsize,
     before_set: Option<BeforeSet>,
+    upstream: Arc<AtomicUsize>,
 }
 
 impl<F> ObservedStore<F>
@@ -37,6 +38,7 @@ where
             observe,
             lists: AtomicUsize::new(0),
             before_set: None,
+            upstream: Arc::default(),
         }
     }
 
@@ -62,6 +64,8 @@ type Asked = (usize, String, String);
 pub struct Refusals {
     counts: Arc<Mutex<HashMap<Asked, usize>>>,
     workers: Arc<AtomicUsize>,
+    /// The refusals by receivers that were reported.
+    pub upstream: Arc<AtomicUsize>,
 }
 
 impl Refusals {
@@ -71,7 +75,7 @@ impl Refusals {
             self.workers.fetch_add(1, Ordering::SeqCst),
             self.counts.clone(),
         );
-        Arc::new(ObservedStore::new(
+        let mut observed = ObservedStore::new(
             store,
             move |ask: &AcquireRequest, answer: &AcquireResponse| {
                 let mut counts = counts.lock().expect("the counts");
@@ -81,7 +85,9 @@ impl Refusals {
                     *counts.entry(asked).or_default() += 1;
                 }
             },
-        ))
+        );
+        observed.upstream = self.upstream.clone();
+        Arc::new(observed)
     }
 
     /// Waits until a worker has been refused the lane twice more. It sent the second ask after this
@@ -167,6 +173,7 @@ where
         throttle: &'a Name,
         refused: &'a UpstreamRefusal<'a>,
     ) -> BoxFuture<'a, Result<RefusalEffect, Error>> {
+        self.upstream.fetch_add(1, Ordering::SeqCst);
         self.store.refused(throttle, refused)
     }
 

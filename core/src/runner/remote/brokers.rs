@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::broker::Broker;
 use super::broker_state::BrokerState;
 use super::kind;
-use super::leases;
+use super::leases::{self, EndingLeases};
 use crate::jobs::postgres::RemoteRow;
 use crate::jobs::remote::{
     LeaseState, PresentedLease, RemoteBeat, RemoteClaim, RemoteEnd, RemoteError, RemoteJob,
@@ -56,6 +56,7 @@ pub struct Brokers {
     brokers: Mutex<HashMap<RemoteOffer, Broker>>,
     /// Held while a broker starts, so that no two start for one offer.
     starting: tokio::sync::Mutex<()>,
+    ending: EndingLeases,
     vital: TaskSupervisor,
     cancel: CancellationToken,
 }
@@ -79,6 +80,7 @@ impl Brokers {
             own_kinds,
             brokers: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
+            ending: EndingLeases::default(),
             vital: TaskSupervisor::default(),
             cancel,
         })
@@ -293,6 +295,12 @@ impl Brokers {
     }
 
     async fn end_now(&self, lease: PresentedLease, end: RemoteEnd) -> Result<State, RemoteError> {
+        let Some(_judged) = self.ending.begin((lease.job_id, lease.fence)) else {
+            return Err(RemoteError::Unavailable(
+                "another report that ends this lease is being carried out; send this one again"
+                    .to_owned(),
+            ));
+        };
         let Some(held) = self.queue.held_lease(&lease).await? else {
             return Err(self.lost());
         };

@@ -1,8 +1,10 @@
 //! The end of a job that a remote worker holds, whichever process had handed it over.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::jobs::postgres::HeldLease;
@@ -10,7 +12,34 @@ use crate::jobs::remote::{RemoteEnd, RemoteError};
 use crate::jobs::{Context, Ending, Finish, JobInfo, Outcome, State};
 use crate::runner::ending::ending_of;
 use crate::runner::execute::{Attempted, account};
+use crate::runner::running::RunId;
 use crate::runner::shared::{WorkerContext, bounded};
+
+/// The leases whose ends this process is judging. A refusal is reported to the throttles before the
+/// fence decides, because the ending depends on their answer, so equal reports must not meet.
+#[derive(Default)]
+pub(super) struct EndingLeases(Mutex<HashSet<RunId>>);
+
+impl EndingLeases {
+    /// Begins to judge an end until the answer is dropped; `None` while another end of the same
+    /// lease is judged.
+    pub(super) fn begin(&self, run: RunId) -> Option<EndingLease<'_>> {
+        let is_first = self.0.lock().insert(run);
+        is_first.then(|| EndingLease { leases: self, run })
+    }
+}
+
+/// A lease whose end is being judged.
+pub(super) struct EndingLease<'a> {
+    leases: &'a EndingLeases,
+    run: RunId,
+}
+
+impl Drop for EndingLease<'_> {
+    fn drop(&mut self) {
+        self.leases.0.lock().remove(&self.run);
+    }
+}
 
 /// Ends an attempt under its lease; returns the state of the job after it.
 pub(super) async fn end(
@@ -98,5 +127,23 @@ fn state_after(ending: &Ending, is_cancelled: bool) -> State {
         Ending::Failed { .. } | Ending::Ambiguous { .. } => State::Retryable,
         Ending::Throttled { alone: None, .. } | Ending::HandedBack => State::Ready,
         Ending::Throttled { .. } | Ending::Snoozed { .. } => State::Scheduled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_end_of_a_lease_is_judged_at_a_time() {
+        let leases = EndingLeases::default();
+        let first = leases.begin((1, 1));
+        assert!(first.is_some());
+        assert!(leases.begin((1, 1)).is_none());
+        assert!(leases.begin((1, 2)).is_some());
+
+        drop(first);
+
+        assert!(leases.begin((1, 1)).is_some());
     }
 }
