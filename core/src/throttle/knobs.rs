@@ -54,6 +54,20 @@ const COST_SECONDS: f64 = 3600.0;
 /// The charge for one job that is always allowed, in tokens.
 const FEW_TOKENS: f64 = 10.0;
 
+/// The fields besides `rps` that shape the rate. While one of them cannot be read, the rate in force
+/// is at most `safe_rps`.
+pub(super) const SHAPING: [&str; 9] = [
+    "safe_rps",
+    "capacity",
+    "burst",
+    "window",
+    "key_rps",
+    "key_burst",
+    "cost_factor",
+    "windows",
+    "key_windows",
+];
+
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
@@ -205,10 +219,10 @@ impl Knobs {
     /// Reads the hash of a throttle; each field has its own default, and an unusable value is a
     /// problem, not an error.
     ///
-    /// Nonsense in a number that shapes the rate (`rps burst window safe_rps capacity key_rps
-    /// key_burst`) makes the throttle run at `safe_rps`, or at `rps` if that is readable and
-    /// slower, because a typo must never speed anything up. For the same reason nonsense in a
-    /// concurrency limit lets one job run at a time.
+    /// Nonsense in `rps` or in another field that shapes the rate (`SHAPING`) makes the throttle
+    /// run at `safe_rps`, or at `rps` if that is readable and slower, because a typo must never
+    /// speed anything up. For the same reason nonsense in a concurrency limit lets one job run at a
+    /// time.
     pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<KnobProblem>) {
         let mut reader = KnobsReader {
             raw,

@@ -3,7 +3,8 @@
 use super::RateLimit;
 use serde_json::json;
 
-use super::super::bucket::{Bucket, Start};
+use super::super::Status;
+use super::super::bucket::{Bucket, Start, UsageCounters};
 use super::super::rules::TABLE;
 use super::*;
 use crate::input::wording::describe;
@@ -107,6 +108,30 @@ fn nonsense_in_another_number_of_the_rate_never_speeds_anything_up() {
             .effective_rps(0),
         RateLimit::PerSecond(1.0)
     );
+}
+
+#[test]
+fn a_status_tells_that_a_field_that_shapes_the_rate_cannot_be_read() {
+    let status = |field: &str| {
+        let mut raw = BTreeMap::from(
+            [("rps", "50"), ("safe_rps", "1")]
+                .map(|(field, text)| (field.to_owned(), text.to_owned())),
+        );
+        raw.insert(field.to_owned(), "x".to_owned());
+        let name = Name::new("reindex").unwrap();
+        Status::read(name, raw, &UsageCounters::default(), 0)
+    };
+    for field in SHAPING {
+        let status = status(field);
+        assert_eq!(
+            (status.is_careful(), status.knobs.rps),
+            (true, RateLimit::PerSecond(1.0)),
+            "{field}"
+        );
+    }
+    for field in ["rps", "max", "weight", "concurrency"] {
+        assert!(!status(field).is_careful(), "{field}");
+    }
 }
 
 #[test]

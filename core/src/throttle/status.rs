@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::throttle::bucket::{Bucket, Start, UsageCounters};
+use crate::throttle::knobs::SHAPING;
 use crate::throttle::rules::KnobProblem;
 use crate::throttle::{Knobs, Name, RateLimit, tree};
 
@@ -161,6 +162,14 @@ impl Status {
             || self.effective_rps.is_stopped()
             || self.refusal.is_some()
             || self.debt_until_ms.is_some()
+    }
+
+    /// Returns true if a field besides `rps` that shapes the rate cannot be read: no rate above
+    /// `safe_rps` is in force then.
+    pub fn is_careful(&self) -> bool {
+        self.problems
+            .iter()
+            .any(|problem| SHAPING.contains(&problem.field.as_str()))
     }
 
     /// Returns true if nothing flows because a parent does not exist.

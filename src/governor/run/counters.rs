@@ -28,6 +28,16 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Returns the flow without its waits, for a throttle whose rolling windows make jobs wait as
+    /// well: only the tokens taken tell then that the rate is the limit.
+    #[must_use]
+    pub fn without_waits(self) -> Self {
+        Self {
+            limiting_share: 0.0,
+            ..self
+        }
+    }
+
     /// Returns the share of the time in which `limit` was the limit.
     pub fn limited_by(&self, limit: RateLimit) -> f64 {
         let used = limit.rate().map_or(0.0, |rps| self.achieved_rps / rps);
@@ -126,6 +136,19 @@ mod tests {
             .limited_by(RateLimit::Stopped),
             0.2
         );
+    }
+
+    #[test]
+    fn beside_windows_only_a_knob_that_is_used_up_is_the_limit() {
+        let flow = |achieved_rps| {
+            Flow {
+                achieved_rps,
+                limiting_share: 1.0,
+            }
+            .without_waits()
+            .limited_by(RateLimit::PerSecond(100.0))
+        };
+        assert_eq!((flow(95.0), flow(1.0)), (0.95, 0.0));
     }
 
     #[test]

@@ -118,6 +118,14 @@ impl GovernedThrottle {
         let max = (capacity.rate())
             .filter(|_| is_bound)
             .map_or(max, |capacity| max.min(capacity));
+        // While a typo holds the rate in force at safe_rps, a higher knob would only wind up and
+        // open wide with the correction. A safe_rps of 0 leaves `min`, because it bounds no rate.
+        let is_careful = self.actuator() == Actuator::Rps && status.is_careful();
+        let max = if is_careful {
+            max.min(safe_rps.rate().unwrap_or(min))
+        } else {
+            max
+        };
         let safe_rps = safe_rps.number();
         let min = min.min(max);
         self.actuator().bounds(Bounds { min, max, safe_rps })

@@ -1,6 +1,6 @@
 //! The observation of one tick, from the status, the readings and the feedback.
 
-use super::counters::Counters;
+use super::counters::{Counters, Flow};
 use super::governed::ThrottleRuntime;
 use super::sources;
 use crate::governor::actuator::{self, Actuator, limited_by_slots};
@@ -41,10 +41,19 @@ pub(super) fn observe(
     let idle = has_feedback && span_s.is_some_and(|span_s| runtime.meter.is_idle(span_s));
     (runtime.counters, runtime.heard_to) = (Some(counters), runtime.meter.at());
     let (achieved, limiting) = match policy.law.actuator {
-        Actuator::Rps => (
-            flow.map(|flow| flow.achieved_rps),
-            flow.map(|flow| flow.limited_by(status.knobs.rps.slower(status.knobs.capacity))),
-        ),
+        Actuator::Rps => {
+            let limit = status.knobs.rps.slower(status.knobs.capacity);
+            // A wait for a window counts as a wait of the throttle, but no rate shortens it.
+            let waited = if status.knobs.windows.is_empty() {
+                flow
+            } else {
+                flow.map(Flow::without_waits)
+            };
+            (
+                flow.map(|flow| flow.achieved_rps),
+                waited.map(|flow| flow.limited_by(limit)),
+            )
+        }
         Actuator::Concurrency => {
             let slots = actuator::slots(status.knobs.concurrency);
             let in_use = runtime.meter.running().filter(|_| has_feedback);

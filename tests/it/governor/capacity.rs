@@ -1,5 +1,6 @@
-//! A capacity below the governor's own rate: the integral does not wind up beyond it, a pool's
-//! capacity does not count as a manual edit, and with no capacity there is no decision.
+//! A limit below the governor's own rate: the integral does not wind up beyond a capacity, beside a
+//! typo or beside a window, a pool's capacity does not count as a manual edit, and with no capacity
+//! there is no decision.
 
 use flyball::throttle::{Limit, RateLimit, Store};
 
@@ -15,6 +16,11 @@ impl Rig {
             )
             .await
             .unwrap();
+    }
+
+    /// Returns the rate as written, which a typo elsewhere may keep from being in force.
+    async fn written_rps(&self) -> f64 {
+        self.status().await.raw["rps"].parse().unwrap()
     }
 }
 
@@ -127,4 +133,47 @@ async fn a_trip_does_not_become_a_manual_stop_while_nothing_can_be_borne() {
     rig.run(120).await;
 
     assert!(rig.rps().await > 0.0, "{}", rig.newest().await.reason);
+}
+
+#[tokio::test]
+async fn the_knob_does_not_wind_up_while_a_typo_holds_the_rate_at_safe_rps() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(20).await;
+    assert!(rig.written_rps().await > 5.0, "{}", rig.written_rps().await);
+
+    rig.store.write_raw(&rig.name, "burst", "abc");
+    rig.run(300).await;
+    assert!(
+        rig.written_rps().await <= 5.0,
+        "{}",
+        rig.written_rps().await
+    );
+
+    rig.store.write_raw(&rig.name, "burst", "1");
+    assert!(rig.rps().await <= 5.0, "{}", rig.rps().await);
+    rig.run(150).await;
+    assert!(
+        rig.rps().await > 20.0,
+        "it grows from there as from anywhere: {}",
+        rig.rps().await
+    );
+}
+
+#[tokio::test]
+async fn the_knob_does_not_wind_up_while_jobs_wait_for_a_window() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(20).await;
+    rig.store.write_raw(&rig.name, "windows", "60/600");
+    // The window is used up within seconds.
+    rig.run(10).await;
+    let before = rig.rps().await;
+
+    for second in 0..300 {
+        rig.second().await;
+        assert!(
+            rig.rps().await <= before,
+            "{second}: {} after {before}",
+            rig.rps().await
+        );
+    }
 }
