@@ -63,5 +63,5 @@ pub use journal::{Decisions, NoDecisions};
 pub use read_error::ReadError;
 pub use serve::{serve, serve_metrics, serve_within};
 pub use stream::live::Live;
-pub use throttles::held::{closed_above, held_keys};
+pub use throttles::held::{closed_above, full_slots, held_keys};
 pub use throttles::obstacles::Obstacles;

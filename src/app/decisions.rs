@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decisions, Obstacles, ReadError, closed_above, held_keys};
+use crate::api::{Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys};
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
@@ -106,20 +106,30 @@ impl JournalReader {
         now: f64,
     ) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
+        let everything = self
+            .queue
+            .paused()
+            .await
+            .map_err(|error| ReadError::Failed(error.to_string()))?;
         let failing = self
             .queue
             .failing_of(name.as_str())
             .await
             .map_err(|error| ReadError::Failed(error.to_string()))?;
-        let held = if ready > 0 {
-            held_keys(&self.queue, throttles, name).await?
+        let (held, full) = if ready > 0 {
+            (
+                held_keys(&self.queue, throttles, name).await?,
+                full_slots(throttles, status).await,
+            )
         } else {
-            None
+            (None, None)
         };
         let above = closed_above(throttles, status).await;
         let obstacles = Obstacles {
             status,
+            everything: everything.as_ref(),
             above: above.as_ref(),
+            full: full.as_ref(),
             held: held.as_ref(),
             failing: failing.as_ref(),
             now,

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use crate::api::clock;
 use crate::api::read_error::ReadError;
+use crate::api::waiting::anonymous_holder;
 use crate::jobs::record::LaneDepth;
 use crate::jobs::{LanesAfter, Queue};
 use crate::throttle::held::OVER_QUOTA_AFTER_S;
 use crate::throttle::rolling_window::lasting_rps;
 use crate::throttle::tree::MAX_LEVELS;
 use crate::throttle::{
-    AcquireRequest, HeldKeys, KeyBacklog, KeyState, Knobs, LaneRequest, MAX_LANES_PER_ASK, Name,
-    OverQuotaKey, RateLimit, Status, Store,
+    AcquireRequest, HeldKeys, KeyBacklog, KeyState, Knobs, LaneRequest, Limit, MAX_LANES_PER_ASK,
+    Name, OverQuotaKey, RateLimit, Status, Store,
 };
 
 /// The most lanes of a throttle whose arrivals are counted, deepest first.
@@ -131,4 +132,21 @@ pub async fn closed_above(throttles: &dyn Store, status: &Status) -> Option<Stat
         next = above.knobs.parent.clone();
     }
     None
+}
+
+/// Returns the throttle, among `status` and those above it, whose slots are all in use; `None` if a
+/// slot is free or something else holds the jobs longer.
+pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status> {
+    // Only an ask of a holder examines the limits of concurrency.
+    let ask = AcquireRequest {
+        throttle: status.name.clone(),
+        lanes: vec![LaneRequest::default()],
+        holder: Some(anonymous_holder()),
+    };
+    let grant = throttles.peek(&ask).await.lanes.into_iter().next()?;
+    match grant.limit? {
+        Limit::Concurrency { name, key: false } if name == status.name => Some(status.clone()),
+        Limit::Concurrency { name, key: false } => throttles.status(&name).await.ok()?,
+        _ => None,
+    }
 }

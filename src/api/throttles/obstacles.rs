@@ -1,18 +1,22 @@
-//! The obstacles of a throttle besides its rate: a pause after a refusal, a debt, a throttle above,
-//! keys, failures.
+//! The obstacles of a throttle besides its rate: a pause of everything, a pause after a refusal, a
+//! debt, a throttle above, slots, keys, failures.
 
-use crate::api::waiting::first_line;
+use crate::api::waiting::{first_line, for_everything};
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
-use crate::jobs::Failing;
+use crate::jobs::{Failing, Pause};
 use crate::throttle::{HeldKeys, OverQuotaKey, Status};
 
 /// The facts about a throttle besides its rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Obstacles<'a> {
     pub status: &'a Status,
+    /// The pause of everything, if one is in force.
+    pub everything: Option<&'a Pause>,
     /// The nearest throttle above that grants nothing.
     pub above: Option<&'a Status>,
+    /// The throttle whose slots are all in use; `None` if jobs do not wait for slots.
+    pub full: Option<&'a Status>,
     /// The keys that hold jobs back; `None` where none does.
     pub held: Option<&'a HeldKeys>,
     /// The failures, if all jobs of the throttle fail.
@@ -38,8 +42,8 @@ impl Obstacles<'_> {
             Some((false, keys)) => (None, Some(keys)),
             None => (None, None),
         };
-        let before = closed
-            .into_iter()
+        let before = (self.everything.map(everything).into_iter())
+            .chain(closed)
             .chain(self.failing.map(|failing| failures(self, failing)))
             .chain(first);
         let over_quota = self
@@ -47,10 +51,36 @@ impl Obstacles<'_> {
             .and_then(|held| over_quota(held.over_quota, held.most_over_quota.as_ref()?));
         before
             .chain([sentence.to_owned()])
+            .chain(self.full.map(full))
             .chain(last)
             .chain(over_quota)
             .collect::<Vec<_>>()
             .join(" ")
+    }
+}
+
+fn everything(pause: &Pause) -> String {
+    format!(
+        "No job starts, because {}; end the pause with: flyball resume.",
+        for_everything(Some(pause)).reason
+    )
+}
+
+/// Describes slots that are all in use. Under a governor of slots that is the usual state, so it
+/// comes after the rate.
+fn full(status: &Status) -> String {
+    let name = &status.name;
+    match status.knobs.concurrency {
+        Some(0) => format!("No job starts, because the knob concurrency of {name} is 0."),
+        Some(1) => format!(
+            "The only slot of {name} (its knob concurrency) is in use: the next job starts when \
+             the running one ends."
+        ),
+        limit => format!(
+            "All {} slots of {name} (its knob concurrency) are in use: the next job starts when a \
+             running one ends.",
+            limit.unwrap_or_default()
+        ),
     }
 }
 
@@ -214,7 +244,9 @@ mod tests {
     fn obstacles_of(status: &Status) -> Obstacles<'_> {
         Obstacles {
             status,
+            everything: None,
             above: None,
+            full: None,
             held: None,
             failing: None,
             now: NOW,
@@ -309,6 +341,53 @@ mod tests {
             obstacles_of(&indebted).around(RATE),
             "No job starts for another 4 min, because hooks is in debt: its jobs cost more than it \
              had; clear the debt with: flyball throttle resume hooks. 12 rps, set by ann."
+        );
+    }
+
+    #[test]
+    fn a_pause_of_everything_comes_first_with_its_author_and_its_end() {
+        let hooks = status("hooks");
+        let pause = Pause {
+            since: Timestamp::UNIX_EPOCH,
+            by: "ann".into(),
+            why: "the disk is full".into(),
+        };
+        let sentence = Obstacles {
+            everything: Some(&pause),
+            ..obstacles_of(&hooks)
+        }
+        .around(RATE);
+        assert_eq!(
+            sentence,
+            "No job starts, because everything has been paused since 1970-01-01T00:00:00Z by ann: \
+             the disk is full; end the pause with: flyball resume. 12 rps, set by ann."
+        );
+    }
+
+    #[test]
+    fn slots_that_are_all_in_use_are_named_after_the_rate() {
+        let sentence = |slots| {
+            let mut hooks = status("hooks");
+            hooks.knobs.concurrency = Some(slots);
+            Obstacles {
+                full: Some(&hooks),
+                ..obstacles_of(&hooks)
+            }
+            .around(RATE)
+        };
+        assert_eq!(
+            sentence(5),
+            "12 rps, set by ann. All 5 slots of hooks (its knob concurrency) are in use: the next \
+             job starts when a running one ends."
+        );
+        assert_eq!(
+            sentence(1),
+            "12 rps, set by ann. The only slot of hooks (its knob concurrency) is in use: the next \
+             job starts when the running one ends."
+        );
+        assert_eq!(
+            sentence(0),
+            "12 rps, set by ann. No job starts, because the knob concurrency of hooks is 0."
         );
     }
 

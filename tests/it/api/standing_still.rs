@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use flyball::jobs::{NewJob, Scope};
 use flyball::throttle::UpstreamRefusal;
-use flyball::throttle::{Name, RedisStore, Store};
+use flyball::throttle::{Holder, Name, RedisStore, Store};
 use serde_json::{Value, json};
 
 use crate::support::eventually;
@@ -321,4 +321,47 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_reported_with_their_en
     }
     let view = until_state(&api, "mail.bulk", "flowing").await;
     assert_eq!(view["debt_until"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_pause_of_everything_and_slots_that_are_all_in_use_are_reported_with_the_rate() {
+    let fixture = ProcessFixture::new("rps = 50").await;
+    fixture.knobs_file(
+        "hooks",
+        "[knobs]\nmode = \"manual\"\nrps = 50\nconcurrency = 5\n",
+    );
+    let (url, process) = (server().await, fixture.serve());
+    let api = process.url().await;
+    until_state(&api, "hooks", "flowing").await;
+    printed(&fixture, &["pause", "--why", "the disk is full"]).await;
+    let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    let hung = Holder {
+        id: "hung".to_owned(),
+        ttl: Duration::from_secs(600),
+        held: 5,
+    };
+    let hooks = Name::new("hooks").unwrap();
+    store.hold(&hooks, &hung, &[]).await.unwrap();
+    let job = |_: usize| NewJob {
+        throttle: "hooks".into(),
+        ..NewJob::new("http", json!({"url": format!("{url}/500/x")}))
+    };
+    fixture.enqueue_as(3, job).await;
+
+    let full = "All 5 slots of hooks (its knob concurrency) are in use";
+    let text = eventually("the full slots are reported", SOON, || async {
+        let text = sentence(&api, "hooks").await;
+        text.contains(full).then_some(text)
+    })
+    .await;
+    for text in [text, printed(&fixture, &["why", "hooks"]).await] {
+        assert!(
+            text.starts_with("No job starts, because everything has been paused since ")
+                && text.contains(": the disk is full; end the pause with: flyball resume. 50 rps")
+                && text.contains(full),
+            "{text}"
+        );
+    }
 }
