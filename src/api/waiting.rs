@@ -128,7 +128,13 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_served: bool) -> W
                 .and_then(|at_us| Timestamp::from_microsecond(at_us).ok()),
         };
         return WaitReason {
-            reason: sentence(&job.throttle, &job.key, answer.effective_rps, limit),
+            reason: sentence(
+                &job.throttle,
+                &job.key,
+                answer.effective_rps,
+                limit,
+                grant.is_some_and(|grant| grant.by_windows),
+            ),
             until,
         };
     }
@@ -162,13 +168,23 @@ pub fn anonymous_holder() -> Holder {
     }
 }
 
-/// Describes the limit of a lane in one sentence.
-pub fn sentence(throttle: &str, key: &str, effective_rps: RateLimit, limit: &Limit) -> String {
+/// Describes the limit of a lane in one sentence; `by_windows` is that of its grant.
+pub fn sentence(
+    throttle: &str,
+    key: &str,
+    effective_rps: RateLimit,
+    limit: &Limit,
+    by_windows: bool,
+) -> String {
     match limit {
+        Limit::Tier { name } if by_windows => format!(
+            "throttle {name} above {throttle} has granted what its windows allow; other jobs go \
+             first"
+        ),
         Limit::Tier { name } => format!(
             "throttle {name} above {throttle} has no token left for it; other jobs go first"
         ),
-        Limit::Throttle if effective_rps.is_unlimited() => format!(
+        Limit::Throttle if by_windows || effective_rps.is_unlimited() => format!(
             "throttle {throttle} has granted what its windows allow, and other jobs go first"
         ),
         Limit::Throttle => format!(
@@ -333,6 +349,25 @@ mod tests {
             "throttle reindex grants 5 tokens a second, and other jobs go first"
         );
         assert_eq!(waiting.until.unwrap().as_microsecond(), 1_500_000);
+    }
+
+    #[test]
+    fn a_used_up_window_is_named_and_not_the_rate_beside_it() {
+        let reason = |limit| {
+            let mut answer = answer(0, 3_000_000, Some(limit));
+            answer.lanes[0].by_windows = true;
+            for_tokens(&job(State::Ready), &answer, true).reason
+        };
+        assert_eq!(
+            reason(Limit::Throttle),
+            "throttle reindex has granted what its windows allow, and other jobs go first"
+        );
+        assert_eq!(
+            reason(Limit::Tier {
+                name: Name::new("all").unwrap()
+            }),
+            "throttle all above reindex has granted what its windows allow; other jobs go first"
+        );
     }
 
     #[test]

@@ -139,6 +139,9 @@ pub struct Grant {
     pub wait: Duration,
     /// The level that limits, if fewer were granted than wanted.
     pub limit: Option<Limit>,
+    /// True if the rolling windows of the throttle in `limit` cause the wait, and not its rate;
+    /// false if a key limits.
+    pub by_windows: bool,
     /// The microseconds that one unit was charged at each level, root first, then the key, for
     /// [`super::Store::refund_many`]. Empty if nothing was granted or the store was lost. Lanes
     /// with the same charges share it.

@@ -94,6 +94,8 @@ pub struct LaneAnswer {
 pub enum LimitedBy {
     /// The rate of the throttle at this index of the chain, root first.
     Level(usize),
+    /// The rolling windows of the throttle at this index of the chain.
+    Windows(usize),
     /// The key's own rate.
     Key,
     /// The learned rate of the key.

@@ -416,15 +416,20 @@ impl Service<'_> {
         })
     }
 
-    /// Returns the microseconds until the level at this index allows the next unit.
-    fn wait_us(&self, at: usize, cost: f64) -> f64 {
+    /// Returns the microseconds until the level at this index allows the next unit, and the place
+    /// at it that causes the wait.
+    fn wait_us(&self, at: usize, cost: f64) -> (LimitedBy, f64) {
         let own = self.open[at].map_or(0.0, |open| open.wait_us(cost, self.now));
-        self.above(at)
-            .map_or(own, |above| {
-                above.map_or(0.0, |above| own.min(above.spare_wait_us(cost, self.now)))
-            })
-            .max(longest_wait(&self.windows[at], cost, self.now))
-            .ceil()
+        let own = self.above(at).map_or(own, |above| {
+            above.map_or(0.0, |above| own.min(above.spare_wait_us(cost, self.now)))
+        });
+        let windows = longest_wait(&self.windows[at], cost, self.now);
+        let place = if windows > own {
+            LimitedBy::Windows(at)
+        } else {
+            LimitedBy::Level(at)
+        };
+        (place, own.max(windows).ceil())
     }
 
     /// Returns the bucket from which the level at this index borrows, if it borrows; the inner
@@ -439,8 +444,7 @@ impl Service<'_> {
     /// Returns the longest wait now, in microseconds, and the place that causes it.
     fn limit(&mut self, cost: f64, own: &LaneLimits<'_>) -> (f64, Option<LimitedBy>) {
         let (mut wait_us, mut limit) = (0.0, None);
-        let levels =
-            (0..self.levels.len()).map(|at| (LimitedBy::Level(at), self.wait_us(at, cost)));
+        let levels = (0..self.levels.len()).map(|at| self.wait_us(at, cost));
         let key = own
             .bucket
             .as_deref()
@@ -490,7 +494,7 @@ impl Service<'_> {
                 (wait_us, limit) = (CROWDED_WAIT_US, crowded);
             }
         }
-        if let Some(LimitedBy::Level(at)) = limit {
+        if let Some(LimitedBy::Level(at) | LimitedBy::Windows(at)) = limit {
             self.refused[at] = self.refused[at].max(wait_us);
         }
         (wait_us, limit)

@@ -901,19 +901,21 @@ local acquire = (function()
     if want == 0 then tell(count, 0, 0, '', '') else tell(count, 0, wait, limit, detail) end
   end
 
-  -- Returns the units that a level allows; `wait_at` returns the time until it allows the next one.
+  -- Returns the units that a level allows; `wait_at` returns the time until it allows the next one,
+  -- and true if its windows cause the wait.
   local function units_at(i, cost)
     local u = opened[i] and units(opened[i], cost) or math.huge
     if not chain[i].borrows or i == 1 then return u end
     return u + (opened[i - 1] and spare_units(opened[i - 1], cost) or math.huge)
   end
   local function wait_at(i, cost)
-    local w = opened[i] and wait_for(opened[i], cost) or 0
+    local own = opened[i] and wait_for(opened[i], cost) or 0
     if chain[i].borrows and i > 1 then
-      w = opened[i - 1] and math.min(w, spare_wait(opened[i - 1], cost)) or 0
+      own = opened[i - 1] and math.min(own, spare_wait(opened[i - 1], cost)) or 0
     end
+    local w = own
     for j = 1, #windowed[i] do w = math.max(w, window_wait(windowed[i][j], cost)) end
-    return math.ceil(w)
+    return math.ceil(w), w > own
   end
 
   -- Serves `count` lanes of the same want and cost in one step; `own` is the key's bucket, `room`
@@ -973,8 +975,8 @@ local acquire = (function()
     end
     local wait, limit, detail = 0, '', ''
     for i = 1, levels do
-      local w = wait_at(i, cost)
-      if w > wait then wait, limit, detail = w, 'level', i end
+      local w, by_windows = wait_at(i, cost)
+      if w > wait then wait, limit, detail = w, by_windows and 'windows' or 'level', i end
     end
     local w = own and math.ceil(wait_for(own, cost)) or 0
     for j = 1, own_windows and #own_windows or 0 do w = math.max(w, math.ceil(window_wait(own_windows[j], cost))) end
@@ -1004,7 +1006,7 @@ local acquire = (function()
     if limit == 'learned' and math.abs(now - learned.wanted_at) >= 1e6 then
       learned.wanted_at, learned.changed = now, true
     end
-    if limit == 'level' then waits[detail] = math.max(waits[detail] or 0, wait) end
+    if limit == 'level' or limit == 'windows' then waits[detail] = math.max(waits[detail] or 0, wait) end
     local whole = math.floor(granted / want)
     local rest = granted - whole * want
     local left = count - whole

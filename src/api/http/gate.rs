@@ -210,6 +210,7 @@ impl Gate {
             _ => GateDecision::Refused(RateLimited {
                 wait: grant.wait,
                 limit: grant.limit,
+                by_windows: grant.by_windows,
                 effective_rps,
             }),
         }
@@ -259,6 +260,7 @@ enum GateDecision {
 struct RateLimited {
     wait: Duration,
     limit: Option<Limit>,
+    by_windows: bool,
     effective_rps: RateLimit,
 }
 
@@ -294,8 +296,9 @@ impl RateLimited {
                 )
             }
             Some(Limit::Throttle) => {
+                let knob = if self.by_windows { "windows" } else { "rps" };
                 format!(
-                    "the tokens of tenant {} are at their shared request limit (rps of throttle \
+                    "the tokens of tenant {} are at their shared request limit ({knob} of throttle \
                      {name})",
                     client.limits_tenant()
                 )
@@ -314,7 +317,13 @@ impl RateLimited {
                      flyball throttle resume {name}, or flyball throttle set {name} rps=<rate>"
                 )
             }
-            Some(limit) => waiting::sentence(name.as_str(), &client.key, self.effective_rps, limit),
+            Some(limit) => waiting::sentence(
+                name.as_str(),
+                &client.key,
+                self.effective_rps,
+                limit,
+                self.by_windows,
+            ),
             None => format!("throttle {name} has no token left"),
         }
     }

@@ -478,6 +478,7 @@ async fn granted(
             &lane.key,
             answer.effective_rps,
             limit,
+            grant.by_windows,
         )
     };
     Ok(Granted {

@@ -119,7 +119,8 @@ pub(super) async fn take(
     }
     let (name, key) = (ask.throttle.as_str(), &ask.lanes[0].key);
     let allowed = grant.granted > 0;
-    let sentence = |limit| crate::api::waiting::sentence(name, key, answer.effective_rps, limit);
+    let (rps, by_windows) = (answer.effective_rps, grant.by_windows);
+    let sentence = |limit| crate::api::waiting::sentence(name, key, rps, limit, by_windows);
     let reason = grant.limit.as_ref().map(sentence);
     let wait_s = grant.wait.as_secs_f64();
     if wanted.lane.json {

@@ -11,6 +11,7 @@ use crate::support::redis_server::Server;
 laws! {
     the_fifty_first_of_a_minute_waits_until_the_first_is_a_minute_old,
     a_second_and_an_hour_are_kept_in_one_call_and_so_are_those_of_the_parent,
+    a_window_that_is_used_up_is_told_from_a_rate_that_is,
     each_key_has_windows_of_its_own_and_a_lasting_burst_gets_three_every_five_seconds,
     a_limit_that_is_raised_frees_who_waits_and_nonsense_speeds_nothing_up,
     what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts,
@@ -66,6 +67,33 @@ async fn a_second_and_an_hour_are_kept_in_one_call_and_so_are_those_of_the_paren
         Some(Limit::Tier { name: name("all") })
     );
     assert_eq!(answer.lanes[0].wait, Duration::from_secs(3596));
+}
+
+async fn a_window_that_is_used_up_is_told_from_a_rate_that_is(world: World) {
+    world.knobs("all", &[("rps", "10"), ("windows", "20/3600")]);
+    world.knobs("mail", &[("rps", "-1"), ("parent", "all")]);
+    for _ in 0..2 {
+        let some = world.take("all", 100).await.lanes.remove(0);
+        assert_eq!(
+            (some.limit, some.by_windows),
+            (Some(Limit::Throttle), false),
+            "there is still room in the window"
+        );
+        world.pass(Duration::from_secs(5));
+    }
+    world.take("all", 100).await;
+    world.pass(Duration::from_secs(5));
+
+    let none = world.take("all", 1).await.lanes.remove(0);
+    assert_eq!(
+        (none.granted, none.limit, none.by_windows),
+        (0, Some(Limit::Throttle), true)
+    );
+    let below = world.take("mail", 1).await.lanes.remove(0);
+    assert_eq!(
+        (below.limit, below.by_windows),
+        (Some(Limit::Tier { name: name("all") }), true)
+    );
 }
 
 async fn each_key_has_windows_of_its_own_and_a_lasting_burst_gets_three_every_five_seconds(

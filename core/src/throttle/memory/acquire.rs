@@ -259,8 +259,10 @@ impl Throttle {
         levels: &[Level],
     ) -> Grant {
         let limit = served.limit.map(|place| match place {
-            LimitedBy::Level(at) if at + 1 == chain.len() => Limit::Throttle,
-            LimitedBy::Level(at) => Limit::Tier {
+            LimitedBy::Level(at) | LimitedBy::Windows(at) if at + 1 == chain.len() => {
+                Limit::Throttle
+            }
+            LimitedBy::Level(at) | LimitedBy::Windows(at) => Limit::Tier {
                 name: chain[at].clone(),
             },
             LimitedBy::Stopped(at) => Limit::Stopped {
@@ -313,6 +315,7 @@ impl Throttle {
             granted: served.granted as u32,
             wait: Duration::from_micros(served.wait_us as u64),
             limit,
+            by_windows: matches!(served.limit, Some(LimitedBy::Windows(_))),
             charge_us: served.charge_us,
             watched: served.watched,
         }

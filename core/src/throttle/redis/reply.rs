@@ -163,7 +163,8 @@ pub(super) fn acquired(
     let mut rest = lanes.iter();
     while !parts.is_over() {
         let (count, granted, wait) = (parts.whole()?, parts.whole()?, parts.whole()?);
-        let limit = limit(&parts.text(), &parts.text(), levels);
+        let (word, detail) = (parts.text(), parts.text());
+        let limit = limit(&word, &detail, levels);
         unknown |= matches!(limit, Some(Limit::Unknown { .. }));
         let wait = Duration::from_micros(wait.max(0) as u64);
         let learned = count < 0;
@@ -181,6 +182,7 @@ pub(super) fn acquired(
                 granted: granted as u32,
                 wait,
                 limit: limit.clone(),
+                by_windows: word == "windows",
                 charge_us,
                 watched,
             });
@@ -229,8 +231,8 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
             .map(|level| level.0.clone())
     };
     match word {
-        "level" if detail.parse() == Ok(levels.len()) => Some(Limit::Throttle),
-        "level" => level().map(|name| Limit::Tier { name }),
+        "level" | "windows" if detail.parse() == Ok(levels.len()) => Some(Limit::Throttle),
+        "level" | "windows" => level().map(|name| Limit::Tier { name }),
         "key" => Some(Limit::Key),
         "concurrency" => level().map(|name| Limit::Concurrency { name, key: false }),
         "holders" => level().map(|name| Limit::Holders { name }),
