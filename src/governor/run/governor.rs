@@ -116,11 +116,20 @@ impl Governor {
     }
 
     /// Returns true if the knobs can be reached, which a leader must write.
+    ///
+    /// One throttle that answers suffices: on a Redis Cluster a server that is away takes its own
+    /// throttles with it, and the others must be governed all the same.
     pub async fn reaches_knobs(&self) -> bool {
-        match self.throttles.first() {
-            Some(throttle) => self.parts.store.status(&throttle.name).await.is_ok(),
-            None => true,
-        }
+        let Some((first, others)) = self.throttles.split_first() else {
+            return true;
+        };
+        let is_reached = async |throttle: &GovernedThrottle| {
+            self.parts.store.status(&throttle.name).await.is_ok()
+        };
+        is_reached(first).await
+            || join_all(others.iter().map(is_reached))
+                .await
+                .contains(&true)
     }
 
     /// Discards this process's state when it no longer leads; the stored state is the next

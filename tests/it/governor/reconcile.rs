@@ -1,15 +1,18 @@
 //! The governor's loop: it sets the knob, respects manual edits, and survives lost signals and a
 //! change of leader.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use flyball::governor::postgres::{Error as JournalError, STATEMENTS};
-use flyball::governor::{Decision, Journal, Phase, Plan};
-use flyball::throttle::{Change, Mode, RateLimit, Store};
+use flyball::governor::{Decision, Governor, Journal, Phase, Plan};
+use flyball::signals::{no_depth, no_feedback};
+use flyball::throttle::{Change, Mode, Name, RateLimit, Store};
 use serde_json::json;
 
 use super::rig::{Rig, SECOND_US, governor};
 use crate::support;
+use crate::support::observed_store::ObservedStore;
 
 #[tokio::test]
 async fn the_knob_is_turned_until_the_load_stands_at_the_setpoint() {
@@ -482,4 +485,35 @@ async fn every_statement_of_the_journal_can_be_prepared() {
             .await
             .unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_keeps_nobody_from_governing_the_throttles_of_the_others() {
+    let rig = Rig::new("auto").await;
+    let away = Name::new("away").unwrap();
+    let governor = |names: &[&Name]| {
+        let store = ObservedStore::new(rig.store.clone(), |_, _| {}).without(&away);
+        let policies = names
+            .iter()
+            .map(|name| ((*name).clone(), rig.policy.clone()))
+            .collect();
+        let (journal, url) = (rig.journal.clone(), &rig.url);
+        Governor::new(
+            Arc::new(store),
+            journal,
+            url,
+            no_depth(),
+            policies,
+            no_feedback(),
+        )
+        .unwrap()
+    };
+
+    let both = governor(&[&away, &rig.name]);
+    assert!(both.reaches_knobs().await);
+    let report = both.tick(rig.term).await;
+    assert_eq!(report.decided, 1);
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+
+    assert!(!governor(&[&away]).reaches_knobs().await);
 }

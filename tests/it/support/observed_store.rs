@@ -26,6 +26,7 @@ pub struct ObservedStore<F> {
     lists: AtomicUsize,
     before_set: Option<BeforeSet>,
     upstream: Arc<AtomicUsize>,
+    away: Option<Name>,
 }
 
 impl<F> ObservedStore<F>
@@ -39,6 +40,7 @@ where
             lists: AtomicUsize::new(0),
             before_set: None,
             upstream: Arc::default(),
+            away: None,
         }
     }
 
@@ -52,6 +54,12 @@ where
     #[must_use]
     pub fn before_set(mut self, act: impl Fn(&Change) + Send + Sync + 'static) -> Self {
         self.before_set = Some(Box::new(act));
+        self
+    }
+
+    /// Fails each look at the status of `throttle`, as if its server were away.
+    pub fn without(mut self, throttle: &Name) -> Self {
+        self.away = Some(throttle.clone());
         self
     }
 }
@@ -220,6 +228,9 @@ where
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
+        if self.away.as_ref() == Some(throttle) {
+            return Box::pin(async { Err(Error::Lost("the server is away".to_owned())) });
+        }
         self.store.status(throttle)
     }
 
