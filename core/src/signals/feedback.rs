@@ -22,6 +22,11 @@ const APART_S: f64 = 0.5;
 /// were slightly old.
 const MISSED_S: f64 = 1.0;
 
+/// Age of an update, compared with the last one, from which the clock was set back, in seconds.
+///
+/// Callers that wait for other sources first bring an update that is some seconds late at most.
+const SET_BACK_S: f64 = 10.0;
+
 /// Tolerance for the start of a span, in seconds, by which a snapshot may be too young.
 const NEARLY_S: f64 = 0.05;
 
@@ -154,11 +159,10 @@ impl FeedbackMeter {
     /// Adds the reports of the living workers, as of `now` in unix seconds.
     pub fn take_in(&mut self, reported: &[WorkerFeedback], now: f64) {
         // An update that is older than the last one knows less, unless the clock was set back.
-        if self
-            .asked_at
-            .is_some_and(|asked_at| now < asked_at && now > asked_at - KEPT_S)
-        {
-            return;
+        match self.asked_at {
+            Some(asked_at) if now <= asked_at - SET_BACK_S => self.shift(now - asked_at),
+            Some(asked_at) if now < asked_at => return,
+            _ => {}
         }
         let is_fresh = |one: &&WorkerFeedback| one.age_s <= FRESH_S;
         let oldest_s = reported
@@ -251,11 +255,15 @@ impl FeedbackMeter {
                 .is_some_and(|span| span.work.ended() <= 0.0)
     }
 
-    fn note(&mut self, at: f64) {
-        if self.looks.back().is_some_and(|last| at < last.at - KEPT_S) {
-            // The clock was set back.
-            self.looks.clear();
+    /// Shifts every time by `by_s` after the clock was set back.
+    fn shift(&mut self, by_s: f64) {
+        self.asked_at = self.asked_at.map(|at| at + by_s);
+        for look in &mut self.looks {
+            look.at += by_s;
         }
+    }
+
+    fn note(&mut self, at: f64) {
         let newest = self.looks.len();
         let look = |at| FeedbackSnapshot {
             at,
@@ -436,6 +444,27 @@ mod tests {
             5.0,
             "late is not lost"
         );
+    }
+
+    #[test]
+    fn after_the_clock_was_set_back_the_feedback_goes_on_at_once() {
+        let mut meter = FeedbackMeter::default();
+        let mut take_in = |completed, now| {
+            meter.take_in(&[worker_feedback(1, counted(completed, 0.0, 0.0))], now);
+            meter.over(5.0)
+        };
+        take_in(0.0, 1000.0);
+        take_in(5.0, 1005.0);
+        assert_eq!(
+            take_in(9.0, 1003.0).unwrap().work.completed,
+            5.0,
+            "one that is late knows less"
+        );
+
+        take_in(10.0, 405.0);
+        take_in(20.0, 410.0);
+        let span = take_in(27.0, 415.0).unwrap();
+        assert_eq!((span.work.completed, span.at), (7.0, 414.5));
     }
 
     #[test]
