@@ -266,7 +266,11 @@ impl Tick<'_> {
         if status.knobs.mode != Mode::Auto {
             writer.end_lease().await?;
         }
-        let written = writer.keep_lease(&plan.reason, is_ours).await?;
+        // Slots have no lease to keep.
+        let written = match throttle.actuator() {
+            Actuator::Rps => writer.keep_lease(&plan.reason, is_ours).await?,
+            Actuator::Concurrency => 0,
+        };
         Ok(RoundReport::decided(written))
     }
 
@@ -323,7 +327,7 @@ fn hands_off(status: &Status, actuator: Actuator, calibration: Option<String>) -
         Mode::Auto | Mode::Shadow if knobs.paused => {
             Some("a person has paused this throttle".to_owned())
         }
-        // A pool's capacity is a rate; it does not apply to slots.
+        // A capacity bounds rates and not slots, but at 0 no job starts, whatever the knob.
         Mode::Auto | Mode::Shadow if knobs.capacity.is_stopped() => Some(without_capacity(knobs)),
         Mode::Auto => unreadable(status, actuator).or(calibration),
         Mode::Shadow => None,

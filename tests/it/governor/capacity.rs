@@ -2,6 +2,7 @@
 //! typo or beside a window, a pool's capacity does not count as a manual edit, and with no capacity
 //! there is no decision.
 
+use flyball::governor::Policy;
 use flyball::throttle::{Limit, RateLimit, Store};
 
 use super::Rig;
@@ -176,4 +177,28 @@ async fn the_knob_does_not_wind_up_while_jobs_wait_for_a_window() {
             rig.rps().await
         );
     }
+}
+
+#[tokio::test]
+async fn a_successor_leaves_slots_alone_where_nothing_can_be_borne() {
+    let mut rig = Rig::new("auto").await;
+    let text = "[[signal]]\nname = \"search-load\"\nquery = \"load\"\nsetpoint = 1.0\nlag_s = 5\n\
+         [governor]\nactuator = \"concurrency\"\ntick_s = 2\ngain = 4\nintegral_min_s = 6\n\
+         stale_hold_s = 20\nstale_half_s = 20\n";
+    rig.policy = Policy::parse(text, "knobs/reindex.toml").unwrap().unwrap();
+    rig.store.write_raw(&rig.name, "concurrency", "8");
+    rig.succeed();
+    rig.run(10).await;
+    let before = rig.status().await;
+    assert_eq!(before.knobs.by, "governor");
+
+    rig.set_capacity(Some(0.0), "no account is available").await;
+    rig.succeed();
+    rig.run(10).await;
+
+    let during = rig.status().await;
+    assert_eq!(
+        (&during.raw["concurrency"], &during.raw["rps"]),
+        (&before.raw["concurrency"], &before.raw["rps"])
+    );
 }
