@@ -43,7 +43,7 @@ export class MockTenants {
   }
 
   batch(id) {
-    const of = (state, counts, more = {}) => ({ id, tenant: id % 3 ? 'acme' : 'bulk', module: id % 2 ? 'web' : 'shop', state, recipients: Object.values(counts).reduce((n, m) => n + m, 0), counts, estimate: null,
+    const of = (state, counts, more = {}) => ({ id, tenant: id % 3 ? 'acme' : 'bulk', module: id % 2 ? 'web' : 'shop', state, paused_by_operators: false, recipients: Object.values(counts).reduce((n, m) => n + m, 0), counts, estimate: null,
       created_at: iso(this.begin - 40 * (BATCHES - id)), updated_at: iso(this.begin), ...more });
     if (id === BATCHES) return of('running', { sent: 50, waiting: 250 }, { tenant: 'acme', module: 'web', estimate: iso(this.begin + 318) });
     if (id === BATCHES - 1) return of('paused', { delivered: 80, failed: 10, bounced: 10, waiting: 100 }, { tenant: 'acme', module: 'shop' });
@@ -93,7 +93,7 @@ export class MockTenants {
       const found = this.batches.filter((one) => one.id < before && ['tenant', 'module', 'state'].every((field) => !params.get(field) || one[field] === params.get(field)));
       const batches = found.slice(0, limit);
       params.set('before', String(batches.at(-1)?.id ?? 0));
-      return [200, { at: iso(this.now), batches, may_change: this.mayChange, next: found.length > limit ? `${path}?${params}` : null }];
+      return [200, { at: iso(this.now), batches, may_change: this.mayChange, may_overrule: true, next: found.length > limit ? `${path}?${params}` : null }];
     }
     const one = path.match(/^\/api\/v1\/notifications\/batches\/(\d+)(?:\/(pause|resume|cancel))?$/);
     if (!one) return null;
@@ -102,8 +102,8 @@ export class MockTenants {
     if (method === 'POST' && !this.mayChange) return [403, null, 'the token lacks a scope'];
     if (!one[2]) return [200, batch];
     if (batch.state === 'cancelled' && one[2] !== 'cancel') return [409, null, 'the batch is cancelled'];
-    if (one[2] === 'pause') batch.state = 'paused';
-    if (one[2] === 'resume') batch.state = 'running';
+    if (one[2] === 'pause') Object.assign(batch, { state: 'paused', paused_by_operators: true });
+    if (one[2] === 'resume') Object.assign(batch, { state: 'running', paused_by_operators: false });
     if (one[2] !== 'cancel') return [200, { state: batch.state }];
     const { waiting = 0, expanding = 0, queued = 0, cancelled = 0, ...ended } = batch.counts;
     batch.counts = { ...ended, cancelled: waiting + expanding + queued + cancelled };

@@ -215,7 +215,7 @@ export async function tenantChecks({ page, url, mock, provoked, check, shot, con
     const buttons = (id) => page.evaluate(`[...${batchRow(id)}.querySelectorAll('button')].filter((b) => !b.hidden).map((b) => b.textContent).join()`);
     const said = await Promise.all([10000, 9999, 9998, 9997, 9996].map(buttons));
     const faults = widths.join() === '40,10,0,50' ? [] : [`the segments are ${widths}`];
-    if (said.join('|') !== 'Pause,Cancel …|Resume,Cancel …|Pause,Cancel …||') faults.push(`the buttons are ${said.join('|')}`);
+    if (said.join('|') !== 'Pause,Cancel …|Pause,Resume,Cancel …|Pause,Cancel …||') faults.push(`the buttons are ${said.join('|')}`);
     return faults;
   });
 

@@ -9,7 +9,7 @@ const NOW_MS = 1_700_000_000_000;
 const iso = (ms) => new Date(NOW_MS + ms).toISOString();
 const window = (more = {}) => ({ limit: 100, span_s: 60, used: 40, remaining: 60, next_at: null, resets_at: iso(18_000), ...more });
 const tenant = (more = {}) => ({ tenant: 'acme', throttle: 'notify:acme', state: 'flowing', window: window(), per_module: null, waiting: 0, scheduled: 0, oldest_waiting_s: null, counted_at: null, pending: 7, pending_max: 10_000, ...more });
-const batch = (counts, more = {}) => ({ id: 1, tenant: 'acme', module: 'web', state: 'running', recipients: Object.values(counts).reduce((a, b) => a + b, 0), counts, estimate: null, created_at: iso(0), updated_at: iso(0), ...more });
+const batch = (counts, more = {}) => ({ id: 1, tenant: 'acme', module: 'web', state: 'running', paused_by_operators: false, recipients: Object.values(counts).reduce((a, b) => a + b, 0), counts, estimate: null, created_at: iso(0), updated_at: iso(0), ...more });
 
 test('a_window_is_told_with_its_use_and_what_remains', () => {
   assert.equal(words.windowText(window(), 'flowing'), '40 of 100 in 60 s');
@@ -55,8 +55,20 @@ test('counts_are_listed_from_the_end_to_the_beginning_of_a_message', () => {
 });
 
 test('only_the_changes_that_a_state_allows_are_offered', () => {
-  const of = (state) => Object.entries(words.changesOf(state)).filter(([, allowed]) => allowed).map(([change]) => change).join();
+  const of = (state) => Object.entries(words.changesOf({ state, paused_by_operators: false }, false)).filter(([, allowed]) => allowed).map(([change]) => change).join();
   assert.deepEqual(['expanding', 'running', 'paused', 'cancelled', 'done'].map(of), ['pause,cancel', 'pause,cancel', 'resume,cancel', '', '']);
+});
+
+test('operators_pause_what_a_tenant_has_paused_and_they_alone_resume_what_they_have', () => {
+  const of = (isOverruled, mayOverrule) => Object.entries(words.changesOf({ state: 'paused', paused_by_operators: isOverruled }, mayOverrule)).filter(([, allowed]) => allowed).map(([change]) => change).join();
+  assert.deepEqual([of(false, true), of(true, true), of(false, false), of(true, false)], ['pause,resume,cancel', 'resume,cancel', 'resume,cancel', 'cancel']);
+});
+
+test('an_error_that_names_the_batch_is_not_told_twice', () => {
+  assert.equal(words.faultText(1, 'batch 1 is paused by operators, and only they resume it'), 'Batch 1 is paused by operators, and only they resume it');
+  assert.equal(words.faultText(1, 'there is no batch 1'), 'There is no batch 1');
+  assert.equal(words.faultText(1, 'there is no batch 12'), 'Batch 1: there is no batch 12');
+  assert.equal(words.faultText(1, 'the server does not answer'), 'Batch 1: the server does not answer');
 });
 
 test('an_estimate_is_a_time_of_day_with_the_wait_and_none_while_paused', () => {

@@ -8,7 +8,7 @@ import { clock, count, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
 import { Pages } from './pages.js';
 import { wholePercent } from './poolwords.js';
-import { ageText, batchesPath, batchTone, cancelledText, changesOf, countsText, estimateText, progressOf } from './tenantwords.js';
+import { ageText, batchesPath, batchTone, cancelledText, changesOf, countsText, estimateText, faultText, progressOf } from './tenantwords.js';
 
 const ROWS = 20;
 const FILTERS = ['tenant', 'module', 'state'];
@@ -22,6 +22,8 @@ export class Batches {
     this.place = place;
     this.pages = new Pages('batches');
     this.mayChange = true;
+    /** True if the token is one of operators. */
+    this.mayOverrule = false;
     /** True if the token may not read batches; then only a person's click asks again. */
     this.denied = false;
     /** True while the note is an error of the list, which the next answer ends. */
@@ -70,6 +72,7 @@ export class Batches {
     if (asked !== this.asked) return;
     this.pages.takeFirst(answer);
     this.mayChange = answer.may_change !== false;
+    this.mayOverrule = answer.may_overrule === true;
     if (this.isFault) setText(this.place.note, '');
     this.isFault = false;
     this.draw();
@@ -121,7 +124,7 @@ export class Batches {
     setAttr(parts.bar, 'aria-valuetext', `${done}: ${countsText(batch.counts)}`);
     segments.forEach((segment, i) => { parts.bar.children[i].style.width = `${segment.share * 100}%`; });
     setText(parts.estimate, estimateText(batch, nowMs));
-    const changes = /** @type {Record<string, boolean>} */ (changesOf(batch.state));
+    const changes = /** @type {Record<string, boolean>} */ (changesOf(batch, this.mayOverrule));
     for (const change of ['pause', 'resume', 'cancel']) {
       const button = parts[change];
       show(button, changes[change]);
@@ -154,7 +157,7 @@ export class Batches {
     try {
       note = await work();
     } catch (error) {
-      note = `Batch ${id}: ${/** @type {any} */ (error).message}`;
+      note = faultText(id, /** @type {any} */ (error).message);
     }
     try {
       if (this.pages.older.length > 0) {

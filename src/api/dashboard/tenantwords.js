@@ -10,7 +10,7 @@ import { ago, clock, count, duration, finite, unixSeconds } from './format.js';
  *   waiting: number, scheduled: number, oldest_waiting_s: number | null, counted_at: string | null, pending: number, pending_max: number | null }} Tenant
  * @typedef {{ module: string, state: string, window: MessageWindow | null, waiting: number, oldest_waiting_s: number | null,
  *   next_at: string | null, paused: { until: string | null, why: string } | null }} TenantModule
- * @typedef {{ id: number, tenant: string, module: string, state: string, recipients: number, counts: Record<string, number>,
+ * @typedef {{ id: number, tenant: string, module: string, state: string, paused_by_operators: boolean, recipients: number, counts: Record<string, number>,
  *   estimate: string | null, created_at: string, updated_at: string }} Batch
  * @typedef {'calm' | 'note' | 'alarm'} Tone
  */
@@ -138,10 +138,24 @@ export function estimateText(batch, nowMs) {
   return `${clock(at, nowMs / 1000)}, ${inTime(at * 1000, nowMs)}`;
 }
 
-/** Returns the changes that the state of a batch allows. @param {string} state */
-export function changesOf(state) {
+/**
+ * Returns the changes that a batch allows. A pause of operators takes the place of one of the tenant,
+ * and they alone end it.
+ * @param {Pick<Batch, 'state' | 'paused_by_operators'>} batch @param {boolean} mayOverrule true for a token of operators
+ */
+export function changesOf({ state, paused_by_operators: isOverruled }, mayOverrule) {
   const isOpen = state !== 'cancelled' && state !== 'done';
-  return { pause: state === 'running' || state === 'expanding', resume: state === 'paused', cancel: isOpen };
+  const isPaused = state === 'paused';
+  const flows = state === 'running' || state === 'expanding';
+  return { pause: flows || (isPaused && mayOverrule && !isOverruled), resume: isPaused && (mayOverrule || !isOverruled), cancel: isOpen };
+}
+
+/**
+ * Describes a change that failed. An error that names the batch itself is not told twice.
+ * @param {number} id @param {string} message
+ */
+export function faultText(id, message) {
+  return new RegExp(`\\bbatch ${id}\\b`, 'i').test(message) ? message.charAt(0).toUpperCase() + message.slice(1) : `Batch ${id}: ${message}`;
 }
 
 /**

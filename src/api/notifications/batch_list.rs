@@ -37,6 +37,9 @@ pub struct BatchesOfMessages {
     batches: Vec<Batch>,
     /// True if the token may pause, resume and cancel them.
     may_change: bool,
+    /// True if the token is bound to no tenant: it pauses a batch that its tenant has paused as
+    /// well, and resumes one that operators have paused.
+    may_overrule: bool,
     /// The URL of the next page; also in the Link header. `null` at the end.
     next: Option<String>,
 }
@@ -95,6 +98,7 @@ pub async fn list_batches(
         at: clock::now(),
         batches: page.batches,
         may_change: caller.leave.has(TokenScope::NotifySend),
+        may_overrule: caller.tenant.is_none(),
         next,
     };
     Ok((next_link(page.next.as_deref()), Json(page)))

@@ -286,12 +286,14 @@ fn answer(operation: &str) -> Option<Value> {
             "module": "invoices", "state": "waiting", "waiting": 37, "oldest_waiting_s": 12.5, "counted_at": AT, "next_at": AT,
             "window": { "limit": 50, "span_s": 60.0, "used": 50, "remaining": 0, "next_at": AT, "resets_at": AT }, "paused": null,
         }] }),
-        "list_batches" => json!({ "at": AT, "next": null, "may_change": true, "batches": [{
-            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "recipients": 300,
+        "list_batches" => {
+            json!({ "at": AT, "next": null, "may_change": true, "may_overrule": true, "batches": [{
+            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "paused_by_operators": false, "recipients": 300,
             "counts": { "waiting": 200, "sent": 100 }, "estimate": AT, "created_at": AT, "updated_at": AT,
-        }] }),
+        }] })
+        }
         "show_batch" => json!({
-            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "recipients": 2,
+            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "paused_by_operators": false, "recipients": 2,
             "counts": { "sent": 1, "waiting": 1 }, "estimate": AT, "created_at": AT, "updated_at": AT,
         }),
         "pause_batch" => json!({ "state": "paused" }),

@@ -293,8 +293,11 @@ async fn a_tenant_resumes_no_batch_that_operators_have_paused() {
         let answer = served.ask("root", Method::POST, &path).await;
         answer.json::<Value>().await.unwrap()["state"].clone()
     };
+    let is_overruled = async || served.batch("web", id).await["paused_by_operators"].clone();
     assert_eq!(served.change(id, "pause").await["state"], "paused");
+    assert_eq!(is_overruled().await, false);
     assert_eq!(operators("pause").await, "paused");
+    assert_eq!(is_overruled().await, true);
     // Paused once more, it would be the tenant's own pause.
     for (word, allowed) in [("resume", false), ("pause", true), ("resume", false)] {
         let answer = served.change(id, word).await;
@@ -317,6 +320,7 @@ async fn a_tenant_resumes_no_batch_that_operators_have_paused() {
     let recorded = served.count(sql).await;
     assert_eq!(recorded, 2, "the tenant's, and the operators'");
     assert_eq!(operators("resume").await, "running");
+    assert_eq!(is_overruled().await, false);
     assert_eq!(served.change(id, "pause").await["state"], "paused");
     assert_eq!(served.change(id, "resume").await["state"], "running");
 }

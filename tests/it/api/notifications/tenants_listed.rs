@@ -300,7 +300,12 @@ async fn batches_are_listed_newest_first_and_each_is_as_it_is_shown() {
     assert_eq!(batches[2]["counts"], json!({"queued": 50, "waiting": 50}));
     assert_eq!(batches[2]["estimate"], RESET);
     assert_eq!(listed["may_change"], false);
-    assert_eq!(served.get("web", path).await["may_change"], true);
+    assert_eq!(listed["may_overrule"], true);
+    let of_tenant = served.get("web", path).await;
+    assert_eq!(
+        (&of_tenant["may_change"], &of_tenant["may_overrule"]),
+        (&json!(true), &json!(false))
+    );
     assert_eq!(
         ids(&served.pages(&format!("{path}?limit=1"), "batches").await),
         [foreign, large, small]
