@@ -261,10 +261,7 @@ impl Gates {
         };
         let planned = periodic_unless_watched(pace, due.clone(), cancel.clone(), || {
             let gates = self.clone();
-            async move {
-                while gates.plan_due().await? {}
-                Ok::<(), Error>(())
-            }
+            async move { drained(|| gates.plan_due()).await }
         });
         let pace = LoopOptions {
             name: "close_digests",
@@ -273,10 +270,7 @@ impl Gates {
         };
         let closed = periodic_unless_watched(pace, due, cancel.clone(), || {
             let gates = self.clone();
-            async move {
-                while gates.close_due().await? {}
-                Ok::<(), Error>(())
-            }
+            async move { drained(|| gates.close_due()).await }
         });
         let pace = LoopOptions {
             name: "prune_recipients",
@@ -294,6 +288,20 @@ impl Gates {
         });
         tokio::join!(listened, planned, closed, pruned);
     }
+}
+
+/// Takes batches until fewer are due than a batch holds: two at once behind a first that was full,
+/// so that Postgres has work while this process plans.
+async fn drained<F>(batch: impl Fn() -> F) -> Result<(), Error>
+where
+    F: Future<Output = Result<bool, Error>>,
+{
+    let mut may_be_more = batch().await?;
+    while may_be_more {
+        let (one, other) = tokio::try_join!(batch(), batch())?;
+        may_be_more = one || other;
+    }
+    Ok(())
 }
 
 /// Runs a transaction again that was broken off by a deadlock.
@@ -318,4 +326,26 @@ fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
 
 fn lost<R>(broken: BatchPanicked) -> Result<R, Error> {
     Err(Error::Lost(broken.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn batches_are_taken_until_none_is_full() {
+        let (left, taken) = (Cell::new(5), Cell::new(0));
+        let batch = || async {
+            let is_full = left.get() > 0;
+            left.set(left.get() - i32::from(is_full));
+            taken.set(taken.get() + 1);
+            Ok(is_full)
+        };
+
+        drained(batch).await.unwrap();
+
+        assert_eq!((left.get(), taken.get()), (0, 7));
+    }
 }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use sqlx::types::Json;
 use sqlx::{PgConnection, Row};
 
+use super::copy::CopiedRows;
 use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
@@ -68,9 +69,8 @@ from flyball.enqueue_rows_as(case when $1 <> '' then 'tenant:' || $1 else '' end
     with ordinality as e(job_id, duplicate, replaced, backlog, n)
 order by e.n";
 
-pub(super) const NOTE_ORIGIN: &str = "
-insert into flyball.message_plan (job_id, recipient, origin, digest_id, digest_type, digest_key)
-select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::bigint[], $5::text[], $6::text[])";
+const COPY_ORIGINS: &str = "copy flyball.message_plan
+    (job_id, recipient, origin, digest_id, digest_type, digest_key, since) from stdin (format binary)";
 
 // An item whose digest does not go ends for the same reason.
 pub(super) const END_ITEMS: &str = "
@@ -204,7 +204,7 @@ pub async fn close_due(
         messages.extend(messages_of(digest, kind, items));
     }
     reopen(&mut transaction, &closing, now).await?;
-    let jobs = enqueue(&mut transaction, &messages).await?;
+    let jobs = enqueue(&mut transaction, &messages, now).await?;
     transaction.commit().await?;
     Ok(ClosedDigests {
         seen: due.len(),
@@ -528,6 +528,7 @@ async fn reopen(
 async fn enqueue(
     connection: &mut PgConnection,
     messages: &[NewDigestMessage<'_>],
+    now: Timestamp,
 ) -> Result<Vec<i64>, Error> {
     let mut by_sender: HashMap<(&str, &str), Vec<&NewDigestMessage<'_>>> = HashMap::new();
     for message in messages {
@@ -547,7 +548,7 @@ async fn enqueue(
             .bind(
                 messages
                     .iter()
-                    .map(|one| Json(one.args.clone()))
+                    .map(|one| Json(&one.args))
                     .collect::<Vec<_>>(),
             )
             .bind(texts(&|one| one.digest.throttle.clone()))
@@ -560,15 +561,19 @@ async fn enqueue(
             .iter()
             .map(|row| row.try_get(0))
             .collect::<Result<_, _>>()?;
-        query(NOTE_ORIGIN)
-            .bind(&ids)
-            .bind(texts(&|one| one.digest.recipient.to_hex()))
-            .bind(texts(&|one| one.origin.to_owned()))
-            .bind(messages.iter().map(|one| one.digest.id).collect::<Vec<_>>())
-            .bind(texts(&|one| one.digest.type_name.clone()))
-            .bind(texts(&|one| one.digest.key.clone()))
-            .execute(&mut *connection)
-            .await?;
+        let mut origins = CopiedRows::default();
+        for (id, one) in ids.iter().zip(&messages) {
+            origins
+                .row()
+                .bigint(*id)
+                .key(one.digest.recipient)
+                .text(one.origin)
+                .bigint(one.digest.id)
+                .text(&one.digest.type_name)
+                .text(&one.digest.key)
+                .time(now);
+        }
+        origins.write(&mut *connection, COPY_ORIGINS).await?;
         jobs.extend(ids);
     }
     Ok(jobs)

@@ -2,6 +2,8 @@
 //!
 //! Such a message is no job any more; its record says what became of it.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use serde_json::json;
 use sqlx::PgConnection;
@@ -107,6 +109,14 @@ async fn copy_new(
     now: Timestamp,
 ) -> Result<(), Error> {
     let at = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let tried = |reason: &str, rule: &str| {
+        json!([{
+            "at": at, "account": null, "outcome": reason, "status": "", "reason": rule, "ms": 0,
+        }])
+        .to_string()
+    };
+    // Messages of one batch mostly end for the same reason.
+    let mut texts: HashMap<(&str, &str), String> = HashMap::new();
     let (mut attempts, mut deliveries) = (CopiedRows::default(), CopiedRows::default());
     for one in ended {
         let is_cancelled = one.state() == "cancelled";
@@ -125,9 +135,9 @@ async fn copy_new(
             continue;
         }
         let (message, args) = (&one.input.message, &one.input.args);
-        let tried = json!([{
-            "at": at, "account": null, "outcome": one.reason, "status": "", "reason": one.rule, "ms": 0,
-        }]);
+        let text = texts
+            .entry((one.reason, one.rule))
+            .or_insert_with(|| tried(one.reason, one.rule));
         deliveries
             .row()
             .bigint(one.job_id())
@@ -138,7 +148,7 @@ async fn copy_new(
             .or_null(one.input.digest.as_deref(), CopiedRows::bytes)
             .text(&one.masked())
             .text(&args.category)
-            .json(&tried.to_string())
+            .json(text)
             .int(1)
             .text(one.reason)
             .text(one.rule)

@@ -32,7 +32,8 @@ pub(super) struct GatedMessage {
     pub priority: i32,
     pub throttle: String,
     pub throttle_key: String,
-    /// The fields that gates look at; `None` if the arguments are wrong, which the attempt reports.
+    /// The fields that gates look at; `None` if the arguments are wrong, which the attempt reports,
+    /// or once the gates have them.
     pub args: Option<GatedArgs>,
     pub accepted_at: Timestamp,
     pub origin: Origin,
@@ -77,9 +78,8 @@ impl GatedMessage {
     }
 
     /// Returns the time after which the sender does not want it to go.
-    pub(super) fn deadline(&self) -> Option<Timestamp> {
-        let valid_for_s = self.args.as_ref()?.valid_for_s?;
-        let valid_for = std::time::Duration::try_from_secs_f64(valid_for_s).ok()?;
+    pub(super) fn deadline(&self, valid_for_s: Option<f64>) -> Option<Timestamp> {
+        let valid_for = std::time::Duration::try_from_secs_f64(valid_for_s?).ok()?;
         self.accepted_at.checked_add(valid_for).ok()
     }
 }

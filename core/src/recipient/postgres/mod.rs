@@ -92,7 +92,6 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("digests: take items", digests::TAKE_ITEMS),
     ("digests: no longer pending", digests::NO_LONGER_PENDING),
     ("digests: enqueue", digests::ENQUEUE),
-    ("digests: origin", digests::NOTE_ORIGIN),
     ("digests: end items", digests::END_ITEMS),
     ("digests: reopen", digests::REOPEN),
     ("gates: new lists", attempts::NEW_LISTS),

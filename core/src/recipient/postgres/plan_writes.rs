@@ -76,12 +76,14 @@ impl PlanBatch<'_> {
             }
         }
         self.reserve(connection).await?;
+        self.end(connection, taken, &ended).await?;
+        self.mark_collected(connection, &ended).await?;
+        send(connection, taken.of(sending)).await?;
+        // As late as the order of the locks allows: another planner that has an item of the same
+        // digest waits from here to the commit.
         let digest_ids = self.collect(connection, &collected).await?;
         self.hold(connection, taken, &held).await?;
-        self.end(connection, taken, &ended).await?;
-        self.record(connection, &digest_ids).await?;
-        self.mark_collected(connection, &ended).await?;
-        send(connection, taken.of(sending)).await
+        self.record(connection, &digest_ids).await
     }
 
     async fn reserve(&self, connection: &mut PgConnection) -> Result<(), Error> {

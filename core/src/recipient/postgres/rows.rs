@@ -160,7 +160,7 @@ impl GateInput {
             digest: fields.digest.as_deref(),
             at_most: fields.at_most.as_ref(),
             accepted_at: self.message.accepted_at,
-            deadline: self.message.deadline(),
+            deadline: self.message.deadline(self.args.valid_for_s),
             is_cancelled: self.message.is_cancelled,
         }
     }
@@ -191,8 +191,8 @@ pub(super) async fn inputs(
     let defaults = defaults(connection, &messages).await?;
     let mut inputs: Vec<GateInput> = messages
         .into_iter()
-        .filter_map(|message| {
-            let args = message.args.clone()?;
+        .filter_map(|mut message| {
+            let args = message.args.take()?;
             let id = args.fields.recipient.as_deref().unwrap_or_default();
             let profile = profiles.get(&(message.tenant.clone(), id.to_owned()));
             let profile = profile.cloned().unwrap_or_default();
