@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 use super::tokens_fixture::{ADMIN, SOON, TokenServer, leave, secret, token_server};
 use crate::support::eventually;
 
-/// A server with a token of the tenant acme that names the shared throttle `mail`.
+/// A server with a token of the tenant acme that names the shared throttle `mail` and two of its
+/// own.
 async fn server() -> TokenServer {
+    let named = ["mail", "tenant:acme/below", "tenant:acme/own"];
     let programs = Permissions {
-        throttles: Some(vec!["mail".to_owned()]),
+        throttles: Some(named.map(str::to_owned).to_vec()),
         ..leave(&[TokenScope::ThrottlesAcquire])
     };
     token_server(vec![("programs", Some("acme"), programs)], "").await

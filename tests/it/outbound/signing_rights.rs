@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::{NewJob, State};
+use jiff::{SignedDuration, Timestamp};
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 
@@ -79,11 +80,13 @@ async fn a_tenant_signs_with_no_secret_of_another_at_any_door() {
         async move { request.send().await.unwrap() }
     };
 
+    let tomorrow = Timestamp::now() + SignedDuration::from_hours(24);
     let plain =
-        json!({"kind": "http", "args": {"url": url("plain")}, "run_at": "2099-01-01T00:00:00Z"});
+        json!({"kind": "http", "args": {"url": url("plain")}, "run_at": tomorrow.to_string()});
     let waiting = send(client.post(format!("{api}/api/v1/jobs")), EVIL, &plain).await;
-    assert_eq!(waiting.status(), StatusCode::CREATED);
+    let status = waiting.status();
     let waiting: Value = waiting.json().await.unwrap();
+    assert_eq!(status, StatusCode::CREATED, "{waiting}");
     let job = json!({"kind": "http", "args": args("evil")});
     let hook = json!({"kind": "http", "args": {"url": url("plain")}, "on_complete": url("evil"), "webhook_secret": "acme"});
     let (jobs, one) = (
