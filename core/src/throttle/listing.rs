@@ -58,7 +58,7 @@ impl Listing {
     async fn read(&self, store: &dyn Store) -> Result<MutexGuard<'_, ListedThrottles>, Error> {
         let asked_at = Instant::now();
         let mut listed = self.0.lock().await;
-        // Who waited for a list that failed does not wait for another one.
+        // A caller that waited for a list that failed does not wait for another one.
         if let Some((at, reason)) = &listed.lost
             && *at >= asked_at
         {

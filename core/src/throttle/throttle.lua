@@ -1710,7 +1710,7 @@ end
 
 -- set: KEYS knobs, bucket; ARGV verb, now, if_seq, term, if_rps (empty for no condition; `=` before
 -- the text of if_rps, `concurrency=` before that of if_concurrency), create 0|1, absent_only 0|1,
--- by, why, if_mode (empty for no condition), then (field, `=text` or `-`) pairs.
+-- by, why, then (field, `=text` or `-`) pairs; `?text` changes nothing, but the field must stand so.
 local function set()
   local key = KEYS[1]
   local before = redis.call('HGETALL', key)
@@ -1732,14 +1732,17 @@ local function set()
       return { 'conflict', string.format('%s is %s, not %s', field, string.sub(stands[field] or 'missing', 1, 40), string.sub(expected, 1, 40)) }
     end
   end
-  if ARGV[10] ~= '' and stands.mode ~= ARGV[10] then
-    return { 'conflict', string.format('mode is no longer %s', ARGV[10]) }
+  for i = 10, #ARGV, 2 do
+    local field, expected = ARGV[i], string.match(ARGV[i + 1], '^%?(.*)$')
+    if expected and stands[field] ~= expected then
+      return { 'conflict', string.format('%s is no longer %s', field, expected) }
+    end
   end
   local after, changed, resumed, named = {}, #before == 0, false, {}
   for field, value in pairs(stands) do after[field] = value end
-  for i = 11, #ARGV, 2 do
+  for i = 10, #ARGV, 2 do
     local field, value = ARGV[i], ARGV[i + 1]
-    if ARGV[7] ~= '1' or stands[field] == nil then
+    if string.sub(value, 1, 1) ~= '?' and (ARGV[7] ~= '1' or stands[field] == nil) then
       after[field] = string.sub(value, 1, 1) == '=' and string.sub(value, 2) or nil
       changed, named[field] = true, true
       resumed = resumed or field == 'paused'

@@ -48,7 +48,10 @@ impl RedisStore {
         call.number(u8::from(change.absent_only));
         call.text(&change.by);
         call.text(&change.why);
-        call.text(change.if_mode.as_deref().unwrap_or_default());
+        if let Some(mode) = &change.if_mode {
+            call.text("mode");
+            call.text(&format!("?{mode}"));
+        }
         for (field, text) in &change.fields {
             call.text(field);
             call.text(
