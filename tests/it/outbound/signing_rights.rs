@@ -151,9 +151,7 @@ async fn a_bound_secret_signs_requests_to_its_origins_alone() {
         ],
     );
     process.worker_started().await;
-    let args = |server: &Server| {
-        json!({"method": "POST", "url": format!("{}/ok", server.url), "secret": "acme", "body": "bound"})
-    };
+    let args = |server: &Server| json!({"method": "POST", "url": format!("{}/ok", server.url), "secret": "acme", "body": "bound"});
 
     let foreign = json!({"kind": "http", "args": args(&away)});
     let answer = Client::new()
