@@ -3,10 +3,9 @@
 use super::patterns::is_throttle;
 use super::settings::{ADMIN, KIND_KEYS, SCOPES, Settings};
 use super::shape;
-use crate::input::patterns::{allows, is_channel_pattern};
+use crate::input::patterns::{TENANT, allows, is_channel_pattern, is_tenant_name};
 use crate::input::wording::{any_of, must_be};
 use crate::input::{Issue, pointer};
-use crate::throttle::Name;
 
 /// The allowed beginnings of the URL of Redis.
 const REDIS_SCHEMES: &[&str] = &[
@@ -20,9 +19,6 @@ const REDIS_SCHEMES: &[&str] = &[
 
 /// The longest name of a token, and of a module, in bytes.
 const TOKEN_NAME_BYTES_MAX: usize = 64;
-
-/// The longest name of a tenant, in characters.
-const TENANT_CHARS_MAX: usize = 64;
 
 /// Returns every problem with settings.
 pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
@@ -230,9 +226,7 @@ fn served(settings: &Settings, issues: &mut Vec<Issue>) {
 }
 
 fn tokens(settings: &Settings, issues: &mut Vec<Issue>) {
-    let is_tenant = |tenant: &str| {
-        tenant == "*" || tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok()
-    };
+    let is_tenant = |tenant: &str| tenant == "*" || is_tenant_name(tenant);
     let is_module = |module: &str| {
         (1..=TOKEN_NAME_BYTES_MAX).contains(&module.len()) && !module.contains(char::is_control)
     };
@@ -245,8 +239,8 @@ fn tokens(settings: &Settings, issues: &mut Vec<Issue>) {
             ));
         };
         if let Some(tenant) = token.tenant.as_ref().filter(|tenant| !is_tenant(tenant)) {
-            let allowed = "1 to 64 letters, digits or any of . _ - / : { }, or * for all tenants";
-            refuse("tenant", allowed, tenant);
+            let allowed = format!("{TENANT}, or * for all tenants");
+            refuse("tenant", &allowed, tenant);
         }
         if let Some(module) = token.module.as_ref().filter(|module| !is_module(module)) {
             let allowed = "1 to 64 bytes without control characters";

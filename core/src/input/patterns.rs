@@ -3,6 +3,27 @@
 /// The longest name of a channel of the gateway, in bytes.
 pub const CHANNEL_BYTES: usize = 128;
 
+/// The longest name of a tenant, in bytes.
+const TENANT_BYTES: usize = 64;
+
+/// The form of a tenant's name, completing "must be …".
+pub const TENANT: &str = "1 to 64 letters, digits or any of . _ - / : { }";
+
+/// Returns true for a character of the names of throttles, and of tenants, which are parts of them.
+pub fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "._-/:{}".contains(c)
+}
+
+/// Returns true if `name` can be that of a tenant.
+pub fn is_tenant_name(name: &str) -> bool {
+    (1..=TENANT_BYTES).contains(&name.len()) && name.chars().all(is_name_char)
+}
+
+/// Returns true if `pattern` can stand for tenants.
+pub fn is_tenant_pattern(pattern: &str) -> bool {
+    pattern == "*" || is_tenant_name(pattern.strip_suffix('*').unwrap_or(pattern))
+}
+
 /// Returns true if a pattern stands for `name`: the same text, or its beginning if the pattern ends
 /// with `*`.
 pub fn allows(patterns: &[String], name: &str) -> bool {
@@ -47,6 +68,19 @@ mod tests {
             assert!(!allows(&patterns, name), "{name}");
         }
         assert!(!allows(&[], "anything"));
+    }
+
+    #[test]
+    fn a_pattern_of_tenants_is_a_name_or_a_beginning() {
+        let longest = "x".repeat(64);
+        for pattern in ["*", "acme", "acme-*", "a.b_c/d:{e}", &longest] {
+            assert!(is_tenant_pattern(pattern), "{pattern}");
+        }
+        let too_long = "x".repeat(65);
+        for pattern in ["", "two words", "a*b", "**", "é", &too_long] {
+            assert!(!is_tenant_pattern(pattern), "{pattern}");
+        }
+        assert!(!is_tenant_name("acme-*"));
     }
 
     #[test]

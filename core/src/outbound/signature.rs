@@ -20,6 +20,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::origins::{are_origins, is_among};
+use crate::input::patterns::{TENANT, is_tenant_pattern};
 
 /// Prefix of variables of secrets. The rest is the secret's name; the suffix `_FILE` means that the
 /// value is a file's path.
@@ -33,9 +34,6 @@ pub(super) const ORIGINS: &str = "_ORIGINS";
 
 /// Suffix of the variable that lists the tenants whose jobs may use a secret.
 pub(super) const TENANTS: &str = "_TENANTS";
-
-/// The longest name of a tenant, in characters.
-const TENANT_CHARS_MAX: usize = 64;
 
 /// Prefix of a secret's text.
 const MARK: &str = "whsec_";
@@ -151,7 +149,9 @@ impl Secrets {
             List::Tenants => {
                 let tenants: Vec<String> = value.split(',').map(|one| one.trim().into()).collect();
                 if !tenants.iter().all(|tenant| is_tenant_pattern(tenant)) {
-                    return Err("must be tenants with commas between them, each 1 to 64 letters, digits or any of . _ - / : { }, or a beginning of their names with a * behind".to_owned());
+                    return Err(format!(
+                        "must be tenants with commas between them, each {TENANT}, or a beginning of their names with a * behind"
+                    ));
                 }
                 secret.tenants = tenants;
             }
@@ -232,13 +232,6 @@ impl List {
         let tenants = || rest.strip_suffix(TENANTS).map(|name| (name, Self::Tenants));
         origins.or_else(tenants)
     }
-}
-
-/// Returns true for the name of a tenant, or a beginning of such names with a `*` behind.
-fn is_tenant_pattern(text: &str) -> bool {
-    let start = text.strip_suffix('*').unwrap_or(text);
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:{}".contains(c);
-    !text.is_empty() && start.len() <= TENANT_CHARS_MAX && start.chars().all(is_allowed)
 }
 
 /// The allowed form of a name, completing "it must be …".

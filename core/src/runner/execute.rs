@@ -254,12 +254,8 @@ async fn handle(
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
 ) -> Outcome {
-    let job_id = claimed.job.id;
-    let asked = handler
-        .tenants(&claimed.job.args)
-        .map(|rule| Box::pin(refused_to_tenant(shared, rule, job_id)));
-    if let Some(asked) = asked
-        && let Some(outcome) = asked.await
+    if let Some(rule) = handler.tenants(&claimed.job.args)
+        && let Some(outcome) = Box::pin(refused_to_tenant(shared, rule, claimed.job.id)).await
     {
         return outcome;
     }

@@ -2,13 +2,14 @@
 
 use super::admission::is_of_admission;
 use super::api_limit::is_of_the_api;
+use super::name::state_part;
 use super::{Change, Error, KnobProblem, Name};
 
 /// Refuses to make a throttle whose knobs a key of another one could overwrite. The names that
 /// tenants and the settings of an API give to Flyball's own throttles are left alone.
 pub(super) fn check_new_name(change: &Change, throttle: &Name) -> Result<(), Error> {
     let is_own = is_of_admission(throttle.as_str()) || is_of_the_api(throttle.as_str());
-    let Some(part) = throttle.state_part() else {
+    let Some(part) = state_part(throttle.as_str()) else {
         return Ok(());
     };
     if change.restores || is_own {

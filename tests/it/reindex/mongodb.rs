@@ -14,6 +14,7 @@ use flyball::reindex::source_args::CollectionName;
 use flyball::reindex::{Action, Args, Catalogue, Document, backfill::backfill};
 use flyball::signals::figure::ServerFigure;
 use flyball::signals::mongodb::ServerStatus;
+use mongodb::Collection;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -64,9 +65,12 @@ fn articles(name: &str) -> CollectionName {
     }
 }
 
+fn collection(server: &MongoServer) -> Collection<BsonDocument> {
+    server.client.database("shop").collection("articles")
+}
+
 async fn insert(server: &MongoServer, documents: impl IntoIterator<Item = BsonDocument>) {
-    let articles = server.client.database("shop").collection("articles");
-    articles.insert_many(documents).await.unwrap();
+    collection(server).insert_many(documents).await.unwrap();
 }
 
 /// Reads everything in pages of two, each from the last key, like a resumed reindex.
@@ -97,6 +101,13 @@ async fn start(server: &MongoServer, url: &str, hands: &Hands, args: Value) -> J
         let args = parse(&job.args);
         backfill(&job, &context, &args, source, sink).await
     })
+}
+
+async fn until_following(hands: &Hands) {
+    eventually("it follows", SOON, || async {
+        hands.note().contains("following").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -273,10 +284,7 @@ async fn changes_during_and_after_the_scan_are_followed_until_the_index_is_the_c
     let Some(server) = MongoServer::start(&[]).await else {
         return;
     };
-    let articles = server
-        .client
-        .database("shop")
-        .collection::<BsonDocument>("articles");
+    let articles = collection(&server);
     insert(&server, (0..2000).map(|n| doc! {"_id": n, "v": 0})).await;
     let (index, url) = Index::start().await;
     let hands = Hands::at("1000");
@@ -349,14 +357,8 @@ async fn a_few_documents_that_change_without_a_pause_are_followed() {
     let hands = Hands::at("-1");
     let follow = args(json!({"follow": true}), json!({}));
     let running = start(&server, &url, &hands, follow).await;
-    eventually("it follows", SOON, || async {
-        hands.note().contains("following").then_some(())
-    })
-    .await;
-    let articles = server
-        .client
-        .database("shop")
-        .collection::<BsonDocument>("articles");
+    until_following(&hands).await;
+    let articles = collection(&server);
     let writing = tokio::spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_millis(100));
         loop {
@@ -401,10 +403,7 @@ async fn large_documents_that_changed_come_in_parts_and_a_worker_that_is_killed_
     for n in 0..45 {
         insert(&server, [doc! {"_id": n, "body": body.as_str()}]).await;
     }
-    let articles = server
-        .client
-        .database("shop")
-        .collection::<BsonDocument>("articles");
+    let articles = collection(&server);
     articles.delete_one(doc! {"_id": 100}).await.unwrap();
 
     let page = source.changes(&begun, 500).await.unwrap();
@@ -439,10 +438,7 @@ async fn an_election_while_it_follows_does_not_end_the_attempt() {
     let hands = Hands::at("-1");
     let follow = args(json!({"follow": true}), json!({}));
     let running = start(&server, &url, &hands, follow).await;
-    eventually("it follows", SOON, || async {
-        hands.note().contains("following").then_some(())
-    })
-    .await;
+    until_following(&hands).await;
 
     // The driver itself opens a stream again, and more than once it gives up.
     let fail = doc! {"configureFailPoint": "failCommand", "mode": {"times": 6},
@@ -484,10 +480,7 @@ async fn changes_that_the_source_has_dropped_end_the_job_or_start_it_over_and_ar
         args(json!({"follow": true}), json!({})),
     )
     .await;
-    eventually("it follows", SOON, || async {
-        hands.note().contains("following").then_some(())
-    })
-    .await;
+    until_following(&hands).await;
     running.abort();
     let _ = running.await;
     insert(&server, (100..200).map(|n| doc! {"_id": n, "v": 1})).await;
@@ -513,10 +506,7 @@ async fn changes_that_the_source_has_dropped_end_the_job_or_start_it_over_and_ar
         (index.documents.lock().unwrap().len() == 130).then_some(())
     })
     .await;
-    eventually("it follows again", SOON, || async {
-        hands.note().contains("following").then_some(())
-    })
-    .await;
+    until_following(&hands).await;
     running.abort();
     let _ = running.await;
     insert(&server, (300..400).map(|n| doc! {"_id": n, "v": 1})).await;

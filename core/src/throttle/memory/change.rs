@@ -62,7 +62,6 @@ impl MemoryStore {
         }
         let mode = stands.raw.get("mode").map(String::as_str);
         if let Some(expected) = change.if_mode.as_deref()
-            && !expected.is_empty()
             && mode != Some(expected)
         {
             return conflict(format!("mode is no longer {expected}"));

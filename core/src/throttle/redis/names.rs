@@ -12,6 +12,7 @@ use super::layout::KNOBS;
 use super::link::CallBound;
 use super::reply::Text;
 use super::store::{RedisStore, is_wrong_type, locked};
+use crate::throttle::name::state_part;
 use crate::throttle::{Error, Name};
 
 /// The shortest time between two searches for hashes that other programs wrote.
@@ -109,8 +110,12 @@ impl RedisStore {
         if let Some(error) = lost.filter(|_| !answered) {
             return Err(error);
         }
-        let before = std::mem::replace(&mut *locked(&self.absent), absent.clone());
-        let gone: Vec<Name> = absent.intersection(&before).cloned().collect();
+        let gone: Vec<Name> = {
+            let mut before = locked(&self.absent);
+            let gone = absent.intersection(&before).cloned().collect();
+            *before = absent;
+            gone
+        };
         // The next list removes what could not be removed now.
         let _ = self.forget_names(&gone).await;
         locked(&self.known).clone_from(&names);
@@ -258,9 +263,8 @@ impl RedisStore {
 /// keys are arbitrary texts. A throttle of such a name is known only if it is written through
 /// Flyball.
 fn is_of_a_key(name: &str) -> bool {
-    [":lane:", ":pause:", ":learned:", ":holds:"]
-        .iter()
-        .any(|part| name.contains(part))
+    name.rsplit_once(':')
+        .is_some_and(|(above, _)| state_part(above).is_some())
 }
 
 /// Escapes the characters of `text` that are special in a glob pattern.

@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::error::JwtError;
 use crate::api::http::caller::digest_of;
 use crate::api::http::token_scope::{ALL_TENANTS, Permissions, TokenScope};
-use crate::throttle::Name;
+use crate::input::patterns::is_tenant_name;
 
-/// The longest tenant, and module, in bytes.
-const NAME_BYTES_MAX: usize = 64;
+/// The longest module, in bytes.
+const MODULE_BYTES_MAX: usize = 64;
 
 /// The longest subject that the audit log shows, in characters.
 const SUBJECT_CHARS_MAX: usize = 100;
@@ -68,9 +68,7 @@ pub fn bearer_of(claims: &Value, rules: &ClaimRules) -> Result<JwtBearer, JwtErr
                 "names all tenants, which the settings do not allow (all_tenants)",
             ));
         }
-        Some(tenant) if tenant.len() <= NAME_BYTES_MAX && Name::new(tenant).is_ok() => {
-            Some(tenant.to_owned())
-        }
+        Some(tenant) if is_tenant_name(tenant) => Some(tenant.to_owned()),
         Some(_) => {
             return Err(JwtError::claim(
                 &rules.tenant,
@@ -132,7 +130,7 @@ pub fn bearer_of(claims: &Value, rules: &ClaimRules) -> Result<JwtBearer, JwtErr
 }
 
 fn is_module(text: &str) -> bool {
-    (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control)
+    (1..=MODULE_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 /// Returns the value at a dotted path. A claim with exactly this name takes precedence, because a
