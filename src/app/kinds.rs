@@ -30,7 +30,7 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     };
     // A process that only checks arguments needs no secrets, and may have no right to read them.
     let secrets = match queue {
-        Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
+        Some(_) => webhook_secrets()?,
         None => Secrets::default(),
     };
     let mut kinds = Kinds::default();
@@ -74,6 +74,13 @@ pub(super) fn guard(settings: &Settings) -> anyhow::Result<Guard> {
         return Ok(Guard::open());
     }
     Guard::allowing(&settings.allow_urls).context("setting allow_urls (FLYBALL_ALLOW_URLS)")
+}
+
+/// Reads the secrets that sign requests; without the variables there are none.
+#[cfg(feature = "http")]
+pub(super) fn webhook_secrets() -> anyhow::Result<Secrets> {
+    Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))
+        .map_err(|error| config::Error::at(&error.variable, error.message).into())
 }
 
 /// Returns the environment's variables that are valid UTF-8.

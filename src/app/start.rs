@@ -21,6 +21,8 @@ use super::gateway;
 use super::govern;
 #[cfg(feature = "notifications")]
 use super::kinds::guard;
+#[cfg(feature = "http")]
+use super::kinds::webhook_secrets;
 use super::kinds::{built_in_kinds, kinds_served, tune};
 #[cfg(feature = "governor")]
 use super::knobs::policies;
@@ -140,6 +142,10 @@ impl App {
         let tokens = settings.tokens()?;
         #[cfg(feature = "api")]
         let has_tokens = !tokens.is_empty() || settings.jwt.is_some();
+        // Wrong secrets are refused at once, not when Postgres is reached.
+        let secret_keys = secret_keys()?;
+        #[cfg(feature = "http")]
+        webhook_secrets()?;
         #[cfg(feature = "notifications")]
         let built = pools::build(settings, guard(settings)?)?;
         #[cfg(feature = "notifications")]
@@ -168,7 +174,7 @@ impl App {
             true => replica::open(settings, settings.database_connections)?,
             false => None,
         };
-        let queue = queue.with_secret_keys(secret_keys()?).with_replica(lists);
+        let queue = queue.with_secret_keys(secret_keys).with_replica(lists);
         queue.refuse_hidden_pooler().await?;
         migrate(&queue).await?;
         queue

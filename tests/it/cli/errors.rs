@@ -180,6 +180,26 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         "without a token; set FLYBALL_API_TOKEN",
     );
     shell.refused(&["serve", "--listen", "banana"], 78, "is not an address");
+    // Secrets are read before Postgres is reached; nothing listens on this port.
+    for (variable, value, words) in [
+        (
+            "FLYBALL_WEBHOOK_SECRET_ACME_TENANTS",
+            "acme,",
+            "FLYBALL_WEBHOOK_SECRET_ACME_TENANTS: must be tenants",
+        ),
+        (
+            "FLYBALL_WEBHOOK_SECRET_ACME",
+            "short",
+            "FLYBALL_WEBHOOK_SECRET_ACME: cannot be used: it must be",
+        ),
+        ("FLYBALL_SECRET_KEYS", "short", "FLYBALL_SECRET_KEYS"),
+    ] {
+        self::shell()
+            .await
+            .with("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none")
+            .with(variable, value)
+            .refused(&["serve", "--listen", "127.0.0.1:0"], 78, words);
+    }
     for (text, words) in [
         ("rps = [\n", "knobs/mine.toml:1: unclosed array"),
         (
