@@ -53,8 +53,8 @@ pub struct BegunDelivery {
     pub last_outcome: Option<String>,
     /// The time at which it was requeued after it had died; its deadline counts from then.
     pub requeued_at: Option<Timestamp>,
-    /// The start of its wait: the latest of its enqueue time, its own time to run, and its requeue
-    /// time.
+    /// The start of its wait: the latest of its enqueue time, its own time to run, its requeue
+    /// time, and the end of its last hold by a gate, if the pool's deadline counts for it.
     ///
     /// `None` if its job no longer exists.
     pub waits_since: Option<Timestamp>,

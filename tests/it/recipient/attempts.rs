@@ -1,7 +1,10 @@
 //! The last look at the gates, and what an attempt takes and gives back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use flyball::notify::{BeginRequest, Deliveries};
+use flyball::providers::{Channel, Recipient};
 use flyball::recipient::gate::AttemptEnd;
 use flyball::recipient::gates::MessagePlan;
 use serde_json::json;
@@ -118,4 +121,41 @@ async fn preferences_that_change_after_the_plan_count() {
         )
         .await;
     assert!(matches!(gates.verify(id).await, MessagePlan::Ended { .. }));
+}
+
+/// A message that was held for longer than its pool lets messages wait goes, and is tried again.
+#[tokio::test]
+async fn the_deadline_of_the_pool_counts_from_the_end_of_the_hold() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    assert!(matches!(plan, MessagePlan::Held { .. }), "{plan:?}");
+    // The quiet hours took two days, and were over a minute ago.
+    for statement in [
+        "update flyball.job set created_at = created_at - interval '2 days'",
+        "update flyball.recipient set profile = profile - 'quiet_hours'",
+        "update flyball.message_plan set until = clock_timestamp() - interval '1 minute'",
+    ] {
+        sqlx::query(statement)
+            .execute(gates.fixture.database.pool())
+            .await
+            .unwrap();
+    }
+    let deliveries = Deliveries::new(gates.fixture.queue.pool.clone());
+    let hour = Duration::from_secs(3600);
+    for attempt in 1..=2 {
+        assert_eq!(gates.verify(id).await, MessagePlan::Send);
+        gates.end(id, AttemptEnd::Retried).await;
+        let request = BeginRequest {
+            job_id: id,
+            channel: Channel::Sms,
+            recipient: Recipient::parse(Channel::Sms, "+15550111").ok(),
+        };
+        let begun = deliveries.begin(request).await.unwrap();
+        assert!(begun.waited < hour, "attempt {attempt}: {begun:?}");
+    }
+    let expired = deliveries.expire("own", hour, 100).await.unwrap();
+    assert_eq!(expired.jobs, 0);
 }

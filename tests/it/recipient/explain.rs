@@ -306,3 +306,33 @@ async fn a_recipient_who_moves_gets_held_messages_sooner() {
     assert_eq!(gates.fixture.state(id).await, State::Ready);
     assert!(explained(&gates, id).await.first_planned_at.is_some());
 }
+
+#[tokio::test]
+async fn a_hold_that_is_over_is_told_as_no_time() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, _) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    gates
+        .profile("ada", json!({"addresses": {"sms": "+15550111"}}))
+        .await;
+    assert_eq!(gates.verify(id).await, MessagePlan::Send);
+    // The pool has no account, so it waits there.
+    let waits = "update flyball.scheduled set turn = flyball.turn_of('own', priority, true), run_at = now() + interval '1 hour'";
+    sqlx::query(waits)
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+
+    let found = explained(&gates, id).await;
+    assert!(found.first_planned_at.is_some());
+    assert_eq!(found.planned_at, None);
+    let asked = CheckedMessage {
+        to: None,
+        recipient: Some("ada".to_owned()),
+        ..asked("billing")
+    };
+    let history = gates.gates.check(&asked).await.unwrap().history;
+    assert_eq!((history[0].id, history[0].until), (id, None));
+}

@@ -22,9 +22,9 @@ impl Deliveries {
     /// `limit`.
     ///
     /// The deadline is their own `valid_for_s`, or else `valid_for`, counted from the latest of
-    /// their enqueue time, their time to run, and their requeue time. Messages that a worker claims
-    /// concurrently are left to it. Each call examines a bounded part and continues after the last
-    /// one.
+    /// their enqueue time, their time to run, and their requeue time; `valid_for` also from the end
+    /// of their last hold by a gate. Messages that a worker claims concurrently are left to it.
+    /// Each call examines a bounded part and continues after the last one.
     pub async fn expire(
         &self,
         throttle: &str,

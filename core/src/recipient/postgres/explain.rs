@@ -427,12 +427,14 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
         None => Place::AtPool,
     };
     let until = time("until")?;
+    let plan = recorded_plan(row, until, digest.as_ref())?;
     Ok(Recorded {
         tenant: row.try_get("tenant")?,
         place,
-        plan: recorded_plan(row, until, digest.as_ref())?,
         since: time("since")?,
-        until,
+        // Of a message that may go it is the end of a hold that is over.
+        until: until.filter(|_| plan != Some(MessagePlan::Send)),
+        plan,
         planned_at: time("planned_at")?,
         run_at: time("run_at")?,
         duplicate_of: row.try_get("other_job")?,

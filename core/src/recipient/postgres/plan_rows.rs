@@ -15,6 +15,8 @@ use crate::recipient::digest::Arrival;
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::MessagePlan;
 
+// The pool's deadline counts from the end of the last hold, so that time stays when the message
+// goes.
 pub(super) const RECORD_PLANS: &str = "
 insert into flyball.message_plan as p
     (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, crowd_quarter)
@@ -22,7 +24,8 @@ select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::text[], $
     $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[])
 on conflict (job_id) do update
 set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate, rule = excluded.rule, reason = excluded.reason,
-    holds = excluded.holds, until = excluded.until,
+    holds = excluded.holds,
+    until = case when excluded.state = 'sending' and p.until is not null then least(p.until, clock_timestamp()) else excluded.until end,
     since = case when p.state = excluded.state and p.gate = excluded.gate then p.since else clock_timestamp() end,
     planned_at = coalesce(p.planned_at, excluded.planned_at), coalesces = excluded.coalesces,
     other_job = excluded.other_job, digest_id = coalesce(excluded.digest_id, p.digest_id),
