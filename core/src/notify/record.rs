@@ -51,6 +51,8 @@ pub struct BegunDelivery {
     pub attempts: i32,
     /// The outcome of the last attempt.
     pub last_outcome: Option<String>,
+    /// True if an attempt got no answer, so that the message may have been sent.
+    pub was_ambiguous: bool,
     /// The time at which it was requeued after it had died; its deadline counts from then.
     pub requeued_at: Option<Timestamp>,
     /// The start of its wait: the latest of its enqueue time, its own time to run, its requeue

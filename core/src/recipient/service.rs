@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -37,6 +37,9 @@ const CLOSED_MAX: i64 = 500;
 /// The time between two steps that prune old rows.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
+/// Most steps at once that look for slots of ended messages.
+const SLOT_STEPS_MAX: usize = 20;
+
 /// Most attempts in one transaction.
 const VERIFIED_MAX: usize = 256;
 
@@ -64,6 +67,8 @@ pub struct Gates {
     pub metrics: GateMetrics,
     /// The time of the last look at all messages that are due.
     looked_at_all: Arc<Mutex<Option<Instant>>>,
+    /// The job up to which slots of ended messages were looked for.
+    slots_seen: Arc<AtomicI64>,
     verifies: Batcher<i64, Result<Option<GateVerdict>, Error>>,
     ends: Batcher<(ClaimKey, AttemptEnd), Result<(), Error>>,
 }
@@ -103,6 +108,7 @@ impl Gates {
             capacities: Capacities::default(),
             metrics: GateMetrics::default(),
             looked_at_all: Arc::default(),
+            slots_seen: Arc::default(),
             verifies,
             ends,
         }
@@ -132,6 +138,24 @@ impl Gates {
             return Ok(());
         }
         self.ends.submit((claim, end)).await.unwrap_or_else(lost)
+    }
+
+    /// Gives back the slots of messages that ended while they waited, and returns the number of
+    /// these messages. Looks at a bounded part of all messages; the next call goes on behind it.
+    pub async fn return_slots(&self) -> Result<usize, Error> {
+        let rules = self.rules.load();
+        let mut messages = 0;
+        for _ in 0..SLOT_STEPS_MAX {
+            let after = self.slots_seen.load(Ordering::Relaxed);
+            let step = repeated(|| postgres::return_ended(&self.db, &rules, after)).await?;
+            messages += step.messages;
+            self.slots_seen
+                .store(step.next.unwrap_or_default(), Ordering::Relaxed);
+            if step.next.is_none() {
+                break;
+            }
+        }
+        Ok(messages)
     }
 
     /// Plans messages that were just accepted, and returns the plans of those that no other process
@@ -283,7 +307,8 @@ impl Gates {
             async move {
                 let rules = gates.rules.load();
                 let part = part.fetch_add(1, Ordering::Relaxed);
-                postgres::prune(&gates.db, &rules, part).await.map(drop)
+                postgres::prune(&gates.db, &rules, part).await?;
+                gates.return_slots().await.map(drop)
             }
         });
         tokio::join!(listened, planned, closed, pruned);

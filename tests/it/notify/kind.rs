@@ -327,6 +327,32 @@ async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_say
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_has_used_up_its_attempts_gives_back_what_its_gates_took() {
+    let fixture = fixture(1, "breaker_failures = 1000", FakeOptions::default()).await;
+    fixture.fake.fail(&sid(1), Fault::Status(500));
+    let args = json!({"channel": "sms", "to": "+15550100", "body": "hello", "category": "billing"});
+    let job = NewJob::new("notification", args)
+        .throttle("sms")
+        .max_attempts(1);
+    let made = fixture.app.queue.enqueue(&[job]).await.unwrap();
+    eventually("a dead letter", SOON, || async {
+        (fixture.job_state(made[0].id).await == Some(State::Dead)).then_some(())
+    })
+    .await;
+
+    let kept: (i64, i64, i64) = sqlx::query_as(
+        "select (select coalesce(sum(cardinality(sent)), 0)::bigint from flyball.cap),
+            (select count(*) from flyball.message_plan where slot_lists <> '{}'), (select count(*) from flyball.dedup)",
+    )
+    .fetch_one(fixture.database.pool())
+    .await
+    .unwrap();
+    assert_eq!(kept, (0, 0, 0), "slots, plans with slots, and claims");
+    assert_eq!(fixture.fake.totals_of_all().requests, 1);
+    fixture.program.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
     let fixture = fixture(2, "breaker_failures = 2", FakeOptions::default()).await;
     (1..=2).for_each(|n| fixture.fake.fail(&sid(n), Fault::Hang));

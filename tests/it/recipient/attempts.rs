@@ -13,6 +13,9 @@ use super::fixture::GatesFixture;
 
 const NEWS: &str = "[categories.news]\ncaps.sms = { per_day = \"3 per 24h\" }\n";
 
+const ONE_A_DAY: &str =
+    "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
+
 /// Eight clients at once: no window of a rule holds more than its count.
 #[tokio::test]
 async fn a_cap_holds_however_many_attempts_begin_at_once() {
@@ -46,10 +49,7 @@ async fn a_cap_holds_however_many_attempts_begin_at_once() {
 
 #[tokio::test]
 async fn a_retry_takes_no_second_slot_and_what_ended_unsent_gives_its_own_back() {
-    let gates = GatesFixture::new(
-        "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n",
-    )
-    .await;
+    let gates = GatesFixture::new(ONE_A_DAY).await;
     let first = gates
         .send(json!({"category": "news", "dedup_key": "1"}))
         .await;
@@ -158,4 +158,75 @@ async fn the_deadline_of_the_pool_counts_from_the_end_of_the_hold() {
     }
     let expired = deliveries.expire("own", hour, 100).await.unwrap();
     assert_eq!(expired.jobs, 0);
+}
+
+#[tokio::test]
+async fn a_message_that_ends_while_it_waits_gives_its_slots_back_unless_it_may_have_been_sent() {
+    let gates = GatesFixture::new(ONE_A_DAY).await;
+    let message = |n: usize| json!({"category": "news", "dedup_key": n.to_string()});
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        ids.push(gates.send(message(n)).await);
+    }
+    assert_eq!(gates.verify(ids[0]).await, MessagePlan::Send);
+    gates.end(ids[0], AttemptEnd::Retried).await;
+    assert_eq!(
+        gates.gates.return_slots().await.unwrap(),
+        0,
+        "it goes again"
+    );
+    let second = gates.verify(ids[1]).await;
+    assert!(matches!(second, MessagePlan::Held { .. }), "{second:?}");
+
+    gates.fixture.queue.cancel(ids[0]).await.unwrap();
+    assert_eq!(gates.gates.return_slots().await.unwrap(), 1);
+    assert_eq!(gates.gates.return_slots().await.unwrap(), 0, "once");
+    assert_eq!(gates.verify(ids[1]).await, MessagePlan::Send);
+
+    // No answer came to its attempt.
+    gates.end(ids[1], AttemptEnd::Retried).await;
+    sqlx::query(
+        "insert into flyball.attempt (job_id, attempt, outcome) values ($1, 1, 'ambiguous')",
+    )
+    .bind(ids[1])
+    .execute(gates.fixture.database.pool())
+    .await
+    .unwrap();
+    gates.fixture.queue.cancel(ids[1]).await.unwrap();
+    assert_eq!(gates.gates.return_slots().await.unwrap(), 0);
+    let third = gates.verify(ids[2]).await;
+    assert!(matches!(third, MessagePlan::Held { .. }), "{third:?}");
+}
+
+#[tokio::test]
+async fn a_message_of_a_paused_batch_takes_no_slots() {
+    let gates = GatesFixture::new(ONE_A_DAY).await;
+    let id = gates.send(json!({"category": "news"})).await;
+    let pool = gates.fixture.database.pool();
+    sqlx::query(
+        "with made as (
+            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+            values ('', '', 'paused', 'own', 2, 1, '[]') returning id
+         )
+         insert into flyball.batch_message (job_id, batch_id) select $1, id from made",
+    )
+    .bind(id)
+    .execute(pool)
+    .await
+    .unwrap();
+    let taken = "select coalesce(sum(cardinality(sent)), 0)::bigint from flyball.cap";
+    let verdict = gates.gates.verify(id).await.unwrap().unwrap();
+    assert_eq!((verdict.plan, verdict.is_paused), (MessagePlan::Send, true));
+    assert_eq!(gates.count(taken).await, 0);
+
+    sqlx::query("update flyball.batch set state = 'running'")
+        .execute(pool)
+        .await
+        .unwrap();
+    let verdict = gates.gates.verify(id).await.unwrap().unwrap();
+    assert_eq!(
+        (verdict.plan, verdict.is_paused),
+        (MessagePlan::Send, false)
+    );
+    assert_eq!(gates.count(taken).await, 1);
 }

@@ -98,6 +98,7 @@ impl NotificationHandler {
             None
         };
         let claim = verdict.as_ref().map(|verdict| verdict.claim);
+        let is_paused = verdict.as_ref().is_some_and(|verdict| verdict.is_paused);
         let to = match &verdict {
             Some(verdict) => verdict.to.clone(),
             None => notification.to.clone(),
@@ -107,11 +108,15 @@ impl NotificationHandler {
             channel: notification.channel,
             recipient: to.clone(),
         };
-        let begun = means
+        let mut begun = means
             .deliveries
             .begin(request)
             .await
             .map_err(|_| unrecorded())?;
+        if is_paused && begun.batch == BatchStatus::Running {
+            // Its batch was resumed a moment ago; the message has taken no slots yet.
+            begun.batch = BatchStatus::Paused;
+        }
         let pool = carrier.accounts.pool();
         let policy = notification
             .on_ambiguous
@@ -142,6 +147,7 @@ impl NotificationHandler {
         // local clock.
         let left = valid_for.saturating_sub(begun.waited);
         let since = begun.waits_since.unwrap_or(job.created_at);
+        let was_ambiguous = begun.was_ambiguous;
         let mut run = DeliveryRun {
             job,
             context,
@@ -168,10 +174,15 @@ impl NotificationHandler {
                 None => run.stop(unreachable()).await,
             },
         };
+        // No other attempt follows the last one, unless it was stopped.
+        let is_last = self.retry().is_last(job.attempt, job.max_attempts)
+            && !context.cancelled.is_cancelled();
         let end = match &outcome {
-            Err(Outcome::Ambiguous { policy, .. }) if *policy == OnAmbiguous::Dead => {
+            Err(Outcome::Ambiguous { policy, .. }) if is_last || *policy == OnAmbiguous::Dead => {
                 AttemptEnd::Ambiguous
             }
+            Err(Outcome::Retry { .. }) if is_last && was_ambiguous => AttemptEnd::Ambiguous,
+            Err(Outcome::Retry { .. }) if is_last => AttemptEnd::Unsent,
             Err(Outcome::Dead { .. }) => AttemptEnd::Unsent,
             _ => run.end,
         };

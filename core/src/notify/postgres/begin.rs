@@ -43,7 +43,7 @@ first as (
     where r.channel = due.channel and r.recipient_digest = due.recipient_digest
     returning r.channel, r.recipient_digest
 )
-select u.reason, d.attempt_count, d.last_outcome, d.requeued_at, j.since as waits_since,
+select u.reason, d.attempt_count, d.last_outcome, d.was_ambiguous, d.requeued_at, j.since as waits_since,
     coalesce(extract(epoch from clock_timestamp() - j.since), 0)::float8 as waited_s,
     d.state, b.state as batch_state, r.failures,
     case
@@ -57,7 +57,8 @@ left join lateral (
     select h.reason from flyball.suppression h where h.channel = s.channel and h.recipient_digest = s.digest limit 1
 ) u on true
 left join lateral (
-    select h.state, h.attempt_count, h.last_outcome, h.requeued_at from flyball.delivery h where h.job_id = s.job_id limit 1
+    select h.state, h.attempt_count, h.last_outcome, h.requeued_at, h.attempts @> '[{\"outcome\": \"ambiguous\"}]' as was_ambiguous
+    from flyball.delivery h where h.job_id = s.job_id limit 1
 ) d on true
 left join lateral (
     select greatest(h.created_at, h.run_at, d.requeued_at, flyball.held_until_of(h.id, h.args)) as since from flyball.job h
@@ -101,6 +102,9 @@ pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begu
             suppressed: row.try_get("reason")?,
             attempts: row.try_get::<Option<i32>, _>("attempt_count")?.unwrap_or(0),
             last_outcome: row.try_get("last_outcome")?,
+            was_ambiguous: row
+                .try_get::<Option<bool>, _>("was_ambiguous")?
+                .unwrap_or_default(),
             requeued_at: moment("requeued_at"),
             waits_since: moment("waits_since"),
             waited: seconds(row.try_get("waited_s")?),

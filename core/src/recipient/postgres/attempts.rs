@@ -106,8 +106,10 @@ struct TakenSlots {
 pub struct GateVerdict {
     /// The address to send to; `None` if the recipient has none.
     pub to: Option<Recipient>,
-    /// [`MessagePlan::Send`] if it may go; then its slots are taken.
+    /// [`MessagePlan::Send`] if it may go; then its slots are taken, unless its batch is paused.
     pub plan: MessagePlan,
+    /// True if its batch is paused, so that it waits, whatever its plan says.
+    pub is_paused: bool,
     /// The time by the clock of Postgres.
     pub now: Timestamp,
     /// The time that was told first, of a message that was held; `None` for a further attempt.
@@ -161,7 +163,9 @@ pub async fn verify(
             ..GateRows::default()
         };
         let plan = verify_one(&candidate, policy, &rows, now);
-        if plan == MessagePlan::Send && !lists.is_empty() {
+        // One that waits for its batch must not use up what others could have.
+        let is_paused = input.message.is_paused;
+        if plan == MessagePlan::Send && !lists.is_empty() && !is_paused {
             let zone = zone_of(&candidate, policy)
                 .cloned()
                 .unwrap_or(TimeZone::UTC);
@@ -173,10 +177,11 @@ pub async fn verify(
                 slots: taken,
             });
         }
-        let is_first = !input.message.is_tried && !input.message.has_slots;
+        let is_first = !input.message.is_tried && !input.message.has_slots && !is_paused;
         let verdict = GateVerdict {
             to: input.to.clone(),
             plan,
+            is_paused,
             now,
             planned_at: input.message.planned_at.filter(|_| is_first),
             claim: input.claim_key(),
@@ -396,7 +401,8 @@ pub(super) async fn settle_claims(
     Ok(())
 }
 
-async fn return_slots(connection: &mut PgConnection, jobs: &[i64]) -> Result<(), Error> {
+/// Takes the slots of messages out of their lists. The plans still name them.
+pub(super) async fn return_slots(connection: &mut PgConnection, jobs: &[i64]) -> Result<(), Error> {
     let rows = query(TAKEN).bind(jobs).fetch_all(&mut *connection).await?;
     let mut returned: Vec<(StoredList, i64)> = Vec::new();
     for row in &rows {

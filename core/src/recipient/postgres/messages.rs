@@ -13,7 +13,8 @@ use crate::recipient::fields::GatedArgs;
 pub(super) const LOAD: &str = "
 select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
     greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.job_id is not null as is_recorded, p.planned_at, p.crowd_quarter, p.coalesces and p.state = 'held' as coalesces,
-    coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, d.attempt_count is not null as is_delivery, coalesce(d.attempt_count, 0) > 0 as is_tried, b.state = 'cancelled' as is_cancelled, clock_timestamp() as now
+    coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, d.attempt_count is not null as is_delivery, coalesce(d.attempt_count, 0) > 0 as is_tried, b.state = 'cancelled' as is_cancelled, b.state = 'paused' as is_paused,
+    clock_timestamp() as now
 from unnest($1::bigint[]) with ordinality as a(job_id, n)
 cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
 left join lateral (select h.requeued_at, h.attempt_count from flyball.delivery h where h.job_id = a.job_id limit 1) d on true
@@ -39,6 +40,8 @@ pub(super) struct GatedMessage {
     pub origin: Origin,
     pub has_slots: bool,
     pub is_cancelled: bool,
+    /// True if its batch is paused.
+    pub is_paused: bool,
     /// True if it was held in quiet hours and may become one with others.
     pub coalesces: bool,
     /// The time that was told first; `None` if its plan is not recorded.
@@ -68,6 +71,7 @@ impl GatedMessage {
             origin: Origin::Sender,
             has_slots: false,
             is_cancelled: false,
+            is_paused: false,
             coalesces: false,
             planned_at: None,
             crowd_quarter: None,
@@ -98,6 +102,11 @@ pub(super) async fn load(
             row.try_get::<SqlTimestamp, _>(column)
                 .map(SqlTimestamp::to_jiff)
         };
+        // Null for a message without a batch or a plan.
+        let flag = |column| {
+            row.try_get::<Option<bool>, _>(column)
+                .map(Option::unwrap_or_default)
+        };
         let args = json_or_text(row, "args");
         let planned_at: Option<SqlTimestamp> = row.try_get("planned_at")?;
         now = time("now")?;
@@ -116,12 +125,9 @@ pub(super) async fn load(
                 _ => Origin::Sender,
             },
             has_slots: row.try_get("has_slots")?,
-            is_cancelled: row
-                .try_get::<Option<bool>, _>("is_cancelled")?
-                .unwrap_or(false),
-            coalesces: row
-                .try_get::<Option<bool>, _>("coalesces")?
-                .unwrap_or(false),
+            is_cancelled: flag("is_cancelled")?,
+            is_paused: flag("is_paused")?,
+            coalesces: flag("coalesces")?,
             planned_at: planned_at.map(SqlTimestamp::to_jiff),
             crowd_quarter: row.try_get("crowd_quarter")?,
             is_recorded: row.try_get("is_recorded")?,

@@ -7,6 +7,7 @@ mod claims;
 mod copy;
 mod digests;
 mod dry_run;
+mod ended_slots;
 mod ends;
 mod explain;
 mod held;
@@ -35,6 +36,7 @@ pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
 pub use digests::{ClosedDigests, close_due, put_first_off};
 pub use dry_run::{LogCursor, LogPage, LogParser, UnreadableLog};
+pub use ended_slots::{ReturnedSlots, return_ended};
 pub use explain::{MessageStanding, explain, standing};
 pub use held::{HeldCounts, held_counts, replan};
 pub use open_digests::{DigestFilter, open_digests, withdraw};
@@ -100,6 +102,8 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: mark", attempts::MARK),
     ("gates: taken", attempts::TAKEN),
     ("gates: give back", attempts::GIVE_BACK),
+    ("gates: slots of ended messages", ended_slots::ENDED_SLOTS),
+    ("gates: forget slots", ended_slots::FORGET_SLOTS),
     ("gates: recorded", explain::RECORDED),
     ("gates: clock", check::CLOCK),
     ("gates: profile changed", rule_sources::PROFILE_CHANGED),
