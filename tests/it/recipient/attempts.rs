@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flyball::jobs::State;
+use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::notify::{BeginRequest, Deliveries};
 use flyball::providers::{Channel, Recipient};
 use flyball::recipient::gate::AttemptEnd;
@@ -229,4 +231,49 @@ async fn a_message_of_a_paused_batch_takes_no_slots() {
         (MessagePlan::Send, false)
     );
     assert_eq!(gates.count(taken).await, 1);
+}
+
+/// A worker that cuts an attempt off while its request is under way settles nothing.
+#[tokio::test]
+async fn a_message_whose_attempt_was_cut_off_makes_an_equal_one_a_duplicate() {
+    let gates = GatesFixture::new("").await;
+    let message = || json!({"category": "billing", "dedup_key": "same"});
+    let (first, plan) = gates.planned(message()).await;
+    assert_eq!(plan, MessagePlan::Send);
+    let queue = &gates.fixture.queue;
+    let new = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: Duration::from_secs(60),
+        kinds: vec!["notification".to_owned()],
+    };
+    let worker = queue.register(&new).await.unwrap();
+    let lanes = queue.ready_lanes().await.unwrap();
+    let claims: Vec<LaneClaim> = lanes
+        .iter()
+        .map(|lane| LaneClaim::first(lane.lane_id, 1))
+        .collect();
+    let claimed = queue.claim(worker, 7, &claims).await.unwrap();
+    assert_eq!(claimed[0].job.id, first);
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    let ending = Ending::Ambiguous {
+        delay: None,
+        error: "timed out".to_owned(),
+    };
+    let cut_off = Finish {
+        job_id: first,
+        fence: 7,
+        ending,
+    };
+    queue.finish(&[cut_off]).await.unwrap();
+    assert_eq!(gates.fixture.state(first).await, State::Dead);
+
+    let (_, equal) = gates.planned(message()).await;
+    assert!(matches!(equal, MessagePlan::Ended { .. }), "{equal:?}");
+    sqlx::query("update flyball.attempt set finished_at = clock_timestamp() - interval '1 hour'")
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(gates.planned(message()).await.1, MessagePlan::Send);
 }

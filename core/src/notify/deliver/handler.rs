@@ -181,9 +181,11 @@ impl NotificationHandler {
             Err(Outcome::Ambiguous { policy, .. }) if is_last || *policy == OnAmbiguous::Dead => {
                 AttemptEnd::Ambiguous
             }
-            Err(Outcome::Retry { .. }) if is_last && was_ambiguous => AttemptEnd::Ambiguous,
-            Err(Outcome::Retry { .. }) if is_last => AttemptEnd::Unsent,
-            Err(Outcome::Dead { .. }) => AttemptEnd::Unsent,
+            Err(Outcome::Retry { .. }) if !is_last => AttemptEnd::Retried,
+            Err(Outcome::Retry { .. } | Outcome::Dead { .. }) => match was_ambiguous {
+                true => AttemptEnd::Ambiguous,
+                false => AttemptEnd::Unsent,
+            },
             _ => run.end,
         };
         settle(means, claim, end).await;

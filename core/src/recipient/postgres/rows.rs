@@ -38,19 +38,14 @@ select a.digest, exists (select from flyball.suppression s where s.channel = a.c
 from unnest($1::text[], flyball.keyed_digests($2::bytea[])) with ordinality as a(channel, digest, n)
 order by a.n";
 
-// A claim counts while its job lives. One whose job has ended counts as marked if a provider accepted
-// the message, because the worker may have died between the two.
+// A claim counts while its job lives. One whose job has ended counts as marked if a provider
+// accepted the message, because the worker may have died between the two, or if nobody knows
+// whether one did: whoever cuts an attempt off marks nothing. The offset keeps the planner from
+// asking twice for what is costly.
 pub(super) const CLAIMS: &str = "
-select uuid_send(d.recipient) as recipient, d.content, d.job_id, coalesce(s.updated_at, d.at) as at,
-    d.is_marked or s.updated_at is not null as is_marked,
-    d.is_marked or s.updated_at is not null or d.job_id = any($3)
-        or exists (select from flyball.scheduled h where h.job_id = d.job_id)
-        or exists (select from flyball.lease h where h.job_id = d.job_id)
-        or exists (
-            select from flyball.job j
-            join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
-            where j.id = d.job_id
-        ) as counts
+select uuid_send(d.recipient) as recipient, d.content, d.job_id, coalesce(s.updated_at, u.at, d.at) as at,
+    d.is_marked or s.updated_at is not null or u.at is not null as is_marked,
+    d.is_marked or s.updated_at is not null or u.at is not null or l.lives as counts
 from (select distinct * from unnest($1::text[]::uuid[], $2::bigint[]) as k(recipient, content)) a
 cross join lateral (
     select * from flyball.dedup h where h.recipient = a.recipient and h.content = a.content limit 1
@@ -58,7 +53,29 @@ cross join lateral (
 left join lateral (
     select h.updated_at from flyball.delivery h
     where not d.is_marked and h.job_id = d.job_id and h.state in ('sent', 'delivered', 'bounced', 'collected')
-) s on true";
+) s on true
+cross join lateral (
+    select not d.is_marked and s.updated_at is null and (
+        d.job_id = any($3)
+        or exists (select from flyball.scheduled h where h.job_id = d.job_id)
+        or exists (select from flyball.lease h where h.job_id = d.job_id)
+        or exists (
+            select from flyball.job j
+            join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+            where j.id = d.job_id
+        )
+    ) as lives
+    offset 0
+) l
+left join lateral (
+    select max(f.at) as at
+    from (
+        select h.finished_at as at from flyball.attempt h where h.job_id = d.job_id and h.outcome in ('ambiguous', 'lost')
+        union all
+        select h.updated_at from flyball.delivery h where h.job_id = d.job_id and h.last_outcome = 'ambiguous'
+    ) f
+    where not d.is_marked and s.updated_at is null and not l.lives
+) u on true";
 
 pub(super) const SENT: &str = "
 select uuid_send(c.recipient) as recipient, c.list, c.sent
