@@ -13,7 +13,7 @@ use super::fixture::{GatesFixture, gates_by};
 const AWAY: &str = "[digests.while-you-were-away]\ntemplate = \"away\"\ncategory = \"transactional\"\nwindow_s = 60\n\
                     [categories.product]\nquiet = \"digest_on_wake\"\n";
 
-fn comment(n: usize) -> Value {
+pub fn comment(n: usize) -> Value {
     json!({
         "category": "product", "template_id": "comment", "digest": "new-comment", "template": "{{ n }}", "data": {"n": n},
         "body": null,
@@ -67,7 +67,7 @@ impl GatesFixture {
     }
 
     /// Ends the window of all digests and closes them.
-    async fn close(&self) {
+    pub async fn close(&self) {
         sqlx::query("update flyball.digest set closes_at = now()")
             .execute(self.fixture.database.pool())
             .await
@@ -76,7 +76,7 @@ impl GatesFixture {
     }
 
     /// Returns the arguments of the messages of closed digests.
-    async fn closed(&self) -> Vec<Value> {
+    pub async fn closed(&self) -> Vec<Value> {
         sqlx::query_scalar(
             "select j.args from flyball.message_plan p join flyball.job j on j.id = p.job_id
              where p.origin in ('digest', 'item') order by j.id",
@@ -230,26 +230,6 @@ async fn a_digest_that_may_not_go_out_stays_open_and_collects() {
         .await;
     gates.close().await;
     assert_eq!(gates.closed().await[0]["data"]["totalCount"], json!(4));
-}
-
-#[tokio::test]
-async fn items_end_with_a_digest_whose_recipient_opted_out() {
-    let gates = GatesFixture::new("").await;
-    gates
-        .profile("bob", json!({"addresses": {"sms": "+15550112"}}))
-        .await;
-    for n in 0..3 {
-        let mut item = comment(n);
-        item["recipient"] = json!("bob");
-        gates.planned(item).await;
-    }
-    let refuses =
-        json!({"addresses": {"sms": "+15550112"}, "preferences": {"all": {"sms": false}}});
-    gates.profile("bob", refuses).await;
-    gates.close().await;
-    assert_eq!(gates.closed().await, Vec::<Value>::new());
-    let ended = "select count(*) from flyball.delivery where state = 'opted_out'";
-    assert_eq!(gates.count(ended).await, 3);
 }
 
 #[tokio::test]

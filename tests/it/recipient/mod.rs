@@ -2,6 +2,7 @@
 
 mod attempts;
 mod cap_races;
+mod digest_items;
 mod digest_kills;
 mod digests;
 mod doors;

@@ -72,13 +72,24 @@ order by e.n";
 const COPY_ORIGINS: &str = "copy flyball.message_plan
     (job_id, recipient, origin, digest_id, digest_type, digest_key, since) from stdin (format binary)";
 
-// An item whose digest does not go ends for the same reason.
+// An item whose digest does not go ends for the same reason. An equal message that comes later is
+// no duplicate of one that nobody sees.
 pub(super) const END_ITEMS: &str = "
-update flyball.delivery d
-set state = case when a.reason in ('expired', 'cancelled') then 'failed' else a.reason end, last_outcome = a.reason, reason = a.rule,
-    updated_at = clock_timestamp()
-from unnest($1::bigint[], $2::text[], $3::text[]) as a(job_id, reason, rule)
-where d.job_id = a.job_id and d.state = 'collected'";
+with ended as (
+    update flyball.delivery d
+    set state = case when a.reason in ('expired', 'cancelled') then 'failed' else a.reason end, last_outcome = a.reason, reason = a.rule,
+        updated_at = clock_timestamp()
+    from unnest($1::bigint[], $2::text[], $3::text[]) as a(job_id, reason, rule)
+    where d.job_id = a.job_id and d.state = 'collected'
+    returning d.job_id
+)
+delete from flyball.dedup d
+using (
+    select p.recipient, p.job_id
+    from ended e
+    cross join lateral (select h.recipient, h.job_id from flyball.message_plan h where h.job_id = e.job_id limit 1) p
+) c
+where d.recipient = c.recipient and d.job_id = c.job_id";
 
 pub(super) const REOPEN: &str = "
 insert into flyball.digest
