@@ -46,3 +46,39 @@ async fn an_event_is_no_duplicate_of_an_item_whose_digest_ended_unsent() {
     let (_, plan) = gates.planned(item).await;
     assert!(matches!(plan, MessagePlan::Collected { .. }), "{plan:?}");
 }
+
+#[tokio::test]
+async fn a_digest_goes_to_the_address_of_its_newest_item_or_of_the_profile() {
+    let gates = GatesFixture::new("").await;
+    let reachable = json!({"addresses": {"sms": "+15550111"}});
+    gates.profile("ada", reachable).await;
+    let item = |n: usize| {
+        let mut item = comment(n);
+        item["recipient"] = json!("ada");
+        if n % 3 < 2 {
+            item["to"] = json!("+15550122");
+            item["priority"] = json!("low");
+        }
+        item
+    };
+    let mut sent = Vec::new();
+    for n in 0..3 {
+        sent.push(gates.send(item(n)).await);
+    }
+    // By their priorities: the newest first.
+    gates.gates.plan_jobs(&sent).await.unwrap();
+    gates.close().await;
+    // The pool takes it.
+    sqlx::query("delete from flyball.ready")
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    for n in 3..6 {
+        gates.planned(item(n)).await;
+    }
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 2);
+    let has_none = |digest: &Value| digest.get("to").is_none();
+    assert!(closed.iter().all(has_none), "{closed:?}");
+}

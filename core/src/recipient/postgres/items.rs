@@ -12,6 +12,7 @@ use crate::jobs::Error;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gates::MessagePlan;
 
+// The address is that of the newest item; a null one is the profile's.
 pub(super) const OPEN_DIGESTS: &str = "
 insert into flyball.digest as d
     (tenant, module, type, recipient, key, recipient_id, category, channel, address, throttle, throttle_key, opened_at, closes_at, items)
@@ -21,7 +22,7 @@ select * from unnest($1::text[], $2::text[], $3::text[], $4::text[]::uuid[], $5:
 order by 3, 4, 5
 on conflict (type, recipient, key) do update
 set items = d.items + excluded.items, opened_at = excluded.opened_at, closes_at = excluded.closes_at,
-    last_at = clock_timestamp(), address = coalesce(excluded.address, d.address), throttle = excluded.throttle
+    last_at = clock_timestamp(), address = excluded.address, throttle = excluded.throttle
 returning d.type, uuid_send(d.recipient) as recipient, d.key, d.id";
 
 pub(super) const ADD_ITEMS: &str = "
@@ -57,8 +58,12 @@ impl PlanBatch<'_> {
             };
             let more = i32::from(matches!(arrival, Arrival::Joins(_)));
             let key = digest_key(&self.inputs[*at], digest, self.rules);
-            let entry = adding.entry(key).or_insert((*at, 0));
-            *entry = (*at, entry.1 + more);
+            let (newest, items) = adding.entry(key).or_insert((*at, 0));
+            // Messages are planned by their priorities, whatever their age.
+            if self.planned[*at].job_id > self.planned[*newest].job_id {
+                *newest = *at;
+            }
+            *items += more;
         }
         let mut open: Vec<GrowingDigest<'_>> = adding
             .iter()
