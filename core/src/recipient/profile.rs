@@ -66,13 +66,19 @@ pub struct Profile {
 impl Profile {
     /// Reads a profile, or lists everything that is wrong with it. No message shows an address.
     pub fn parse(value: &Value) -> Result<Self, Vec<Issue>> {
-        let mut issues = Vec::new();
-        let read = Reader::of(value, "", &PROFILE_FIELDS, &mut issues)
-            .map(|fields| read(fields.null_is_absent()));
-        match read {
-            Some(profile) if issues.is_empty() => Ok(profile),
-            _ => Err(issues),
+        let (profile, issues) = Self::readable(value);
+        match issues.is_empty() {
+            true => Ok(profile),
+            false => Err(issues),
         }
+    }
+
+    /// Reads what can be read of a profile, and lists everything that is wrong with the rest.
+    pub fn readable(value: &Value) -> (Self, Vec<Issue>) {
+        let mut issues = Vec::new();
+        let profile = Reader::of(value, "", &PROFILE_FIELDS, &mut issues)
+            .map(|fields| read(fields.null_is_absent()));
+        (profile.unwrap_or_default(), issues)
     }
 
     /// Returns the zone of a channel; `None` if it is unknown.
@@ -183,7 +189,7 @@ pub fn quiet_hours(mut fields: Reader<'_>) -> Option<QuietHours> {
     let all_day = fields.flag("all_day").unwrap_or(false);
     let (start, end) = (time(&mut fields, "start"), time(&mut fields, "end"));
     let weekdays = weekdays(&mut fields);
-    let dates = dates(&mut fields)?;
+    let (dates, all_read) = dates(&mut fields);
     let made = match (start, end) {
         (None, None) if all_day || !dates.is_empty() => {
             // Dates alone leave the weekdays as they are.
@@ -194,6 +200,8 @@ pub fn quiet_hours(mut fields: Reader<'_>) -> Option<QuietHours> {
         (Some(start), Some(end)) if !all_day => {
             QuietHours::daily(start, end, weekdays.unwrap_or(Weekdays::ALL), dates)
         }
+        // The dates are reported already.
+        (None, None) if !all_read => return None,
         _ if all_day => {
             fields.wrong(
                 "all_day",
@@ -267,17 +275,19 @@ fn weekdays(fields: &mut Reader<'_>) -> Option<Weekdays> {
     days.map(Weekdays::of)
 }
 
-fn dates(fields: &mut Reader<'_>) -> Option<BTreeSet<Date>> {
+/// Reads dates. Returns those that can be read, and true if these are all.
+fn dates(fields: &mut Reader<'_>) -> (BTreeSet<Date>, bool) {
     let Some(value) = fields.take("dates") else {
-        return Some(BTreeSet::new());
+        return (BTreeSet::new(), true);
     };
     let date = |item: &Value| item.as_str()?.parse::<Date>().ok();
     let items = value.as_array();
-    let dates = items.and_then(|items| items.iter().map(date).collect());
-    if dates.is_none() {
+    let read: Vec<Option<Date>> = items.into_iter().flatten().map(date).collect();
+    let all_read = items.is_some() && read.iter().all(Option::is_some);
+    if !all_read {
         fields.refuse("dates", "a list of dates, such as 2026-12-25", &value);
     }
-    dates
+    (read.into_iter().flatten().collect(), all_read)
 }
 
 /// Reads preferences: `true` or `false`, or these for each channel, for all messages, for each

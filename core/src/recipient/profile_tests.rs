@@ -127,3 +127,43 @@ fn only_names_of_zones_that_are_the_same_on_each_machine_are_taken() {
         }
     }
 }
+
+#[test]
+fn what_cannot_be_read_of_a_profile_leaves_the_rest() {
+    let (profile, issues) = Profile::readable(&json!({
+        "addresses": {"email": "grüße", "sms": "+15550100"},
+        "time_zone": "Mars/Base",
+        "device_time_zone": "Asia/Tokyo",
+        "quiet_hours": {
+            "sms": {"start": "22:00", "end": "08:00", "dates": ["2026-12-25", "25.12."]},
+            "email": {"dates": ["25.12."]},
+            "push": {"start": "22"}
+        },
+        "preferences": {"all": {"sms": false, "fax": false}, "categories": {"news": "no", "offers": false}}
+    }));
+    let at: Vec<&str> = issues.iter().map(|issue| issue.pointer.as_str()).collect();
+    assert_eq!(
+        at,
+        [
+            "/time_zone",
+            "/addresses/email",
+            "/quiet_hours/email/dates",
+            "/quiet_hours/push/start",
+            "/quiet_hours/sms/dates",
+            "/preferences/all/fax",
+            "/preferences/categories/news",
+        ]
+    );
+    let channels: Vec<&Channel> = profile.addresses.keys().collect();
+    assert_eq!(channels, [&Channel::Sms]);
+    assert!(profile.zone.is_none() && profile.device_zone.is_some());
+    let quiet = QuietRule::new(profile.quiet[&Channel::Sms].clone(), TimeZone::UTC);
+    for at in ["2026-06-13T07:00:00Z", "2026-12-25T12:00:00Z"] {
+        assert!(quiet.is_quiet(at.parse().unwrap()), "{at}");
+    }
+    let unwanted = |channel, category| {
+        let choice = profile.preferences.choice(channel, category, None);
+        choice.is_some_and(|choice| !choice.wanted)
+    };
+    assert!(unwanted(Channel::Sms, "news") && unwanted(Channel::Email, "offers"));
+}

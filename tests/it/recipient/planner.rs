@@ -329,3 +329,19 @@ async fn a_message_whose_arguments_are_wrong_goes_to_its_attempt() {
     gates.gates.plan_due().await.unwrap();
     assert_eq!(gates.fixture.state(id).await, State::Ready);
 }
+
+#[tokio::test]
+async fn an_address_that_only_sql_takes_leaves_the_rest_of_the_profile() {
+    let gates = GatesFixture::new("").await;
+    let mut profile = gates.quiet_today().await;
+    profile["addresses"]["email"] = json!("grüße");
+    sqlx::query("select flyball.set_recipient('ada', $1)")
+        .bind(profile)
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let (_, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    assert_eq!(held(&plan).0, MessageGate::QuietHours);
+}

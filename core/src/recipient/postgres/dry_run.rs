@@ -149,7 +149,7 @@ impl LogParser {
     pub async fn open(db: &Db) -> Result<Self, UnreadableLog> {
         let mut defaults = HashMap::new();
         for row in sqlx::query(DEFAULTS).fetch_all(db).await? {
-            let profile = Profile::parse(&json_or_text(&row, "profile")).unwrap_or_default();
+            let (profile, _) = Profile::readable(&json_or_text(&row, "profile"));
             defaults.insert(row.try_get(0)?, Arc::new(profile));
         }
         Ok(Self {
@@ -207,10 +207,11 @@ impl LogParser {
         let mut read: HashMap<i64, Value> = missing.into_iter().collect();
         for ((tenant, id), n) in page.unknown.into_iter().zip(1_i64..) {
             let profile = match read.remove(&n) {
-                Some(profile) => Arc::new(Profile::parse(&profile).unwrap_or_else(|_| {
-                    self.unreadable += 1;
-                    Profile::default()
-                })),
+                Some(stored) => {
+                    let (profile, issues) = Profile::readable(&stored);
+                    self.unreadable += u64::from(!issues.is_empty());
+                    Arc::new(profile)
+                }
                 None => self.nobody.clone(),
             };
             self.kept += 1;

@@ -288,22 +288,19 @@ async fn defaults(
     Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
 }
 
-/// Reads a stored profile. The name of a zone that has left the time zone database leaves the rest
-/// of the profile as it is, by the clock of the tenant or of UTC.
+/// Reads a stored profile. What cannot be read, such as an address that SQL took or a zone that has
+/// left the time zone database, leaves the rest as it is.
 fn profile(stored: &Value) -> Profile {
-    Profile::parse(stored).unwrap_or_else(|issues| {
-        let mut rest = stored.clone();
-        if let Value::Object(fields) = &mut rest {
-            for issue in issues {
-                let name = issue.pointer.split('/').nth(1).unwrap_or_default();
-                let removed = fields.remove(name);
-                if let Some(zone) = removed.filter(|_| ZONE_FIELDS.contains(&name)) {
-                    note_unknown_zone(&zone);
-                }
-            }
+    let (profile, issues) = Profile::readable(stored);
+    for issue in issues {
+        let name = issue.pointer.trim_start_matches('/');
+        if ZONE_FIELDS.contains(&name)
+            && let Some(zone) = stored.get(name)
+        {
+            note_unknown_zone(zone);
         }
-        Profile::parse(&rest).unwrap_or_default()
-    })
+    }
+    profile
 }
 
 /// Reads which addresses are suppressed, and the digest under which each is known.
