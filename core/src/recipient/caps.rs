@@ -18,6 +18,13 @@ use serde::Serialize;
 /// The form of a cap, for messages.
 pub const FORM: &str = "a number of messages from 1 to 1000 and a time, such as \"2 per 24h\" or \"3 per local_day\"; units: s, m, h, d, w";
 
+/// The form of the sender's own cap, for messages.
+pub const SENDERS_FORM: &str = "a number of messages from 1 to 1000 and a time of at most 31 days, such as \"2 per 24h\" or \"3 per local_day\"; units: s, m, h, d, w";
+
+/// The longest window of the sender's own cap, in seconds: 31 days. Nobody knows the windows of
+/// senders beforehand, so sends are kept for this time in any case.
+pub const SENDERS_LONGEST_S: i64 = 31 * 86_400;
+
 /// The most messages that a rule can allow.
 const MOST: u32 = 1000;
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::address::RecipientKey;
-use super::caps::{CapRule, FORM};
+use super::caps::{CapRule, SENDERS_FORM, SENDERS_LONGEST_S};
 use crate::input::{Issue, Reader};
 use crate::providers::{Channel, Recipient};
 
@@ -71,9 +71,10 @@ impl GateFields {
             dedup_key: text("dedup_key"),
         };
         if let Some(cap) = fields.text(AT_MOST, 1..=CAP_BYTES) {
-            read.at_most = CapRule::parse(AT_MOST, &cap);
+            let is_kept = |rule: &CapRule| rule.span_s() <= SENDERS_LONGEST_S;
+            read.at_most = CapRule::parse(AT_MOST, &cap).filter(is_kept);
             if read.at_most.is_none() {
-                fields.refuse(AT_MOST, FORM, &Value::from(cap));
+                fields.refuse(AT_MOST, SENDERS_FORM, &Value::from(cap));
             } else if read.template_id.is_none() {
                 fields.missing("template_id", "the template to which at_most applies");
             }
@@ -202,10 +203,13 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(wrong(json!({"at_most": "1 per 24h"})), ["/template_id"]);
-        assert_eq!(
-            wrong(json!({"at_most": "often", "template_id": "t"})),
-            ["/at_most"]
-        );
+        for cap in ["often", "1 per 32d", "1 per 5w"] {
+            let args = json!({"at_most": cap, "template_id": "t"});
+            assert_eq!(wrong(args), ["/at_most"], "{cap}");
+        }
+        let longest =
+            json!({"channel": "email", "to": "a@b.c", "at_most": "1 per 31d", "template_id": "t"});
+        assert!(GatedArgs::parse(&longest).is_ok());
         assert_eq!(wrong(json!({"actor": ""})), ["/actor"]);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
-use super::caps::{CapRule, CapRules, FORM};
+use super::caps::{CapRule, CapRules, FORM, SENDERS_LONGEST_S};
 use super::digest::DigestType;
 use super::digest_rules::digest;
 use super::presets::{QUIET_PRESETS, QuietPreset};
@@ -76,9 +76,6 @@ const CAPS_MAX: usize = 8;
 
 /// The longest span of a release, in seconds.
 const SPREAD_MAX_S: f64 = 7200.0;
-
-/// The time for which sends are kept in any case, for the caps of senders, in seconds: 31 days.
-const SENDERS_CAP_S: i64 = 31 * 86_400;
 
 /// The treatment of a message over a cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +183,9 @@ impl RecipientRules {
             channels.chain(of_rules(&rules.actor_caps))
         });
         let fallback = of_rules(&self.fallback_caps);
-        of_categories.chain(fallback).fold(SENDERS_CAP_S, i64::max)
+        of_categories
+            .chain(fallback)
+            .fold(SENDERS_LONGEST_S, i64::max)
     }
 
     fn all_categories(&self) -> impl Iterator<Item = &CategoryRules> {

@@ -47,7 +47,8 @@ pub struct MessageFields {
     actor: Option<String>,
     /// The type of digest that collects the message.
     digest: Option<String>,
-    /// A cap for messages of this template to this recipient, such as `1 per 24h`.
+    /// A cap for messages of this template to this recipient, such as `1 per 24h`; its time is at
+    /// most 31 days.
     at_most: Option<String>,
     /// The key by which messages are the same, in place of their content.
     dedup_key: Option<String>,
