@@ -65,3 +65,4 @@ pub use serve::{serve, serve_metrics, serve_within};
 pub use stream::live::Live;
 pub use throttles::held::{closed_above, full_slots, held_keys};
 pub use throttles::obstacles::Obstacles;
+pub use throttles::served;

@@ -2,19 +2,44 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys};
+use crate::api::{Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys, served};
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
-use crate::jobs::Queue;
+use crate::jobs::serving::{remedy, serves_throttle};
+use crate::jobs::{self, Attribution, CancelFilter, Count, Queue, State, WorkerCapabilities};
 use crate::throttle::{Name, Status, Store};
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
 const TREND_DECISIONS: i64 = 60;
+
+/// Longest count of the jobs of a throttle that no live worker serves.
+const COUNT_WITHIN: Duration = Duration::from_secs(3);
+
+/// The unfinished jobs of a throttle.
+struct JobsOf {
+    /// The ready jobs; `None` if their number is unknown.
+    ready: Option<Count>,
+    /// The scheduled and the running jobs, when they were last counted.
+    others: i64,
+    /// The age of these numbers, if they are old.
+    age: Option<String>,
+}
+
+impl JobsOf {
+    /// Describes jobs that no live worker serves; `None` if there are none.
+    fn unserved(&self, live: &[WorkerCapabilities], throttle: &Name) -> Option<String> {
+        let throttle = throttle.as_str();
+        let ready = self.ready.map_or(0, |ready| ready.jobs);
+        let waits = ready + self.others > 0 && !serves_throttle(live, throttle);
+        waits.then(|| served::unserved(self.ready, &remedy(live, throttle, None, &[])))
+    }
+}
 
 /// The journal, read with the policies of this process.
 pub struct JournalReader {
@@ -59,22 +84,16 @@ impl JournalReader {
             .recent(Some(name.as_str()), TREND_DECISIONS)
             .await
             .map_err(read_error)?;
-        let depths = self
-            .queue
-            .depths()
-            .await
-            .map_err(|error| ReadError::Failed(error.to_string()))?;
-        let ready = depths
-            .throttles
-            .iter()
-            .find(|depth| depth.throttle == name.as_str())
-            .map(|depth| depth.ready as u64);
+        let (live, jobs) = self.jobs_of(name).await?;
+        let unserved = jobs.unserved(&live, name);
+        let ready = jobs.ready.map(|ready| ready.jobs.unsigned_abs());
         let input = WhyInput {
             name: name.as_str(),
             status,
             view: view.as_ref(),
             decisions: &decisions,
-            ready,
+            // The sentence about workers has the number as well.
+            ready: ready.filter(|ready| *ready == 0 || unserved.is_none()),
             now,
         };
         let mut sentence = why::sentence(input);
@@ -88,13 +107,52 @@ impl JournalReader {
         {
             sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
         }
-        match status {
-            Some(status) => {
-                self.with_obstacles(&sentence, status, ready.unwrap_or(0), now)
-                    .await
-            }
-            None => Ok(sentence),
+        if let Some(status) = status {
+            let ready = ready.unwrap_or(0);
+            sentence = self.with_obstacles(&sentence, status, ready, now).await?;
         }
+        let age = jobs.age.map(|age| format!("Its jobs {age}."));
+        let sentences = unserved.into_iter().chain([sentence]).chain(age);
+        Ok(sentences.collect::<Vec<_>>().join(" "))
+    }
+
+    /// Returns the live workers, and the unfinished jobs of a throttle.
+    ///
+    /// Counts that nobody keeps miss what came since, so without a worker the jobs are counted here.
+    async fn jobs_of(&self, name: &Name) -> Result<(Vec<WorkerCapabilities>, JobsOf), ReadError> {
+        let failed = |error: jobs::Error| ReadError::Failed(error.to_string());
+        let live = self.queue.serving().await.map_err(failed)?;
+        let depths = self.queue.depths().await.map_err(failed)?;
+        let depth = depths
+            .throttles
+            .iter()
+            .find(|depth| depth.throttle == name.as_str());
+        let counted = depth.map(|depth| Count {
+            jobs: depth.ready,
+            more: false,
+        });
+        let mut found = JobsOf {
+            ready: counted,
+            others: depth.map_or(0, |depth| depth.scheduled + depth.running),
+            age: served::age_of(&depths),
+        };
+        if served::are_old(&depths) && !serves_throttle(&live, name.as_str()) {
+            let filter = CancelFilter {
+                throttle: Some(name.to_string()),
+                state: Some(State::Ready),
+                ..CancelFilter::default()
+            };
+            let signed = Attribution::default();
+            let count = self.queue.count_cancel_jobs(&filter, &signed);
+            // A count that was cut off before the first job tells nothing.
+            if let Ok(Ok(ready)) = tokio::time::timeout(COUNT_WITHIN, count).await
+                && (ready.jobs > 0 || !ready.more)
+            {
+                found.ready = Some(ready);
+                found.age = found.age.filter(|_| found.others > 0 || ready.more);
+            }
+        }
+        Ok((live, found))
     }
 
     /// Adds the other obstacles of the throttle's jobs to the sentence.

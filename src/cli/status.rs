@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::output::say;
 use super::{connect, output, pause};
+use crate::api::served;
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::Depth;
@@ -101,6 +102,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 "unused": replica.unused,
             })),
             "counted_at": depths.at,
+            "counts_age_s": depths.age.map(|age| age.as_secs_f64()),
+            "counts_kept": depths.is_kept,
             "throttles": throttles,
             "costs": costs
                 .iter()
@@ -113,10 +116,11 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         Some(paused) => say!("everything is {}", pause::sentence(paused)),
         None => say!("running: no pause of everything"),
     }
-    say!(
-        "{workers} live {}",
-        if workers == 1 { "worker" } else { "workers" }
-    );
+    match workers {
+        0 => say!("0 live workers: no job runs; {}", served::START_ONE),
+        1 => say!("1 live worker"),
+        _ => say!("{workers} live workers"),
+    }
     for difference in &differences {
         say!("difference: {difference}");
     }
@@ -136,9 +140,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     if let Some(replica) = &replica {
         say!("{}", lists_are_read(replica));
     }
-    match depths.at {
-        Some(at) => say!("jobs counted at {at:.0}"),
-        None => say!("jobs have not been counted yet; a process with the role runner counts them"),
+    match (served::age_of(&depths), depths.at) {
+        (Some(age), _) => say!("jobs {age}"),
+        (None, Some(at)) => say!("jobs counted at {at:.0}"),
+        (None, None) => {}
     }
     let header = ["THROTTLE", "RPS", "READY", "SCHEDULED", "RUNNING", "DEAD"];
     // The API's own throttles have no waiting jobs.

@@ -81,7 +81,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 output::json(&answer)?;
             } else {
                 say!("{sentence}");
-                for one in unserved {
+                // The sentence says if no live worker serves the throttle at all.
+                for one in unserved.iter().filter(|one| one.kind.is_some()) {
                     say!("{}", status::unserved(one));
                 }
                 if args.history.is_some() {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::input::patterns::allows;
+use crate::throttle::is_admission;
 
 /// The most workers that one sentence names.
 const MAX_WORKERS_NAMED: usize = 5;
@@ -35,6 +36,13 @@ impl Serves {
 /// Returns true if a list of patterns, in which an empty one stands for all, contains the name.
 pub fn is_served(patterns: &[String], name: &str) -> bool {
     patterns.is_empty() || allows(patterns, name)
+}
+
+/// Returns true if a live worker serves jobs of this throttle. Messages that wait for admission are
+/// moved by every worker.
+pub fn serves_throttle(live: &[WorkerCapabilities], throttle: &str) -> bool {
+    live.iter().any(|worker| worker.has_throttle(throttle))
+        || !live.is_empty() && is_admission(throttle)
 }
 
 /// Settings that all processes must share: by subject, such as `pool sms`, and by field, with a

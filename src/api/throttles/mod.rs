@@ -12,6 +12,7 @@ pub mod obstacles;
 pub mod pace;
 pub mod pause;
 pub mod report;
+pub mod served;
 pub mod state;
 pub mod view;
 pub mod wait_queue;

@@ -231,7 +231,10 @@ async fn jobs_that_the_only_process_was_told_to_leave_are_shown_by_status_why_an
     );
     let why = shell.ok(&["why", "default"]).out;
     assert!(
-        why.contains("not served: 1 job of throttle default"),
+        why.starts_with(
+            "1 job waits and does not start, because no live worker serves the throttle default; \
+             start one without --throttles"
+        ),
         "{why}"
     );
     let workers = server.json("/api/v1/workers").await;
@@ -248,6 +251,57 @@ async fn jobs_that_the_only_process_was_told_to_leave_are_shown_by_status_why_an
     assert_eq!(
         (&unserved["throttle"], &unserved["kind"], &unserved["jobs"]),
         (&"default".into(), &serde_json::Value::Null, &1.into())
+    );
+}
+
+#[tokio::test]
+async fn without_a_live_process_why_and_status_say_so_and_how_old_the_counts_are() {
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "many", "rps=-1"]);
+    let args = r#"{"url":"http://localhost/"}"#;
+    let enqueue = ["enqueue", "http", "--args", args, "--throttle", "many"];
+    shell.ok(&[&enqueue[..], &["--count", "2000"]].concat());
+
+    let why = shell.ok(&["why", "many"]).out;
+    assert!(
+        why.starts_with(
+            "2000 jobs wait and none starts, because no worker is live; start one. no limit"
+        ),
+        "{why}"
+    );
+    let status = shell.ok(&["status"]).out;
+    assert!(
+        status.contains("0 live workers: no job runs; start one: flyball serve\n")
+            && status.contains(
+                "jobs have not been counted yet: no live process counts them; start one: flyball \
+                 serve\n"
+            ),
+        "{status}"
+    );
+
+    // The counts of a process that died at night.
+    sqlx::raw_sql(
+        "update flyball.sweep set at = now() - interval '8 hours';
+         insert into flyball.depth (throttle, ready, scheduled, running, dead) values ('many', 3, 1, 0, 0)",
+    )
+    .execute(shell.database.pool())
+    .await
+    .unwrap();
+    let why = shell.ok(&["why", "many"]).out;
+    assert!(
+        why.starts_with("2000 jobs wait and none starts, because no worker is live; start one.")
+            && why.contains(" Its jobs were last counted 8 h ago: no live process counts them;"),
+        "{why}"
+    );
+    let status = shell.ok(&["status"]).out;
+    assert!(
+        status.contains("jobs were last counted 8 h ago: no live process counts them;"),
+        "{status}"
+    );
+    let status = shell.ok(&["status", "--json"]).json();
+    assert!(
+        status["counts_kept"] == false && status["counts_age_s"].as_f64().unwrap() > 28_000.0,
+        "{status}"
     );
 }
 

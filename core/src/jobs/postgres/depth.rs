@@ -49,8 +49,11 @@ const READ_EVERY: Duration = Duration::from_millis(900);
 const MAX_THROTTLES_READ: i64 = 10_000;
 
 // The age and the figures are of one moment, so that the figures never look younger than they are.
+// The lease is that of `keep_depth`.
 pub(super) const DEPTHS: &str = "
-select s.at, s.lanes_at, d.throttle, d.ready, d.scheduled, d.running, d.dead, d.oldest_ready_at
+select s.at, s.lanes_at, extract(epoch from clock_timestamp() - s.at)::float8 as age_s,
+    exists (select from flyball.leader where name = 'depth' and expires_at > clock_timestamp()) as is_kept,
+    d.throttle, d.ready, d.scheduled, d.running, d.dead, d.oldest_ready_at
 from (select) one
 left join flyball.sweep s on s.one
 left join (
@@ -201,6 +204,10 @@ impl Queue {
             Some(at?.to_jiff())
         };
         let (at, lanes_at) = (moment("at"), moment("lanes_at"));
+        let age_s = rows
+            .first()
+            .and_then(|row| row.get::<Option<f64>, _>("age_s"));
+        let is_kept = rows.first().is_some_and(|row| row.get("is_kept"));
         let throttles = rows.iter().filter_map(|row| {
             Some(Depth {
                 throttle: row.get::<Option<String>, _>("throttle")?,
@@ -216,6 +223,8 @@ impl Queue {
         let depths = Depths {
             throttles: throttles.collect(),
             at,
+            age: age_s.and_then(|age_s| Duration::try_from_secs_f64(age_s.max(0.0)).ok()),
+            is_kept,
             lanes_at,
         };
         *cache = Some((Instant::now(), depths.clone()));

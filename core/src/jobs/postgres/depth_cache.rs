@@ -1,6 +1,6 @@
 //! The depths last read, shared by the clones of a queue.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
@@ -14,6 +14,10 @@ pub struct Depths {
     /// A lower bound of the time at which the figures were counted; `None` before the first walk
     /// has ended.
     pub at: Option<jiff::Timestamp>,
+    /// The age of the figures when they were read, by the clock of Postgres.
+    pub age: Option<Duration>,
+    /// True if a live process keeps the figures.
+    pub is_kept: bool,
     /// A lower bound of the time at which the figures of lanes were counted; `None` before all were
     /// written once.
     pub lanes_at: Option<jiff::Timestamp>,

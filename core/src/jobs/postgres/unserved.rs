@@ -9,10 +9,9 @@ use sqlx::Row;
 use sqlx::types::Json;
 
 use super::Queue;
-use crate::jobs::serving::{UnservedJobs, remedy};
+use crate::jobs::serving::{UnservedJobs, remedy, serves_throttle};
 use crate::jobs::{Error, WorkerCapabilities};
 use crate::postgres::Columns;
-use crate::throttle::is_admission;
 
 /// Ready jobs of one page.
 const PAGE_JOBS: i64 = 4000;
@@ -192,11 +191,7 @@ impl Queue {
         let depths = self.depths().await?;
         let mut unserved = Vec::new();
         for depth in depths.throttles {
-            let is_served = live
-                .iter()
-                .any(|worker| worker.has_throttle(&depth.throttle))
-                || !live.is_empty() && is_admission(&depth.throttle);
-            if depth.ready > 0 && !is_served {
+            if depth.ready > 0 && !serves_throttle(&live, &depth.throttle) {
                 unserved.push(UnservedJobs {
                     remedy: remedy(&live, &depth.throttle, None, &[]),
                     throttle: depth.throttle,

@@ -267,12 +267,9 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
     operator.enqueue(2, "t", "a").await;
     operator.queue.ready_lanes().await.unwrap();
 
-    assert!(
-        operator
-            .output(&["status"])
-            .await
-            .starts_with("running: no pause of everything\n0 live workers\n")
-    );
+    assert!(operator.output(&["status"]).await.starts_with(
+        "running: no pause of everything\n0 live workers: no job runs; start one: flyball serve\n"
+    ));
     assert!(
         operator
             .output(&["pause", "--why", "upgrade"])
