@@ -24,6 +24,36 @@ const BATCH: usize = 1000;
 /// Most wrong arguments of a file's jobs that are listed; the rest is counted.
 const WRONG_SHOWN: usize = 20;
 
+/// The arguments about one job, which the lines of a file say themselves.
+const OF_ONE_JOB: [&str; 26] = [
+    "kind",
+    "args",
+    "throttle",
+    "key",
+    "priority",
+    "run_at",
+    "max_attempts",
+    "unique_key",
+    "unique_for",
+    "cost",
+    "traceparent",
+    "timeout",
+    "debounce",
+    "debounce_max",
+    "replace",
+    "group",
+    "tags",
+    "after",
+    "after_failure",
+    "on_complete",
+    "on_dead",
+    "webhook_secret",
+    "retry_delay",
+    "retry_factor",
+    "retry_max_delay",
+    "count",
+];
+
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   flyball enqueue http --args '{\"url\":\"https://example.com/hook\",\"method\":\"POST\"}' --throttle hooks --key customer-7
@@ -80,33 +110,33 @@ pub(super) struct Args {
     #[arg(long, requires = "unique_key")]
     replace: bool,
     /// The number of the group that the job joins
-    #[arg(long, value_name = "ID", conflicts_with = "file", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, value_name = "ID", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     group: Option<i64>,
     /// A short text by which people find the job; repeat it for several
-    #[arg(long = "tag", value_name = "TAG", conflicts_with = "file")]
+    #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
     /// The number of a job after whose end this one runs; repeat it for several
-    #[arg(long, value_name = "ID", conflicts_with = "file", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, value_name = "ID", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     after: Vec<i64>,
     /// If one of those does not complete: cancel this job, or run it anyway
     #[arg(long, value_name = "FATE", requires = "after", value_parser = AfterFailure::from_str)]
     after_failure: Option<AfterFailure>,
     /// The URL that is called when the job has completed
-    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    #[arg(long, value_name = "URL")]
     on_complete: Option<String>,
     /// The URL that is called when the job is dead
-    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    #[arg(long, value_name = "URL")]
     on_dead: Option<String>,
     /// The name of the secret that signs these calls
-    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    #[arg(long, value_name = "NAME")]
     webhook_secret: Option<String>,
     #[command(flatten)]
     retry: RetryArgs,
     /// Enqueue this many copies
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
     /// Read jobs from FILE, one JSON object per line; - for standard input
-    #[arg(long, conflicts_with = "kind", value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_JOB)]
     file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -322,4 +352,20 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_argument_about_one_job_excludes_a_file_of_jobs() {
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("enqueue"));
+        let all = command.get_arguments().map(|one| one.get_id().as_str());
+        let mut about_one: Vec<&str> = all.filter(|id| !["file", "json"].contains(id)).collect();
+        let mut excluded = OF_ONE_JOB.to_vec();
+        about_one.sort_unstable();
+        excluded.sort_unstable();
+        assert_eq!(about_one, excluded);
+    }
 }

@@ -133,6 +133,15 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
         "cannot read none.ndjson",
     );
     shell.refused(&["enqueue"], 2, "required arguments");
+    for alone in [
+        ["--throttle", "hooks"],
+        ["--args", "{}"],
+        ["--run-at", "2h"],
+        ["--retry-delay", "5s"],
+    ] {
+        let with_file = [&["enqueue", "--file", "jobs.ndjson"][..], &alone].concat();
+        shell.refused(&with_file, 2, "cannot be used with");
+    }
 
     assert_eq!(
         shell.ok(&["job", "list", "--json"]).json()["jobs"],
