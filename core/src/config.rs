@@ -19,7 +19,7 @@ use std::path::Path;
 
 use crate::input::wording::must_be;
 use crate::input::{Issue, Reader, TomlDocument, pointer};
-use crate::postgres::{Access, Pooler};
+use crate::postgres::{Access, PARAMETERS, Pooler, unknown_parameters};
 #[cfg(feature = "notifications")]
 use crate::providers::Pools;
 use crate::reindex::Catalogue;
@@ -182,6 +182,30 @@ impl Settings {
     pub fn unknown_in_environment(&self) -> Vec<String> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         self.unknown_variables(&names.collect())
+    }
+
+    /// Returns a message for each parameter of a database's URL that nothing reads. The message does
+    /// not contain its value, which may be a secret.
+    pub fn unknown_parameters(&self) -> Vec<String> {
+        let urls = [
+            ("database_url", &self.database_url),
+            ("database_direct_url", &self.database_direct_url),
+            ("database_read_url", &self.database_read_url),
+        ];
+        let told = |key: &str, name: String| {
+            let variable = KEYS.iter().find(|(known, _)| *known == key);
+            let variable = variable.map_or("", |(_, variable)| *variable);
+            format!(
+                "{variable} (setting {key}): the parameter {name} is not known and is ignored; \
+                 allowed are {PARAMETERS}"
+            )
+        };
+        urls.into_iter()
+            .flat_map(|(key, url)| {
+                let unknown = unknown_parameters(url).into_iter();
+                unknown.map(move |name| told(key, name))
+            })
+            .collect()
     }
 
     /// Reads every token of the API from the place that the settings name.

@@ -462,7 +462,8 @@ impl App {
 /// supervisor restarts the process.
 pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
     start_logging(&settings)?;
-    for unknown in settings.unknown_in_environment() {
+    let unknown = settings.unknown_in_environment();
+    for unknown in unknown.iter().chain(&settings.unknown_parameters()) {
         tracing::warn!("{unknown}");
     }
     let mut signals = Signals::new()?;

@@ -1,7 +1,6 @@
 //! The executor on which every store runs its statements.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
@@ -13,6 +12,7 @@ use sqlx::postgres::{
 use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, SqlStr};
 
 use super::Transaction;
+use super::options::connect_options;
 use super::transaction::BEGIN;
 
 /// The settings under which the statements were measured, as `set` or as `set local`.
@@ -112,7 +112,7 @@ impl Db {
         patience: Duration,
     ) -> Result<Self, sqlx::Error> {
         let db = Self::lazy(
-            PgConnectOptions::from_str(&access.url)?,
+            connect_options(&access.url)?,
             access.pooler,
             connections,
             patience,

@@ -7,6 +7,7 @@
 mod columns;
 mod db;
 mod hidden;
+mod options;
 mod reach;
 mod replica;
 mod replica_lag;
@@ -15,6 +16,7 @@ mod transaction;
 pub use columns::{Columns, json_or_text};
 pub use db::{Access, Db, Pooler};
 pub use hidden::{is_hidden_pooler, refuse_hidden_pooler};
+pub use options::{PARAMETERS, connect_options, unknown_parameters};
 pub use reach::{UnusablePostgres, reach};
 pub use replica::{Replica, ReplicaReads, ReplicaState, STATEMENTS};
 pub use replica_lag::ReplicaFacts;

@@ -2,13 +2,13 @@
 //! pool would only report that it timed out.
 
 use std::io::ErrorKind;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::Access;
+use super::options::connect_options;
 
 /// The pause between two attempts.
 const REACH_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ pub async fn reach(
     waits: bool,
 ) -> Result<(), UnusablePostgres> {
     // An invalid URL is reported by the room that connects.
-    let Ok(options) = PgConnectOptions::from_str(&access.url) else {
+    let Ok(options) = connect_options(&access.url) else {
         return Ok(());
     };
     // A pooler refuses startup parameters that it does not know.

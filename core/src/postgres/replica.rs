@@ -1,15 +1,14 @@
 //! A replica for reads that may be some seconds old, with its lag and the decision to use it.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sqlx::Row;
-use sqlx::postgres::PgConnectOptions;
 
+use super::options::connect_options;
 use super::replica_lag::{ReplicaFacts, ReplicaLag};
 use super::{Access, Db};
 
@@ -75,7 +74,7 @@ impl Replica {
     /// Creates the pool without connecting yet; reads go to the primary until
     /// [`Replica::measure`] has found that the replica lags by at most `lag_max`.
     pub fn new(access: &Access, connections: u32, lag_max: Duration) -> Result<Self, sqlx::Error> {
-        let options = PgConnectOptions::from_str(&access.url)?;
+        let options = connect_options(&access.url)?;
         let state = ReplicaState {
             unused: Some("it has not been looked at yet".to_owned()),
             ..ReplicaState::default()

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use super::catalogue::DatabaseRights;
-use crate::postgres::{Db, Pooler, Transaction};
+use crate::postgres::{Db, Pooler, Transaction, connect_options};
 
 /// The connection options of a database; its users open the connections.
 #[derive(Clone, Debug)]
@@ -33,10 +33,7 @@ impl ReindexDatabase {
 
     /// Returns the database at a URL, which no error shows.
     pub(super) fn at(url: &str) -> Result<Self, &'static str> {
-        let options = url
-            .trim()
-            .parse()
-            .map_err(|_| "does not hold a Postgres URL")?;
+        let options = connect_options(url.trim()).map_err(|_| "does not hold a Postgres URL")?;
         Ok(Self {
             options,
             pooler: Pooler::None,

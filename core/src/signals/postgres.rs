@@ -1,15 +1,14 @@
 //! Reads one number with a read-only statement on a database.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::Value;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::probe::number;
 use super::{Error, Missing, Reading};
-use crate::postgres::Db;
+use crate::postgres::{Db, connect_options};
 
 /// Timeout of a statement, which runs twice a second.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
@@ -41,7 +40,7 @@ impl SignalDatabase {
     /// Opens the database at `url`, called `name` in errors, which never show the URL. Connections
     /// are made when they are needed.
     pub fn new(name: &str, url: &str) -> Result<Self, Error> {
-        let options = PgConnectOptions::from_str(url).map_err(|_| Error::Source {
+        let options = connect_options(url).map_err(|_| Error::Source {
             what: "postgres",
             name: name.to_owned(),
             reason: "its URL is not a Postgres URL".to_owned(),

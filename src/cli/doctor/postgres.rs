@@ -1,11 +1,9 @@
 //! Checks of the database server and of the schema.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use sqlx::Row;
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection as _, PgConnection};
 
 use super::finding::{Finding, Findings};
@@ -13,7 +11,7 @@ use super::judge::{self, PostgresFacts};
 use crate::config::Settings;
 use crate::jobs::Queue;
 use crate::jobs::postgres::Schema;
-use crate::postgres::{Db, Pooler};
+use crate::postgres::{Db, Pooler, connect_options};
 
 const CHECK: &str = "postgres";
 
@@ -103,7 +101,7 @@ pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Res
         let named = |text: &str| text.replace("{url}", variable);
         Finding::fail(check, named(seen), named(todo))
     };
-    let Ok(options) = PgConnectOptions::from_str(url) else {
+    let Ok(options) = connect_options(url) else {
         return Err(fail(
             "{url} is not the URL of a Postgres",
             "write it as postgres://user:password@host:port/database",

@@ -65,7 +65,8 @@ pub(super) fn check(settings: &Settings, report: &mut Findings) -> Vec<KnobsFile
         };
         report.add(Finding::ok(CHECK, seen));
     }
-    for unknown in settings.unknown_in_environment() {
+    let unknown = settings.unknown_in_environment();
+    for unknown in unknown.into_iter().chain(settings.unknown_parameters()) {
         let todo = "correct its name, or remove it";
         report.add(Finding::warn(CHECK, unknown, todo));
     }

@@ -48,6 +48,31 @@ async fn what_is_wrong_with_postgres_is_reported_by_its_place_and_its_remedy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_parameter_of_the_databases_url_that_nothing_reads_is_named_without_its_value() {
+    let shell = shell().await;
+    let mut url: url::Url = shell.variables["DATABASE_URL"].parse().unwrap();
+    url.query_pairs_mut()
+        .append_pair("sslpassword", "s3cret-word");
+    let shell = shell
+        .with("DATABASE_URL", url.as_str())
+        .with("FLYBALL_LOG", "trace");
+    let words = "DATABASE_URL (setting database_url): the parameter sslpassword is not known";
+
+    let outputs = [
+        shell.ok(&["job", "list"]),
+        shell.ok(&["doctor"]),
+        shell.run(&["serve", "--listen", "0.0.0.0:0"]),
+    ];
+
+    for printed in &outputs {
+        let all = format!("{}{}", printed.out, printed.err);
+        assert!(!all.contains("s3cret-word"), "{all}");
+    }
+    assert!(outputs[1].out.contains(words), "{}", outputs[1].out);
+    assert!(outputs[2].err.contains(words), "{}", outputs[2].err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
     let shell = shell().await;
     let mut database =

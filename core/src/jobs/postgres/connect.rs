@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
-use sqlx::postgres::PgConnectOptions;
 
 use super::depth_cache::DepthCache;
 use crate::jobs::activity::Activity;
 use crate::jobs::{Error, SecretKeys};
-use crate::postgres::{Access, Db, Pooler, Replica, refuse_hidden_pooler};
+use crate::postgres::{Access, Db, Pooler, Replica, connect_options, refuse_hidden_pooler};
 
 /// The number of heartbeat connections; two, because one that hangs must not block the next
 /// heartbeat.
@@ -81,7 +80,7 @@ impl Queue {
         let direct = access
             .direct_url
             .as_deref()
-            .map(str::parse::<PgConnectOptions>)
+            .map(connect_options)
             .transpose()?;
         let mut queue = Self::new(Db::connect(&access, connections, patience).await?);
         if let Some(direct) = direct {
