@@ -20,13 +20,16 @@ mod made_throttles;
 mod otel;
 #[cfg(feature = "notifications")]
 mod pools;
+mod prepare;
 #[cfg(feature = "notifications")]
 mod recipient_rules;
 #[cfg(feature = "api")]
 mod remote;
 mod replica;
+mod roles;
 mod secret_keys;
 mod seeding;
+mod serve;
 #[cfg(feature = "governor")]
 mod servers;
 mod start;
@@ -41,13 +44,17 @@ pub(crate) use knobs::{policies, read_knobs};
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
 #[cfg(feature = "cli")]
+pub(crate) use prepare::unusable;
+#[cfg(feature = "cli")]
 pub(crate) use recipient_rules::changed_at;
 #[cfg(feature = "cli")]
 pub(crate) use replica::open as open_replica;
+pub use roles::Roles;
 #[cfg(feature = "cli")]
 pub(crate) use secret_keys::secret_keys;
+pub use serve::serve;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
-pub use start::{App, Roles, serve};
+pub use start::App;
 #[cfg(feature = "cli")]
 pub(crate) use start::{NO_POSTGRES, migrate, redis_store, unreachable};

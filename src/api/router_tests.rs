@@ -116,7 +116,7 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
         tracer: crate::trace::Tracer::default(),
         cancel: cancel.clone(),
     };
-    let listener = crate::api::bind("127.0.0.1:0", token.is_some())
+    let listener = crate::api::bind("FLYBALL_LISTEN", "127.0.0.1:0", token.is_some())
         .await
         .unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());

@@ -7,14 +7,12 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::knobs::Policies;
-use super::servers;
-use crate::config::Settings;
 use crate::governor::{Governor, Journal, Sources};
 use crate::jobs::postgres::Feedbacks;
 use crate::jobs::{self, Queue};
 use crate::service::Leader;
 use crate::signals::complaints_postgres;
-use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, Prometheus, WorkerFeedback};
+use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, WorkerFeedback};
 use crate::throttle::Store;
 
 /// Time without a renewal after which another process may lead.
@@ -45,9 +43,9 @@ const FAST_EVERY: Duration = Duration::from_millis(500);
 /// Delay of the fast path's second probe after an alarm.
 const CONFIRM_AFTER: Duration = Duration::from_millis(250);
 
-/// Builds a governor of `policies`.
+/// Builds a governor of `policies` that reads these sources, and those in Postgres.
 pub(super) fn governor(
-    settings: &Settings,
+    sources: Sources,
     queue: &Queue,
     throttles: &Arc<dyn Store>,
     policies: Policies,
@@ -55,18 +53,16 @@ pub(super) fn governor(
     // Separate connections with a short timeout, so that neither a crowd of requests nor an
     // unreachable Postgres holds the knob up.
     let apart = queue.apart(2, JOURNAL_TIMEOUT);
-    let usual = Prometheus::new(&settings.prometheus_url)?;
     let timed = policies
         .iter()
         .filter(|(_, policy)| policy.uses_durations())
         .map(|(name, _)| name.to_string())
         .collect();
     let reported = feedback(Feedbacks::new(&apart).with_durations(timed));
-    let sources = Sources::new(usual)
+    let sources = sources
         .with_depth(depth(queue.clone()))
-        .with_feedback(reported);
-    let sources = sources.with_complaints(complaints_postgres::from_tally(apart.clone()));
-    let sources = servers::named(settings, sources)?;
+        .with_feedback(reported)
+        .with_complaints(complaints_postgres::from_tally(apart.clone()));
     Ok(Governor::with(
         throttles.clone(),
         Journal::new(apart).with_patience(JOURNAL_TIMEOUT),

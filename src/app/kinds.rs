@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "http")]
-use anyhow::Context as _;
-
+#[cfg(feature = "notifications")]
+use crate::admission::{BATCH, ExpandBatch};
 use crate::config::{self, KindSettings, Settings};
 use crate::jobs::{Kinds, Queue, Tuning};
 #[cfg(feature = "notifications")]
@@ -73,7 +72,9 @@ pub(super) fn guard(settings: &Settings) -> anyhow::Result<Guard> {
     if settings.allow_private_urls {
         return Ok(Guard::open());
     }
-    Guard::allowing(&settings.allow_urls).context("setting allow_urls (FLYBALL_ALLOW_URLS)")
+    let place = "FLYBALL_ALLOW_URLS (setting allow_urls)";
+    Guard::allowing(&settings.allow_urls)
+        .map_err(|error| config::Error::at(place, error.to_string()).into())
 }
 
 /// Reads the secrets that sign requests; without the variables there are none.
@@ -115,6 +116,16 @@ pub(super) fn tuning(set: &KindSettings) -> Tuning {
         retry_factor: set.retry_factor,
         retry_max: seconds(set.retry_max_s),
     }
+}
+
+/// Returns the kinds that a process of these settings has; `more` are those of the program. They
+/// check arguments and run nothing.
+pub(super) fn kinds_of(settings: &Settings, more: &Kinds) -> anyhow::Result<Kinds> {
+    let mut kinds = built_in_kinds(settings, None)?;
+    #[cfg(feature = "notifications")]
+    kinds.register(BATCH, ExpandBatch::new(None));
+    kinds.extend(more.clone());
+    Ok(kinds)
 }
 
 /// Returns the kinds that the process was told to serve. Refuses a pattern that stands for none of

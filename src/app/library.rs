@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::start::{self, App, Roles};
+use super::roles::Roles;
+use super::start::{self, App};
 use crate::config::Settings;
 use crate::cron::{NewSchedule, Schedules};
 use crate::jobs::{Context, Handler, IntoOutcome, Kinds, Queue, TypedHandler};

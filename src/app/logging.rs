@@ -8,21 +8,8 @@ use crate::config::{self, LogFormat, Settings};
 
 /// Starts logging as the settings say; a second call changes nothing.
 pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
-    // Postgres' notices are logged as info and say nothing that an operator needs.
-    let wanted = if settings.log.contains("sqlx") {
-        settings.log.clone()
-    } else {
-        format!("{},sqlx=warn", settings.log)
-    };
-    let filter = EnvFilter::try_new(wanted).map_err(|error| {
-        let message = format!(
-            "must be error, warn, info, debug, trace, or a filter such as flyball=debug,sqlx=warn, not {:?} ({error})",
-            settings.log
-        );
-        config::Error::at("FLYBALL_LOG (setting log)", message)
-    })?;
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(settings)?)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     let _ = match settings.log_format {
@@ -30,4 +17,25 @@ pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
     };
     Ok(())
+}
+
+/// Refuses a filter that cannot be used.
+pub(super) fn check(settings: &Settings) -> Result<(), config::Error> {
+    filter(settings).map(drop)
+}
+
+fn filter(settings: &Settings) -> Result<EnvFilter, config::Error> {
+    // Postgres' notices are logged as info and say nothing that an operator needs.
+    let wanted = if settings.log.contains("sqlx") {
+        settings.log.clone()
+    } else {
+        format!("{},sqlx=warn", settings.log)
+    };
+    EnvFilter::try_new(wanted).map_err(|error| {
+        let message = format!(
+            "must be error, warn, info, debug, trace, off, or a filter such as flyball=debug,sqlx=warn, not {:?} ({error})",
+            settings.log
+        );
+        config::Error::at("FLYBALL_LOG (setting log)", message)
+    })
 }

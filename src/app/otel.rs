@@ -25,6 +25,15 @@ impl Traces {
     }
 }
 
+/// Refuses variables of the export that cannot be used.
+#[cfg(feature = "otel")]
+pub(super) fn check() -> Result<(), crate::config::Error> {
+    let read = |name: &str| std::env::var(name).ok();
+    crate::trace::otlp::OtlpSettings::from_variables(read)
+        .map(drop)
+        .map_err(|error| crate::config::Error::at("the export of traces", error.to_string()))
+}
+
 /// Starts the export that the environment asks for; returns a tracer that is off if it asks for
 /// none.
 #[cfg(feature = "otel")]

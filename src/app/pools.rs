@@ -47,16 +47,20 @@ pub(super) struct PreparedPools {
     drivers: BTreeMap<String, Arc<Vec<Box<dyn Driver>>>>,
 }
 
-/// Builds the drivers. An invalid account, or invalid credentials, are an error that stops the
-/// start.
-pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<PreparedPools> {
-    let pools = Arc::new(settings.pools()?);
+/// Builds the clients of the drivers.
+pub(super) fn clients(guard: Guard) -> anyhow::Result<DriverClients> {
     // The operator sets the addresses of providers; those of recipients come with the message and
     // are guarded.
-    let tools = DriverClients {
+    Ok(DriverClients {
         http: Arc::new(Http::new(Guard::open())?),
         guarded: Arc::new(Http::new(guard)?),
-    };
+    })
+}
+
+/// Builds the drivers. An invalid account, or invalid credentials, are an error that stops the
+/// start.
+pub(super) fn build(settings: &Settings, tools: DriverClients) -> anyhow::Result<PreparedPools> {
+    let pools = Arc::new(settings.pools()?);
     let mut drivers = BTreeMap::new();
     // The driver of the inbox is made with the database.
     let built = |pool: &&Pool| pool.provider != Provider::Inbox;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::config::{DatabaseServer, PrometheusServer, Settings};
+use crate::config::{self, DatabaseServer, PrometheusServer, Settings};
 use crate::governor::Sources;
 use crate::reindex::catalogue::{NamedSink, SecretLocation, SourceKind};
 use crate::signals::server::{Access, Credentials, SecretSource};
@@ -13,24 +13,34 @@ use crate::signals::{Prometheus, SignalDatabase};
 /// Builds sources with the Prometheus servers of the settings, for commands that read signals
 /// without a governor.
 pub fn prometheus_sources(settings: &Settings) -> anyhow::Result<Sources> {
-    named(
-        settings,
-        Sources::new(Prometheus::new(&settings.prometheus_url)?),
-    )
+    Ok(named(settings, Sources::new(usual(settings)?))?)
+}
+
+/// Returns the Prometheus of the setting `prometheus_url`.
+pub(super) fn usual(settings: &Settings) -> Result<Prometheus, config::Error> {
+    let place = "PROMETHEUS_URL (setting prometheus_url)";
+    Prometheus::new(&settings.prometheus_url)
+        .map_err(|error| config::Error::at(place, error.to_string()))
 }
 
 /// Adds the servers of the settings to the sources. A server that cannot be read or used stops the
 /// start, and no message repeats a secret.
-pub(super) fn named(settings: &Settings, mut sources: Sources) -> anyhow::Result<Sources> {
+pub(super) fn named(settings: &Settings, mut sources: Sources) -> Result<Sources, config::Error> {
+    let refused = |table: &str, name: &str, error: anyhow::Error| {
+        config::Error::at(
+            &format!("settings of [{table}.{name}]"),
+            format!("{error:#}"),
+        )
+    };
     for (name, server) in &settings.prometheus {
-        let of = || format!("settings of [prometheus.{name}]");
-        let access = access(server).with_context(of)?;
-        sources = sources.with_server(name, Prometheus::with(&access).with_context(of)?);
+        let built = access(server).and_then(|access| Ok(Prometheus::with(&access)?));
+        let server = built.map_err(|error| refused("prometheus", name, error))?;
+        sources = sources.with_server(name, server);
     }
     for (name, server) in &settings.postgres {
-        let of = || format!("settings of [postgres.{name}]");
-        let url = url(server).with_context(of)?;
-        sources = sources.with_database(name, SignalDatabase::new(name, &url).with_context(of)?);
+        let built = url(server).and_then(|url| Ok(SignalDatabase::new(name, &url)?));
+        let database = built.map_err(|error| refused("postgres", name, error))?;
+        sources = sources.with_database(name, database);
     }
     Ok(with_reindex(settings, sources))
 }

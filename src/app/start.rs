@@ -7,35 +7,27 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "api")]
-use super::api_tokens;
 #[cfg(feature = "api")]
 use super::decisions::JournalReader;
 #[cfg(feature = "api")]
 use super::gateway;
 #[cfg(feature = "governor")]
 use super::govern;
-#[cfg(feature = "notifications")]
-use super::kinds::guard;
-#[cfg(feature = "http")]
-use super::kinds::webhook_secrets;
 use super::kinds::{built_in_kinds, kinds_served, tune};
-#[cfg(feature = "governor")]
-use super::knobs::policies;
-use super::knobs::read_knobs;
-use super::logging::start_logging;
 use super::otel::{self, Traces};
 #[cfg(feature = "notifications")]
 use super::pools;
+use super::prepare::{Faults, prepare};
+#[cfg(feature = "api")]
+use super::prepare::{LISTEN, METRICS_LISTEN};
 #[cfg(feature = "notifications")]
-use super::recipient_rules::{self, RulesFile};
+use super::recipient_rules;
 #[cfg(feature = "api")]
 use super::remote;
-use super::secret_keys::secret_keys;
+use super::roles::Roles;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, knob_backup, made_throttles, replica};
 #[cfg(feature = "notifications")]
@@ -67,43 +59,9 @@ use crate::trace::Tracer;
 /// The error for a Postgres that cannot be used.
 pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres";
 
-/// The roles of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Roles {
-    /// True if the process serves the HTTP API and the dashboard.
-    pub api: bool,
-    /// True if the process runs jobs.
-    pub runner: bool,
-    /// True if the process takes part in the election of the governor's leader.
-    pub governor: bool,
-}
-
 /// The knobs of the throttle for jobs that name none. The program brings them, because without that
 /// throttle such jobs would wait for ever.
 const DEFAULT_KNOBS: &str = include_str!("../../knobs/default.toml");
-
-impl Roles {
-    /// All roles in one process.
-    pub const ALL: Self = Self {
-        api: true,
-        runner: true,
-        governor: true,
-    };
-
-    /// Refuses roles that this build does not contain.
-    fn check(self) -> anyhow::Result<()> {
-        for (is_wanted, is_there, role) in [
-            (self.api, cfg!(feature = "api"), "api"),
-            (self.governor, cfg!(feature = "governor"), "governor"),
-        ] {
-            anyhow::ensure!(
-                is_there || !is_wanted,
-                "the role {role} needs the feature {role} of the crate flyball"
-            );
-        }
-        Ok(())
-    }
-}
 
 /// A running process.
 pub struct App {
@@ -130,35 +88,26 @@ impl App {
     /// the built-in ones.
     pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
         roles.check()?;
-        let mut files = read_knobs(settings.knobs_folder()?)?;
-        #[cfg(feature = "governor")]
-        let policies = policies(&files)?;
-        let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
-        if !settings.knobs_dir.is_empty() && files.iter().all(|file| file.name != own.name) {
-            files.push(own);
-        }
+        // Wrong settings are refused at once, not when a server is reached.
+        let prepared = prepare(settings, roles, &more).await;
+        let prepared = prepared.map_err(Faults::into_error)?;
+        let redis = Arc::new(redis_store(settings)?);
+        let lists = match roles.api {
+            true => replica::open(settings, settings.database_connections)?,
+            false => None,
+        };
         descriptors::raise_limit();
         #[cfg(feature = "api")]
-        let tokens = settings.tokens()?;
-        #[cfg(feature = "api")]
-        let has_tokens = !tokens.is_empty() || settings.jwt.is_some();
-        // Wrong secrets are refused at once, not when Postgres is reached.
-        let secret_keys = secret_keys()?;
-        #[cfg(feature = "http")]
-        webhook_secrets()?;
-        #[cfg(feature = "notifications")]
-        let built = pools::build(settings, guard(settings)?)?;
-        #[cfg(feature = "notifications")]
-        let mut rules = RulesFile::read(&settings.recipients_file)?;
+        let has_tokens = prepared.has_tokens();
         #[cfg(feature = "api")]
         let listener = match roles.api {
-            true => Some(api::bind(&settings.listen, has_tokens).await?),
+            true => Some(api::bind(LISTEN, &settings.listen, has_tokens).await?),
             false => None,
         };
         #[cfg(feature = "api")]
         let metrics_listener = match settings.metrics_listen.as_str() {
             "" => None,
-            address => Some(api::bind(address, has_tokens).await?),
+            address => Some(api::bind(METRICS_LISTEN, address, has_tokens).await?),
         };
         reach(&settings.database(), STARTUP_TIMEOUT, true)
             .await
@@ -170,18 +119,15 @@ impl App {
         )
         .await
         .context(NO_POSTGRES)?;
-        let lists = match roles.api {
-            true => replica::open(settings, settings.database_connections)?,
-            false => None,
-        };
-        let queue = queue.with_secret_keys(secret_keys).with_replica(lists);
+        let queue = queue
+            .with_secret_keys(prepared.secret_keys)
+            .with_replica(lists);
         queue.refuse_hidden_pooler().await?;
         migrate(&queue).await?;
         queue
             .set_tenant_queue_max(settings.tenant_queue_max)
             .await
             .context("writing the limit of the tenants' queues")?;
-        let redis = Arc::new(redis_store(settings)?);
         #[cfg(feature = "notifications")]
         let notes: Arc<dyn Notes> = redis.clone();
         let patterns = PatternStore::new(redis, settings.throttles_created_max);
@@ -190,18 +136,15 @@ impl App {
             Duration::from_millis(settings.token_lease_ms.into()),
         ));
         let throttles: Arc<dyn Store> = leased.clone();
-        #[cfg(feature = "api")]
-        let tenants = match roles.api {
-            true => api_tokens::tenants(&tokens),
-            false => Vec::new(),
-        };
 
         let mut registry = Registry::default();
         let metrics = runner::WorkerMetrics::register(&mut registry);
         let (tracer, traces) = otel::start(&mut registry)?;
         #[cfg(feature = "notifications")]
+        let mut rules = prepared.rules;
+        #[cfg(feature = "notifications")]
         let open = pools::open(
-            built,
+            prepared.pools,
             &queue,
             (&throttles, &notes),
             rules.live(),
@@ -262,10 +205,13 @@ impl App {
         let seeding = Seeding {
             store: throttles.clone(),
             record,
-            files,
+            files: with_default(prepared.files, settings)?,
             tenant_limits: settings.tenant_limits(),
             #[cfg(feature = "api")]
-            tenants,
+            tenants: match roles.api {
+                true => prepared.tenants,
+                false => Vec::new(),
+            },
             #[cfg(feature = "api")]
             api_limits: settings.api_limits(),
             #[cfg(feature = "notifications")]
@@ -341,10 +287,10 @@ impl App {
             }
         };
         #[cfg(feature = "api")]
-        let decisions = Arc::new(JournalReader::new(&queue, &throttles, &policies));
+        let decisions = Arc::new(JournalReader::new(&queue, &throttles, &prepared.policies));
         #[cfg(feature = "governor")]
-        if roles.governor {
-            let governor = govern::governor(settings, &queue, &throttles, policies)?;
+        if let Some(sources) = prepared.sources {
+            let governor = govern::governor(sources, &queue, &throttles, prepared.policies)?;
             let govern = govern::run(governor, queue.clone(), cancel.child_token());
             tasks.push(vital.spawn("govern", cancel.child_token(), govern));
         }
@@ -354,7 +300,6 @@ impl App {
         let mut address = None;
         #[cfg(feature = "api")]
         if listener.is_some() || metrics_listener.is_some() {
-            let jwt = api_tokens::jwt(settings, &tools)?;
             let deps = api::Deps {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
@@ -364,7 +309,7 @@ impl App {
                     == crate::config::ImplicitIdempotency::Queued,
                 problem_types: settings.problem_types.clone(),
                 key_metrics: settings.key_metrics.clone().into(),
-                prometheus: Arc::new(crate::signals::Prometheus::new(&settings.prometheus_url)?),
+                prometheus: prepared.prometheus,
                 api_limits: settings.api_limits().into(),
                 check_knobs: Knobs::check,
                 kinds,
@@ -378,8 +323,8 @@ impl App {
                 public_url: settings.public_url.clone(),
                 decisions,
                 live: api::Live::default(),
-                jwt,
-                tokens: tokens.iter().map(api_tokens::token).collect(),
+                jwt: prepared.jwt,
+                tokens: prepared.tokens.into(),
                 registry: Arc::new(registry),
                 tracer,
                 cancel: cancel.child_token(),
@@ -456,45 +401,6 @@ impl App {
     }
 }
 
-/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once.
-///
-/// If a part of the process dies, the rest is stopped in order too. That is an error, so that the
-/// supervisor restarts the process.
-pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
-    start_logging(&settings)?;
-    let unknown = settings.unknown_in_environment();
-    for unknown in unknown.iter().chain(&settings.unknown_parameters()) {
-        tracing::warn!("{unknown}");
-    }
-    let mut signals = Signals::new()?;
-    let app = tokio::select! {
-        started = App::start(&settings, roles, more) => started?,
-        signal = signals.next() => {
-            tracing::info!("{signal} before startup finished; exiting");
-            return Ok(());
-        }
-    };
-    if let Some(address) = app.address {
-        tracing::info!("dashboard and API at http://{address}/");
-    }
-    let lost = tokio::select! {
-        signal = signals.next() => {
-            tracing::info!("{signal}: stopping; send it again to stop at once");
-            None
-        }
-        name = app.lost() => Some(name),
-    };
-    tokio::spawn(async move {
-        signals.next().await;
-        std::process::exit(130);
-    });
-    app.stop().await;
-    match lost {
-        None => Ok(()),
-        Some(name) => Err(died(name)),
-    }
-}
-
 /// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.
 pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow::Error {
     let message = match settings.database_url == Settings::defaults().database_url {
@@ -531,29 +437,6 @@ pub(super) fn died(name: &str) -> anyhow::Error {
     anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; see the log above")
 }
 
-/// A listener for SIGINT and SIGTERM, active from its construction.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// Waits for the next signal and returns its name.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
-        }
-    }
-}
-
 fn worker_config(settings: &Settings, tracer: &Tracer) -> runner::Config {
     runner::Config {
         concurrency: settings.concurrency,
@@ -587,6 +470,16 @@ fn kind_retentions(settings: &Settings) -> Vec<KindRetention> {
     });
     kept.filter(|kept| kept.finished.is_some() || kept.dead.is_some())
         .collect()
+}
+
+/// Adds the knobs of the throttle for jobs that name none, unless a file of the settings has them or
+/// the settings want none at all.
+fn with_default(mut files: Vec<KnobsFile>, settings: &Settings) -> anyhow::Result<Vec<KnobsFile>> {
+    let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
+    if !settings.knobs_dir.is_empty() && files.iter().all(|file| file.name != own.name) {
+        files.push(own);
+    }
+    Ok(files)
 }
 
 /// Names the settings as the place of a refusal because of them.

@@ -38,10 +38,11 @@ pub(super) fn run(
             error.to_string(),
             "correct the settings; nothing else could be checked",
         )),
-        Ok(mut settings) => {
+        Ok(settings) => {
             // What a check meets is its line; the log of the libraries beside it would only repeat it.
-            "off".clone_into(&mut settings.log);
-            crate::app::start_logging(&settings)?;
+            let mut quiet = settings.clone();
+            "off,sqlx=off".clone_into(&mut quiet.log);
+            crate::app::start_logging(&quiet)?;
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .build()?;
@@ -57,7 +58,7 @@ pub(super) fn run(
 }
 
 async fn check(settings: &Settings, report: &mut Findings) {
-    let files = settings::check(settings, report);
+    let files = settings::check(settings, report).await;
     settings::check_limits(settings, report);
     let queue = postgres::check(settings, report).await;
     replica::check(settings, queue.as_ref(), report).await;

@@ -199,7 +199,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // A command reports its errors itself; log lines are for commands that run on.
     let runs_on = matches!(cli.command, Command::Serve(_) | Command::Calibrate(_));
     if !runs_on && settings.log == Settings::defaults().log {
-        "error".clone_into(&mut settings.log);
+        "error,sqlx=error".clone_into(&mut settings.log);
     }
     crate::app::start_logging(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -9,9 +9,11 @@ use tokio::net::{TcpListener, lookup_host};
 pub enum ListenError {
     /// The setting is not an address.
     #[error(
-        "FLYBALL_LISTEN {listen:?} is not an address ({reason}); allowed: host:port, for instance 127.0.0.1:8080 or [::1]:8080"
+        "{variable} {listen:?} is not an address ({reason}); allowed: host:port, for instance 127.0.0.1:8080 or [::1]:8080"
     )]
     NotAnAddress {
+        /// The variable of the setting.
+        variable: &'static str,
         /// The address as it was set.
         listen: String,
         /// The message of the resolver.
@@ -20,17 +22,21 @@ pub enum ListenError {
     /// The address is not loopback and no token is set, so that every client that can reach it
     /// could edit the knobs.
     #[error(
-        "refusing to listen on {address}, which is not loopback, without a token; set FLYBALL_API_TOKEN, or FLYBALL_LISTEN=127.0.0.1:8080"
+        "refusing to listen on {address}, which is not loopback, without a token; set FLYBALL_API_TOKEN, or {variable}=127.0.0.1:8080"
     )]
     Open {
+        /// The variable of the setting.
+        variable: &'static str,
         /// The address that is not loopback.
         address: SocketAddr,
     },
     /// The system refused the address.
     #[error(
-        "failed to listen on {listen}: {source}; another process may have the port, choose one with FLYBALL_LISTEN"
+        "failed to listen on {listen}: {source}; another process may have the port, choose one with {variable}"
     )]
     Taken {
+        /// The variable of the setting.
+        variable: &'static str,
         /// The address as it was set.
         listen: String,
         /// The error of the system.
@@ -38,9 +44,15 @@ pub enum ListenError {
     },
 }
 
-/// Listens on `listen`; without a token every address to which it resolves must be loopback.
-pub async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenError> {
+/// Returns the addresses of `listen`, the value of the setting of a variable; without a token every
+/// one of them must be loopback.
+pub async fn addresses_of(
+    variable: &'static str,
+    listen: &str,
+    has_token: bool,
+) -> Result<Vec<SocketAddr>, ListenError> {
     let not_an_address = |reason: String| ListenError::NotAnAddress {
+        variable,
         listen: listen.to_owned(),
         reason,
     };
@@ -51,15 +63,25 @@ pub async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenEr
     if addresses.is_empty() {
         return Err(not_an_address("the name resolves to no address".to_owned()));
     }
-    if let Some(address) = addresses
-        .iter()
-        .find(|address| !has_token && !address.ip().to_canonical().is_loopback())
-    {
-        return Err(ListenError::Open { address: *address });
+    let mut all = addresses.iter().copied();
+    let open = all.find(|address| !has_token && !address.ip().to_canonical().is_loopback());
+    match open {
+        Some(address) => Err(ListenError::Open { variable, address }),
+        None => Ok(addresses),
     }
+}
+
+/// Listens on the addresses of `listen`.
+pub async fn bind(
+    variable: &'static str,
+    listen: &str,
+    has_token: bool,
+) -> Result<TcpListener, ListenError> {
+    let addresses = addresses_of(variable, listen, has_token).await?;
     TcpListener::bind(addresses.as_slice())
         .await
         .map_err(|source| ListenError::Taken {
+            variable,
             listen: listen.to_owned(),
             source,
         })
@@ -69,6 +91,11 @@ pub async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenEr
 mod tests {
     use super::*;
 
+    /// Binds as the setting of a listener for metrics does.
+    async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenError> {
+        super::bind("FLYBALL_METRICS_LISTEN", listen, has_token).await
+    }
+
     #[tokio::test]
     async fn without_a_token_only_loopback_is_served() {
         for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:10.0.0.1]:0"] {
@@ -77,7 +104,8 @@ mod tests {
                 matches!(error, ListenError::Open { .. }),
                 "{listen}: {error}"
             );
-            assert!(error.to_string().contains("FLYBALL_API_TOKEN"));
+            let message = error.to_string();
+            assert!(message.contains("set FLYBALL_API_TOKEN, or FLYBALL_METRICS_LISTEN="));
         }
         assert!(
             bind("127.0.0.1:0", false)
@@ -98,12 +126,11 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_an_address_and_what_is_taken_are_distinguished() {
         for listen in ["", "8080", "localhost", "127.0.0.1:99999"] {
+            let error = bind(listen, true).await.unwrap_err();
             assert!(
-                matches!(
-                    bind(listen, true).await,
-                    Err(ListenError::NotAnAddress { .. })
-                ),
-                "{listen}"
+                matches!(error, ListenError::NotAnAddress { .. })
+                    && error.to_string().starts_with("FLYBALL_METRICS_LISTEN "),
+                "{listen}: {error}"
             );
         }
         let first = bind("127.0.0.1:0", false).await.unwrap();

@@ -10,54 +10,18 @@ use crate::throttle::KnobsFile;
 
 const CHECK: &str = "settings";
 
-/// Checks the settings' files; returns the knobs files that can be used.
-pub(super) fn check(settings: &Settings, report: &mut Findings) -> Vec<KnobsFile> {
-    let mut is_well = true;
-    let mut refuse = |report: &mut Findings, seen: String, todo: &str| {
-        is_well = false;
-        report.add(Finding::fail(CHECK, seen, todo));
-    };
-    if let Err(error) = settings.tokens() {
-        refuse(
-            report,
-            error.to_string(),
-            "correct the place of the token's secret",
-        );
+/// Checks everything with which a server would refuse to start before it reaches one; returns the
+/// knobs files that can be used.
+pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Vec<KnobsFile> {
+    let faults = app::unusable(settings).await;
+    let is_well = faults.is_empty();
+    for fault in faults {
+        let seen = super::super::exit::message(&fault.error);
+        report.add(Finding::fail(CHECK, seen, fault.todo));
     }
-    if let Err(error) = app::secret_keys() {
-        let error = super::super::exit::message(&error);
-        refuse(
-            report,
-            error,
-            "correct the variable; flyball secret-key prints a key",
-        );
-    }
-    if let Err(error) = settings.pools() {
-        refuse(report, error.to_string(), "correct the pool's settings");
-    }
-    if let Err(error) = super::super::rules_file::of_settings(settings) {
-        refuse(
-            report,
-            super::super::exit::message(&error),
-            "correct the file of recipients' rules",
-        );
-    }
-    let read = settings
-        .knobs_folder()
-        .map_err(anyhow::Error::from)
-        .and_then(app::read_knobs);
-    let files = match read {
-        Ok(files) => files,
-        Err(error) => {
-            let todo = "correct the knobs file";
-            refuse(report, super::super::exit::message(&error), todo);
-            Vec::new()
-        }
-    };
-    if let Err(error) = app::policies(&files) {
-        let todo = "correct the table [governor] or [[signal]]";
-        refuse(report, super::super::exit::message(&error), todo);
-    }
+    let folder = settings.knobs_folder().ok();
+    let files = folder.and_then(|folder| app::read_knobs(folder).ok());
+    let files = files.unwrap_or_default();
     if is_well {
         let seen = match settings.origin.file() {
             "" => format!("defaults and environment, {} knobs files", files.len()),

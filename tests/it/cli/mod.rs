@@ -14,4 +14,5 @@ mod secrets;
 mod serve;
 mod services;
 mod shell;
+mod start_checks;
 mod throttles;

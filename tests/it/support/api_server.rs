@@ -102,7 +102,7 @@ impl ApiServer {
         };
         change(&mut deps);
         let gateway = deps.gateway.clone();
-        let listener = api::bind("127.0.0.1:0", !deps.tokens.is_empty())
+        let listener = api::bind("FLYBALL_LISTEN", "127.0.0.1:0", !deps.tokens.is_empty())
             .await
             .expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("its address"));

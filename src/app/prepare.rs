@@ -1,0 +1,299 @@
+//! The parts of a process that need no server, built from its settings.
+//!
+//! Everything that is wrong with the settings themselves is found here: at a start before any server
+//! is reached, and by the doctor, which lists all of it.
+
+#[cfg(feature = "api")]
+use std::sync::Arc;
+
+#[cfg(feature = "api")]
+use super::api_tokens;
+#[cfg(feature = "http")]
+use super::kinds::{guard, webhook_secrets};
+use super::kinds::{kinds_of, kinds_served};
+use super::knobs::read_knobs;
+#[cfg(feature = "governor")]
+use super::knobs::{Policies, policies};
+use super::logging;
+#[cfg(feature = "otel")]
+use super::otel;
+#[cfg(feature = "notifications")]
+use super::pools::{self, PreparedPools};
+#[cfg(feature = "notifications")]
+use super::recipient_rules::RulesFile;
+use super::roles::Roles;
+use super::secret_keys::secret_keys;
+#[cfg(feature = "governor")]
+use super::servers;
+#[cfg(feature = "api")]
+use crate::api;
+use crate::config::{self, Settings};
+#[cfg(feature = "governor")]
+use crate::governor::Sources;
+use crate::jobs::{Kinds, SecretKeys};
+use crate::postgres::connect_options;
+#[cfg(feature = "api")]
+use crate::signals::Prometheus;
+use crate::throttle::KnobsFile;
+
+/// The variable of the address of the API.
+#[cfg(feature = "api")]
+pub(super) const LISTEN: &str = "FLYBALL_LISTEN";
+
+/// The variable of the address of the listener for metrics.
+#[cfg(feature = "api")]
+pub(super) const METRICS_LISTEN: &str = "FLYBALL_METRICS_LISTEN";
+
+/// A reason for which no process starts with these settings.
+pub(crate) struct Unusable {
+    /// The fault, with its place.
+    pub(crate) error: anyhow::Error,
+    /// The remedy, for people.
+    #[cfg_attr(
+        not(feature = "cli"),
+        expect(dead_code, reason = "the doctor shows it")
+    )]
+    pub(crate) todo: &'static str,
+}
+
+/// The parts of a process that need no server.
+pub(super) struct Prepared {
+    /// The knobs files of the settings.
+    pub(super) files: Vec<KnobsFile>,
+    /// The keys of secret arguments.
+    pub(super) secret_keys: SecretKeys,
+    /// The policies in the knobs files.
+    #[cfg(feature = "governor")]
+    pub(super) policies: Policies,
+    /// The sources of signals; `None` without the role of a governor.
+    #[cfg(feature = "governor")]
+    pub(super) sources: Option<Sources>,
+    /// The tokens of the API.
+    #[cfg(feature = "api")]
+    pub(super) tokens: Vec<api::AuthToken>,
+    /// The tenants of these tokens, and the one of callers without a tenant.
+    #[cfg(feature = "api")]
+    pub(super) tenants: Vec<String>,
+    /// The check of JSON Web Tokens, if the settings have one.
+    #[cfg(feature = "api")]
+    pub(super) jwt: Option<Arc<api::JwtAuth>>,
+    /// The Prometheus that has the metrics of the throttles.
+    #[cfg(feature = "api")]
+    pub(super) prometheus: Arc<Prometheus>,
+    /// The pools, with a driver for each account.
+    #[cfg(feature = "notifications")]
+    pub(super) pools: PreparedPools,
+    /// The rules for recipients.
+    #[cfg(feature = "notifications")]
+    pub(super) rules: RulesFile,
+}
+
+#[cfg(feature = "api")]
+impl Prepared {
+    /// Returns true if a caller must prove who it is.
+    pub(super) fn has_tokens(&self) -> bool {
+        !self.tokens.is_empty() || self.jwt.is_some()
+    }
+}
+
+/// Everything that is wrong with the settings, in the order in which it was found.
+#[derive(Default)]
+pub(super) struct Faults(Vec<Unusable>);
+
+impl Faults {
+    /// Takes a part, or notes why there is none.
+    fn take<T, E: Into<anyhow::Error>>(
+        &mut self,
+        part: Result<T, E>,
+        todo: &'static str,
+    ) -> Option<T> {
+        let noted = part.map_err(|error| {
+            let error = error.into();
+            self.0.push(Unusable { error, todo });
+        });
+        noted.ok()
+    }
+
+    /// Returns the error of a start, which is the first fault.
+    pub(super) fn into_error(self) -> anyhow::Error {
+        let first = self.0.into_iter().next().map(|fault| fault.error);
+        first.unwrap_or_else(|| anyhow::anyhow!("the settings cannot be used"))
+    }
+}
+
+/// Returns every reason for which no process with all roles starts with these settings. No server is
+/// reached.
+#[cfg(feature = "cli")]
+pub(crate) async fn unusable(settings: &Settings) -> Vec<Unusable> {
+    match prepare(settings, Roles::ALL, &Kinds::default()).await {
+        Ok(_) => Vec::new(),
+        Err(faults) => faults.0,
+    }
+}
+
+/// Builds the parts, or returns everything that is wrong. `more` are the kinds of the program.
+pub(super) async fn prepare(
+    settings: &Settings,
+    roles: Roles,
+    more: &Kinds,
+) -> Result<Prepared, Faults> {
+    let mut faults = Faults::default();
+    faults.take(logging::check(settings), "correct the filter");
+    let files = faults.take(knobs_files(settings), "correct the knobs file");
+    #[cfg(feature = "governor")]
+    let policies = faults
+        .take(
+            policies(files.as_deref().unwrap_or_default()),
+            "correct the table [governor] or [[signal]]",
+        )
+        .unwrap_or_default();
+    faults.take(
+        direct_url(settings),
+        "correct the URL, or leave it empty for none",
+    );
+    #[cfg(feature = "api")]
+    let found = faults.take(settings.tokens(), "correct the place of the token's secret");
+    #[cfg(feature = "api")]
+    {
+        let has_tokens =
+            settings.jwt.is_some() || found.as_ref().is_none_or(|found| !found.is_empty());
+        let metrics = Some(settings.metrics_listen.as_str()).filter(|address| !address.is_empty());
+        let listeners = [
+            (LISTEN, roles.api.then_some(settings.listen.as_str())),
+            (METRICS_LISTEN, metrics),
+        ];
+        for (variable, address) in listeners {
+            if let Some(address) = address {
+                let addresses = api::addresses_of(variable, address, has_tokens).await;
+                faults.take(addresses, "set a token, or correct the address");
+            }
+        }
+    }
+    #[cfg(feature = "otel")]
+    faults.take(otel::check(), "correct the variable");
+    let secret_keys = faults.take(
+        secret_keys(),
+        "correct the variable; flyball secret-key prints a key",
+    );
+    #[cfg(feature = "http")]
+    {
+        faults.take(webhook_secrets(), "correct the variable of the secret");
+        faults.take(guard(settings), "correct the list");
+    }
+    faults.take(
+        kinds_of(settings, more).and_then(|kinds| match roles.runner {
+            true => kinds_served(settings, &kinds).map(drop),
+            false => Ok(()),
+        }),
+        "correct the list of kinds",
+    );
+    #[cfg(feature = "notifications")]
+    let clients = guard(settings).ok().and_then(|guard| {
+        let clients = pools::clients(guard);
+        faults.take(clients, "see the error")
+    });
+    // The clients are those of the drivers and of the keys of JSON Web Tokens.
+    #[cfg(feature = "api")]
+    let jwt = clients
+        .as_ref()
+        .filter(|_| roles.api || !settings.metrics_listen.is_empty())
+        .and_then(|clients| {
+            let jwt = api_tokens::jwt(settings, clients);
+            faults.take(jwt, "correct the place of the secret of [jwt]")
+        })
+        .flatten();
+    #[cfg(feature = "notifications")]
+    let pools = clients.and_then(|clients| {
+        let pools = pools::build(settings, clients);
+        faults.take(pools, "correct the pool's settings")
+    });
+    #[cfg(feature = "notifications")]
+    let rules = faults.take(
+        RulesFile::read(&settings.recipients_file),
+        "correct the file of recipients' rules",
+    );
+    #[cfg(feature = "governor")]
+    let sources = faults
+        .take(servers::usual(settings), "correct PROMETHEUS_URL")
+        .filter(|_| roles.governor)
+        .and_then(|usual| {
+            let sources = servers::named(settings, Sources::new(usual));
+            faults.take(sources, "correct the server's settings")
+        });
+    #[cfg(feature = "governor")]
+    for (throttle, policy) in &policies {
+        let Some(sources) = &sources else { break };
+        let place = place_of(throttle.as_str(), files.as_deref().unwrap_or_default());
+        let checked = sources.check(policy);
+        faults.take(
+            checked.map_err(|error| config::Error::at(&place, error.to_string())),
+            "name a server of the settings",
+        );
+    }
+
+    let (Some(files), Some(secret_keys)) = (files, secret_keys) else {
+        return Err(faults);
+    };
+    #[cfg(feature = "notifications")]
+    let (Some(pools), Some(rules)) = (pools, rules) else {
+        return Err(faults);
+    };
+    // A fault of it was noted with the sources.
+    #[cfg(feature = "api")]
+    let (Some(found), Ok(prometheus)) = (found, servers::usual(settings)) else {
+        return Err(faults);
+    };
+    if !faults.0.is_empty() {
+        return Err(faults);
+    }
+    Ok(Prepared {
+        files,
+        secret_keys,
+        #[cfg(feature = "governor")]
+        policies,
+        #[cfg(feature = "governor")]
+        sources,
+        #[cfg(feature = "api")]
+        tokens: found.iter().map(api_tokens::token).collect(),
+        #[cfg(feature = "api")]
+        tenants: api_tokens::tenants(&found),
+        #[cfg(feature = "api")]
+        jwt,
+        #[cfg(feature = "api")]
+        prometheus: Arc::new(prometheus),
+        #[cfg(feature = "notifications")]
+        pools,
+        #[cfg(feature = "notifications")]
+        rules,
+    })
+}
+
+fn knobs_files(settings: &Settings) -> anyhow::Result<Vec<KnobsFile>> {
+    read_knobs(settings.knobs_folder()?)
+}
+
+/// Refuses a direct URL that cannot be parsed. The error of the driver does not show the URL.
+fn direct_url(settings: &Settings) -> Result<(), config::Error> {
+    let url = &settings.database_direct_url;
+    if url.is_empty() {
+        return Ok(());
+    }
+    connect_options(url).map(drop).map_err(|error| {
+        config::Error::at(
+            "DATABASE_DIRECT_URL (setting database_direct_url)",
+            format!(
+                "must be a URL like postgres://user@host/database, or empty for none ({error})"
+            ),
+        )
+    })
+}
+
+/// Returns the path of the knobs file of a throttle.
+#[cfg(feature = "governor")]
+fn place_of(throttle: &str, files: &[KnobsFile]) -> String {
+    let file = files.iter().find(|file| file.name.as_str() == throttle);
+    file.map_or_else(
+        || format!("throttle {throttle}"),
+        |file| file.path.display().to_string(),
+    )
+}

@@ -1,0 +1,71 @@
+//! A process that runs until a signal.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::logging::start_logging;
+use super::roles::Roles;
+use super::start::{App, died};
+use crate::config::Settings;
+use crate::jobs::Kinds;
+
+/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once.
+///
+/// If a part of the process dies, the rest is stopped in order too. That is an error, so that the
+/// supervisor restarts the process.
+pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
+    start_logging(&settings)?;
+    let unknown = settings.unknown_in_environment();
+    for unknown in unknown.iter().chain(&settings.unknown_parameters()) {
+        tracing::warn!("{unknown}");
+    }
+    let mut signals = Signals::new()?;
+    let app = tokio::select! {
+        started = App::start(&settings, roles, more) => started?,
+        signal = signals.next() => {
+            tracing::info!("{signal} before startup finished; exiting");
+            return Ok(());
+        }
+    };
+    if let Some(address) = app.address {
+        tracing::info!("dashboard and API at http://{address}/");
+    }
+    let lost = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!("{signal}: stopping; send it again to stop at once");
+            None
+        }
+        name = app.lost() => Some(name),
+    };
+    tokio::spawn(async move {
+        signals.next().await;
+        std::process::exit(130);
+    });
+    app.stop().await;
+    match lost {
+        None => Ok(()),
+        Some(name) => Err(died(name)),
+    }
+}
+
+/// A listener for SIGINT and SIGTERM, active from its construction.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next signal and returns its name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}

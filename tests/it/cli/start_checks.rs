@@ -1,0 +1,128 @@
+//! Settings with which no server starts: `flyball serve` refuses them before it reaches a server,
+//! and the doctor names them.
+
+use super::shell::{Shell, shell};
+
+/// A shell whose database nobody can reach.
+async fn without_postgres() -> Shell {
+    let nowhere = "postgres://nobody@127.0.0.1:1/none";
+    shell().await.with("DATABASE_URL", nowhere)
+}
+
+/// Checks that both name the fault.
+fn is_named(shell: &Shell, serve: &[&str], words: &str) {
+    shell.refused(serve, 78, words);
+    let report = shell.run(&["doctor", "--json"]);
+    assert_eq!(report.code, 1, "{}{}", report.out, report.err);
+    let named = report.json()["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|one| {
+            one["check"] == "settings"
+                && one["status"] == "fail"
+                && one["seen"].as_str().unwrap().contains(words)
+        });
+    assert!(named, "{words}: {}", report.out);
+}
+
+const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_that_cannot_be_used_are_named_before_postgres_is_reached() {
+    for (variable, value, words) in [
+        (
+            "FLYBALL_SERVE_KINDS",
+            "nope",
+            "FLYBALL_SERVE_KINDS (setting serve_kinds): must be kinds of this process",
+        ),
+        (
+            "FLYBALL_ALLOW_URLS",
+            "10.1.0.0/99",
+            "FLYBALL_ALLOW_URLS (setting allow_urls): \"10.1.0.0/99\" is not a host name",
+        ),
+        (
+            "FLYBALL_WEBHOOK_SECRET_ACME",
+            "short",
+            "FLYBALL_WEBHOOK_SECRET_ACME: cannot be used: it must be",
+        ),
+        (
+            "PROMETHEUS_URL",
+            "http://",
+            "PROMETHEUS_URL (setting prometheus_url): signal address \"http://\" is not allowed",
+        ),
+        (
+            "DATABASE_DIRECT_URL",
+            "postgres://[",
+            "DATABASE_DIRECT_URL (setting database_direct_url): must be a URL like",
+        ),
+        (
+            "FLYBALL_METRICS_LISTEN",
+            "banana",
+            "FLYBALL_METRICS_LISTEN \"banana\" is not an address",
+        ),
+        (
+            "FLYBALL_METRICS_LISTEN",
+            "0.0.0.0:0",
+            "without a token; set FLYBALL_API_TOKEN, or FLYBALL_METRICS_LISTEN=127.0.0.1:8080",
+        ),
+        (
+            "FLYBALL_LOG",
+            "flyball=loud",
+            "FLYBALL_LOG (setting log): must be error, warn",
+        ),
+    ] {
+        let shell = without_postgres().await.with(variable, value);
+        is_named(&shell, &SERVE, words);
+    }
+    let open = without_postgres().await.with("FLYBALL_LISTEN", "0.0.0.0:0");
+    is_named(
+        &open,
+        &["serve"],
+        "without a token; set FLYBALL_API_TOKEN, or FLYBALL_LISTEN=127.0.0.1:8080",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_and_knobs_files_that_cannot_be_used_are_named_before_postgres_is_reached() {
+    let shell = without_postgres().await;
+    for (text, words) in [
+        (
+            "[prometheus.east]\nurl = \"http://east\"\ntoken_env = \"NOT_SET\"\n",
+            "settings of [prometheus.east]: token_env: the environment variable NOT_SET is not set",
+        ),
+        (
+            "[prometheus.east]\nurl = \"http://east\"\nheaders = { \"a b\" = \"c\" }\n",
+            "one of its headers has no such name",
+        ),
+        (
+            "[prometheus.east]\nurl = \"https://east\"\nca_file = \"none.pem\"\n",
+            "settings of [prometheus.east]: ca_file cannot be read",
+        ),
+        (
+            "[postgres.shop]\nurl_env = \"NOT_SET\"\n",
+            "settings of [postgres.shop]: url_env: the environment variable NOT_SET is not set",
+        ),
+        (
+            "[postgres.shop]\nurl_file = \"none\"\n",
+            "settings of [postgres.shop]: url_file: the file none cannot be read",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"\naudience = [\"a\"]\nalgorithms = [\"HS256\"]\nsecret_env = \"NOT_SET\"\n",
+            "jwt.secret_env: must name an environment variable that is set",
+        ),
+    ] {
+        shell.write("flyball.toml", text);
+        is_named(&shell, &SERVE, words);
+    }
+    shell.write("flyball.toml", "");
+    shell.write(
+        "knobs/search.toml",
+        "[knobs]\nrps = 5\n[governor]\n[[signal]]\nname = \"load\"\nserver = \"west\"\nquery = \"load\"\nsetpoint = 2\n",
+    );
+    is_named(
+        &shell,
+        &SERVE,
+        "knobs/search.toml: prometheus \"west\" cannot be used",
+    );
+}
