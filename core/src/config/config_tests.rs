@@ -309,6 +309,19 @@ fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
             .contains("FLYBALL_LOG_FORMAT (setting log_format): must be text or json, not \"xml\"")
     );
     assert!(!refusal(None, &[("FLYBALL_API_TOKEN", "short-secret")]).contains("short-secret"));
+    assert!(
+        refusal(None, &[("FLYBALL_LOG", "verbose")]).contains(
+            "FLYBALL_LOG (setting log): must be error, warn, info, debug, trace, off, or"
+        )
+    );
+    for log in [
+        "off",
+        "WARN",
+        "warn,flyball=debug",
+        "flyball[job{id=4}]=debug",
+    ] {
+        Settings::load(None, &env(&[("FLYBALL_LOG", log)])).unwrap();
+    }
 }
 
 #[test]

@@ -17,6 +17,9 @@ const REDIS_SCHEMES: &[&str] = &[
     "rediss+cluster://",
 ];
 
+/// The levels of the log.
+const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+
 /// The longest name of a token, and of a module, in bytes.
 const TOKEN_NAME_BYTES_MAX: usize = 64;
 
@@ -95,6 +98,7 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
             "must be origins such as https://app.example.com, without a path",
         );
     }
+    log(settings, &mut issues);
     served(settings, &mut issues);
     tokens(settings, &mut issues);
     if let Some(jwt) = &settings.jwt {
@@ -201,6 +205,23 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
         }
     }
     issues
+}
+
+/// Refuses a word that is no level: as a filter it would be a target, and silence all others.
+fn log(settings: &Settings, issues: &mut Vec<Issue>) {
+    let is_filter = |part: &str| part.is_empty() || part.contains(['=', '[']);
+    let is_level = |part: &str| LOG_LEVELS.iter().any(|one| one.eq_ignore_ascii_case(part));
+    let mut parts = settings.log.split(',').map(str::trim);
+    if let Some(word) = parts.find(|part| !is_filter(part) && !is_level(part)) {
+        let allowed = format!(
+            "{}, or a filter such as flyball=debug,sqlx=warn",
+            LOG_LEVELS.join(", ")
+        );
+        issues.push(Issue::new(
+            pointer("", "log"),
+            must_be(&allowed, &word.into()),
+        ));
+    }
 }
 
 fn served(settings: &Settings, issues: &mut Vec<Issue>) {

@@ -174,6 +174,12 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
             "banana==",
             "FLYBALL_LOG (setting log): must be error, warn",
         ),
+        (
+            "FLYBALL_LOG",
+            "flyball=debug,verbose",
+            "FLYBALL_LOG (setting log): must be error, warn, info, debug, trace, off, or a filter such as \
+             flyball=debug,sqlx=warn, not \"verbose\"",
+        ),
         ("FLYBALL_API_TOKEN", "short", "at least 16 characters"),
         ("FLYBALL_CONFIG", "none.toml", "cannot read none.toml"),
     ] {
