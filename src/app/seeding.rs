@@ -70,8 +70,9 @@ impl Seeding {
             let is_away = matches!(cause(&error), Some(throttle::Error::Lost(_)));
             if is_away && begun.elapsed() >= REDIS_TIMEOUT {
                 tracing::warn!(
-                    "Redis does not answer: starting without it; jobs are accepted and wait, and \
-                     knobs are seeded when it is back"
+                    "{}: starting without it; jobs are accepted and wait, and knobs are seeded when \
+                     it is back",
+                    why_away(&error)
                 );
                 return Ok(Some(tokio::spawn(self.later(cancel))));
             }
@@ -135,6 +136,18 @@ impl Seeding {
     }
 }
 
+/// Describes a Redis that is away, or that refuses.
+fn why_away(error: &anyhow::Error) -> String {
+    let meaning = match cause(error) {
+        Some(throttle::Error::Lost(reason)) => throttle::reason_meaning(reason),
+        _ => None,
+    };
+    meaning.map_or_else(
+        || "Redis does not answer".to_owned(),
+        |meaning| format!("Redis refuses: {meaning}"),
+    )
+}
+
 fn cause(error: &anyhow::Error) -> Option<&throttle::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
@@ -160,5 +173,25 @@ async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
     match store.set(&name, &change).await {
         Ok(_) | Err(throttle::Error::Invalid(_)) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redis_that_refuses_is_told_from_one_that_is_away() {
+        let lost = |reason: &str| anyhow::Error::new(throttle::Error::Lost(reason.to_owned()));
+        assert_eq!(
+            why_away(&lost(
+                "WRONGPASS: it refuses the user or password of REDIS_URL"
+            )),
+            "Redis refuses: WRONGPASS: it refuses the user or password of REDIS_URL"
+        );
+        assert_eq!(
+            why_away(&lost("Connection refused")),
+            "Redis does not answer"
+        );
     }
 }

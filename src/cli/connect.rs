@@ -15,7 +15,7 @@ use crate::postgres::reach;
 use crate::recipient::live_rules::LiveRules;
 use crate::recipient::service::Gates;
 use crate::throttle::redis::RedisStore;
-use crate::throttle::{PatternStore, Store};
+use crate::throttle::{self, PatternStore, Store, reason_meaning};
 
 /// Longest wait of a command for a server that is just starting.
 const SERVER_START_TIMEOUT: Duration = Duration::from_secs(5);
@@ -97,10 +97,15 @@ pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Sto
 /// Connects to Redis, which holds the throttles and the states of the accounts of pools.
 pub(super) async fn redis(settings: &Settings) -> anyhow::Result<Arc<RedisStore>> {
     let store = app::redis_store(settings)?;
-    store
-        .names()
-        .await
-        .context("cannot reach Redis; set REDIS_URL or redis_url")?;
+    if let Err(error) = store.names().await {
+        let refuses =
+            matches!(&error, throttle::Error::Lost(reason) if reason_meaning(reason).is_some());
+        let context = match refuses {
+            true => "Redis cannot be used",
+            false => "cannot reach Redis; set REDIS_URL or redis_url",
+        };
+        return Err(error).context(context);
+    }
     Ok(Arc::new(store))
 }
 

@@ -9,7 +9,7 @@ use crate::app;
 use crate::config::Settings;
 use crate::governor::policy::SignalSource;
 use crate::signals;
-use crate::throttle::redis::reason_meaning;
+use crate::throttle::redis::{is_of_login, reason_meaning};
 use crate::throttle::{Error, KnobsFile, RedisStore, Store as _};
 
 /// The longest that an answer of Redis may take here.
@@ -91,7 +91,13 @@ fn lost(error: &Error) -> Finding {
         _ => None,
     };
     match meaning {
-        Some(meaning) => Finding::fail("redis", format!("it refuses: {meaning}"), "see its log"),
+        Some(meaning) => {
+            let todo = match is_of_login(meaning) {
+                true => "correct the user and the password of REDIS_URL, or the rights of the user",
+                false => "see its log",
+            };
+            Finding::fail("redis", format!("it refuses: {meaning}"), todo)
+        }
         None => Finding::fail(
             "redis",
             "nothing answers where REDIS_URL leads",

@@ -173,6 +173,32 @@ async fn a_redis_that_cannot_be_used_or_that_evicts_is_named() {
     configure(&server, &["maxmemory-policy", "noeviction"]).await;
     configure(&server, &["requirepass", "s3cret-word"]).await;
     fails(&evicting, "redis", "NOAUTH");
+
+    let wrong = shell()
+        .await
+        .with("REDIS_URL", &format!("{}?pass=s3cret-guess", server.url()));
+    let report = fails(
+        &wrong,
+        "redis",
+        "WRONGPASS: it refuses the user or password of REDIS_URL",
+    );
+    let todo = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["check"] == "redis")
+        .map(|one| &one["todo"]);
+    assert!(
+        todo.unwrap()
+            .as_str()
+            .unwrap()
+            .starts_with("correct the user and the password")
+    );
+    wrong.refused(
+        &["throttle", "list"],
+        69,
+        "Redis cannot be used: the throttle store refused: WRONGPASS",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,5 +22,5 @@ mod store;
 mod tokens;
 
 pub use call::LUA_TEXT;
-pub use server_errors::reason_meaning;
+pub use server_errors::{is_of_login, reason_meaning};
 pub use store::RedisStore;

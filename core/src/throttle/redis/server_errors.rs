@@ -1,7 +1,7 @@
 //! Error replies of a server in our own words, because its text may contain addresses, names and
 //! data.
 
-use redis::RedisError;
+use redis::{ErrorKind, RedisError};
 
 /// The meaning of the refusal by a replica.
 pub(super) const REPLICA: &str = "READONLY: it is a replica and accepts no writes";
@@ -33,7 +33,7 @@ const MEANINGS: [(&str, &str); 15] = [
     ),
     (
         "WRONGPASS",
-        "WRONGPASS: it rejects this user and password; check REDIS_URL",
+        "WRONGPASS: it refuses the user or password of REDIS_URL",
     ),
     ("NOPERM", "NOPERM: its user lacks the permission"),
     ("BUSY", "BUSY: a script blocks it"),
@@ -45,11 +45,22 @@ const MEANINGS: [(&str, &str); 15] = [
 
 /// Returns the meaning of an error reply, or `None` if the server sent none that is known.
 pub(super) fn error_meaning(error: &RedisError) -> Option<&'static str> {
-    let code = error.code()?;
+    // The client library keeps the code of a refused login to itself.
+    let code = match error.kind() {
+        ErrorKind::AuthenticationFailed => "WRONGPASS",
+        _ => error.code()?,
+    };
     MEANINGS
         .iter()
         .find(|(known, _)| *known == code)
         .map(|(_, meaning)| *meaning)
+}
+
+/// Returns true if the meaning of an error reply is about the user of the connection.
+pub fn is_of_login(meaning: &str) -> bool {
+    ["NOAUTH:", "WRONGPASS:", "NOPERM:"]
+        .iter()
+        .any(|code| meaning.starts_with(code))
 }
 
 /// Returns the meaning if `reason`, the cause of a lost store, is an error reply.
