@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::gateway::state::GatewayState;
+use super::health::Draining;
 use super::http::auth::{AuthToken, Authenticator};
 use super::http::gate::Gate;
 use super::http::jwt::authenticate::JwtAuth;
@@ -88,6 +89,8 @@ pub struct Deps {
     pub tracer: Tracer,
     /// The token that is cancelled when the process stops: streams end and the listener closes.
     pub cancel: CancellationToken,
+    /// The token that is cancelled before that, when running jobs get their time to end.
+    pub draining: CancellationToken,
 }
 
 /// The state of the router.
@@ -116,6 +119,7 @@ struct ApiParts {
     registry: Arc<Registry>,
     tracer: Tracer,
     cancel: CancellationToken,
+    draining: Draining,
     document: ApiDocument,
 }
 
@@ -203,6 +207,7 @@ impl ApiState {
             registry: deps.registry,
             tracer: deps.tracer,
             cancel: deps.cancel,
+            draining: Draining(deps.draining),
             document: ApiDocument(openapi.into()),
         }))
     }
@@ -240,5 +245,6 @@ parts! {
     Arc<Registry> = registry,
     Tracer = tracer,
     CancellationToken = cancel,
+    Draining = draining,
     ApiDocument = document,
 }

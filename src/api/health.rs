@@ -21,6 +21,11 @@ use crate::throttle;
 /// The longest time in which a store must answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
+/// The token that is cancelled when the process begins to stop: what runs still ends, and the API
+/// still answers.
+#[derive(Clone)]
+pub struct Draining(pub CancellationToken);
+
 /// The health of a process.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Health {
@@ -47,8 +52,9 @@ pub async fn ready(
     State(queue): State<Queue>,
     State(throttles): State<Arc<dyn throttle::Store>>,
     State(cancel): State<CancellationToken>,
+    State(draining): State<Draining>,
 ) -> Response {
-    if cancel.is_cancelled() {
+    if draining.0.is_cancelled() || cancel.is_cancelled() {
         return Problem::new(Code::NotReady, "the process is stopping").into_response();
     }
     let (postgres, redis) = tokio::join!(

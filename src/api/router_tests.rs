@@ -115,6 +115,7 @@ async fn fixture(token: Option<&str>) -> RouterFixture {
         registry: Arc::default(),
         tracer: crate::trace::Tracer::default(),
         cancel: cancel.clone(),
+        draining: CancellationToken::new(),
     };
     let listener = crate::api::bind("FLYBALL_LISTEN", "127.0.0.1:0", token.is_some())
         .await

@@ -76,6 +76,8 @@ pub struct App {
     pub(super) account_pools: Vec<AccountPool>,
     #[cfg(feature = "api")]
     gateway: Gateway,
+    #[cfg(feature = "api")]
+    draining: CancellationToken,
     worker: Option<Worker>,
     cancel: CancellationToken,
     vital: TaskSupervisor,
@@ -192,6 +194,8 @@ impl App {
         #[cfg(feature = "api")]
         gateway.metrics.register(&mut registry);
         let cancel = CancellationToken::new();
+        #[cfg(feature = "api")]
+        let draining = CancellationToken::new();
         let vital = TaskSupervisor::default();
         let looks = replica::start(&queue, &vital, &cancel, &mut registry).await;
         #[cfg(feature = "notifications")]
@@ -328,6 +332,7 @@ impl App {
                 registry: Arc::new(registry),
                 tracer,
                 cancel: cancel.child_token(),
+                draining: draining.clone(),
             };
             if let Some(listener) = metrics_listener {
                 let (deps, at) = (deps.clone(), listener.local_addr()?);
@@ -355,6 +360,8 @@ impl App {
             account_pools,
             #[cfg(feature = "api")]
             gateway,
+            #[cfg(feature = "api")]
+            draining,
             address,
             worker,
             cancel,
@@ -380,6 +387,8 @@ impl App {
 
     /// Stops in order: the worker drains while the API still answers, then everything else ends.
     pub async fn stop(self) {
+        #[cfg(feature = "api")]
+        self.draining.cancel();
         let drained = async {
             if let Some(worker) = self.worker {
                 worker.stop().await;

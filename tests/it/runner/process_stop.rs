@@ -40,6 +40,32 @@ async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
 }
 
 #[tokio::test]
+async fn a_process_that_drains_is_alive_and_not_ready() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
+    let mut process = fixture.serve();
+    let url = process.url().await;
+    fixture.enqueue("job", 1).await;
+    fixture.target.called(1, SOON).await;
+
+    process.signal(Signal::TERM);
+
+    let get = |path: &str| reqwest::get(format!("{url}{path}"));
+    let detail = eventually("it is not ready", SOON, || async {
+        let answer = get("/readyz").await.ok()?;
+        let is_refused = answer.status() == 503;
+        let problem: serde_json::Value = answer.json().await.ok()?;
+        is_refused.then(|| problem["detail"].to_string())
+    })
+    .await;
+    assert_eq!(detail, "\"the process is stopping\"");
+    assert_eq!(get("/healthz").await.unwrap().status(), 200);
+    fixture.target.gate(Gate::Open);
+    let status = process.ends(Duration::from_secs(10)).await;
+    assert_eq!(status.code(), Some(0), "{}", process.log());
+}
+
+#[tokio::test]
 async fn jobs_that_do_not_finish_in_the_grace_time_are_given_back_without_using_an_attempt() {
     let fixture = ProcessFixture::new("rps = -1").await;
     fixture.target.gate(Gate::Closed);

@@ -99,6 +99,7 @@ impl ApiServer {
             registry: Arc::default(),
             tracer: flyball::trace::Tracer::default(),
             cancel: cancel.clone(),
+            draining: CancellationToken::new(),
         };
         change(&mut deps);
         let gateway = deps.gateway.clone();
