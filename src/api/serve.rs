@@ -96,8 +96,27 @@ async fn attend_all(
     connections: &Connections,
     cancel: &CancellationToken,
 ) {
+    let tasks = attend_each(&app, &listener, connections, cancel).await;
+    drop(listener);
+    tasks.close();
+    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
+        tracing::warn!(
+            grace_s = GRACE.as_secs(),
+            "requests were cut off because they did not end within the grace time"
+        );
+    }
+}
+
+/// Serves each connection that comes until the token fires; returns the connections that are open
+/// then.
+pub(super) async fn attend_each(
+    app: &Router,
+    listener: &TcpListener,
+    connections: &Connections,
+    cancel: &CancellationToken,
+) -> TaskTracker {
     let tasks = TaskTracker::new();
-    while let Some((stream, address)) = accept(&listener, connections, cancel).await {
+    while let Some((stream, address)) = accept(listener, connections, cancel).await {
         if let Some(seat) = connections.admit(origin(Some(address.ip()))) {
             tasks.spawn(attend(
                 app.clone(),
@@ -108,14 +127,7 @@ async fn attend_all(
             ));
         }
     }
-    drop(listener);
-    tasks.close();
-    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
-        tracing::warn!(
-            grace_s = GRACE.as_secs(),
-            "requests were cut off because they did not end within the grace time"
-        );
-    }
+    tasks
 }
 
 /// Returns the next connection; `None` when the process stops.

@@ -103,13 +103,19 @@ impl App {
         let has_tokens = prepared.has_tokens();
         #[cfg(feature = "api")]
         let listener = match roles.api {
-            true => Some(api::bind(LISTEN, &settings.listen, has_tokens).await?),
+            true => {
+                let listener = api::bind(LISTEN, &settings.listen, has_tokens).await?;
+                Some(api::StartingServer::on(listener))
+            }
             false => None,
         };
         #[cfg(feature = "api")]
         let metrics_listener = match settings.metrics_listen.as_str() {
             "" => None,
-            address => Some(api::bind(METRICS_LISTEN, address, has_tokens).await?),
+            address => {
+                let listener = api::bind(METRICS_LISTEN, address, has_tokens).await?;
+                Some(api::StartingServer::on(listener))
+            }
         };
         reach(&settings.database(), STARTUP_TIMEOUT, true)
             .await
@@ -335,6 +341,7 @@ impl App {
                 draining: draining.clone(),
             };
             if let Some(listener) = metrics_listener {
+                let listener = listener.end().await?;
                 let (deps, at) = (deps.clone(), listener.local_addr()?);
                 tracing::info!(%at, "metrics are served");
                 tasks.push(vital.spawn("metrics", cancel.child_token(), async move {
@@ -344,6 +351,7 @@ impl App {
                 }));
             }
             if let Some(listener) = listener {
+                let listener = listener.end().await?;
                 address = Some(listener.local_addr()?);
                 tasks.push(vital.spawn("api", cancel.child_token(), async move {
                     if let Err(error) = api::serve_within(deps, listener, connections).await {

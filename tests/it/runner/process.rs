@@ -91,6 +91,36 @@ async fn a_process_without_the_api_serves_its_metrics_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_process_that_waits_for_postgres_is_alive_and_not_ready() {
+    let fixture = ProcessFixture::new("rps = 100").await;
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (one, other) = (free(), free());
+    let [api, metrics] = [one, other].map(|free| free.local_addr().unwrap().to_string());
+    let _process = fixture.serve_with(
+        &[],
+        &[
+            ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/nothing"),
+            ("FLYBALL_LISTEN", api.as_str()),
+            ("FLYBALL_METRICS_LISTEN", metrics.as_str()),
+        ],
+    );
+
+    for at in [&api, &metrics] {
+        let get = |path: &str| reqwest::get(format!("http://{at}{path}"));
+        eventually("it is alive", SOON, || async {
+            (get("/healthz").await.ok()?.status() == 200).then_some(())
+        })
+        .await;
+        for path in ["/readyz", "/api/v1/jobs"] {
+            let answer = get(path).await.unwrap();
+            assert_eq!(answer.status(), 503, "{at}{path}");
+            let problem: Value = answer.json().await.unwrap();
+            assert_eq!(problem["detail"], "the process is starting");
+        }
+    }
+}
+
+#[tokio::test]
 async fn migrations_run_while_a_worker_works() {
     let fixture = ProcessFixture::new("rps = 100\nwindow = 0.1").await;
     let _process = fixture.serve();
