@@ -1,5 +1,7 @@
 //! A process that runs until a signal.
 
+use std::time::{Duration, Instant};
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::logging::start_logging;
@@ -8,7 +10,12 @@ use super::start::{App, died};
 use crate::config::Settings;
 use crate::jobs::Kinds;
 
-/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once.
+/// The time for which a further signal counts as the first one: a terminal, a shell and a supervisor
+/// may each send one.
+const ONE_SIGNAL: Duration = Duration::from_secs(1);
+
+/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal, a second later or
+/// more, ends it at once.
 ///
 /// If a part of the process dies, the rest is stopped in order too. That is an error, so that the
 /// supervisor restarts the process.
@@ -36,9 +43,14 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
         }
         name = app.lost() => Some(name),
     };
+    let first = Instant::now();
     tokio::spawn(async move {
-        signals.next().await;
-        std::process::exit(130);
+        loop {
+            signals.next().await;
+            if first.elapsed() >= ONE_SIGNAL {
+                std::process::exit(130);
+            }
+        }
     });
     app.stop().await;
     match lost {

@@ -99,12 +99,32 @@ async fn a_second_signal_ends_it_at_once() {
     fixture.target.called(2, SOON).await;
     process.signal(Signal::TERM);
     process.logged("send it again to stop at once", SOON).await;
+    // Real time: within a second a further signal counts as the first one.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
 
     process.signal(Signal::TERM);
 
     let answer = Instant::now();
     assert_eq!(process.ends(Duration::from_secs(2)).await.code(), Some(130));
     println!("ended {:?} after the second signal", answer.elapsed());
+}
+
+#[tokio::test]
+async fn two_signals_at_once_are_one_and_let_running_jobs_finish() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
+    let mut process = fixture.serve();
+    let jobs = fixture.enqueue("job", 1).await;
+    fixture.target.called(1, SOON).await;
+
+    process.signal(Signal::TERM);
+    process.logged("send it again to stop at once", SOON).await;
+    process.signal(Signal::INT);
+    fixture.target.gate(Gate::Open);
+
+    let status = process.ends(Duration::from_secs(10)).await;
+    assert_eq!(status.code(), Some(0), "{}", process.log());
+    assert_eq!(fixture.ended(&jobs, "completed").await, 1);
 }
 
 #[tokio::test]
