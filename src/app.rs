@@ -33,6 +33,7 @@ mod serve;
 #[cfg(feature = "governor")]
 mod servers;
 mod start;
+mod warnings;
 
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;
@@ -58,3 +59,5 @@ pub use servers::prometheus_sources;
 pub use start::App;
 #[cfg(feature = "cli")]
 pub(crate) use start::{NO_POSTGRES, migrate, redis_store, unreachable};
+#[cfg(feature = "cli")]
+pub(crate) use warnings::warnings;

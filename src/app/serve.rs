@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::logging::start_logging;
 use super::roles::Roles;
 use super::start::{App, died};
+use super::warnings::warnings;
 use crate::config::Settings;
 use crate::jobs::Kinds;
 
@@ -21,9 +22,8 @@ const ONE_SIGNAL: Duration = Duration::from_secs(1);
 /// supervisor restarts the process.
 pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
     start_logging(&settings)?;
-    let unknown = settings.unknown_in_environment();
-    for unknown in unknown.iter().chain(&settings.unknown_parameters()) {
-        tracing::warn!("{unknown}");
+    for (message, _) in warnings(&settings) {
+        tracing::warn!("{message}");
     }
     let mut signals = Signals::new()?;
     let app = tokio::select! {

@@ -29,10 +29,8 @@ pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Vec<Kno
         };
         report.add(Finding::ok(CHECK, seen));
     }
-    let unknown = settings.unknown_in_environment();
-    for unknown in unknown.into_iter().chain(settings.unknown_parameters()) {
-        let todo = "correct its name, or remove it";
-        report.add(Finding::warn(CHECK, unknown, todo));
+    for (seen, todo) in app::warnings(settings) {
+        report.add(Finding::warn(CHECK, seen, todo));
     }
     files
 }

@@ -84,6 +84,35 @@ async fn variables_that_cannot_be_used_are_named_before_postgres_is_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_alerts_that_no_variable_defines_is_warned_about() {
+    let shell = shell()
+        .await
+        .with("SENDGRID_API_KEY", "SG.0123456789abcdef");
+    shell.write(
+        "flyball.toml",
+        "[pools.mail]\nprovider = \"sendgrid\"\nalert_url = \"https://example.com/on-call\"\nalert_secret = \"alerts\"\n\
+         [[pools.mail.accounts]]\nname = \"main\"\nfrom = \"News <news@example.com>\"\napi_key_env = \"SENDGRID_API_KEY\"\n",
+    );
+    let words = "pools.mail.alert_secret: no variable defines the secret \"alerts\"; its alerts wait \
+                 for a worker with FLYBALL_WEBHOOK_SECRET_ALERTS";
+
+    let report = shell.ok(&["doctor"]).out;
+    // Without a token it does not start, after it has warned.
+    let serve = ["serve", "--listen", "0.0.0.0:0"];
+    let refused = shell.run(&serve);
+
+    assert!(
+        report.contains(&format!("warn settings   {words}")),
+        "{report}"
+    );
+    assert!(refused.err.contains(words), "{}", refused.err);
+    let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3";
+    let set = shell.with("FLYBALL_WEBHOOK_SECRET_ALERTS", secret);
+    assert!(!set.ok(&["doctor"]).out.contains("alert_secret"));
+    assert!(!set.run(&serve).err.contains("alert_secret"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tables_and_knobs_files_that_cannot_be_used_are_named_before_postgres_is_reached() {
     let shell = without_postgres().await;
     for (text, words) in [
