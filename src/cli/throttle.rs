@@ -25,6 +25,7 @@ use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::api::throttles::delete::{NotDeleted, jobs_wait, take_away};
 use crate::config::Settings;
+use crate::input::wording::similar;
 use crate::throttle::{Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Store, check_key};
 
 #[derive(clap::Subcommand)]
@@ -348,8 +349,25 @@ async fn change(
     )
     .await;
     if json {
-        output::json(&after)
-    } else {
-        show(&after)
+        return output::json(&after);
+    }
+    if before.is_none() {
+        let words = created(&**store, &name).await;
+        say!("{words}");
+    }
+    show(&after)
+}
+
+/// Describes a throttle that did not exist, beside the one that may have been meant.
+async fn created(store: &dyn Store, name: &Name) -> String {
+    let names = store.names().await.unwrap_or_default();
+    let others: Vec<&str> = names
+        .iter()
+        .map(Name::as_str)
+        .filter(|other| *other != name.as_str())
+        .collect();
+    match similar(name.as_str(), &others) {
+        Some(other) => format!("created throttle {name}; there is also {other}"),
+        None => format!("created throttle {name}"),
     }
 }
