@@ -46,7 +46,8 @@ mod when;
 mod why;
 mod worker;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -59,7 +60,7 @@ use crate::config::Settings;
 struct Cli {
     /// Settings file; by default flyball.toml, if it exists
     #[arg(long, global = true, env = "FLYBALL_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
+    config: Option<OsString>,
 
     #[command(subcommand)]
     command: Command,
@@ -190,7 +191,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Encrypt(args) = cli.command {
         return encrypt::run(args);
     }
-    let settings = Settings::from_env(cli.config.as_deref());
+    // As with every variable, an empty FLYBALL_CONFIG counts as not set.
+    let config = cli.config.as_deref().filter(|file| !file.is_empty());
+    let settings = Settings::from_env(config.map(Path::new));
     // Settings that cannot be used are what the doctor looks for.
     if let Command::Doctor(args) = &cli.command {
         return doctor::run(args, settings);

@@ -197,7 +197,10 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
             "REDIS_URL: the URL cannot be used",
         );
 
-    let shell = shell().await.with("FLYBALL_API_TOKEN", "");
+    let shell = shell()
+        .await
+        .with("FLYBALL_API_TOKEN", "")
+        .with("FLYBALL_CONFIG", "");
     shell.write("flyball.toml", "\nconcurency = 3\n");
     shell.refused(
         &["job", "list"],
