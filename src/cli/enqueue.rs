@@ -14,14 +14,15 @@ use super::given_text::given_text;
 use super::output::say;
 use super::retry_args::RetryArgs;
 use super::{connect, output, when};
+use crate::api::jobs::input::{self, KnownKinds};
 use crate::app;
 use crate::config::Settings;
-use crate::jobs::{AfterFailure, Enqueued, NewJob};
+use crate::jobs::{AfterFailure, Enqueued, Kinds, NewJob};
 
 /// Most jobs in one statement.
 const BATCH: usize = 1000;
 
-/// Most wrong arguments of a file's jobs that are listed; the rest is counted.
+/// Most wrong fields that are listed; the rest is counted.
 const WRONG_SHOWN: usize = 20;
 
 /// The arguments about one job, which the lines of a file say themselves.
@@ -146,11 +147,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let as_json = args.json;
     let jobs = match &args.file {
-        Some(file) => {
-            let jobs = read_file(file)?;
-            check_args(&jobs, &settings, "enqueued")?;
-            jobs
-        }
+        Some(file) => read_file(file, &app::built_in_kinds(&settings, None)?)?,
         None => {
             let one = one_job(&args)?;
             // Copies are alike, so the faults of one are listed once.
@@ -222,7 +219,8 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
     })
 }
 
-fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
+/// Reads a file of jobs, or refuses its first line that is wrong.
+fn read_file(file: &std::path::Path, kinds: &Kinds) -> anyhow::Result<Vec<NewJob>> {
     let reader: Box<dyn BufRead> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())
     } else {
@@ -252,27 +250,47 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
         if line.trim().is_empty() {
             continue;
         }
-        let job = match serde_json::from_str(&line) {
-            Ok(job) => job,
-            // The parser has its own line numbers and its own wording for broken syntax.
-            Err(error) if error.is_data() => bail!(refused(
-                error
-                    .to_string()
-                    .split(" at line ")
-                    .next()
-                    .unwrap_or_default()
-            )),
-            Err(error) => bail!(refused(&format!(
+        // The parser has its own wording for broken syntax.
+        let value = serde_json::from_str::<Value>(&line).map_err(|error| {
+            refused(&format!(
                 "is not JSON from column {} on; allowed is one job per line",
                 error.column()
-            ))),
-        };
+            ))
+        })?;
+        let job = job_of(value, kinds).map_err(|wrong| refused(&wrong))?;
         jobs.push(job);
     }
     if jobs.is_empty() {
         bail!(CliError::Refused(format!("{name} holds no jobs")));
     }
     Ok(jobs)
+}
+
+/// Reads a job as `POST /api/v1/jobs` does, or returns everything that is wrong with it. A kind may
+/// be one that only other processes run: the queue knows them.
+fn job_of(value: Value, kinds: &Kinds) -> Result<NewJob, String> {
+    if value.is_array() {
+        return Err("is a list; allowed is one job per line, as an object".to_owned());
+    }
+    let elsewhere: Vec<String> = input::kinds_named(&value).map(str::to_owned).collect();
+    let known = KnownKinds {
+        here: kinds,
+        elsewhere: &elsewhere,
+    };
+    input::one(value, &known).map_err(|errors| {
+        let shown = errors.listed.iter().take(WRONG_SHOWN);
+        let mut wrong: Vec<String> = shown
+            .map(|error| match error.pointer.trim_start_matches('/') {
+                "" => error.message.clone(),
+                field => format!("{field}: {}", error.message),
+            })
+            .collect();
+        let more = errors.total.saturating_sub(wrong.len());
+        if more > 0 {
+            wrong.push(format!("and {more} more"));
+        }
+        wrong.join("; ")
+    })
 }
 
 /// Checks the arguments of built-in kinds before anything is enqueued; those of other kinds are

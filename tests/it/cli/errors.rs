@@ -385,7 +385,24 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
     shell.refused(
         &["enqueue", "--file", "jobs"],
         4,
-        "jobs, line 2: unknown field `kid`",
+        "jobs, line 2: kid: is not a known field; did you mean \"kind\"?",
+    );
+    shell.write(
+        "jobs",
+        "{\"kind\": \"x\", \"priority\": 7, \"run_at\": \"2h\", \"timeout\": \"ten\"}\n",
+    );
+    for words in [
+        "jobs, line 1: priority: must be a whole number from 0 to 3 (0 runs first), not 7; run_at: must be",
+        "; timeout: must be",
+        "; nothing was enqueued",
+    ] {
+        shell.refused(&["enqueue", "--file", "jobs"], 4, words);
+    }
+    shell.write("jobs", "[]\n");
+    shell.refused(
+        &["enqueue", "--file", "jobs"],
+        4,
+        "jobs, line 1: is a list; allowed is one job per line, as an object",
     );
     shell.write("jobs", [0xff, 0xfe, b'\n']);
     shell.refused(
