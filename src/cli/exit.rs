@@ -29,8 +29,14 @@ pub(super) enum CliError {
 /// Returns the error with its causes, in one line.
 pub fn message(error: &anyhow::Error) -> String {
     let mut parts = Vec::<String>::new();
+    let mut is_postgres = false;
     for cause in error.chain() {
-        let text = without_line(cause.to_string());
+        let mut text = cause.to_string();
+        // What is behind this is Postgres' own message.
+        is_postgres |= text.contains("error returned from database: ");
+        if is_postgres {
+            text = without_line(text);
+        }
         let lines: Vec<String> = text.lines().map(super::output::clean).collect();
         let text = lines.join("\n");
         if !parts.iter().any(|earlier| earlier.contains(&text)) {
@@ -43,11 +49,8 @@ pub fn message(error: &anyhow::Error) -> String {
 /// Cuts off the line of Postgres' own source that reported an error, because it means nothing to
 /// the reader.
 fn without_line(text: String) -> String {
-    let is_postgres = text.contains("error returned from database: ");
     match text.rsplit_once(" at line ") {
-        Some((before, number))
-            if is_postgres && number.bytes().all(|byte| byte.is_ascii_digit()) =>
-        {
+        Some((before, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
             before.to_owned()
         }
         _ => text,
@@ -125,4 +128,25 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     let setting = cause.is::<config::Error>() || cause.is::<throttle::file::FileError>();
     (setting || cause.is::<crate::api::ListenError>()).then_some(78)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_postgres_is_told_once_and_without_the_line_of_its_source() {
+        let told = "permission denied for schema flyball at line 3655";
+        let error = anyhow::anyhow!(told)
+            .context(format!("error returned from database: {told}"))
+            .context(format!(
+                "the queue store failed: error returned from database: {told}"
+            ));
+        assert_eq!(
+            message(&error),
+            "the queue store failed: error returned from database: permission denied for schema flyball"
+        );
+        let other = anyhow::anyhow!("expected a value at line 3");
+        assert_eq!(message(&other), "expected a value at line 3");
+    }
 }

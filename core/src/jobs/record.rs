@@ -378,7 +378,7 @@ pub enum RetryAnswer {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A field of a job is not acceptable; nothing was enqueued.
-    #[error("{field}: {message}")]
+    #[error("{}", refusal(.field, .message))]
     Refused {
         /// The index of the job in its batch, from 0.
         index: Option<usize>,
@@ -435,5 +435,13 @@ impl Error {
     /// does not help.
     pub fn is_of_settings(&self) -> bool {
         matches!(self, Self::Store(sqlx::Error::Configuration(_)))
+    }
+}
+
+/// Returns the text of a refusal; without a field it is about the whole.
+fn refusal(field: &str, message: &str) -> String {
+    match field {
+        "" => message.to_owned(),
+        field => format!("{field}: {message}"),
     }
 }

@@ -237,7 +237,11 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
             "clear: names tags, which is given as well",
         ),
         (&["--clear", "kind"], 2, "possible values: timeout, tags"),
-        (&[], 4, "nothing to change; give one or more of args"),
+        (
+            &[],
+            4,
+            "flyball: update: nothing to change; give one or more of args",
+        ),
     ] {
         let all = [&["job", "update", &id][..], arguments].concat();
         operator.refuses(&all, code, words).await;
