@@ -46,6 +46,16 @@ pub fn message(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
+/// Returns the message of an error of the command line, without the usage behind it.
+pub(super) fn message_of_usage(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let end = ["\n\nUsage:", "\n\nFor more information"]
+        .iter()
+        .filter_map(|behind| text.find(behind))
+        .min();
+    text[..end.unwrap_or(text.len())].trim_end().to_owned()
+}
+
 /// Cuts off the line of Postgres' own source that reported an error, because it means nothing to
 /// the reader.
 fn without_line(text: String) -> String {
@@ -133,6 +143,22 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_command_line_is_its_message_alone() {
+        let text = "error: invalid value 'x' for '<ID>': invalid digit found in string\n\n\
+                    For more information, try '--help'.\n";
+        assert_eq!(
+            message_of_usage(text),
+            "invalid value 'x' for '<ID>': invalid digit found in string"
+        );
+        let text = "error: the following required arguments were not provided:\n  <KIND>\n\n\
+                    Usage: flyball enqueue --json <KIND>\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            message_of_usage(text),
+            "the following required arguments were not provided:\n  <KIND>"
+        );
+    }
 
     #[test]
     fn an_error_of_postgres_is_told_once_and_without_the_line_of_its_source() {

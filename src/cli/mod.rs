@@ -150,25 +150,37 @@ enum Command {
 
 /// Runs the command line of this process and returns its exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
     // A program that asked for JSON reads its errors as JSON as well.
     let is_json = std::env::args_os()
         .skip(1)
         .take_while(|word| word != "--")
         .any(|word| word == "--json");
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if is_json && error.use_stderr() => {
+            tell_json(&exit::message_of_usage(&error.to_string()), 2);
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
             let message = exit::message(&error);
             if is_json {
-                let body = serde_json::json!({ "error": { "message": message, "exit_code": exit::number_of(&error) } });
-                eprintln!("{body}");
+                tell_json(&message, exit::number_of(&error));
             } else {
                 eprintln!("flyball: {message}");
             }
             exit::code(&error)
         }
     }
+}
+
+/// Prints an error for a program.
+fn tell_json(message: &str, exit_code: u8) {
+    let body = serde_json::json!({ "error": { "message": message, "exit_code": exit_code } });
+    eprintln!("{body}");
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {

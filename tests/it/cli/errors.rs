@@ -122,6 +122,22 @@ async fn an_error_of_a_command_that_was_asked_for_json_is_json_with_its_exit_cod
         "{error}"
     );
     assert_eq!(printed.out, "");
+    let printed = shell.run(&["job", "show", "many", "--json"]);
+    let error: Value = serde_json::from_str(&printed.err)
+        .unwrap_or_else(|error| panic!("{error}: {}", printed.err));
+    assert_eq!(
+        (printed.code, &error["error"]["exit_code"]),
+        (2, &json!(2)),
+        "{error}"
+    );
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("invalid value 'many' for"), "{error}");
+    assert!(
+        shell
+            .ok(&["job", "show", "--json", "--help"])
+            .out
+            .contains("Usage:")
+    );
     assert!(
         shell
             .run(&["job", "show", "42"])
