@@ -2,14 +2,26 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use super::bulk::Bulk;
-use super::search_args::SearchArgs;
+use super::exit::CliError;
+use super::search_args::{SearchArgs, options};
 use super::{connect, when};
 use crate::config::Settings;
 use crate::jobs::DeadFilter;
+
+/// The filters of this command besides those of a search.
+const FILTERS: [&str; 6] = [
+    "kind",
+    "throttle",
+    "key",
+    "error_like",
+    "died_after",
+    "died_before",
+];
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -65,7 +77,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             keep_attempts,
             bulk,
         } => {
-            let (filter, signed) = (&filter.read(&settings), &bulk.signed.signature());
+            let filter = &filter.read(&settings, "requeued")?;
+            let signed = &bulk.signed.signature();
             let step = |walk| -> BoxFuture<'_, _> {
                 Box::pin(async move {
                     queue
@@ -77,7 +90,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 .await?;
         }
         Command::Discard { filter, bulk } => {
-            let (filter, signed) = (&filter.read(&settings), &bulk.signed.signature());
+            let filter = &filter.read(&settings, "discarded")?;
+            let signed = &bulk.signed.signature();
             let step = |walk| -> BoxFuture<'_, _> {
                 Box::pin(async move { queue.discard_dead(filter, &walk, signed).await })
             };
@@ -89,7 +103,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 }
 
 impl DeadFilterArgs {
-    fn read(self, settings: &Settings) -> DeadFilter {
+    /// Returns the filter, or refuses that of a tenant alone; `done` is the participle for the
+    /// message.
+    fn read(self, settings: &Settings, done: &str) -> anyhow::Result<DeadFilter> {
         let Self {
             kind,
             throttle,
@@ -99,7 +115,7 @@ impl DeadFilterArgs {
             died_before,
             search,
         } = self;
-        DeadFilter {
+        let filter = DeadFilter {
             kind,
             throttle,
             key,
@@ -109,6 +125,17 @@ impl DeadFilterArgs {
             tenant: search.tenant.clone(),
             group: search.group,
             search: search.search(settings),
+        };
+        let of_a_tenant = DeadFilter {
+            tenant: filter.tenant.clone(),
+            ..DeadFilter::default()
+        };
+        if filter.tenant.is_some() && filter == of_a_tenant {
+            bail!(CliError::Refused(format!(
+                "--tenant alone is not enough; add one or more of {}; nothing was {done}",
+                options(&FILTERS)
+            )));
         }
+        Ok(filter)
     }
 }

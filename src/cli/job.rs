@@ -12,7 +12,7 @@ use super::choice::choice;
 use super::exit::CliError;
 use super::job_answer::{answer, refused, unknown};
 use super::output::say;
-use super::search_args::{SEARCH, SearchArgs};
+use super::search_args::{SEARCH, SearchArgs, options};
 use super::signed::AuditArgs;
 use super::{connect, job_update, output, when};
 use crate::config::Settings;
@@ -229,14 +229,13 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 ..CancelFilter::default()
             };
             if *filter == none {
-                let filters: Vec<String> = [&FILTERS[..], &SEARCH[1..]]
-                    .concat()
-                    .iter()
-                    .map(|name| format!("--{}", name.replace('_', "-").replace("tags", "tag")))
-                    .collect();
-                let filters = filters.join(", ");
+                let wanted = match filter.tenant {
+                    Some(_) => "--tenant alone is not enough; add one or more of",
+                    None => "give the number of a job, or one or more of",
+                };
                 bail!(CliError::Refused(format!(
-                    "give the number of a job, or one or more of {filters}; nothing was cancelled"
+                    "{wanted} {}; nothing was cancelled",
+                    options(&FILTERS)
                 )));
             }
             let signed = &bulk.signed.signature();

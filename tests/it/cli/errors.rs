@@ -465,6 +465,17 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
         4,
         "give the number of a job, or one or more of --kind, --throttle",
     );
+    for (command, done) in [
+        (["job", "cancel"], "cancelled"),
+        (["dead", "requeue"], "requeued"),
+        (["dead", "discard"], "discarded"),
+    ] {
+        let of_a_tenant = [&command[..], &["--tenant", "acme", "--yes"]].concat();
+        let words =
+            "flyball: --tenant alone is not enough; add one or more of --kind, --throttle, --key";
+        shell.refused(&of_a_tenant, 4, words);
+        shell.refused(&of_a_tenant, 4, &format!("; nothing was {done}"));
+    }
     shell.refused(&["job", "list", "--throttle", "a b"], 4, "a b");
     assert!(
         shell
