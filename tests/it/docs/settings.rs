@@ -37,6 +37,20 @@ fn the_page_of_settings_has_every_key_with_its_variable_and_its_default() {
 }
 
 #[test]
+fn the_page_of_settings_has_the_refusal_of_an_unknown_field_with_every_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    std::fs::write(&path, "concurency = 3\n").unwrap();
+    let refused = Settings::load(Some(&path), &BTreeMap::new()).err().unwrap();
+    let refused = refused.to_string();
+    let (_, words) = refused.split_once("own.toml:1: ").unwrap();
+
+    let page = read("docs/reference/config.md");
+
+    assert!(page.contains(&format!("own.toml:1: {words}\n")), "{words}");
+}
+
+#[test]
 fn the_ranges_of_settings_are_those_that_are_enforced() {
     let page = read("docs/reference/config.md");
     let load = |variable: &str, value: i64| {
