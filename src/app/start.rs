@@ -437,10 +437,10 @@ pub(crate) fn redis_store(settings: &Settings) -> Result<RedisStore, throttle::E
 /// away what this one needs.
 pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
     match queue.schema().await {
-        Ok(Some(Schema::TooNew(version))) => anyhow::bail!(
+        Ok(Some(Schema::TooNew(version))) => anyhow::bail!(UnusablePostgres::Never(format!(
             "the schema is too new for this program (unknown migration {version}): upgrade the \
              program"
-        ),
+        ))),
         Ok(Some(Schema::Newer(version))) => tracing::warn!(
             migration = version,
             "the schema is that of a newer program, which this one can run beside: upgrade it soon"
