@@ -184,8 +184,8 @@ impl Settings {
         self.unknown_variables(&names.collect())
     }
 
-    /// Returns a message for each parameter of a database's URL that nothing reads. The message does
-    /// not contain its value, which may be a secret.
+    /// Returns a message for each parameter of a database's URL that nothing reads. The message
+    /// does not contain its value, which may be a secret.
     pub fn unknown_parameters(&self) -> Vec<String> {
         let urls = [
             ("database_url", &self.database_url),

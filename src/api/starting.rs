@@ -1,7 +1,7 @@
 //! The server of a process that starts: health checks alone, until the API takes over its listener.
 //!
-//! Reaching Postgres and migrating the schema may take a while. A supervisor that restarts processes
-//! without an answer to `/healthz` must not do so meanwhile.
+//! Reaching Postgres and migrating the schema may take a while. A supervisor that restarts
+//! processes without an answer to `/healthz` must not do so meanwhile.
 
 use std::io;
 

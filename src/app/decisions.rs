@@ -118,7 +118,8 @@ impl JournalReader {
 
     /// Returns the live workers, and the unfinished jobs of a throttle.
     ///
-    /// Counts that nobody keeps miss what came since, so without a worker the jobs are counted here.
+    /// Counts that nobody keeps miss what came since, so without a worker the jobs are counted
+    /// here.
     async fn jobs_of(&self, name: &Name) -> Result<(Vec<WorkerCapabilities>, JobsOf), ReadError> {
         let failed = |error: jobs::Error| ReadError::Failed(error.to_string());
         let live = self.queue.serving().await.map_err(failed)?;

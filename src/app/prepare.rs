@@ -1,7 +1,7 @@
 //! The parts of a process that need no server, built from its settings.
 //!
-//! Everything that is wrong with the settings themselves is found here: at a start before any server
-//! is reached, and by the doctor, which lists all of it.
+//! Everything that is wrong with the settings themselves is found here: at a start before any
+//! server is reached, and by the doctor, which lists all of it.
 
 #[cfg(feature = "api")]
 use std::sync::Arc;
@@ -121,8 +121,8 @@ impl Faults {
     }
 }
 
-/// Returns every reason for which no process with all roles starts with these settings. No server is
-/// reached.
+/// Returns every reason for which no process with all roles starts with these settings. No server
+/// is reached.
 #[cfg(feature = "cli")]
 pub(crate) async fn unusable(settings: &Settings) -> Vec<Unusable> {
     match prepare(settings, Roles::ALL, &Kinds::default()).await {

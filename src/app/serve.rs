@@ -11,12 +11,12 @@ use super::warnings::warnings;
 use crate::config::Settings;
 use crate::jobs::Kinds;
 
-/// The time for which a further signal counts as the first one: a terminal, a shell and a supervisor
-/// may each send one.
+/// The time for which a further signal counts as the first one: a terminal, a shell and a
+/// supervisor may each send one.
 const ONE_SIGNAL: Duration = Duration::from_secs(1);
 
-/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal, a second later or
-/// more, ends it at once.
+/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal, a second later
+/// or more, ends it at once.
 ///
 /// If a part of the process dies, the rest is stopped in order too. That is an error, so that the
 /// supervisor restarts the process.

@@ -489,8 +489,8 @@ fn kind_retentions(settings: &Settings) -> Vec<KindRetention> {
         .collect()
 }
 
-/// Adds the knobs of the throttle for jobs that name none, unless a file of the settings has them or
-/// the settings want none at all.
+/// Adds the knobs of the throttle for jobs that name none, unless a file of the settings has them
+/// or the settings want none at all.
 fn with_default(mut files: Vec<KnobsFile>, settings: &Settings) -> anyhow::Result<Vec<KnobsFile>> {
     let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
     if !settings.knobs_dir.is_empty() && files.iter().all(|file| file.name != own.name) {

@@ -60,8 +60,8 @@ impl SearchArgs {
     }
 }
 
-/// Lists the options of which a change of many jobs needs one: those of the command and of this file.
-/// That of a tenant alone would reach all its jobs.
+/// Lists the options of which a change of many jobs needs one: those of the command and of this
+/// file. That of a tenant alone would reach all its jobs.
 pub(super) fn options(of_the_command: &[&str]) -> String {
     let options: Vec<String> = [of_the_command, &SEARCH[1..]]
         .concat()
