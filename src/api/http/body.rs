@@ -21,9 +21,10 @@ pub const BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 const ITEMS_MAX: usize = crate::api::jobs::input::BATCH_MAX;
 /// The most memory that the parsed body of one job or one edit may take, in bytes.
 const ONE_VALUE_MAX: usize = 16 * 1024 * 1024;
-const BATCH_VALUE_MAX: usize = 128 * 1024 * 1024;
+/// The most memory that the parsed body of a batch may take, in bytes.
+pub const BATCH_VALUE_MAX: usize = 128 * 1024 * 1024;
 /// The size above which a body is parsed on a blocking thread, in bytes.
-const APART_BYTES: usize = 256 * 1024;
+pub const APART_BYTES: usize = 256 * 1024;
 /// The most bytes that are read and discarded so that a client that is still sending receives the
 /// refusal.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;

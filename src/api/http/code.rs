@@ -37,8 +37,8 @@ codes! {
     InvalidHeader = ("invalid_header", 400, "A header is not valid"),
     /// The request as a whole cannot be understood.
     BadRequest = ("bad_request", 400, "The request is not valid"),
-    /// A batch has more recipients than are allowed.
-    BatchLimitExceeded = ("BATCH_LIMIT_EXCEEDED", 400, "The batch has too many recipients"),
+    /// A batch has more recipients, or larger messages, than are allowed.
+    BatchLimitExceeded = ("BATCH_LIMIT_EXCEEDED", 400, "The batch is too large"),
     /// The token is missing or wrong.
     Unauthorized = ("unauthorized", 401, "A valid token is required"),
     /// The Host header is not a name of this machine's loopback.

@@ -5,10 +5,50 @@
 //! bytes of an array become thirty-two, and eight of an object seven hundred. The parser stops when
 //! a bound is exceeded.
 
-use std::fmt;
+use std::{fmt, io};
 
+use serde::Serialize;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+/// Returns the memory of a value as [`parse`] counts it, in bytes.
+pub fn memory_of(value: &Value) -> usize {
+    let below = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(memory_of).sum::<usize>(),
+        Value::Object(fields) => memory_of_fields(fields),
+    };
+    VALUE_BYTES + below
+}
+
+/// Returns the memory of an object besides its head, as [`parse`] counts it, in bytes.
+pub fn memory_of_fields(fields: &Map<String, Value>) -> usize {
+    let field =
+        |(name, value): (&String, &Value)| size_of::<String>() + name.len() + memory_of(value);
+    OBJECT_BYTES + fields.iter().map(field).sum::<usize>()
+}
+
+/// Returns the length of a value as JSON, in bytes, without writing it anywhere.
+pub fn text_len(value: &impl Serialize) -> usize {
+    let mut counter = ByteCounter(0);
+    // A value has names of text only, and the counter takes everything, so this cannot fail.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
+}
+
+struct ByteCounter(usize);
+
+impl io::Write for ByteCounter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// An error of syntax or a repeated field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -297,6 +337,9 @@ mod tests {
         let (read, requested) = bounded(text, 2, 4096, 4096);
         assert_eq!(read.unwrap(), serde_json::from_str::<Value>(text).unwrap());
         assert!(requested > text.len());
+        let value = serde_json::from_str::<Value>(text).unwrap();
+        assert_eq!(memory_of(&value), requested);
+        assert_eq!(text_len(&value), value.to_string().len());
         // Broken JSON is reported as such, even beyond the bounds.
         assert!(matches!(
             bounded("[1,", 2, 4096, 4096).0,

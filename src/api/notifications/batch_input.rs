@@ -5,7 +5,9 @@ use serde_json::{Map, Value};
 use super::input;
 use crate::admission::RECIPIENTS_MAX;
 use crate::api::http::fields::{Errors, FieldError, describe, missing};
+use crate::api::http::json::{self, JsonReadError};
 use crate::api::http::problem::{Code, Problem};
+use crate::api::http::{body, budget};
 use crate::jobs::{Kinds, NewJob};
 use crate::providers::Pools;
 use crate::recipient::postgres::Addressless;
@@ -45,106 +47,177 @@ impl Recipients {
             }
             return Err(Problem::fields(Code::InvalidFields, errors));
         }
-        self.jobs = kept.iter().map(|at| self.jobs[*at].clone()).collect();
         self.places = kept.iter().map(|at| self.places[*at]).collect();
+        let jobs = self.jobs.into_iter().enumerate();
+        let kept = jobs.filter(|(at, _)| kept.binary_search(at).is_ok());
+        self.jobs = kept.map(|(_, job)| job).collect();
         Ok(self)
     }
 }
 
-/// Reads the messages of a batch, or lists every error in them.
-pub fn read(body: Value, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Problem> {
-    let mut errors = Errors::default();
-    let Value::Object(mut base) = body else {
-        errors.body("", format!("must be an object, not {}", describe(&body)));
-        return Err(Problem::fields(Code::InvalidFields, errors));
-    };
-    let is_partial = match base.remove("partial") {
-        None | Some(Value::Null) => false,
-        Some(Value::Bool(is_partial)) => is_partial,
-        Some(other) => {
-            let message = format!("must be true or false, not {}", describe(&other));
-            errors.body("/partial", message);
-            false
-        }
-    };
-    for field in ["to", "recipient", "unique_key"] {
-        if base.contains_key(field) {
-            errors.body(
-                format!("/{field}"),
-                "belongs to each recipient of a batch; move it into recipients",
-            );
-        }
-    }
-    let recipients = match base.remove("recipients") {
-        Some(Value::Array(recipients)) => recipients,
-        None => {
-            errors.body("/recipients", missing("a list of 1 to 500 recipients"));
-            Vec::new()
-        }
-        Some(other) => {
-            let message = format!("must be a list of recipients, not {}", describe(&other));
-            errors.body("/recipients", message);
-            Vec::new()
-        }
-    };
-    if recipients.len() > RECIPIENTS_MAX {
-        let message = format!(
-            "must have at most {RECIPIENTS_MAX} recipients, not {}; send several batches",
-            recipients.len()
-        );
-        errors.body("/recipients", message);
-        return Err(Problem::fields(Code::BatchLimitExceeded, errors));
-    }
-    if recipients.is_empty() && errors.total == 0 {
-        errors.body("/recipients", "must have 1 to 500 recipients, not 0");
-    }
-    let mut found = Recipients {
-        jobs: Vec::new(),
-        places: Vec::new(),
-        refused: Vec::new(),
-        is_partial,
-    };
-    let mut has_told_base = false;
-    for (place, recipient) in recipients.into_iter().enumerate() {
-        // A text is the address itself; all fields are those of the batch.
-        let is_address = recipient.is_string();
-        let merged = match merge(&base, recipient) {
-            Ok(merged) => merged,
-            Err(message) => {
-                refuse(&mut found, place, "", message);
-                continue;
+/// The most bytes of JSON of all messages of a batch together, as many as its body may have.
+const MESSAGES_BYTES_MAX: usize = body::BATCH_BYTES_MAX;
+
+/// The most memory of all messages of a batch together, in bytes, as much as its body may take.
+const MESSAGES_MEMORY_MAX: usize = body::BATCH_VALUE_MAX;
+
+/// A batch whose messages are not made yet. Each of them has the fields of the batch, so together
+/// they may be five hundred times as large as the request.
+#[derive(Debug)]
+pub struct BatchBody {
+    base: Map<String, Value>,
+    recipients: Vec<Value>,
+    is_partial: bool,
+    errors: Errors,
+    /// The bytes of JSON of all messages together.
+    pub bytes: usize,
+}
+
+impl BatchBody {
+    /// Reads the fields of the batch itself. Refuses too many recipients, and messages that are too
+    /// large together, before any of them is made; takes their memory from the budget.
+    pub fn open(body: Value) -> Result<Self, Problem> {
+        let mut errors = Errors::default();
+        let Value::Object(mut base) = body else {
+            errors.body("", format!("must be an object, not {}", describe(&body)));
+            return Err(Problem::fields(Code::InvalidFields, errors));
+        };
+        let is_partial = match base.remove("partial") {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(is_partial)) => is_partial,
+            Some(other) => {
+                let message = format!("must be true or false, not {}", describe(&other));
+                errors.body("/partial", message);
+                false
             }
         };
-        match input::message(merged, kinds, pools) {
-            Ok(job) => {
-                found.jobs.push(job);
-                found.places.push(place);
+        for field in ["to", "recipient", "unique_key"] {
+            if base.contains_key(field) {
+                errors.body(
+                    format!("/{field}"),
+                    "belongs to each recipient of a batch; move it into recipients",
+                );
             }
-            Err(wrong) => {
-                for error in wrong.listed {
-                    let field = error.pointer.split('/').nth(1).unwrap_or_default();
-                    if is_address && field == "to" {
-                        refuse(&mut found, place, "", error.message);
-                    } else if !is_address && OF_RECIPIENT.contains(&field) {
-                        refuse(&mut found, place, &error.pointer, error.message);
-                    } else if !has_told_base {
-                        errors.body(error.pointer, error.message);
-                    }
+        }
+        let recipients = match base.remove("recipients") {
+            Some(Value::Array(recipients)) => recipients,
+            None => {
+                errors.body("/recipients", missing("a list of 1 to 500 recipients"));
+                Vec::new()
+            }
+            Some(other) => {
+                let message = format!("must be a list of recipients, not {}", describe(&other));
+                errors.body("/recipients", message);
+                Vec::new()
+            }
+        };
+        if recipients.len() > RECIPIENTS_MAX {
+            let message = format!(
+                "must have at most {RECIPIENTS_MAX} recipients, not {}; send several batches",
+                recipients.len()
+            );
+            errors.body("/recipients", message);
+            return Err(Problem::fields(Code::BatchLimitExceeded, errors));
+        }
+        if recipients.is_empty() && errors.total == 0 {
+            errors.body("/recipients", "must have 1 to 500 recipients, not 0");
+        }
+        let (bytes, memory) = sizes(&base, &recipients);
+        for (size, most, unit) in [
+            (bytes, MESSAGES_BYTES_MAX, "bytes"),
+            (memory, MESSAGES_MEMORY_MAX, "bytes of memory"),
+        ] {
+            if size > most {
+                let message = format!(
+                    "must be messages of at most {most} {unit} ({} MiB) together, each with the \
+                     fields of the batch, not {size}; send several batches",
+                    most / (1024 * 1024)
+                );
+                errors.body("/recipients", message);
+                return Err(Problem::fields(Code::BatchLimitExceeded, errors));
+            }
+        }
+        // The messages, and their text for Postgres.
+        if !budget::take(memory + bytes) {
+            return Err(JsonReadError::NoRoom.into());
+        }
+        Ok(Self {
+            base,
+            recipients,
+            is_partial,
+            errors,
+            bytes,
+        })
+    }
+
+    /// Makes the messages, or lists every error in them.
+    pub fn read(self, kinds: &Kinds, pools: &Pools) -> Result<Recipients, Problem> {
+        let Self {
+            base,
+            recipients,
+            is_partial,
+            mut errors,
+            ..
+        } = self;
+        let mut found = Recipients {
+            jobs: Vec::new(),
+            places: Vec::new(),
+            refused: Vec::new(),
+            is_partial,
+        };
+        let mut has_told_base = false;
+        for (place, recipient) in recipients.into_iter().enumerate() {
+            // A text is the address itself; all fields are those of the batch.
+            let is_address = recipient.is_string();
+            let merged = match merge(&base, recipient) {
+                Ok(merged) => merged,
+                Err(message) => {
+                    refuse(&mut found, place, "", message);
+                    continue;
                 }
-                // Errors of the batch itself are the same for every recipient.
-                has_told_base |= errors.total > 0;
+            };
+            match input::message(merged, kinds, pools) {
+                Ok(job) => {
+                    found.jobs.push(job);
+                    found.places.push(place);
+                }
+                Err(wrong) => {
+                    for error in wrong.listed {
+                        let field = error.pointer.split('/').nth(1).unwrap_or_default();
+                        if is_address && field == "to" {
+                            refuse(&mut found, place, "", error.message);
+                        } else if !is_address && OF_RECIPIENT.contains(&field) {
+                            refuse(&mut found, place, &error.pointer, error.message);
+                        } else if !has_told_base {
+                            errors.body(error.pointer, error.message);
+                        }
+                    }
+                    // Errors of the batch itself are the same for every recipient.
+                    has_told_base |= errors.total > 0;
+                }
             }
         }
-    }
-    if errors.total > 0 || (!is_partial && !found.refused.is_empty()) || found.jobs.is_empty() {
-        for (_, of_one) in found.refused {
-            for error in of_one {
-                errors.body(error.pointer, error.message);
+        if errors.total > 0 || (!is_partial && !found.refused.is_empty()) || found.jobs.is_empty() {
+            for (_, of_one) in found.refused {
+                for error in of_one {
+                    errors.body(error.pointer, error.message);
+                }
             }
+            return Err(Problem::fields(Code::InvalidFields, errors));
         }
-        return Err(Problem::fields(Code::InvalidFields, errors));
+        Ok(found)
     }
-    Ok(found)
+}
+
+/// Returns the bytes of JSON and of memory of all messages of a batch together. The fields of the
+/// batch are measured once.
+fn sizes(base: &Map<String, Value>, recipients: &[Value]) -> (usize, usize) {
+    let bytes: usize = recipients.iter().map(json::text_len).sum();
+    let memory: usize = recipients.iter().map(json::memory_of).sum();
+    (
+        bytes + recipients.len() * json::text_len(base),
+        memory + recipients.len() * json::memory_of_fields(base),
+    )
 }
 
 fn refuse(found: &mut Recipients, place: usize, below: &str, message: String) {
@@ -206,7 +279,8 @@ mod tests {
         let mut kinds = Kinds::default();
         kinds.register(crate::notify::recipient::KIND, Wants);
         let pools = crate::api::notifications::events::example_pools();
-        read(body, &kinds, &pools).map_err(|problem| {
+        let read = BatchBody::open(body).and_then(|batch| batch.read(&kinds, &pools));
+        read.map_err(|problem| {
             let pointers = problem.errors.listed.into_iter();
             (
                 problem.code.status().as_u16(),
@@ -269,6 +343,42 @@ mod tests {
             let wrong = read_it(json!({"channel": "email", "recipients": recipients}));
             assert_eq!(wrong.unwrap_err(), (422, vec!["/recipients".to_owned()]));
         }
+    }
+
+    #[test]
+    fn messages_that_are_too_large_together_are_refused_before_they_are_made() {
+        let told = |body: Value| {
+            let problem = BatchBody::open(body).unwrap_err();
+            let errors = &problem.errors.listed;
+            assert_eq!((problem.code.status().as_u16(), errors.len()), (400, 1));
+            (errors[0].pointer.clone(), errors[0].message.clone())
+        };
+        let to: Vec<String> = (0..500).map(|n| format!("a{n}@b.c")).collect();
+        // Five hundred times a text that fits into a message is more than fits into a process.
+        let large =
+            |bytes: usize| json!({"channel": "email", "html": "x".repeat(bytes), "recipients": to});
+        let (pointer, message) = told(large(250_000));
+        assert_eq!(pointer, "/recipients");
+        assert!(
+            message.starts_with("must be messages of at most 33554432 bytes (32 MiB) together")
+                && message.contains("not 125"),
+            "{message}"
+        );
+        assert!(BatchBody::open(large(60_000)).is_ok());
+        // Two bytes of a list are thirty-two of memory.
+        let list = json!({"channel": "email", "data": {"n": vec![0; 30_000]}, "recipients": to});
+        let (_, message) = told(list);
+        assert!(
+            message.contains("134217728 bytes of memory (128 MiB)"),
+            "{message}"
+        );
+        // What the recipients bring counts as well.
+        let own: Vec<Value> = to
+            .iter()
+            .map(|to| json!({"to": to, "data": {"x": "x".repeat(70_000)}}))
+            .collect();
+        let (_, message) = told(json!({"channel": "email", "recipients": own}));
+        assert!(message.contains("33554432 bytes"), "{message}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::accept::{AdmissionState, MessageSender, refused_repeat, typed};
-use super::batch_input::{Recipients, read};
+use super::batch_input::{BatchBody, Recipients};
 use super::fields::MessageFields;
 use super::planned::PlannedNotification;
 use crate::admission::{
@@ -119,8 +119,8 @@ pub async fn send_batch(
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let tenant = caller.tenant.as_deref().unwrap_or_default();
     let sender = MessageSender::of_batch(tenant, &caller.module, &headers, &value)?;
-    let read = read(value, &state.kinds, &pools)
-        .map_err(|problem| typed(&admission.problem_types, problem))?;
+    let read = read(value, &state, &pools).await;
+    let read = read.map_err(|problem| typed(&admission.problem_types, problem))?;
     admission.gates.check_digests(&read.jobs)?;
     let found = admission.gates.addressless(tenant, &read.jobs);
     let found = with_timeout(ROW_TIMEOUT, found).await?;
@@ -235,6 +235,22 @@ pub async fn send_batch(
             .insert("notification-status", HeaderValue::from_static("queued"));
     }
     Ok(response)
+}
+
+/// Makes the messages of a batch, on a blocking thread if they are large.
+async fn read(
+    body: Value,
+    state: &Arc<JobsState>,
+    pools: &Arc<Pools>,
+) -> Result<Recipients, Problem> {
+    let batch = BatchBody::open(body)?;
+    if batch.bytes <= body::APART_BYTES {
+        return batch.read(&state.kinds, pools);
+    }
+    let (state, pools) = (state.clone(), pools.clone());
+    let reading = tokio::task::spawn_blocking(move || batch.read(&state.kinds, &pools));
+    let read = reading.await;
+    read.map_err(|_| Problem::new(Code::Internal, "the batch could not be read"))?
 }
 
 /// Returns the plans of the messages that do not go now, by their jobs. A planner makes those that

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use jiff::Timestamp;
 use jiff_sqlx::{Timestamp as SqlTimestamp, ToSqlx};
 use serde::Serialize;
+use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
@@ -151,6 +152,24 @@ pub struct BatchRequest<'a> {
     pub jobs: &'a [NewJob],
 }
 
+/// A message of a batch as `flyball.accept_batch` takes it.
+#[derive(Serialize)]
+struct BatchMessage<'a> {
+    args: &'a Value,
+    key: &'a str,
+    unique_key: Option<&'a str>,
+}
+
+impl<'a> BatchMessage<'a> {
+    fn of(job: &'a NewJob) -> Self {
+        Self {
+            args: &job.args,
+            key: &job.key,
+            unique_key: job.unique_key.as_deref(),
+        }
+    }
+}
+
 /// The result of a request to accept a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BatchAcceptance {
@@ -267,8 +286,7 @@ impl Batches {
                 message: "must not be empty".to_owned(),
             });
         };
-        let message = |job: &NewJob| serde_json::json!({"args": job.args, "key": job.key, "unique_key": job.unique_key});
-        let messages: Vec<_> = request.jobs.iter().map(message).collect();
+        let messages: Vec<BatchMessage<'_>> = request.jobs.iter().map(BatchMessage::of).collect();
         let row = sqlx::query(ACCEPT_BATCH)
             .bind(request.tenant)
             .bind(request.module)

@@ -239,6 +239,32 @@ async fn a_batch_that_does_not_fit_into_the_queue_is_refused_as_a_whole() {
 }
 
 #[tokio::test]
+async fn a_batch_whose_messages_are_too_large_together_is_refused_before_they_are_made() {
+    let served = admission_server(TenantLimits::default()).await;
+    let with_text = |recipients: usize| {
+        let mut body = batch(recipients);
+        body["html"] = json!("x".repeat(100_000));
+        body
+    };
+    let refused = served.send_batch("web", &with_text(500)).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let body: Value = refused.json().await.unwrap();
+    assert_eq!(
+        (&body["code"], &body["errors"][0]["pointer"]),
+        (&json!("BATCH_LIMIT_EXCEEDED"), &json!("/recipients"))
+    );
+    let detail = body["detail"].as_str().unwrap();
+    assert!(detail.contains("33554432 bytes (32 MiB)"), "{detail}");
+    assert_eq!(served.count("select count(*) from flyball.batch").await, 0);
+    assert_eq!(served.jobs().await, (0, 0));
+
+    // Some of them fit, and are read apart from other requests.
+    let sent = served.send_batch("web", &with_text(20)).await;
+    assert_eq!(sent.status(), StatusCode::ACCEPTED);
+    assert_eq!(served.jobs().await, (20, 0));
+}
+
+#[tokio::test]
 async fn a_batch_is_paused_resumed_and_cancelled_and_its_numbers_add_up() {
     let served = admission_server(TenantLimits::default()).await;
     let id = served.batch_of(300).await;
