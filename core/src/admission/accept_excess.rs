@@ -170,6 +170,7 @@ impl Admission {
             let request = AcceptRequest {
                 tenant: sender.0,
                 module: sender.1,
+                owner: None,
                 digests: &message.digests,
                 admitted: false,
                 job: &message.job,

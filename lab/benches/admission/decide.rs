@@ -251,6 +251,7 @@ async fn accept(
             let request = AcceptRequest {
                 tenant,
                 module,
+                owner: None,
                 digests: &digests,
                 admitted: true,
                 job: &job,

@@ -44,6 +44,7 @@ pub struct AdmissionState {
 
 /// The sender of a message, with the request's digests and wishes.
 pub struct MessageSender<'a> {
+    /// The tenant; empty for a sender without one.
     pub tenant: &'a str,
     pub module: &'a str,
     pub digests: Digests,
@@ -65,6 +66,20 @@ impl<'a> MessageSender<'a> {
             module,
             digests: digests(headers, (tenant, module), "notify", body, is_implicit)?,
             prefers_async: prefers_async(headers),
+        })
+    }
+
+    /// Reads the key of a request to send one message of a sender without a tenant.
+    pub fn without_tenant(
+        module: &'a str,
+        headers: &HeaderMap,
+        body: &Value,
+    ) -> Result<Self, Problem> {
+        Ok(Self {
+            tenant: "",
+            module,
+            digests: digests(headers, ("", module), "notify", body, false)?,
+            prefers_async: false,
         })
     }
 
@@ -202,6 +217,7 @@ async fn accept_with(
     let request = AcceptRequest {
         tenant: sender.tenant,
         module: sender.module,
+        owner: None,
         digests: &sender.digests,
         admitted: slot != Slot::None,
         job,
@@ -270,8 +286,8 @@ async fn take(
     }
 }
 
-/// Answers a repeated request with the current state of the first one's message or batch.
-async fn repeat(
+/// Answers a repeated request with the current state of the first one's message.
+pub async fn repeat(
     state: &Arc<AdmissionState>,
     sender: &MessageSender<'_>,
     repeated: Acceptance,
@@ -280,11 +296,8 @@ async fn repeat(
         return Err(refused_repeat(&repeated));
     };
     let waiting = with_timeout(ROW_TIMEOUT, state.admission.waiting(job_id)).await?;
-    let found = with_timeout(
-        ROW_TIMEOUT,
-        state.deliveries.find(job_id, Some(sender.tenant)),
-    )
-    .await?;
+    let tenant = Some(sender.tenant).filter(|tenant| !tenant.is_empty());
+    let found = with_timeout(ROW_TIMEOUT, state.deliveries.find(job_id, tenant)).await?;
     let mut response = match (waiting, found) {
         (Some(waiting), Some(found)) => {
             let accepted = AcceptedNotification::of(&found, waiting.priority);

@@ -9,25 +9,28 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
 
-use super::accept::{AdmissionState, MessageSender, accept};
+use super::accept::{AdmissionState, MessageSender, accept, repeat};
 use super::accepted::{AcceptedNotification, HeldMessage, priority_word};
 use super::fields::MessageFields;
 use super::input;
 use super::planned::{plan, refuse};
+use super::repeat::KEY;
+use crate::admission::{AcceptRequest, Acceptance};
 use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::lagging::read_list;
 use crate::api::http::link::{encoded, next_link};
+use crate::api::http::metrics::BacklogAnswer;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
-use crate::api::jobs::enqueue::{enqueue_one, traceparent, warnings};
+use crate::api::jobs::enqueue::{enqueue_one, refused, traceparent, warnings};
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::api::jobs::permissions;
 use crate::api::jobs::show::id_of;
 use crate::api::jobs::state::JobsState;
-use crate::jobs::Queue;
+use crate::jobs::{NewJob, Queue};
 use crate::notify::{Deliveries, DeliveryState, Notification, NotificationFilter};
 use crate::providers::{Channel, Pools};
 use crate::recipient::fields::is_gated;
@@ -98,6 +101,12 @@ pub async fn send(
             &headers,
             &value,
         )?),
+        // Without a key each of its messages is one of its own.
+        None if headers.contains_key(KEY) => Some(MessageSender::without_tenant(
+            &caller.module,
+            &headers,
+            &value,
+        )?),
         None => None,
     };
     let read = input::message(value, &state.kinds, &pools);
@@ -105,24 +114,78 @@ pub async fn send(
     job.traceparent = trace;
     permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
-    if let Some(sender) = sender {
-        return accept(&admission, &sender, job, warnings).await;
+    let keyed = match sender {
+        Some(sender) if caller.tenant.is_some() => {
+            return accept(&admission, &sender, job, warnings).await;
+        }
+        keyed => keyed,
+    };
+    // The gates might refuse the repeat of a message that was accepted.
+    if let Some(sender) = &keyed {
+        let find = admission.admission.find_request(&sender.digests);
+        if let Some(repeated) = with_timeout(ROW_TIMEOUT, find).await? {
+            return repeat(&admission, sender, repeated).await;
+        }
     }
     let is_gated = is_gated(&job.args);
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
     refuse(&admission.gates, "", &job, is_later).await?;
-    let ticket = enqueue_one(&state, &caller, &job).await?;
-    let status = if ticket.duplicate {
+    let (id, duplicate) = match &keyed {
+        None => {
+            let ticket = enqueue_one(&state, &caller, &job).await?;
+            (ticket.id, ticket.duplicate)
+        }
+        Some(sender) => match accept_once(&state, &admission, &caller, sender, &job).await? {
+            Acceptance::Accepted {
+                job_id, duplicate, ..
+            } => (job_id, duplicate),
+            repeated => return repeat(&admission, sender, repeated).await,
+        },
+    };
+    let status = if duplicate {
         StatusCode::OK
     } else {
         StatusCode::ACCEPTED
     };
-    let location = format!("/api/v1/notifications/{}", ticket.id);
-    let mut accepted = AcceptedNotification::new(ticket.id, &job, ticket.duplicate, warnings);
-    if is_gated && !ticket.duplicate {
-        accepted.plan = plan(&admission.gates, ticket.id).await?;
+    let location = format!("/api/v1/notifications/{id}");
+    let mut accepted = AcceptedNotification::new(id, &job, duplicate, warnings);
+    if is_gated && !duplicate {
+        accepted.plan = plan(&admission.gates, id).await?;
     }
     Ok((status, [(LOCATION, location)], Json(accepted)).into_response())
+}
+
+/// Accepts a message of a sender without a tenant, or finds the earlier request with its key.
+async fn accept_once(
+    state: &JobsState,
+    admission: &AdmissionState,
+    caller: &Caller,
+    sender: &MessageSender<'_>,
+    job: &NewJob,
+) -> Result<Acceptance, Problem> {
+    let request = AcceptRequest {
+        tenant: sender.tenant,
+        module: sender.module,
+        owner: Some(&caller.owner),
+        digests: &sender.digests,
+        admitted: false,
+        job,
+    };
+    let accept = async {
+        let accepted = admission.admission.accept(&request).await;
+        accepted.map_err(|error| refused(state, caller, error, false))
+    };
+    let accepted = with_timeout(ROW_TIMEOUT, accept).await?;
+    let is_over = matches!(
+        accepted,
+        Acceptance::Accepted {
+            backlog: Some(_),
+            ..
+        }
+    );
+    let over = u64::from(is_over);
+    state.metrics.note_backlog(BacklogAnswer::Signalled, over);
+    Ok(accepted)
 }
 
 /// Searches messages, newest first. A page takes a few tens of milliseconds with any filter.

@@ -13,7 +13,7 @@ select answer, job_id, batch_id from flyball.find_request($1, $2, $3, false)";
 
 const ACCEPT_MESSAGE: &str = "
 select answer, job_id, batch_id, duplicate, held, backlog
-from flyball.accept_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+from flyball.accept_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
 
 const ACCEPT_EXCESS: &str = "
 select answer, job_id, batch_id, false as duplicate, held, null::jsonb as backlog
@@ -58,10 +58,12 @@ pub struct Digests {
 /// A message to accept.
 #[derive(Clone, Debug)]
 pub struct AcceptRequest<'a> {
-    /// The tenant.
+    /// The tenant; empty for a sender without one.
     pub tenant: &'a str,
-    /// Its module.
+    /// The sender's module.
     pub module: &'a str,
+    /// The owner of the unique key; `None` for the tenant.
+    pub owner: Option<&'a str>,
     /// The digests of the request.
     pub digests: &'a Digests,
     /// True if a slot was taken for the message.
@@ -200,6 +202,7 @@ pub(in crate::admission) async fn accept(
         .bind(job.run_at.map(|at| at.to_sqlx()))
         .bind(&job.unique_key)
         .bind(&job.traceparent)
+        .bind(request.owner)
         .fetch_one(&queue.pool)
         .await?;
     accepted(&row)

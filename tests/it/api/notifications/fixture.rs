@@ -94,6 +94,15 @@ pub fn pool(name: &str, provider: Provider, accounts: &[&str]) -> (String, Pool)
 }
 
 pub async fn spawn() -> Api {
+    spawn_with(&[TOKEN]).await
+}
+
+/// Returns one that serves loopback without any token.
+pub async fn spawn_without_token() -> Api {
+    spawn_with(&[]).await
+}
+
+async fn spawn_with(tokens: &[&str]) -> Api {
     let server = ApiServer::start(Fixture::new().await, |deps| {
         deps.kinds.register("notification", Wants);
         deps.pools = Arc::new(Pools(BTreeMap::from([
@@ -101,8 +110,9 @@ pub async fn spawn() -> Api {
             pool("texts", Provider::Twilio, &["t1"]),
         ])));
         deps.public_url = "https://jobs.example.com".into();
-        deps.tokens = [AuthToken::new(TokenSecret::new(TOKEN))]
-            .into_iter()
+        let tokens = tokens.iter();
+        deps.tokens = tokens
+            .map(|token| AuthToken::new(TokenSecret::new(*token)))
             .collect();
     });
     Api(server.await)
@@ -135,6 +145,26 @@ impl Api {
             .extend(more.as_object().unwrap().clone());
         self.ask(Method::POST, "/api/v1/notifications", Some(body))
             .await
+    }
+
+    /// Sends a message with an idempotency key; returns the status, whether it is a repeat, and the
+    /// body of the answer.
+    pub async fn notify_once(&self, key: &str, more: Value) -> (u16, bool, Value) {
+        let mut body = json!({"channel": "email", "to": "ada@example.com", "body": "x"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let request = self
+            .request(Method::POST, "/api/v1/notifications")
+            .bearer_auth(TOKEN)
+            .header("idempotency-key", key);
+        let answer = request.json(&body).send().await.unwrap();
+        let is_repeat = answer.headers().contains_key("idempotent-replayed");
+        (
+            answer.status().as_u16(),
+            is_repeat,
+            answer.json().await.unwrap(),
+        )
     }
 
     /// Sends a message and returns its id.

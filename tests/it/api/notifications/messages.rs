@@ -3,7 +3,7 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::fixture::spawn;
+use super::fixture::{spawn, spawn_without_token};
 
 #[tokio::test]
 async fn a_message_is_accepted_shown_and_found_with_its_recipient_masked() {
@@ -117,6 +117,58 @@ async fn a_message_by_the_door_of_jobs_has_its_priority_and_shows_no_recipient()
             (&shown["priority"], &shown["args"]["to"]),
             (&json!(priority), &json!("a***@e***.com"))
         );
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_a_key_is_one_message_also_for_senders_without_a_tenant() {
+    for api in [spawn().await, spawn_without_token().await] {
+        let messages = async || -> i64 {
+            sqlx::query_scalar("select count(*) from flyball.job")
+                .fetch_one(&api.queue.pool)
+                .await
+                .unwrap()
+        };
+        let (status, is_repeat, first) = api.notify_once("order-7", json!({})).await;
+        assert_eq!((status, is_repeat), (202, false), "{first}");
+        for _ in 0..2 {
+            let (status, is_repeat, again) = api.notify_once("order-7", json!({})).await;
+            assert_eq!((status, is_repeat), (200, true), "{again}");
+            assert_eq!(
+                (&again["id"], &again["state"]),
+                (&first["id"], &json!("queued"))
+            );
+        }
+        for (key, subject, status, code) in [
+            ("order-7", "other", 422, "idempotency_key_reused"),
+            ("\"\"", "other", 400, "invalid_header"),
+        ] {
+            let refused = api.notify_once(key, json!({"subject": subject})).await;
+            assert_eq!((refused.0, &refused.2["code"]), (status, &json!(code)));
+        }
+        assert_eq!(messages().await, 1);
+
+        // Its unique key is the one that a request without an idempotency key takes.
+        let unique = json!({"unique_key": "u"});
+        let (status, _, second) = api.notify_once("order-8", unique.clone()).await;
+        assert_eq!((status, &second["duplicate"]), (202, &json!(false)));
+        let (status, _, same) = api.notify_once("order-9", unique.clone()).await;
+        assert_eq!((status, &same["duplicate"]), (200, &json!(true)));
+        let plain = api.notify(unique).await.json::<Value>().await.unwrap();
+        assert_eq!((&same["id"], &plain["id"]), (&second["id"], &second["id"]));
+        assert_eq!(messages().await, 2);
+
+        let at_once = (0..8).map(|_| api.notify_once("once", json!({"subject": "once"})));
+        let answers = futures_util::future::join_all(at_once).await;
+        let new = answers.iter().filter(|(status, ..)| *status == 202);
+        assert_eq!(new.count(), 1, "{answers:?}");
+        assert!(
+            answers
+                .iter()
+                .all(|(status, ..)| [200, 202, 409].contains(status)),
+            "{answers:?}"
+        );
+        assert_eq!(messages().await, 3);
     }
 }
 
