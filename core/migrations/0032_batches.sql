@@ -36,3 +36,143 @@ begin
 end $$;
 
 revoke execute on function flyball.accept_message from public;
+
+-- === Items of cancelled batches ===================================================================
+
+-- Withdraws those of these messages that are items of open digests, and returns them. A digest that is
+-- empty then sends nothing at its time: it stays, because one whose type lets the first item go at once
+-- says when that may happen again.
+create function flyball.withdraw_items(jobs bigint[]) returns bigint[]
+language plpgsql volatile set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_variable
+declare
+    items     constant bigint[] := array(select i.job_id from flyball.digest_item i where i.job_id = any (jobs));
+    withdrawn bigint[];
+begin
+    if items = '{}' then
+        return items;
+    end if;
+    -- As planners lock them: claims before digests, each in the order of their keys.
+    perform from flyball.message_plan p
+    join flyball.dedup d on d.recipient = p.recipient and d.job_id = p.job_id
+    where p.job_id = any (items)
+    order by d.recipient, d.content
+    for update of d;
+    -- Such a digest cannot close, and gets no item, until this is through.
+    perform from flyball.digest d
+    where d.id = any (array(select i.digest_id from flyball.digest_item i where i.job_id = any (items)))
+    order by d.type, d.recipient, d.key
+    for no key update;
+    with removed as (
+        delete from flyball.digest_item i where i.job_id = any (items) returning i.digest_id, i.job_id
+    ),
+    fewer as (
+        update flyball.digest d
+        set items = d.items - (select count(*) from removed r where r.digest_id = d.id)
+        where d.id = any (array(select r.digest_id from removed r))
+    ),
+    planned as (
+        update flyball.message_plan p
+        set state = 'ended', reason = 'cancelled', until = null, digest_id = null, since = clock_timestamp()
+        where p.job_id = any (array(select r.job_id from removed r))
+        returning p.recipient, p.job_id
+    ),
+    -- An equal message that comes later is no duplicate of one that nobody sees.
+    claims as (
+        delete from flyball.dedup d using planned p where d.recipient = p.recipient and d.job_id = p.job_id
+    ),
+    delivered as (
+        update flyball.delivery d
+        set state = 'failed', last_outcome = 'cancelled', reason = 'cancelled', updated_at = clock_timestamp()
+        where d.job_id = any (array(select r.job_id from removed r)) and d.state = 'collected'
+    )
+    select array(select r.job_id from removed r) into withdrawn;
+    return withdrawn;
+end $$;
+
+-- As in 0009, and withdraws the items of its messages from open digests.
+create or replace function flyball.cancel_batch(tenant text, batch_id bigint, by text default null, why text default '',
+    out state text, out sent int, out cancelled int, out too_late int, out ended jsonb)
+language plpgsql volatile set enable_seqscan = off as $$
+#variable_conflict use_variable
+declare
+    batch   flyball.batch;
+    was     text;
+    members int;
+    gone    bigint[];
+begin
+    select b.* into batch from flyball.batch b
+    where b.id = batch_id and (cancel_batch.tenant is null or b.tenant = cancel_batch.tenant) for update;
+    if not found then
+        return;
+    end if;
+    was := batch.state;
+    update flyball.batch b
+    set state = 'cancelled', not_enqueued = b.not_enqueued + jsonb_array_length(b.messages), messages = '[]', updated_at = now()
+    where b.id = batch_id
+    returning b.* into batch;
+    delete from flyball.pending p
+    where p.tenant = batch.tenant
+        and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(1, batch.recipients) n));
+    -- A message may be on its way at each look: from the lane of its admission to that of its pool, to a
+    -- worker, or back. So look again until each has ended, is asked to stop, or is cancelled.
+    for look in 1..20 loop
+        select c.cancelled_jobs into gone
+        from flyball.cancel_live(array(select j.job_id from flyball.batch_jobs(batch_id) j)) c;
+        update flyball.batch_message m set cancelled = true where m.job_id = any(gone);
+        exit when not exists (
+            select from flyball.batch_jobs(batch_id) j
+            where exists (
+                    select from flyball.ready r
+                    where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)
+                or exists (select from flyball.scheduled s where s.job_id = j.job_id)
+                or exists (select from flyball.lease l where l.job_id = j.job_id)
+                    and not exists (select from flyball.cancel c where c.job_id = j.job_id)
+        );
+        perform pg_sleep(0.005);
+    end loop;
+    -- Nothing of it becomes an item from here on.
+    gone := flyball.withdraw_items(array(
+        select m.job_id from flyball.batch_message m where m.batch_id = cancel_batch.batch_id and not m.cancelled));
+    update flyball.batch_message m set cancelled = true where m.job_id = any(gone);
+    state := 'cancelled';
+    with found as materialized (
+        select case
+                when m.cancelled or n.state = 'failed' and n.reason = 'cancelled' then 'cancelled'
+                when n.state = 'queued' and (
+                    exists (select from flyball.lease l where l.job_id = j.job_id)
+                    or exists (select from flyball.scheduled s where s.job_id = j.job_id)
+                    or exists (
+                        select from flyball.ready r
+                        where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)) then 'too_late'
+                -- A job that has completed was sent, also where its record is gone.
+                when coalesce(n.state, 'queued') in ('queued', 'sent', 'delivered') then 'sent'
+                else n.state end as state
+        from flyball.batch_message m
+        left join flyball.batch_jobs(batch_id) j on j.job_id = m.job_id
+        left join lateral (select v.state, v.reason from flyball.notification v where v.job_id = m.job_id limit 1) n on true
+        where m.batch_id = cancel_batch.batch_id
+    ),
+    counted as (
+        select f.state, count(*)::int as messages from found f group by 1
+    )
+    select coalesce(sum(c.messages) filter (where c.state = 'sent'), 0),
+        coalesce(sum(c.messages) filter (where c.state = 'cancelled'), 0) + batch.not_enqueued,
+        coalesce(sum(c.messages) filter (where c.state = 'too_late'), 0),
+        coalesce(jsonb_object_agg(c.state, c.messages) filter (where c.state not in ('sent', 'cancelled', 'too_late')), '{}'),
+        coalesce(sum(c.messages), 0)
+    into sent, cancelled, too_late, ended, members
+    from counted c;
+    -- Another message holds the unique keys of the rest.
+    if batch.recipients > members + batch.not_enqueued then
+        ended := jsonb_set(ended, '{duplicate}',
+            to_jsonb(coalesce((ended ->> 'duplicate')::int, 0) + batch.recipients - members - batch.not_enqueued));
+    end if;
+    if was <> 'cancelled' then
+        perform flyball.write_audit(null, flyball.audit_actor(cancel_batch.by), 'batch.cancel', batch_id::text,
+            jsonb_build_object('state', was),
+            jsonb_build_object('state', state, 'sent', sent, 'cancelled', cancelled, 'too_late', too_late, 'ended', ended), cancel_batch.why);
+    end if;
+end $$;
+
+revoke execute on function flyball.withdraw_items from public;

@@ -199,7 +199,8 @@ impl DigestType {
             items: open.items + 1,
             ..*open
         };
-        if open.items == 0 && self.quiet_for.is_some() {
+        // An empty digest of a type in which no item leads is one whose items were withdrawn.
+        if open.items == 0 && (self.quiet_for.is_some() || !self.leading) {
             joined.opened_at = now;
             joined.closes_at = self.closes_at(now, zone);
         }

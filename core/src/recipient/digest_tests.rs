@@ -65,6 +65,34 @@ fn digest(items: &[i64]) -> DigestMessage<i64> {
 }
 
 #[test]
+fn the_next_item_begins_a_window_in_a_digest_that_all_others_have_left() {
+    let left = OpenDigest {
+        opened_at: at(0),
+        closes_at: at(60),
+        items: 0,
+    };
+    let joined = |kind: &DigestType| match kind.arrival(Some(&left), at(50), &TimeZone::UTC) {
+        Arrival::Joins(joined) => joined,
+        Arrival::Leads(_) => panic!("nothing goes at once beside an open digest"),
+    };
+    let next = joined(&comments());
+    assert_eq!(
+        (next.opened_at, next.closes_at, next.items),
+        (at(50), at(110), 1)
+    );
+    // An empty one of this type begins with the item that went at once.
+    let leading = DigestType {
+        leading: true,
+        ..comments()
+    };
+    let next = joined(&leading);
+    assert_eq!(
+        (next.opened_at, next.closes_at, next.items),
+        (at(0), at(60), 1)
+    );
+}
+
+#[test]
 fn two_items_go_alone_and_three_as_one() {
     assert_eq!(
         run(&comments(), &[0, 7]),

@@ -199,3 +199,75 @@ async fn a_recipient_without_an_address_is_named() {
         "/recipients/0/to"
     );
 }
+
+/// The items of a cancelled batch do not go out with their digests; those of others do.
+#[tokio::test]
+async fn a_cancelled_batch_leaves_no_item_in_a_digest() {
+    let served = admission_server(TenantLimits::default()).await;
+    let item = json!({
+        "channel": "email", "body": "x", "category": "product", "template_id": "comment", "digest": "new-comment",
+    });
+    let of = |more: Value| {
+        let mut message = item.clone();
+        message
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        message
+    };
+    let recipients: Vec<String> = (0..100).map(|n| format!("ada{n}@example.com")).collect();
+    let batch = of(json!({"recipients": recipients}));
+    let answer = served.send_batch("web", &batch).await;
+    assert_eq!(answer.status(), StatusCode::ACCEPTED);
+    let answer: Value = answer.json().await.unwrap();
+    let results = answer["results"].as_array().unwrap();
+    assert!(results.iter().all(|one| one["status"] == "collected"));
+    let other = served
+        .send(
+            "web",
+            &of(json!({"to": "ada0@example.com", "body": "another"})),
+        )
+        .await;
+    let other: Value = other.json().await.unwrap();
+    assert_eq!(other["status"], "collected");
+    let items = "select count(*) from flyball.digest_item";
+    assert_eq!(served.count(items).await, 101);
+
+    let id = answer["id"].as_i64().unwrap();
+    let cancelled = served.change(id, "cancel").await;
+
+    assert_eq!(
+        cancelled,
+        json!({"state": "cancelled", "sent": 0, "cancelled": 100, "too_late": 0, "ended": {}})
+    );
+    assert_eq!(
+        served.batch("web", id).await["counts"],
+        json!({"cancelled": 100})
+    );
+    let counted = "select sum(items)::bigint from flyball.digest";
+    assert_eq!(
+        (served.count(items).await, served.count(counted).await),
+        (1, 1)
+    );
+    // An equal message is no duplicate of one that nobody sees.
+    let again = served
+        .send("web", &of(json!({"to": "ada1@example.com"})))
+        .await;
+    assert_eq!(again.json::<Value>().await.unwrap()["status"], "collected");
+
+    // Each of the two goes alone when its digest closes.
+    let pool = &served.server.queue.pool;
+    sqlx::query("update flyball.digest set closes_at = now()")
+        .execute(pool)
+        .await
+        .unwrap();
+    let gates = crate::recipient::gates(&served.server.queue);
+    while gates.close_due().await.unwrap() {}
+    assert_eq!(
+        served.count("select count(*) from flyball.digest").await,
+        0,
+        "the empty ones close as well"
+    );
+    let went = "select count(*) from flyball.message_plan where origin <> 'sender'";
+    assert_eq!(served.count(went).await, 2);
+}
