@@ -37,6 +37,84 @@ end $$;
 
 revoke execute on function flyball.accept_message from public;
 
+-- === Batches whose messages cannot be enqueued ====================================================
+
+alter table flyball.batch
+    -- The job that enqueues the messages; null if it is not known, because an older program accepted
+    -- the batch.
+    add column expansion_job_id bigint,
+    -- Why the messages were not enqueued; null if they were.
+    add column problem text;
+create index batch_expanding on flyball.batch (id) where state = 'expanding';
+
+-- As in 0009, and the batch knows its job.
+create or replace function flyball.enqueue_expansion(batch_id bigint) returns void
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    expansion bigint;
+begin
+    select e.job_id into expansion
+    from flyball.enqueue_rows_as('', true, array['batch'], array[jsonb_build_object('batch', enqueue_expansion.batch_id)],
+        array['default'], array[''], array[1], array[null::timestamptz], array[20], array['batch:' || enqueue_expansion.batch_id],
+        array[null::float8], array[1::float8], array[null::text], array[null::float8], array[null::float8], array[null::float8],
+        array[false]) e;
+    update flyball.batch b set expansion_job_id = expansion where b.id = enqueue_expansion.batch_id;
+end $$;
+
+-- Gives back the places in the queue of the messages of a batch that were not enqueued.
+create function flyball.free_places(batch flyball.batch) returns void
+language sql volatile as $$
+    delete from flyball.pending p
+    where p.tenant = batch.tenant
+        and p.job_id = any(array(select flyball.place_in_queue(batch.id, n) from generate_series(1, batch.recipients) n))
+$$;
+
+-- Looks at batches whose messages have not been enqueued for a while, the oldest first. If the job that
+-- was to enqueue them is a dead letter or was cancelled, the batch ends, as if it was cancelled then. If
+-- that job is over otherwise, another one is enqueued: it met a pause of the batch that has ended, or its
+-- row is gone. Returns the numbers of batches that ended and of jobs that were enqueued.
+create function flyball.settle_expansions(older_than interval default '1 minute', most int default 100, out ended int, out enqueued int)
+language plpgsql volatile set enable_seqscan = off as $$
+#variable_conflict use_variable
+declare
+    batch flyball.batch;
+    job   bigint;
+    fate  text;
+    why   text;
+begin
+    ended := 0;
+    enqueued := 0;
+    for batch in
+        select b.* from flyball.batch b
+        where b.state = 'expanding' and b.updated_at < now() - older_than
+        order by b.id
+        limit most
+        for update skip locked
+    loop
+        job := coalesce(batch.expansion_job_id,
+            (select u.job_id from flyball.unique_holder u where u.digest = flyball.unique_digest('', 'batch', 'batch:' || batch.id)));
+        fate := coalesce(flyball.job_state(job), 'deleted');
+        if fate in ('dead', 'cancelled') then
+            why := format('its messages could not be enqueued: job %s of the kind batch %s', job,
+                case fate when 'dead' then 'is a dead letter' else 'was cancelled' end);
+            perform flyball.free_places(batch);
+            update flyball.batch b
+            set state = 'cancelled', not_enqueued = b.not_enqueued + jsonb_array_length(b.messages), messages = '[]', problem = why,
+                updated_at = now()
+            where b.id = batch.id;
+            perform flyball.write_audit(null, flyball.audit_actor('flyball'), 'batch.cancel', batch.id::text,
+                jsonb_build_object('state', batch.state),
+                jsonb_build_object('state', 'cancelled', 'cancelled', batch.not_enqueued + jsonb_array_length(batch.messages)), why);
+            ended := ended + 1;
+        elsif fate in ('completed', 'deleted') then
+            perform flyball.enqueue_expansion(batch.id);
+            update flyball.batch b set updated_at = now() where b.id = batch.id;
+            enqueued := enqueued + 1;
+        end if;
+    end loop;
+end $$;
+
 -- === Items of cancelled batches ===================================================================
 
 -- Withdraws those of these messages that are items of open digests, and returns them. A digest that is
@@ -111,9 +189,7 @@ begin
     set state = 'cancelled', not_enqueued = b.not_enqueued + jsonb_array_length(b.messages), messages = '[]', updated_at = now()
     where b.id = batch_id
     returning b.* into batch;
-    delete from flyball.pending p
-    where p.tenant = batch.tenant
-        and p.job_id = any(array(select flyball.place_in_queue(batch_id, n) from generate_series(1, batch.recipients) n));
+    perform flyball.free_places(batch);
     -- A message may be on its way at each look: from the lane of its admission to that of its pool, to a
     -- worker, or back. So look again until each has ended, is asked to stop, or is cancelled.
     for look in 1..20 loop
@@ -175,4 +251,4 @@ begin
     end if;
 end $$;
 
-revoke execute on function flyball.withdraw_items from public;
+revoke execute on function flyball.withdraw_items, flyball.free_places, flyball.settle_expansions from public;

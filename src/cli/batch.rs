@@ -70,6 +70,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     batch.recipients,
                     counts.join(", ")
                 );
+                if let Some(problem) = &batch.problem {
+                    say!("{problem}");
+                }
                 if let Some(estimate) = batch.estimate {
                     say!("the limits let the last one go at about {estimate:.0}");
                 }

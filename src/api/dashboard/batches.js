@@ -119,7 +119,7 @@ export class Batches {
     setText(parts.age, ageText(batch.created_at, nowMs / 1000));
     const done = `${count(ended)} of ${count(batch.recipients)}, ${wholePercent(share)}`;
     setText(parts.done, done);
-    setText(parts.counts, countsText(batch.counts));
+    setText(parts.counts, [countsText(batch.counts), batch.problem].filter(Boolean).join('; '));
     setAttr(parts.bar, 'aria-valuenow', String(Math.round(share * 100)));
     setAttr(parts.bar, 'aria-valuetext', `${done}: ${countsText(batch.counts)}`);
     segments.forEach((segment, i) => { parts.bar.children[i].style.width = `${segment.share * 100}%`; });

@@ -10,8 +10,8 @@ import { ago, clock, count, duration, finite, unixSeconds } from './format.js';
  *   waiting: number, scheduled: number, oldest_waiting_s: number | null, counted_at: string | null, pending: number, pending_max: number | null }} Tenant
  * @typedef {{ module: string, state: string, window: MessageWindow | null, waiting: number, oldest_waiting_s: number | null,
  *   next_at: string | null, paused: { until: string | null, why: string } | null }} TenantModule
- * @typedef {{ id: number, tenant: string, module: string, state: string, paused_by_operators: boolean, recipients: number, counts: Record<string, number>,
- *   estimate: string | null, created_at: string, updated_at: string }} Batch
+ * @typedef {{ id: number, tenant: string, module: string, state: string, paused_by_operators: boolean, problem?: string | null, recipients: number,
+ *   counts: Record<string, number>, estimate: string | null, created_at: string, updated_at: string }} Batch
  * @typedef {'calm' | 'note' | 'alarm'} Tone
  */
 

@@ -288,12 +288,12 @@ fn answer(operation: &str) -> Option<Value> {
         }] }),
         "list_batches" => {
             json!({ "at": AT, "next": null, "may_change": true, "may_overrule": true, "batches": [{
-            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "paused_by_operators": false, "recipients": 300,
+            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "paused_by_operators": false, "problem": null, "recipients": 300,
             "counts": { "waiting": 200, "sent": 100 }, "estimate": AT, "created_at": AT, "updated_at": AT,
         }] })
         }
         "show_batch" => json!({
-            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "paused_by_operators": false, "recipients": 2,
+            "id": 17, "tenant": "acme", "module": "invoices", "state": "running", "paused_by_operators": false, "problem": null, "recipients": 2,
             "counts": { "sent": 1, "waiting": 1 }, "estimate": AT, "created_at": AT, "updated_at": AT,
         }),
         "pause_batch" => json!({ "state": "paused" }),

@@ -79,7 +79,7 @@ counted as materialized (
     ) s
     group by 1
 )
-select p.walked, p.last_walked, b.id, b.tenant, b.module, b.state, b.paused_by_operators, b.recipients, b.not_enqueued,
+select p.walked, p.last_walked, b.id, b.tenant, b.module, b.state, b.paused_by_operators, b.problem, b.recipients, b.not_enqueued,
     jsonb_array_length(b.messages) as expanding, b.created_at, b.updated_at, coalesce(c.counts, '{}') as counts, c.last_waiting
 from (select count(*) as walked, min(id) as last_walked from page) p
 left join chosen b on true
@@ -200,6 +200,9 @@ pub struct Batch {
     pub state: String,
     /// True if it is `paused` by operators, who alone resume it then.
     pub paused_by_operators: bool,
+    /// The reason for which its messages could not be enqueued, so that it is `cancelled`; `null`
+    /// for none.
+    pub problem: Option<String>,
     /// The number of its recipients.
     pub recipients: i64,
     /// The number of messages in each state: `expanding` for those that are not enqueued yet,
@@ -462,6 +465,7 @@ fn batch_of(row: &PgRow) -> Result<Batch, Error> {
         // A cancelled batch keeps the column as it was.
         paused_by_operators: state == "paused" && row.try_get("paused_by_operators")?,
         state,
+        problem: row.try_get("problem")?,
         recipients,
         counts,
         estimate: None,

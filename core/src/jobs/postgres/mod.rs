@@ -196,6 +196,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("set tenants' queues", tenants::SET_QUEUE_MAX),
     ("sweep pending", tenants::SWEEP_PENDING),
     ("forget requests", tenants::FORGET_REQUESTS),
+    ("settle expansions", tenants::SETTLE_EXPANSIONS),
     ("notify", notify::NOTIFY),
     ("as tenant", notify::AS_TENANT),
     ("publish to a channel", publish::PUBLISH),

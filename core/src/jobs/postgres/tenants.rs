@@ -9,6 +9,9 @@ on conflict (tenant) do update set max_pending = excluded.max_pending where l.ma
 
 pub(super) const SWEEP_PENDING: &str = "select flyball.sweep_all_pending()";
 
+pub(super) const SETTLE_EXPANSIONS: &str =
+    "select ended, enqueued from flyball.settle_expansions()";
+
 pub(super) const FORGET_REQUESTS: &str = "
 delete from flyball.idempotency
 where ctid = any(array(
@@ -26,13 +29,23 @@ impl Queue {
         Ok(())
     }
 
-    /// Forgets pending messages that have ended, and repeated requests older than a day; returns
-    /// the number of messages.
+    /// Forgets pending messages that have ended, and repeated requests older than a day, and settles
+    /// batches that lost the job which enqueues their messages; returns the number of messages.
     pub async fn sweep_pending(&self) -> Result<u64, Error> {
         let removed: i64 = sqlx::query_scalar(SWEEP_PENDING)
             .fetch_one(&self.pool)
             .await?;
         sqlx::query(FORGET_REQUESTS).execute(&self.pool).await?;
+        let (ended, enqueued): (i32, i32) = sqlx::query_as(SETTLE_EXPANSIONS)
+            .fetch_one(&self.pool)
+            .await?;
+        if ended > 0 || enqueued > 0 {
+            tracing::warn!(
+                ended,
+                enqueued,
+                "settled batches that lost the job which enqueues their messages"
+            );
+        }
         Ok(removed.unsigned_abs())
     }
 }

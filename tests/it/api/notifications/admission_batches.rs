@@ -310,6 +310,93 @@ async fn a_batch_is_paused_resumed_and_cancelled_and_its_numbers_add_up() {
     worker.stop().await;
 }
 
+/// Whatever became of the job that enqueues its messages, a batch does not expand for ever.
+#[tokio::test]
+async fn a_batch_that_lost_its_job_ends_with_its_places_given_back_or_gets_another_job() {
+    let served = admission_server(TenantLimits::default()).await;
+    served.queue_max(200).await;
+    let change = async |sql: &'static str| {
+        let pool = &served.server.queue.pool;
+        sqlx::query(sql).execute(pool).await.unwrap();
+    };
+    let settled = async |id: i64, state: &str| {
+        change("update flyball.batch set updated_at = now() - interval '2 minutes'").await;
+        served.server.queue.sweep_pending().await.unwrap();
+        // A worker looks as well, and may be in the middle of it.
+        eventually(&format!("batch {id} is {state}"), SOON, || async {
+            let shown = served.batch("web", id).await;
+            (shown["state"] == state).then_some(shown)
+        })
+        .await
+    };
+    let pending = "select count(*) from flyball.pending";
+    let job = "select max(id) from flyball.job where kind = 'batch'";
+
+    // The lane of the pool never has room for so many.
+    change(
+        r#"insert into flyball.knobs (throttle, fields) values ('mail', '{"max_backlog": "100", "on_backlog": "reject"}')
+           on conflict (throttle) do update set fields = excluded.fields"#,
+    )
+    .await;
+    let id = served.batch_of(200).await;
+    change("update flyball.job set max_attempts = 1 where kind = 'batch'").await;
+    let worker = served.worker().await;
+    eventually("the job is a dead letter", SOON, || async {
+        let dead = served.count("select count(*) from flyball.dead").await;
+        (dead == 1).then_some(())
+    })
+    .await;
+    assert_eq!(served.count(pending).await, 200);
+    let shown = settled(id, "cancelled").await;
+    assert_eq!(shown["counts"], json!({"cancelled": 200}));
+    let problem = format!(
+        "its messages could not be enqueued: job {} of the kind batch is a dead letter",
+        served.count(job).await
+    );
+    assert_eq!(shown["problem"], json!(problem));
+    let audited = "select count(*) from flyball.audit where action = 'batch.cancel'";
+    assert_eq!(
+        (served.count(pending).await, served.count(audited).await),
+        (0, 1)
+    );
+    change("delete from flyball.knobs where throttle = 'mail'").await;
+    worker.stop().await;
+
+    // It met a pause that ended before the job did.
+    let id = served.batch_of(150).await;
+    assert_eq!(served.change(id, "pause").await["state"], "paused");
+    let worker = served.worker().await;
+    eventually("the job is over", SOON, || async {
+        let over = "select count(*) from flyball.attempt a join flyball.job j on j.id = a.job_id
+            where j.kind = 'batch' and a.outcome = 'completed'";
+        (served.count(over).await == 1).then_some(())
+    })
+    .await;
+    change("update flyball.batch set state = 'expanding' where state = 'paused'").await;
+    let shown = settled(id, "running").await;
+    assert_eq!(shown["problem"], json!(null));
+    worker.stop().await;
+    assert_eq!(served.jobs().await, (150, 3));
+    served.change(id, "cancel").await;
+
+    // Somebody cancelled it.
+    let id = eventually("there is room", SOON, || async {
+        let sent = served.send_batch("web", &batch(180)).await;
+        let body: Value = sent.json().await.unwrap();
+        body["id"].as_i64()
+    })
+    .await;
+    let job = served.count(job).await;
+    served.server.queue.cancel(job).await.unwrap();
+    let shown = settled(id, "cancelled").await;
+    assert_eq!(shown["counts"], json!({"cancelled": 180}));
+    let problem = shown["problem"].as_str().unwrap();
+    assert!(
+        problem.contains(&job.to_string()) && problem.ends_with("was cancelled"),
+        "{problem}"
+    );
+}
+
 #[tokio::test]
 async fn a_tenant_resumes_no_batch_that_operators_have_paused() {
     let served = admission_server(TenantLimits::default()).await;
