@@ -168,7 +168,8 @@ begin
     return withdrawn;
 end $$;
 
--- As in 0009, and withdraws the items of its messages from open digests.
+-- As in 0009, and withdraws the items of its messages from open digests. A message whose records were
+-- deleted after their retention is `forgotten`: nobody knows how it ended.
 create or replace function flyball.cancel_batch(tenant text, batch_id bigint, by text default null, why text default '',
     out state text, out sent int, out cancelled int, out too_late int, out ended jsonb)
 language plpgsql volatile set enable_seqscan = off as $$
@@ -221,9 +222,9 @@ begin
                     or exists (
                         select from flyball.ready r
                         where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)) then 'too_late'
-                -- A job that has completed was sent, also where its record is gone.
-                when coalesce(n.state, 'queued') in ('queued', 'sent', 'delivered') then 'sent'
-                else n.state end as state
+                -- A job that has completed was sent, also without a record of its delivery.
+                when n.state in ('queued', 'sent', 'delivered') then 'sent'
+                else coalesce(n.state, 'forgotten') end as state
         from flyball.batch_message m
         left join flyball.batch_jobs(batch_id) j on j.job_id = m.job_id
         left join lateral (select v.state, v.reason from flyball.notification v where v.job_id = m.job_id limit 1) n on true
@@ -251,4 +252,63 @@ begin
     end if;
 end $$;
 
-revoke execute on function flyball.withdraw_items, flyball.free_places, flyball.settle_expansions from public;
+-- === Retention ====================================================================================
+
+-- The last batch at which the deletion of old ones looked; 0 at its beginning.
+create table flyball.batch_walk (
+    one       boolean primary key default true check (one),
+    walked_to bigint  not null default 0
+) with (fillfactor = 50);
+insert into flyball.batch_walk default values;
+
+-- One step over batches older than this many days: deletes those of which no message has a record any
+-- more. A message has one while its job or its delivery is kept, so a batch stays as long as the last of
+-- its messages, whatever the retention of their kind. One process at a time; `more` is false at the end.
+create function flyball.forget_batches(days int, most int default 50, out deleted bigint, out more boolean)
+language plpgsql volatile set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_variable
+declare
+    behind  bigint;
+    reached bigint;
+    gone    bigint[];
+begin
+    deleted := 0;
+    more := false;
+    select w.walked_to into behind from flyball.batch_walk w for update skip locked;
+    if not found then
+        return;
+    end if;
+    with page as materialized (
+        select b.id, b.created_at, b.updated_at, b.messages = '[]' as is_enqueued
+        from flyball.batch b
+        where b.id > behind
+        order by b.id
+        limit most
+    ),
+    old as materialized (
+        select p.id, p.is_enqueued and p.updated_at < now() - make_interval(days => days) as is_still
+        from page p
+        where p.created_at < now() - make_interval(days => days)
+    )
+    select count(*) = most, max(o.id),
+        array(
+            select f.id from old f
+            where f.is_still and (
+                select 1 from flyball.batch_message m
+                where m.batch_id = f.id
+                    and ((select 1 from flyball.job j where j.id = m.job_id limit 1) is not null
+                        or (select 1 from flyball.delivery d where d.job_id = m.job_id limit 1) is not null)
+                limit 1
+            ) is null
+        )
+    into more, reached, gone
+    from old o;
+    delete from flyball.batch_message m where m.batch_id = any (gone);
+    delete from flyball.batch b where b.id = any (gone);
+    deleted := cardinality(gone);
+    update flyball.batch_walk w set walked_to = case when more then reached else 0 end
+    where w.walked_to <> case when more then reached else 0 end;
+end $$;
+
+revoke execute on function flyball.withdraw_items, flyball.free_places, flyball.settle_expansions, flyball.forget_batches
+from public;

@@ -44,7 +44,7 @@ test('the_worst_tenant_marks_the_navigation_and_one_at_its_limit_does_not', () =
 });
 
 test('the_segments_of_a_batch_add_up_and_an_unknown_state_is_not_an_end', () => {
-  const { ended, share, segments } = words.progressOf(batch({ sent: 10, delivered: 30, failed: 5, bounced: 5, cancelled: 10, duplicate: 5, suppressed: 5, queued: 10, waiting: 10, reading: 10 }));
+  const { ended, share, segments } = words.progressOf(batch({ sent: 10, delivered: 30, failed: 5, bounced: 5, cancelled: 10, duplicate: 5, forgotten: 5, queued: 10, waiting: 10, reading: 10 }));
   assert.deepEqual([ended, share], [70, 0.7]);
   assert.deepEqual(segments.map(({ kind, share: part }) => `${kind} ${part}`), ['sent 0.4', 'failed 0.1', 'unsent 0.2', 'open 0.3']);
   assert.equal(words.progressOf(batch({}, { recipients: 0 })).share, 0);

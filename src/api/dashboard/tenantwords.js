@@ -101,7 +101,7 @@ export function pauseText(paused, now) {
 const MESSAGE_STATES = [
   ['delivered', 'sent'], ['sent', 'sent'], ['failed', 'failed'], ['bounced', 'failed'], ['suppressed', 'unsent'],
   ['duplicate', 'unsent'], ['collected', 'unsent'], ['opted_out', 'unsent'], ['capped', 'unsent'], ['quiet', 'unsent'],
-  ['unreachable', 'unsent'], ['cancelled', 'unsent'], ['queued', 'open'], ['held', 'open'], ['waiting', 'open'], ['expanding', 'open'],
+  ['unreachable', 'unsent'], ['cancelled', 'unsent'], ['forgotten', 'unsent'], ['queued', 'open'], ['held', 'open'], ['waiting', 'open'], ['expanding', 'open'],
 ];
 
 /**

@@ -48,12 +48,12 @@ with ",
 members as materialized (
     select b.id as batch_id, m.job_id, w.waits is true as waits,
         case when m.cancelled or n.state = 'failed' and n.reason = 'cancelled' then 'cancelled'
-            when h.is_held then 'held' when w.waits then 'waiting' else n.state end as state
+            when h.is_held then 'held' when w.waits then 'waiting' else coalesce(n.state, 'forgotten') end as state
     from chosen b
     cross join lateral (select * from flyball.batch_message where batch_id = b.id) m
-    cross join lateral (
+    left join lateral (
         select v.state, v.reason from flyball.notification v where v.job_id = m.job_id limit 1
-    ) n
+    ) n on true
     left join lateral (
         select true as waits
         from flyball.job j
@@ -208,8 +208,9 @@ pub struct Batch {
     /// The number of messages in each state: `expanding` for those that are not enqueued yet,
     /// `held` for those that a gate of their recipient holds, `waiting` for those that wait for the
     /// limits of the tenant, `duplicate` for those whose unique key another message holds or whose
-    /// content went before, `cancelled`, or the state of the delivery, such as `capped`. They add
-    /// up to the recipients.
+    /// content went before, `cancelled`, `forgotten` for those whose records were deleted after
+    /// their retention, or the state of the delivery, such as `capped`. They add up to the
+    /// recipients.
     #[cfg_attr(feature = "api", schema(value_type = BTreeMap<String, u64>))]
     pub counts: BTreeMap<String, i64>,
     /// The time at which the last of those that wait is admitted, as estimated; `null` if none

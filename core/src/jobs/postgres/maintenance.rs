@@ -66,7 +66,8 @@ const PRUNING: Duration = Duration::from_secs(10);
 /// hold up those that must be thinned.
 const THINNING: Duration = Duration::from_secs(15);
 
-/// The time of all kinds together in a round; the next round goes on from there.
+/// The time of all kinds together in a round, and that of batches; the next round goes on from
+/// there.
 const EXPIRING: Duration = Duration::from_secs(10);
 
 /// The duty cycle of expiring jobs of a kind: it works for one part in this many of the time.
@@ -197,6 +198,9 @@ pub(super) const EXPIRE_OTHER_DEAD: &str =
 pub(super) const SET_RETENTION: &str = "
 select flyball.set_retention($1, make_interval(secs => $2), make_interval(secs => $3))";
 
+// A batch stays as long as a record of any of its messages.
+pub(super) const FORGET_BATCHES: &str = "select deleted, more from flyball.forget_batches($1)";
+
 pub(super) const FORGET_DEPTHS: &str = "
 delete from flyball.depth
 where throttle = any(array(
@@ -226,6 +230,12 @@ impl Queue {
             done.forgotten += self.forget(statement, None).await?;
         }
         done.forgotten += self.forget(groups::FORGET, Some(retention.days)).await?;
+        let batches = || {
+            sqlx::query_as(FORGET_BATCHES)
+                .bind(retention.days as i32)
+                .fetch_optional(&self.pool)
+        };
+        done.forgotten += steps(batches, EXPIRING).await?;
         self.expire(retention, &mut done).await?;
         // Each round checks another part of the directory; the ids of lanes are spread evenly.
         let lanes = sqlx::query(FORGET_LANES)

@@ -179,6 +179,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("set retention", maintenance::SET_RETENTION),
     ("forget lanes", maintenance::FORGET_LANES),
     ("forget depths", maintenance::FORGET_DEPTHS),
+    ("forget batches", maintenance::FORGET_BATCHES),
     ("kinds", kinds::KINDS),
     ("register kind", kinds::REGISTER_KIND),
     ("kind", kinds::KIND),

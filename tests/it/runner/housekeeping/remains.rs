@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use flyball::admission::Batches;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, Retention};
-use flyball::jobs::{NewJob, Queue, State};
+use flyball::jobs::{Attribution, NewJob, Queue, State};
 use flyball::stack::{SpawnOptions, spawn};
 use serde_json::json;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use super::fixture::{SOON, WEEK, number, queue, run};
 use crate::support::{PROGRAM, eventually};
@@ -464,5 +465,59 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
             .iter()
             .all(|table| settings.iter().any(|set| set == table)),
         "{settings:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_batch_goes_with_the_last_record_of_its_messages_and_counts_them_until_then() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let accept = "select flyball.accept_batch('acme', 'web', null, 'x', false, 0, 'mail', 2, null,
+        (select jsonb_agg(jsonb_build_object('args', jsonb_build_object('channel', 'email', 'to', n || '@b.c', 'body', 'x'),
+            'key', '', 'unique_key', null)) from generate_series(1, 3) n), false)";
+    for _ in 0..4 {
+        run(pool, accept).await;
+    }
+    // Of the first no record is left, of the second a job, of the third a delivery; the last is young.
+    run(
+        pool,
+        "update flyball.batch set created_at = now() - interval '8 days', updated_at = now() - interval '8 days' where id < 4;
+         insert into flyball.delivery (job_id, channel, pool, tenant, state, recipient, category)
+             select max(job_id), 'email', 'mail', 'acme', 'delivered', '', '' from flyball.batch_message where batch_id = 3;
+         delete from flyball.ready;
+         delete from flyball.job where id in (select job_id from flyball.batch_message where batch_id <> 2);
+         delete from flyball.job where id in (select min(job_id) from flyball.batch_message where batch_id = 2)",
+    )
+    .await;
+
+    queue.maintain(WEEK).await.unwrap();
+
+    let left = async |sql: &str| -> Vec<i64> {
+        let ids = sqlx::query_scalar(AssertSqlSafe(sql.to_owned()));
+        ids.fetch_all(pool).await.unwrap()
+    };
+    let batches = "select id from flyball.batch order by id";
+    let of_messages = "select distinct batch_id from flyball.batch_message order by 1";
+    assert_eq!(left(batches).await, [2, 3, 4]);
+    assert_eq!(left(of_messages).await, [2, 3, 4]);
+    let shown = Batches::new(queue.clone()).show(Some("acme"), 3).await;
+    let shown = shown.unwrap().unwrap();
+    assert_eq!(
+        (shown.state.as_str(), json!(shown.counts)),
+        ("done", json!({"delivered": 1, "forgotten": 2}))
+    );
+
+    run(
+        pool,
+        "delete from flyball.job where id in (select job_id from flyball.batch_message where batch_id = 2)",
+    )
+    .await;
+    queue.maintain(WEEK).await.unwrap();
+    assert_eq!(left(batches).await, [3, 4]);
+    let cancelled = Batches::new(queue).cancel(3, &Attribution::default()).await;
+    let cancelled = cancelled.unwrap().unwrap();
+    assert_eq!(
+        (cancelled.sent, json!(cancelled.ended)),
+        (1, json!({"forgotten": 2}))
     );
 }
