@@ -27,5 +27,6 @@ mod sql;
 mod store;
 mod sweeps;
 mod tags;
+mod tenant_queue;
 mod tenants;
 mod webhooks;

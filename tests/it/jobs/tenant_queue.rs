@@ -1,0 +1,139 @@
+//! The queue of a tenant is full at its limit, also for many senders at the same moment.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, PgPool};
+
+use crate::support::{Database, database, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+
+const PENDING: &str = "select count(*) from flyball.pending";
+
+/// Creates a database in which a thousand messages of the tenant `acme` may be pending.
+async fn limited() -> Database {
+    let database = database().await;
+    sqlx::query("insert into flyball.tenant_limit values ('acme', 1000)")
+        .execute(database.pool())
+        .await
+        .unwrap();
+    database
+}
+
+async fn number(pool: &PgPool, sql: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+        .fetch_one(pool)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {sql}"))
+}
+
+/// Returns the statement that sends one message.
+fn one() -> String {
+    r#"flyball.accept_message('acme', 'web', null, '', false, false,
+        '{"channel": "email", "to": "a@b.c", "body": "x"}', 'mail', '', 2, null, null, null)"#
+        .to_owned()
+}
+
+/// Returns the statement that sends a batch.
+fn batch(recipients: u32) -> String {
+    format!(
+        "select answer from flyball.accept_batch('acme', 'web', null, '', false, 0, 'mail', 2, null,
+            (select jsonb_agg(jsonb_build_object('args', jsonb_build_object('channel', 'email', 'to', n || '@b.c', 'body', 'x'),
+                'key', '', 'unique_key', null)) from generate_series(1, {recipients}) n), false)"
+    )
+}
+
+/// Sends messages one after the other; returns the code of the error that refused one of them, and
+/// so all.
+async fn send(pool: &PgPool, messages: u32) -> Option<String> {
+    let sql = format!(
+        "do $$ begin for n in 1..{messages} loop perform {}; end loop; end $$",
+        one()
+    );
+    let sent = sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await;
+    let error = sent.err()?;
+    let code = error.as_database_error().and_then(|error| error.code());
+    Some(code.unwrap_or_default().into_owned())
+}
+
+/// None of them sees those of the others before they are committed.
+#[tokio::test]
+async fn batches_at_the_same_moment_fill_a_queue_to_its_limit_and_no_further() {
+    let database = limited().await;
+    let pool = database.pool();
+    assert_eq!(send(pool, 800).await, None);
+    let mut first = pool.begin().await.unwrap();
+    sqlx::query(AssertSqlSafe(batch(100)))
+        .execute(&mut *first)
+        .await
+        .unwrap();
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(async move {
+                let batch = sqlx::query(AssertSqlSafe(batch(100)));
+                batch.execute(&pool).await.is_ok()
+            })
+        })
+        .collect();
+    let waiting = "select count(*) from pg_locks l
+        join pg_database d on d.oid = l.database and d.datname = current_database()
+        where l.locktype = 'advisory' and not l.granted";
+    eventually("each is through or waits for its turn", SOON, || async {
+        let through = others.iter().filter(|other| other.is_finished()).count();
+        let waiting = number(pool, waiting).await;
+        (through as i64 + waiting == 2).then_some(())
+    })
+    .await;
+
+    first.commit().await.unwrap();
+
+    let mut accepted = 0;
+    for other in others {
+        accepted += i32::from(other.await.unwrap());
+    }
+    assert_eq!((accepted, number(pool, PENDING).await), (1, 1000));
+}
+
+#[tokio::test]
+async fn the_places_of_a_batch_that_is_not_enqueued_yet_are_counted() {
+    let database = limited().await;
+    let pool = database.pool();
+    assert_eq!(send(pool, 200).await, None);
+    sqlx::query(AssertSqlSafe(batch(500)))
+        .execute(pool)
+        .await
+        .unwrap();
+    assert_eq!(send(pool, 300).await, None);
+    assert_eq!(send(pool, 1).await.as_deref(), Some("53400"));
+    assert_eq!(number(pool, PENDING).await, 1000);
+    // When its messages are enqueued, they are in these places.
+    let enqueued = number(pool, "select flyball.expand_batch(1)::bigint").await;
+    assert_eq!((enqueued, number(pool, PENDING).await), (500, 1000));
+}
+
+#[tokio::test]
+async fn a_message_that_is_committed_after_later_ones_is_counted() {
+    let database = limited().await;
+    let pool = database.pool();
+    assert_eq!(send(pool, 95).await, None);
+    let mut late = pool.begin().await.unwrap();
+    sqlx::query(AssertSqlSafe(format!("select answer from {}", one())))
+        .execute(&mut *late)
+        .await
+        .unwrap();
+    // The bound moves on meanwhile.
+    assert_eq!(send(pool, 10).await, None);
+    let bound = "select pending from flyball.pending_count";
+    assert!(number(pool, bound).await > 0);
+
+    late.commit().await.unwrap();
+
+    let counted =
+        "select c.pending + (select count(*) from flyball.pending p where p.job_id > c.counted_to)
+        from flyball.pending_count c";
+    assert_eq!(
+        (number(pool, counted).await, number(pool, PENDING).await),
+        (106, 106)
+    );
+}
