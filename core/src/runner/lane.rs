@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use super::visits::MAX_VISIT;
+use super::waits::Wait;
 use crate::jobs::{LaneCursor, ReadyPriorities};
 
 /// Longest time for which more urgent priorities may pass over a lower one, before one batch of it
@@ -84,8 +85,8 @@ pub enum LaneStatus {
     /// Work of unknown depth: its first claim is in progress, and tells if there is more. Most
     /// lanes that wake up have one job, for which a second claim would be in vain.
     FirstClaim,
-    /// Work that must wait until the given time.
-    Waiting(Instant),
+    /// Work that was refused and must wait.
+    Waiting(Wait),
 }
 
 /// The scheduler's record of a lane.
@@ -106,6 +107,10 @@ pub struct Lane {
     /// The last job taken from the lane or seen in it, which sets its position in the next round.
     pub last: i64,
     pub status: LaneStatus,
+    /// True if the last answer granted nothing, because of the lane itself.
+    pub was_refused: bool,
+    /// True if it waits until a job of its own key ends.
+    pub wants_slot: bool,
     /// Jobs that run in this process.
     pub held: u32,
     /// Claims in progress.
@@ -136,6 +141,8 @@ impl Lane {
             order: 0,
             last: 0,
             status: LaneStatus::Idle,
+            was_refused: false,
+            wants_slot: false,
             held: 0,
             claims: 0,
             appetite: MIN_APPETITE,

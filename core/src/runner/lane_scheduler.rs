@@ -4,19 +4,19 @@
 //! Shares follow start-time fair queueing (Goyal, Vin, Cheng 1996): each lane carries a tag that
 //! grows by cost / weight with every job it gets, and the lowest tag is next. A lane that comes
 //! with work starts at the tag of the lane being served, so it is next within one round and has
-//! saved nothing up while it was away. Throttles share a worker's permits the same way.
+//! saved nothing up while it was away. Throttles share a worker's permits the same way. Lanes and
+//! throttles that were refused come back when their wait ends; until then they are checked in turn.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use super::ids::{IdMap, IdSet};
+use ring::{Rank, Ring};
+
+use super::ids::IdMap;
 use super::lane::{Lane, LaneStatus, LaneWalk, Tag};
-use super::visits::Visits;
+use super::waits::Waits;
 use crate::jobs::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
 use crate::throttle::{AcquireRequest, Name};
-
-/// Fewest jobs asked of a throttle, however little it granted the last time.
-const MIN_APPETITE: usize = 8;
 
 /// Interval of reports on a throttle whose running jobs are counted.
 const HOLD_REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,8 +24,25 @@ const HOLD_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of idle sweeps after which a lane is forgotten.
 const FORGET_AFTER: u32 = 5;
 
+/// Number of sweeps without a sighting after which the jobs of a lane are gone. The lanes of other
+/// workers are not seen at each.
+const MISSED_AFTER: u32 = 30;
+
+/// Checks a second of lanes that wait. Each is a line in a request for tokens.
+const LANE_CHECKS_PER_S: u32 = 2000;
+
+/// Checks a second of throttles that wait. Each is a call of Redis.
+const RING_CHECKS_PER_S: u32 = 1000;
+
+/// Checks a second of throttles that do not exist. Whoever may enqueue can invent their names, so
+/// they take none from those that exist.
+const UNKNOWN_CHECKS_PER_S: u32 = 500;
+
+mod answer;
 mod plan;
 mod reports;
+mod ring;
+mod rings;
 
 /// The request of one throttle, with the lanes that it is for.
 #[derive(Debug)]
@@ -64,46 +81,31 @@ pub struct HoldReport {
     ring: usize,
 }
 
-/// The order of lanes in a throttle: the lowest tag, then the oldest job, then the lane's number.
-///
-/// Jobs that came one after another lie together on the disk, so a round in the order of their
-/// arrival reads each page once.
-type Rank = (Tag, i64, i64);
-
-/// A throttle with its lanes.
-struct Ring {
-    name: Name,
-    weight: f64,
-    tag: f64,
-    /// The lowest tag of lanes with work at the last plan, at which a newcomer starts.
-    begin: f64,
-    due: BTreeSet<Rank>,
-    /// Lanes of shards that other workers look after, served when there is nothing else to do.
-    guests: BTreeSet<Rank>,
-    waiting: BTreeSet<(Instant, i64)>,
-    not_before: Option<Instant>,
-    appetite: usize,
-    held: u32,
-    /// Lanes with held jobs.
-    holding: IdSet,
-    counts: bool,
-    /// True while the throttle waits for the answers of jobs that went first after a refusal.
-    probes: bool,
-    drops: bool,
-    /// Lanes that hold fewer jobs than last reported.
-    released: BTreeSet<i64>,
-    reported_at: Option<Instant>,
-    /// Earliest time of the next report after one that failed.
-    unheard_until: Option<Instant>,
-    visits: Visits,
-}
-
 /// The lanes that have work, by throttle.
 pub struct LaneScheduler {
     lanes: IdMap<Lane>,
     rings: Vec<Ring>,
     by_name: HashMap<Name, usize>,
-    /// The lowest tag of throttles with work at the last plan, at which a newcomer starts.
+    /// Places of throttles that were dropped, for those to come.
+    vacant: Vec<usize>,
+    /// Throttles that may be asked now, besides some that were until now.
+    open: Vec<usize>,
+    /// Throttles with something to report, besides some that had until now.
+    reporting: Vec<usize>,
+    /// Throttles that wait for the answers of jobs that went first after a refusal.
+    probing_rings: BTreeSet<usize>,
+    /// Lanes that were refused.
+    waiting: Waits<i64>,
+    /// Throttles that were refused.
+    blocked: Waits<usize>,
+    /// Throttles that do not exist.
+    unknown: Waits<usize>,
+    due: usize,
+    /// Number of plans, which decides the parts of a permit.
+    plans: usize,
+    /// Number of checks, which decides the kind of the next.
+    checks: usize,
+    /// The lowest tag of throttles that granted jobs, at which a newcomer starts.
     begin: f64,
     owned: u64,
     pass: u32,
@@ -120,6 +122,16 @@ impl LaneScheduler {
             lanes: IdMap::default(),
             rings: Vec::new(),
             by_name: HashMap::new(),
+            vacant: Vec::new(),
+            open: Vec::new(),
+            reporting: Vec::new(),
+            probing_rings: BTreeSet::new(),
+            waiting: Waits::new(LANE_CHECKS_PER_S),
+            blocked: Waits::new(RING_CHECKS_PER_S),
+            unknown: Waits::new(UNKNOWN_CHECKS_PER_S),
+            due: 0,
+            plans: 0,
+            checks: 0,
             begin: 0.0,
             owned: u64::MAX,
             pass: 0,
@@ -157,13 +169,12 @@ impl LaneScheduler {
         let Ok(throttle) = Name::new(named.throttle) else {
             return;
         };
-        let ring = self.throttle_index(throttle);
-        let mut lane = Lane::new(ring, named.key, named.weight);
-        lane.pass = self.pass;
+        let pass = self.pass;
+        let lane = self.lane_of(named.lane_id, throttle, named.key, named.weight);
+        lane.pass = pass;
         lane.note(seen.priorities, now);
-        lane.last = seen.head;
-        self.lanes.entry(named.lane_id).or_insert(lane);
-        if self.lanes[&named.lane_id].status == LaneStatus::Idle {
+        if lane.status == LaneStatus::Idle {
+            lane.last = seen.head;
             self.stand(named.lane_id, LaneStatus::Due);
         }
     }
@@ -191,6 +202,7 @@ impl LaneScheduler {
             ring.due.clear();
             ring.guests.clear();
         }
+        self.due = 0;
         for id in due {
             self.place(id);
         }
@@ -204,17 +216,27 @@ impl LaneScheduler {
             .any(|id| self.lanes.get(id).is_some_and(Lane::is_deaf))
     }
 
-    /// Records the end of a sweep over all lanes, and forgets lanes that have been idle for
-    /// several.
+    /// Records the end of a sweep over all lanes; forgets lanes that have been idle for several, or
+    /// have lost their jobs meanwhile, and throttles without lanes.
     pub fn swept(&mut self) {
         self.pass = self.pass.wrapping_add(1);
-        let (pass, rings) = (self.pass, &self.rings);
-        self.lanes.retain(|id, lane| {
-            let is_busy = lane.status != LaneStatus::Idle
-                || lane.held > 0
-                || rings[lane.ring].released.contains(id);
-            is_busy || pass.wrapping_sub(lane.pass) <= FORGET_AFTER
-        });
+        let is_gone = |(id, lane): &(&i64, &Lane)| {
+            let most = match lane.status {
+                LaneStatus::Idle => FORGET_AFTER,
+                _ => MISSED_AFTER,
+            };
+            self.pass.wrapping_sub(lane.pass) > most
+                && lane.held == 0
+                && lane.claims == 0
+                && !self.rings[lane.ring].released.contains(id)
+        };
+        let gone: Vec<i64> = self
+            .lanes
+            .iter()
+            .filter(is_gone)
+            .map(|(id, _)| *id)
+            .collect();
+        self.forget(&gone);
     }
 
     // --- planning ---
@@ -297,12 +319,9 @@ impl LaneScheduler {
         }
     }
 
-    /// Returns the number of due lanes.
+    /// Returns the number of due lanes, without those of throttles that do not exist.
     pub fn due(&self) -> usize {
-        self.rings
-            .iter()
-            .map(|ring| ring.due.len() + ring.guests.len())
-            .sum()
+        self.due
     }
 
     /// Records the jobs that a claim made at `asked_at` took from a lane, as places in the lane;
@@ -394,18 +413,18 @@ impl LaneScheduler {
         let Some(lane) = self.lanes.get(&lane_id) else {
             return;
         };
-        let ring = &mut self.rings[lane.ring];
-        if std::mem::take(&mut ring.probes) {
-            ring.not_before = None;
+        let (ring, status) = (lane.ring, lane.status);
+        if self.probing_rings.remove(&ring) {
+            self.block(ring, None);
         }
-        if was_probing && matches!(lane.status, LaneStatus::Waiting(_)) {
+        if was_probing && matches!(status, LaneStatus::Waiting(_)) {
             self.stand(lane_id, LaneStatus::Due);
         }
     }
 
     /// Returns true if some lane or throttle waits for answers.
     pub fn probes(&self) -> bool {
-        !self.probing.is_empty() || self.rings.iter().any(|ring| ring.probes)
+        !self.probing.is_empty() || !self.probing_rings.is_empty()
     }
 
     /// Moves the estimated cost of the lane's jobs towards `mean`.
@@ -415,34 +434,17 @@ impl LaneScheduler {
         }
     }
 
-    // --- concurrency limits ---
-
-    /// Returns true while some throttle whose running jobs are counted holds jobs.
-    pub fn counts(&self) -> bool {
-        self.rings.iter().any(|ring| ring.counts && ring.held > 0)
-    }
-
     /// Returns the time at which the next waiting lane may be asked for, or the next report is due.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
-        let asks = self.rings.iter().filter_map(|ring| {
-            let first = if ring.due.is_empty() && ring.guests.is_empty() {
-                ring.waiting.first()?.0
-            } else {
-                now
-            };
-            Some(first.max(ring.not_before.unwrap_or(now)))
-        });
-        let words = self
-            .rings
-            .iter()
-            .filter(|ring| ring.counts && ring.held > 0)
-            .map(|ring| ring.reported_at.map_or(now, |at| at + HOLD_REPORT_INTERVAL));
-        let releases = self
-            .rings
-            .iter()
-            .filter(|ring| !ring.released.is_empty())
-            .map(|ring| ring.unheard_until.unwrap_or(now));
-        asks.chain(words).chain(releases).min()
+        let is_open = |place: &usize| self.rings[*place].is_open();
+        let asks = self.open.iter().any(is_open).then_some(now);
+        let waits = [
+            self.waiting.next(now),
+            self.blocked.next(now),
+            self.unknown.next(now),
+        ];
+        let asks = asks.into_iter().chain(waits.into_iter().flatten());
+        asks.chain(self.next_reports(now)).min()
     }
 
     // --- internals ---
@@ -455,54 +457,13 @@ impl LaneScheduler {
         }
     }
 
-    pub(super) fn throttle_index(&mut self, name: Name) -> usize {
-        if let Some(place) = self.by_name.get(&name) {
-            return *place;
-        }
-        self.by_name.insert(name.clone(), self.rings.len());
-        self.rings.push(Ring {
-            name,
-            weight: 1.0,
-            tag: 0.0,
-            begin: 0.0,
-            due: BTreeSet::new(),
-            guests: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            not_before: None,
-            appetite: MIN_APPETITE * 8,
-            held: 0,
-            holding: IdSet::default(),
-            counts: false,
-            probes: false,
-            drops: false,
-            released: BTreeSet::new(),
-            reported_at: None,
-            unheard_until: None,
-            visits: Visits::default(),
-        });
-        self.rings.len() - 1
-    }
-
-    /// Forgets the work in other workers' lanes of throttles that drop: of two workers at one lane,
-    /// one might drop jobs for which the other was granted tokens.
-    fn leave_guests(&mut self) {
-        let dropping = self.rings.iter().filter(|ring| ring.drops);
-        let guests: Vec<i64> = dropping
-            .flat_map(|ring| ring.guests.iter().map(|(.., id)| *id))
-            .collect();
-        for id in guests {
-            self.stand(id, LaneStatus::Idle);
-        }
-    }
-
-    /// Marks lanes as due when their wait is over.
+    /// Marks lanes as due, and opens throttles, when their wait is over.
     fn wake(&mut self, now: Instant) {
-        for place in 0..self.rings.len() {
-            while let Some((at, id)) = self.rings[place].waiting.first().copied()
-                && at <= now
-            {
-                self.stand(id, LaneStatus::Due);
-            }
+        while let Some(id) = self.waiting.take_ended(now) {
+            self.stand(id, LaneStatus::Due);
+        }
+        while let Some(place) = self.blocked.take_ended(now) {
+            self.block(place, None);
         }
     }
 
@@ -519,17 +480,23 @@ impl LaneScheduler {
         self.place(id);
     }
 
+    /// Returns true if another worker looks after the lane.
+    fn is_guest(&self, id: i64) -> bool {
+        self.owned & (1 << shard_of(id)) == 0
+    }
+
     fn unplace(&mut self, id: i64) {
         let Some(lane) = self.lanes.get(&id) else {
             return;
         };
-        let ring = &mut self.rings[lane.ring];
         match lane.status {
             LaneStatus::Idle | LaneStatus::FirstClaim => {}
             LaneStatus::Due => {
-                _ = ring.due.remove(&rank(id, lane)) || ring.guests.remove(&rank(id, lane))
+                let (ring, rank) = (&mut self.rings[lane.ring], rank(id, lane));
+                let was_due = ring.due.remove(&rank) || ring.guests.remove(&rank);
+                self.due -= usize::from(was_due && !ring.is_unknown());
             }
-            LaneStatus::Waiting(at) => _ = ring.waiting.remove(&(at, id)),
+            LaneStatus::Waiting(wait) => self.waiting.remove(id, &wait),
         }
     }
 
@@ -537,14 +504,20 @@ impl LaneScheduler {
         let Some(lane) = self.lanes.get(&id) else {
             return;
         };
-        let ring = &mut self.rings[lane.ring];
         match lane.status {
             LaneStatus::Idle | LaneStatus::FirstClaim => {}
-            LaneStatus::Due if self.owned & (1 << shard_of(id)) == 0 => {
-                _ = ring.guests.insert(rank(id, lane))
+            LaneStatus::Due => {
+                let (place, rank) = (lane.ring, rank(id, lane));
+                let is_guest = self.is_guest(id);
+                let ring = &mut self.rings[place];
+                let is_new = match is_guest {
+                    true => ring.guests.insert(rank),
+                    false => ring.due.insert(rank),
+                };
+                self.due += usize::from(is_new && !ring.is_unknown());
+                self.list(place);
             }
-            LaneStatus::Due => _ = ring.due.insert(rank(id, lane)),
-            LaneStatus::Waiting(at) => _ = ring.waiting.insert((at, id)),
+            LaneStatus::Waiting(wait) => self.waiting.insert(id, &wait),
         }
     }
 
@@ -571,6 +544,10 @@ fn rank(id: i64, lane: &Lane) -> Rank {
 #[cfg(test)]
 #[path = "lane_scheduler_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "lane_scheduler_refused_tests.rs"]
+mod refused_tests;
 
 #[cfg(test)]
 #[path = "lane_scheduler_reports_tests.rs"]

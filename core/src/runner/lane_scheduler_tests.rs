@@ -1,4 +1,4 @@
-use super::plan::{MAX_KNOB_WAIT, MAX_PAUSE_WAIT};
+use super::answer::{MAX_KNOB_WAIT, MAX_PAUSE_WAIT};
 use super::*;
 use crate::throttle::{AcquireResponse, Grant, Limit, OverLimit};
 

@@ -1,4 +1,4 @@
-use super::plan::MAX_KNOB_WAIT;
+use super::answer::MAX_KNOB_WAIT;
 use super::tests::{add, scheduler, serve};
 use super::*;
 use crate::runner::visits::MAX_VISIT;

@@ -38,6 +38,7 @@ mod throttle_metrics;
 mod uncertain_claims;
 mod unserved;
 mod visits;
+mod waits;
 mod worker;
 
 pub use depth::keep_depth;

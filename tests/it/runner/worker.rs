@@ -88,6 +88,14 @@ async fn jobs_of_an_unknown_throttle_are_parked_until_it_exists() {
     let mut fixture = WorkerFixture::new().await;
     let (_, run) = counter(Outcome::Done);
     fixture.kind("noop", run);
+    // All of these names are asked for in turn.
+    let others: Vec<NewJob> = (0..300)
+        .map(|n| NewJob {
+            throttle: format!("nobody-made-me-{n}"),
+            ..NewJob::new("noop", json!({}))
+        })
+        .collect();
+    fixture.queue.enqueue(&others).await.unwrap();
     let parked = fixture.enqueue("noop", "nobody-made-me", "", 1).await[0];
     let other = fixture.enqueue("noop", "fast", "", 1).await[0];
     let worker = fixture.worker(quick()).await;

@@ -1,55 +1,115 @@
-//! Planning: which lanes are asked for, and their waits after an answer.
+//! Planning: the lanes that are asked for.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
-use super::{LaneScheduler, MIN_APPETITE, PlannedAcquire, Rank};
+use super::ring::{MIN_APPETITE, Rank};
+use super::{LaneScheduler, PlannedAcquire};
 use crate::runner::ids::IdMap;
 use crate::runner::lane::{Lane, LaneStatus, Tag};
-use crate::throttle::{
-    AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, OverLimit,
-};
+use crate::throttle::{AcquireRequest, Holder, LaneRequest};
 
-/// Longest wait caused by a knob, because a person may turn it at any time.
-pub(super) const MAX_KNOB_WAIT: Duration = Duration::from_millis(400);
+/// Part of the permits for checks of lanes and throttles that wait.
+const CHECK_PART: usize = 4;
 
-/// Longest wait for a paused key, because a person may resume it.
-pub(super) const MAX_PAUSE_WAIT: Duration = Duration::from_secs(2);
+/// Part of the permits for throttles that granted nothing the last time, or were never asked.
+const TRIAL_PART: usize = 2;
 
-/// Shortest wait, so that a fast throttle is served in small batches; its bucket keeps the tokens
-/// meanwhile.
-pub(super) const MIN_WAIT: Duration = Duration::from_millis(5);
+/// Time after which a check is repeated of which no answer came.
+const CHECK_AGAIN: Duration = Duration::from_millis(400);
+
+/// The kinds of waits, of which checks are made in turn.
+const WAITS: [WaitKind; 3] = [WaitKind::Lane, WaitKind::Blocked, WaitKind::Unknown];
+
+#[derive(Clone, Copy)]
+enum WaitKind {
+    Lane,
+    Blocked,
+    Unknown,
+}
 
 impl LaneScheduler {
     /// Chooses the lanes to ask tokens for, for at most `permits` jobs in total.
     pub fn plan(&mut self, now: Instant, permits: usize) -> Vec<PlannedAcquire> {
+        self.plans = self.plans.wrapping_add(1);
         self.wake(now);
         self.leave_guests();
+        let rings = &mut self.rings;
+        self.open.retain(|place| {
+            let ring = &mut rings[*place];
+            ring.is_listed = ring.is_open();
+            ring.is_listed
+        });
         let mut chosen: HashMap<usize, Turn> = HashMap::new();
-        let mut left = permits;
+        let (mut left, mut checked) = (permits, Vec::new());
+        // Behind a long queue checks would never be made. Most are in vain, so they take a part.
+        let part = self.part(permits, CHECK_PART);
+        left -= self.check(now, part, &mut chosen, &mut checked);
+        let mut trials = self.part(permits, TRIAL_PART);
         for guests in [false, true] {
-            let mut rings: BinaryHeap<Reverse<(Tag, usize)>> = BinaryHeap::new();
-            for (place, ring) in self.rings.iter_mut().enumerate() {
-                let lanes = if guests { &ring.guests } else { &ring.due };
-                let Some((lowest, ..)) = lanes.first() else {
-                    continue;
-                };
-                ring.begin = ring.begin.max(lowest.0);
-                if ring.not_before.is_none_or(|at| at <= now) {
-                    ring.tag = ring.tag.max(self.begin);
-                    rings.push(Reverse((Tag(ring.tag), place)));
-                }
-            }
-            if let Some(Reverse((lowest, _))) = rings.peek() {
-                self.begin = lowest.0;
-            }
-            let mut turns: HashMap<usize, Choice<'_>> = HashMap::new();
-            while left > 0
+            self.choose(guests, permits, &mut left, &mut trials, &mut chosen);
+        }
+        left -= self.check(now, left, &mut chosen, &mut checked);
+        self.ask_more(&checked, left, &mut chosen);
+        let mut requested: Vec<PlannedAcquire> = chosen
+            .into_iter()
+            .filter(|(_, turn)| turn.jobs > 0)
+            .map(|(ring, turn)| self.ask(ring, turn))
+            .collect();
+        requested.sort_by(|a, b| a.ask.throttle.cmp(&b.ask.throttle));
+        requested
+    }
+
+    /// Returns one of so many parts of the permits. What does not divide evenly is given in some
+    /// plans only.
+    fn part(&self, permits: usize, of: usize) -> usize {
+        permits / of + usize::from(self.plans % of < permits % of)
+    }
+
+    /// Chooses lanes that are due, lowest tag first.
+    fn choose(
+        &mut self,
+        guests: bool,
+        permits: usize,
+        left: &mut usize,
+        trials: &mut usize,
+        chosen: &mut HashMap<usize, Turn>,
+    ) {
+        // A throttle that grants nothing is not charged, so its tag must neither hold up that of
+        // newcomers nor stay below those of others.
+        let ready = |place: &&usize| !self.rings[**place].ready(guests).is_empty();
+        let granting = self.open.iter().filter(ready);
+        let granting = granting.map(|place| &self.rings[*place]);
+        let tags = granting
+            .filter(|ring| ring.grants == Some(true))
+            .map(|ring| Tag(ring.tag.max(self.begin)));
+        if let Some(lowest) = tags.min() {
+            self.begin = lowest.0;
+        }
+        let mut rings: BinaryHeap<Reverse<(Tag, usize)>> = BinaryHeap::new();
+        for place in self.open.iter().copied() {
+            let ring = &mut self.rings[place];
+            let Some((lowest, ..)) = ring.ready(guests).first() else {
+                continue;
+            };
+            ring.begin = ring.begin.max(lowest.0);
+            ring.tag = ring.tag.max(self.begin);
+            rings.push(Reverse((Tag(ring.tag), place)));
+        }
+        let mut turns: HashMap<usize, Choice<'_>> = HashMap::new();
+        let mut aside = Vec::new();
+        loop {
+            while *left > 0
                 && let Some(Reverse((tag, place))) = rings.pop()
             {
                 let ring = &self.rings[place];
-                let lanes = if guests { &ring.guests } else { &ring.due };
+                let is_trial = ring.grants != Some(true);
+                if is_trial && *trials == 0 {
+                    aside.push(Reverse((tag, place)));
+                    continue;
+                }
+                let lanes = ring.ready(guests);
                 let turn = chosen.entry(place).or_default();
                 if turn.jobs >= ring.appetite {
                     continue;
@@ -61,22 +121,120 @@ impl LaneScheduler {
                     visit: ring.visits.jobs(lanes.len(), permits),
                     first_visit: ring.visits.first_jobs(lanes.len(), permits),
                 });
-                let most = left.min(ring.appetite - turn.jobs);
+                let most = (*left).min(ring.appetite - turn.jobs);
+                let most = if is_trial { most.min(*trials) } else { most };
                 let Some((lane, jobs)) = choice.next(&self.lanes, most as u32) else {
                     continue;
                 };
                 turn.give(lane, jobs);
-                left -= jobs as usize;
+                *left -= jobs as usize;
+                if is_trial {
+                    *trials -= jobs as usize;
+                }
                 rings.push(Reverse((Tag(tag.0 + f64::from(jobs) / ring.weight), place)));
             }
+            if aside.is_empty() || *left == 0 {
+                return;
+            }
+            // Nobody else wants the rest.
+            rings.extend(aside.drain(..));
+            *trials = *left;
         }
-        let mut requested: Vec<PlannedAcquire> = chosen
-            .into_iter()
-            .filter(|(_, turn)| turn.jobs > 0)
-            .map(|(ring, turn)| self.ask(ring, turn))
-            .collect();
-        requested.sort_by(|a, b| a.ask.throttle.cmp(&b.ask.throttle));
-        requested
+    }
+
+    /// Chooses waits to be checked, one job of one lane each, of all kinds in turn; returns the
+    /// number of jobs, and adds the throttles that wait to `checked`.
+    fn check(
+        &mut self,
+        now: Instant,
+        permits: usize,
+        chosen: &mut HashMap<usize, Turn>,
+        checked: &mut Vec<usize>,
+    ) -> usize {
+        let (mut used, mut in_vain) = (0, 0);
+        while used < permits && in_vain < WAITS.len() {
+            let kind = WAITS[self.checks % WAITS.len()];
+            self.checks = self.checks.wrapping_add(1);
+            let again = now + CHECK_AGAIN;
+            let taken = match kind {
+                WaitKind::Lane => self.waiting.take_check(now, again).map(|id| {
+                    let place = self.check_lane(id, again);
+                    place.map(|place| (place, id))
+                }),
+                WaitKind::Blocked => self
+                    .blocked
+                    .take_check(now, again)
+                    .map(|place| self.check_ring(place, again, checked)),
+                WaitKind::Unknown => self
+                    .unknown
+                    .take_check(now, again)
+                    .map(|place| self.check_ring(place, again, checked)),
+            };
+            match taken {
+                None => in_vain += 1,
+                Some(None) => in_vain = 0,
+                Some(Some((place, id))) => {
+                    in_vain = 0;
+                    let turn = chosen.entry(place).or_default();
+                    if turn.jobs < self.rings[place].appetite {
+                        turn.give(id, 1);
+                        used += 1;
+                    }
+                }
+            }
+        }
+        used
+    }
+
+    /// Asks throttles that are checked for further lanes, with the permits that nobody wants.
+    fn ask_more(&self, checked: &[usize], mut left: usize, chosen: &mut HashMap<usize, Turn>) {
+        for place in checked {
+            let ring = &self.rings[*place];
+            let turn = chosen.entry(*place).or_default();
+            let guests = ring.guests.iter().filter(|_| !ring.drops);
+            for (.., id) in ring.due.iter().chain(guests).take(MIN_APPETITE) {
+                if left > 0 && !turn.wants.contains_key(id) {
+                    turn.give(*id, 1);
+                    left -= 1;
+                }
+            }
+        }
+    }
+
+    /// Returns the throttle of a lane that is to be checked, if it may be asked.
+    fn check_lane(&mut self, id: i64, again: Instant) -> Option<usize> {
+        let lane = self.lanes.get_mut(&id)?;
+        if let LaneStatus::Waiting(wait) = &mut lane.status {
+            wait.check = Some(again);
+        }
+        let (place, ring) = (lane.ring, &self.rings[lane.ring]);
+        if ring.drops && self.is_guest(id) {
+            self.stand(id, LaneStatus::Idle);
+            return None;
+        }
+        ring.block.is_none().then_some(place)
+    }
+
+    /// Returns a throttle that is to be checked, with the lane to ask for. A throttle without work
+    /// need not wait.
+    fn check_ring(
+        &mut self,
+        place: usize,
+        again: Instant,
+        checked: &mut Vec<usize>,
+    ) -> Option<(usize, i64)> {
+        let ring = &mut self.rings[place];
+        if let Some(block) = &mut ring.block {
+            block.wait.check = Some(again);
+        }
+        let guests = ring.guests.first().filter(|_| !ring.drops);
+        let Some((.., id)) = ring.due.first().or(guests).copied() else {
+            self.block(place, None);
+            self.leave_guests();
+            return None;
+        };
+        checked.push(place);
+        Some((place, id))
     }
 
     fn ask(&self, place: usize, turn: Turn) -> PlannedAcquire {
@@ -106,62 +264,6 @@ impl LaneScheduler {
             drops: ring.drops,
             ring: place,
         }
-    }
-
-    /// Applies an answer: charges the grants, and sets the waits of lanes and throttles.
-    pub fn answered(&mut self, requested: &PlannedAcquire, answer: &AcquireResponse, now: Instant) {
-        let drops = answer.over_limit == OverLimit::Drop;
-        let (mut wanted, mut granted_all) = (0, 0);
-        for ((id, wish), grant) in requested
-            .lanes
-            .iter()
-            .zip(&requested.ask.lanes)
-            .zip(&answer.lanes)
-        {
-            wanted += wish.want as usize;
-            granted_all += grant.granted as usize;
-            self.charge(*id, grant.granted, wish.cost.min(answer.max_cost));
-            self.hold(*id, i64::from(grant.granted));
-            self.probing.remove(id);
-            let Some(limit) = &grant.limit else { continue };
-            let until = now + wait(grant, limit);
-            match limit {
-                Limit::Probing { key: true, .. } => _ = self.probing.insert(*id),
-                Limit::Probing { key: false, .. } => self.rings[requested.ring].probes = true,
-                _ => {}
-            }
-            match limit {
-                Limit::Key
-                | Limit::Learned
-                | Limit::Probing { key: true, .. }
-                | Limit::Paused { name: None, .. }
-                | Limit::Concurrency { key: true, .. } => {
-                    self.stand(*id, LaneStatus::Waiting(until));
-                }
-                // The other lanes must not wait for the next token: their jobs are to be dropped as
-                // well.
-                Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. } if drops => {
-                    self.stand(*id, LaneStatus::Waiting(until));
-                }
-                _ => self.rings[requested.ring].not_before = Some(until),
-            }
-        }
-        let ring = &mut self.rings[requested.ring];
-        if answer.weight > 0.0 {
-            ring.weight = answer.weight;
-        }
-        ring.counts = answer.limits_concurrency;
-        ring.visits.granted(granted_all, wanted, now);
-        // An answer without the store says nothing about dropping.
-        if answer.at_us > 0 {
-            ring.drops = drops;
-        }
-        // Asking for much more than a throttle gives only makes its answers expensive.
-        ring.appetite = if drops || granted_all >= wanted {
-            ring.appetite.saturating_mul(2).clamp(MIN_APPETITE, 1 << 20)
-        } else {
-            (2 * granted_all).max(MIN_APPETITE)
-        };
     }
 }
 
@@ -221,19 +323,4 @@ impl Choice<'_> {
         }
         Some((id, jobs))
     }
-}
-
-fn wait(grant: &Grant, limit: &Limit) -> Duration {
-    let longest = match limit {
-        Limit::Paused { .. } | Limit::Learned => MAX_PAUSE_WAIT,
-        _ => MAX_KNOB_WAIT,
-    };
-    let shortest = match limit {
-        // These waits mostly end by a manual action, so there is no hurry.
-        Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => {
-            Duration::from_millis(200)
-        }
-        _ => MIN_WAIT,
-    };
-    grant.wait.clamp(shortest, longest)
 }

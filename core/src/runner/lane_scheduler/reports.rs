@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{HOLD_REPORT_INTERVAL, HoldReport, LaneScheduler, Ring};
-use crate::runner::lane::Lane;
+use super::ring::Ring;
+use super::{HOLD_REPORT_INTERVAL, HoldReport, LaneScheduler};
+use crate::runner::lane::LaneStatus;
 use crate::throttle::Name;
 
 /// Interval of reports on a throttle whose running jobs are not counted, because a person may begin
@@ -17,10 +18,7 @@ pub(super) const REPORT_RETRY_DELAY: Duration = Duration::from_millis(250);
 impl LaneScheduler {
     /// Counts a job that another process had counted until now.
     pub fn take_over(&mut self, id: i64, throttle: Name, key: String) {
-        let ring = self.throttle_index(throttle);
-        self.lanes
-            .entry(id)
-            .or_insert_with(|| Lane::new(ring, key, 1.0));
+        self.lane_of(id, throttle, key, 1.0);
         self.hold(id, 1);
     }
 
@@ -42,13 +40,47 @@ impl LaneScheduler {
         if jobs < 0 && ring.counts {
             ring.released.insert(id);
         }
+        if !ring.is_reporting {
+            ring.is_reporting = true;
+            self.reporting.push(lane.ring);
+        }
+        // The next ask reports the slot as free.
+        if jobs < 0 && lane.wants_slot && matches!(lane.status, LaneStatus::Waiting(_)) {
+            self.stand(id, LaneStatus::Due);
+        }
+    }
+
+    /// Returns true while some throttle whose running jobs are counted holds jobs.
+    pub fn counts(&self) -> bool {
+        let mut reporting = self.reporting.iter().map(|place| &self.rings[*place]);
+        reporting.any(|ring| ring.counts && ring.held > 0)
+    }
+
+    /// Returns the time of the next report.
+    pub(super) fn next_reports(&self, now: Instant) -> Option<Instant> {
+        let reporting = self.reporting.iter().map(|place| &self.rings[*place]);
+        let words = reporting
+            .clone()
+            .filter(|ring| ring.counts && ring.held > 0)
+            .map(|ring| ring.reported_at.map_or(now, |at| at + HOLD_REPORT_INTERVAL));
+        let releases = reporting
+            .filter(|ring| !ring.released.is_empty())
+            .map(|ring| ring.unheard_until.unwrap_or(now));
+        words.chain(releases).min()
     }
 
     /// Returns the reports on running jobs that are due, mostly of throttles whose running jobs are
     /// counted.
     pub fn due_reports(&mut self, now: Instant) -> Vec<HoldReport> {
-        let mut all = Vec::new();
-        for (place, ring) in self.rings.iter_mut().enumerate() {
+        let (mut all, mut freed) = (Vec::new(), Vec::new());
+        let rings = &mut self.rings;
+        self.reporting.retain(|place| {
+            let ring = &mut rings[*place];
+            ring.is_reporting = ring.held > 0 || !ring.released.is_empty();
+            ring.is_reporting
+        });
+        for &place in &self.reporting {
+            let ring = &mut rings[place];
             let every = if ring.counts {
                 HOLD_REPORT_INTERVAL
             } else {
@@ -74,11 +106,14 @@ impl LaneScheduler {
             ring.unheard_until = None;
             if ring.counts {
                 // A slot freed here may be the one for which this throttle waits.
-                ring.not_before = None;
+                freed.push(place);
             }
             all.push(ring.hold_report(place, ring.held, ids, |id| {
                 self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))
             }));
+        }
+        for place in freed {
+            self.block(place, None);
         }
         all
     }
@@ -86,9 +121,16 @@ impl LaneScheduler {
     /// Records that a report failed. It is repeated soon, because keys that are not named keep
     /// their count.
     pub fn retry_report(&mut self, word: &HoldReport, now: Instant) {
+        if !self.is_ring(word.ring, &word.throttle) {
+            return;
+        }
         let ring = &mut self.rings[word.ring];
         ring.released.extend(&word.ids);
         ring.unheard_until = Some(now + REPORT_RETRY_DELAY);
+        if !ring.is_reporting {
+            ring.is_reporting = true;
+            self.reporting.push(word.ring);
+        }
     }
 
     /// Returns the last reports of a worker that stops, by which it no longer runs jobs.
