@@ -49,8 +49,10 @@ pub async fn preview(
     let expression = expression.unwrap_or_default();
     let timing = match Timing::new(&expression, &time_zone) {
         Ok(timing) => timing,
-        Err(problem) => {
-            query.wrong(problem.field, problem.message);
+        Err(_) => {
+            for problem in Timing::problems(&expression, &time_zone) {
+                query.wrong(problem.field, problem.message);
+            }
             return Err(Problem::fields(Code::InvalidQuery, query.errors));
         }
     };

@@ -131,9 +131,10 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         time_zone,
         ..
     }) = &command
-        && let Err(bad) = Timing::new(expression, time_zone)
+        && Timing::new(expression, time_zone).is_err()
     {
-        bail!(cron::Error::Invalid(vec![bad]));
+        let problems = Timing::problems(expression, time_zone);
+        bail!(cron::Error::Invalid(problems));
     }
     let queue = match command {
         Command::List { .. } => connect::lists(&settings).await?,

@@ -149,7 +149,7 @@ impl NewSchedule {
         if let Err(message) = check_name(&self.name) {
             wrong("name", message);
         }
-        if let Err(bad) = Timing::new(&self.expression, &self.time_zone) {
+        for bad in Timing::problems(&self.expression, &self.time_zone) {
             wrong(bad.field, bad.message);
         }
         if self.catch_up == CatchUp::All && self.overlap == Overlap::Skip {
@@ -204,6 +204,17 @@ pub fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
+/// Looks up a time zone by its name.
+fn zone_of(time_zone: &str) -> Result<TimeZone, ScheduleProblem> {
+    // Names only: a zone must mean the same in Postgres, here and on the next machine.
+    TimeZone::get(time_zone).map_err(|_| ScheduleProblem {
+        field: "time_zone",
+        message: format!(
+            "{time_zone:?} is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York"
+        ),
+    })
+}
+
 /// An expression in a time zone.
 #[derive(Clone, Debug)]
 pub struct Timing {
@@ -212,7 +223,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Parses an expression and looks up a time zone.
+    /// Parses an expression and looks up a time zone; fails with the first problem.
     pub fn new(expression: &str, time_zone: &str) -> Result<Self, ScheduleProblem> {
         let expression =
             Expression::parse(expression).map_err(|BadExpression { field, message }| {
@@ -225,13 +236,7 @@ impl Timing {
                     },
                 }
             })?;
-        // Names only: a zone must mean the same in Postgres, here and on the next machine.
-        let zone = TimeZone::get(time_zone).map_err(|_| ScheduleProblem {
-            field: "time_zone",
-            message: format!(
-                "{time_zone:?} is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York"
-            ),
-        })?;
+        let zone = zone_of(time_zone)?;
         let timing = Self { expression, zone };
         // Any day shows that 30 February never comes.
         if timing.next_after(Timestamp::UNIX_EPOCH).is_none() {
@@ -241,6 +246,16 @@ impl Timing {
             });
         }
         Ok(timing)
+    }
+
+    /// Returns every problem of an expression and a time zone.
+    pub fn problems(expression: &str, time_zone: &str) -> Vec<ScheduleProblem> {
+        // In any zone an expression is wrong for the same reason.
+        let expression = Self::new(expression, "UTC").err();
+        expression
+            .into_iter()
+            .chain(zone_of(time_zone).err())
+            .collect()
     }
 
     /// Returns the first occurrence after `after`.

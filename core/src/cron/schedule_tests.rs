@@ -113,7 +113,15 @@ fn everything_that_is_wrong_with_a_schedule_is_reported_at_once() {
         .iter()
         .map(|problem| problem.field)
         .collect();
-    assert_eq!(fields, ["name", "expression", "catch_up", "unique_key"]);
+    assert_eq!(
+        fields,
+        ["name", "expression", "time_zone", "catch_up", "unique_key"]
+    );
+
+    let both = Timing::problems("0 0 30 2 *", "Europe/Atlantis");
+    let fields: Vec<&str> = both.iter().map(|problem| problem.field).collect();
+    assert_eq!(fields, ["expression", "time_zone"]);
+    assert_eq!(Timing::problems("@daily", "Europe/Berlin"), []);
 
     let zone = Timing::new("@daily", "Europe/Atlantis").unwrap_err();
     assert_eq!(zone.field, "time_zone");

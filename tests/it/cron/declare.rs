@@ -362,6 +362,12 @@ async fn rust_refuses_a_wrong_schedule_with_everything_that_is_wrong() {
             .contains("; expression: minute: 61 is out of range"),
         "{error}"
     );
+    assert!(
+        error
+            .to_string()
+            .contains("; time_zone: \"Mars\" is not a time zone"),
+        "{error}"
+    );
     let error = fixture
         .schedules
         .set(&NewSchedule::new(
