@@ -215,7 +215,11 @@ async fn a_full_lane_is_reported_as_the_schedules_problem_and_its_next_occurrenc
             .contains("its knob max_backlog allows 1"),
         "{full:?}"
     );
-    assert!(full.next_at > full.last_at, "the occurrence is over");
+    assert!(
+        full.last_at.is_some() && full.next_at > full.last_at,
+        "the occurrence is over: {full:?}"
+    );
+    assert_eq!(full.last_job_id, None);
     fixture.run("delete from flyball.ready").await;
     fixture
         .until("it makes a job", "tick", |one| one.last_job_id.is_some())
