@@ -83,17 +83,31 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         (rest["attempts"].as_array().unwrap().len(), &rest["next"]),
         (1, &Value::Null)
     );
-    for verb in ["reschedule", "discard", "retry"] {
+    let time = json!({"run_at": "2033-01-01T10:00:00Z"});
+    for (verb, body) in [
+        ("reschedule", &time),
+        ("discard", &json!({})),
+        ("retry", &json!({"keep_attempts": true})),
+    ] {
         let (status, output) = operator
             .send(
                 Method::POST,
                 &format!("/api/v1/jobs/7/{verb}"),
-                json!({"run_at": "2033-01-01T10:00:00Z"}),
+                body.clone(),
             )
             .await;
-        assert!(
-            status == StatusCode::NOT_FOUND || output["code"] == "invalid_fields",
-            "{verb}: {output}"
+        assert_eq!(
+            (status, &output["code"]),
+            (StatusCode::NOT_FOUND, &json!("job_not_found")),
+            "{verb}"
+        );
+    }
+    for verb in ["discard", "retry"] {
+        let (status, output) = operator.send(Method::POST, &at(verb), time.clone()).await;
+        assert_eq!(
+            (status, &output["errors"][0]["pointer"]),
+            (StatusCode::UNPROCESSABLE_ENTITY, &json!("/run_at")),
+            "{verb}"
         );
     }
     let done: Vec<String> = operator
