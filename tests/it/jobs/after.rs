@@ -435,17 +435,30 @@ async fn ends_touch_nothing_of_those_that_wait() {
     let complete = STATEMENTS.iter().find(|(name, _)| *name == "complete");
     let mut connection = PgConnection::connect(database.url()).await.unwrap();
     let mut transaction = connection.begin().await.unwrap();
-    sqlx::query(complete.unwrap().1)
+    let ended = sqlx::query(complete.unwrap().1)
         .bind(&ids)
         .bind(vec![FENCE; 3])
         .fetch_all(&mut *transaction)
         .await
         .unwrap();
-    let touched = "select coalesce(sum(coalesce(idx_scan, 0) + coalesce(seq_scan, 0) + n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint
+    assert_eq!(ended.len(), 3);
+    let count = "select coalesce(sum(coalesce(idx_scan, 0) + coalesce(seq_scan, 0) + n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint
         from pg_stat_xact_user_tables where relname in ('job_after', 'after_sweep', 'scheduled')";
-    let touched: i64 = sqlx::query_scalar(touched)
+    let touched: i64 = sqlx::query_scalar(count)
         .fetch_one(&mut *transaction)
         .await
         .unwrap();
     assert_eq!(touched, 0);
+
+    // The look that frees it is counted.
+    let released: i64 = sqlx::query_scalar("select released from flyball.release_waiting($1)")
+        .bind(&ids)
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    let touched: i64 = sqlx::query_scalar(count)
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    assert!(released == 1 && touched > 0, "{released}, {touched}");
 }
