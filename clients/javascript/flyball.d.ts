@@ -167,8 +167,11 @@ export interface Inbox {
   counts(): Promise<InboxCounts>;
   /** Called for each message that arrives. */
   onmessage: ((message: InboxMessage) => void) | null;
-  /** Called when the counts change: by a message, or by a mark here or on another device. */
-  oncounts: ((counts: InboxCounts & { marked?: InboxChange }) => void) | null;
+  /**
+   * Called when the counts change: by a message, or by a mark here or on another device. `marked` is
+   * `null` after several marks that are told together: list anew.
+   */
+  oncounts: ((counts: InboxCounts & { marked?: InboxChange | null }) => void) | null;
   /** Called when messages may have been missed: list anew. */
   onlost: ((lost: Lost) => void) | null;
   /** Called when the inbox cannot be followed, for example because the ticket names no recipient. */

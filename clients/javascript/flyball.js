@@ -240,8 +240,10 @@ class Inbox {
         message: ({ data }) => {
           const { type, message, unseen, unread, as, ids, all_up_to: allUpTo } = /** @type {any} */ (data);
           if (type === 'message') tell(this, 'onmessage', message);
-          const marked = as === undefined ? {} : { marked: ids ? { as, ids } : { as, allUpTo } };
-          if (type === 'message' || type === 'counts') tell(this, 'oncounts', { unseen, unread, ...marked });
+          if (type === 'message') tell(this, 'oncounts', { unseen, unread });
+          if (type !== 'counts') return;
+          const marked = as === null ? null : ids ? { as, ids } : { as, allUpTo };
+          tell(this, 'oncounts', { unseen, unread, marked });
         },
         lost: (lost) => tell(this, 'onlost', lost),
         error: (error) => tell(this, 'onerror', error),

@@ -143,7 +143,9 @@ function showCounts({ unseen, unread, marked }) {
   $('bell-words').textContent = unseen === 0 ? 'Inbox, nothing new' : `Inbox, ${unseen} new`;
   $('read-all').disabled = unread === 0;
   document.title = unseen === 0 ? 'Inbox' : `(${unseen}) Inbox`;
-  if (marked) follow(marked);
+  // Several marks at once are not named.
+  if (marked === null) restart();
+  else if (marked) follow(marked);
 }
 
 function showError(error) {

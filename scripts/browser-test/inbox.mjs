@@ -143,6 +143,10 @@ async function run(page, url, gateway, inbox) {
     await page.until('that it is gone', `!document.querySelector('[data-id="45"]')`);
     inbox.mark({ ids: ['46'], as: 'unread' });
     await page.until('that it is unread', `document.querySelector('[data-id="46"]').dataset.state === 'seen'`);
+    // Several that are told together name no message.
+    inbox.messages.find(({ id }) => id === '46').state = 'read';
+    gateway.publish('$inbox/u1', { type: 'counts', ...inbox.counts, as: null, ids: null, all_up_to: null });
+    await page.until('that it is read', `document.querySelector('[data-id="46"]')?.dataset.state === 'read'`);
   });
 
   await check('a lost connection is said in words; what came meanwhile appears', async () => {

@@ -65,6 +65,16 @@ test('messages and marks of other devices come live, also those that came while 
   await until('the end of the subscription', () => gateway.last.cursors.size === 0);
 });
 
+test('several marks that are told together name none, so that the program lists anew', async (t) => {
+  const { gateway, client } = await stage(t);
+  const counts = [];
+  client.inbox.oncounts = (change) => counts.push(change);
+  await until('the subscription', () => gateway.last?.cursors.size === 1);
+  gateway.publish('$inbox', { type: 'counts', unseen: 0, unread: 2, as: null, ids: null, all_up_to: null });
+  await until('the counts', () => counts.length === 1);
+  assert.deepEqual(counts, [{ unseen: 0, unread: 2, marked: null }]);
+});
+
 test('a list and a mark without an answer are sent again: done twice is the same', async (t) => {
   t.mock.method(Math, 'random', () => 0);
   const { gateway, client } = await stage(t);

@@ -1,4 +1,4 @@
-//! Inboxes in Postgres, by the functions of chapter 15.
+//! Inboxes in Postgres, by the functions of chapters 15 and 33.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const COUNTS: &str =
     "select c.unseen, c.unread from flyball.inbox_count c where c.tenant = $1 and c.recipient = $2";
 
 const MARK: &str = "
-select m.changed, m.more, m.unseen, m.unread from flyball.mark_inbox_messages($1, $2, $3, $4, $5, $6, $7) m";
+select m.changed, m.more, m.unseen, m.unread from flyball.mark_inbox_within($1, $2, $3, $4, $5, $6, $7, $8) m";
 
 const PRUNE: &str = "select flyball.prune_inbox($1, $2)";
 
@@ -139,12 +139,14 @@ impl Inbox {
         row.as_ref().map_or(Ok(InboxCounts::default()), counts)
     }
 
-    /// Marks messages of an inbox; those of other inboxes are left alone.
+    /// Marks messages of an inbox; those of other inboxes are left alone. Its devices are told while
+    /// fewer than `told_max` publications of the tenant wait.
     pub async fn mark(
         &self,
         tenant: &str,
         recipient: &str,
         asked: &MarkRequest,
+        told_max: i64,
     ) -> Result<MarkedMessages, Error> {
         let (ids, up_to, time) = match &asked.target {
             MarkTarget::Ids(ids) => (Some(ids), None, None),
@@ -161,6 +163,7 @@ impl Inbox {
                 .bind(up_to)
                 .bind(time)
                 .bind(MARKED_MAX)
+                .bind(told_max)
                 .fetch_one(&self.db)
                 .await?;
             marked.changed += row.try_get::<i64, _>("changed")?;

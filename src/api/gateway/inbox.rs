@@ -44,9 +44,12 @@ impl Session {
             return self.has_no_inbox(reference).await;
         };
         let (inbox, tenant) = (self.state.inbox.clone(), self.identity.tenant.clone());
-        let marked = inbox.mark(&tenant, &recipient, asked);
+        let told_max = self.state.gateway.delay_line(&tenant).await;
+        let marked = inbox.mark(&tenant, &recipient, asked, told_max);
         match with_timeout(LIST_TIMEOUT, marked).await {
             Ok(marked) => {
+                // A mark is a publication too.
+                self.hold();
                 let answer = server_frame::inbox_counts(marked.counts, reference);
                 self.send(answer).await
             }

@@ -69,8 +69,8 @@ pub(super) struct Session {
     expires_at: Option<Instant>,
     /// The time at which a stopping process closes the connection.
     leave_at: Option<Instant>,
-    /// The time until which nothing is read, because the client published beyond the limit of its
-    /// tenant. One frame is read between two such times, so that it still counts as alive.
+    /// The time until which nothing is read, because the client published or marked beyond the limit
+    /// of its tenant. One frame is read between two such times, so that it still counts as alive.
     held_until: Option<Instant>,
     /// The address of the client, if the listener has recorded it.
     address: Option<IpAddr>,
@@ -478,7 +478,7 @@ impl Session {
         };
         match gateway.publish(message).await {
             Ok(Published::Accepted { id, .. }) => {
-                self.held_until = self.peer.limited_until().map(Instant::from_std);
+                self.hold();
                 self.send(server_frame::published(id, reference)).await
             }
             Ok(Published::Full) => {
@@ -497,6 +497,11 @@ impl Session {
                 self.refuse(FrameError::Unavailable, words, reference).await
             }
         }
+    }
+
+    /// Reads nothing for as long as messages of the tenant wait for its limit.
+    pub(super) fn hold(&mut self) {
+        self.held_until = self.peer.limited_until().map(Instant::from_std);
     }
 
     async fn refresh(&mut self, token: &str, reference: Option<&str>) -> Result<(), Ended> {

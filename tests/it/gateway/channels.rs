@@ -164,16 +164,9 @@ async fn the_first_frame_may_be_the_credential() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_opens_one_connection_with_its_rights() {
     let served = GatewayServer::start().await;
-    let response = served
-        .request(reqwest::Method::POST, "/api/v1/ws/tickets")
-        .bearer_auth(token("acme"))
-        .json(&json!({"channels": ["room.*"], "recipient": "u1"}))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(response.status(), 201);
-    let issued: serde_json::Value = response.json().await.unwrap();
-    let path = format!("/api/v1/ws?ticket={}", issued["ticket"].as_str().unwrap());
+    let rights = json!({"channels": ["room.*"], "recipient": "u1"});
+    let ticket = served.ticket("acme", &rights).await;
+    let path = format!("/api/v1/ws?ticket={ticket}");
     let mut browser = WsClient::with(&served.base, &path, &[]).await;
     assert_eq!(browser.subscribe("room.7").await["type"], "subscribed");
     assert_eq!(browser.subscribe("$inbox").await["channel"], "$inbox/u1");

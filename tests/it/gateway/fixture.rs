@@ -130,6 +130,26 @@ impl GatewayServer {
         WsClient::connect(&self.base, &token(name)).await
     }
 
+    /// Returns a ticket with the rights that are asked for.
+    pub async fn ticket(&self, name: &str, asked: &Value) -> String {
+        let response = self
+            .request(reqwest::Method::POST, "/api/v1/ws/tickets")
+            .bearer_auth(token(name))
+            .json(asked)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.status(), 201);
+        let issued: Value = response.json().await.unwrap();
+        issued["ticket"].as_str().unwrap().to_owned()
+    }
+
+    /// Connects with a ticket.
+    pub async fn browser(&self, name: &str, asked: &Value) -> WsClient {
+        let ticket = self.ticket(name, asked).await;
+        WsClient::with(&self.base, &format!("/api/v1/ws?ticket={ticket}"), &[]).await
+    }
+
     /// Publishes over HTTP; returns the status and the answer.
     pub async fn publish(&self, name: &str, channel: &str, data: &Value) -> (u16, Value) {
         let path = format!("/api/v1/channels/{channel}/messages");

@@ -74,6 +74,23 @@ async fn a_client_that_publishes_beyond_the_limit_is_slowed_and_loses_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_marks_while_its_tenant_is_at_the_limit_is_slowed() {
+    let served = GatewayServer::start().await;
+    let mut device = served.browser("acme", &json!({"recipient": "u1"})).await;
+    let mark = json!({"type": "inbox_mark", "all_up_to": "9", "as": "read"});
+    served.gateway.hub.limit("acme", Duration::from_secs(1));
+    let began = Instant::now();
+    for _ in 0..2 {
+        device.send(&mark).await;
+        device.next_of("inbox_counts").await;
+    }
+    assert!(
+        began.elapsed() > Duration::from_millis(500),
+        "the second was not delayed"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_at_its_limit_delays_no_other() {
     let served = GatewayServer::start().await;
     let mut zeta = served.client("zeta").await;

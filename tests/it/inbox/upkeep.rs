@@ -92,7 +92,7 @@ async fn a_hundred_thousand_messages_are_counted_by_one_row_and_listed_by_an_ind
         target: MarkTarget::UpToId(25_000),
         mark: "seen",
     };
-    let marked = inbox.mark("acme", "ada", &asked).await.unwrap();
+    let marked = inbox.mark("acme", "ada", &asked, 1000).await.unwrap();
     let left = InboxCounts {
         unseen: 75_000,
         unread: 100_000,
@@ -131,7 +131,7 @@ async fn counts_are_exact_whatever_happens_at_the_same_time() {
                 mark: MARKS[n as usize % MARKS.len()],
             };
             let recipient = format!("r{}", n % 3);
-            inbox.mark("", &recipient, &asked).await.unwrap();
+            inbox.mark("", &recipient, &asked, 1000).await.unwrap();
         }
     };
     let upkeep = async {

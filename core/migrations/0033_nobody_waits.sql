@@ -1,0 +1,134 @@
+-- Chapter 33: inboxes and channels in which nobody waits for another.
+
+-- === Marks =======================================================================================
+
+-- As `mark_inbox_messages` in 0015, and the devices are told of it only while fewer than `told_max`
+-- publications of the tenant wait. A mark that is to be told while an earlier one of the inbox waits takes
+-- its place, so however often messages are marked, one publication of the inbox waits. With null every mark
+-- is told by itself: the caller's transaction may last, and a collector would wait for what it replaces.
+create function flyball.mark_inbox_within(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int, told_max bigint,
+    out changed bigint, out more boolean, out unseen bigint, out unread bigint)
+language plpgsql volatile set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    last_id     constant bigint := coalesce(up_to, 9223372036854775807);
+    last_time   constant timestamptz := coalesce(up_to_time, 'infinity');
+    own_channel constant text := '$inbox/' || mark_inbox_within.recipient;
+    told_mark   text := mark;
+    told_ids    jsonb := (select jsonb_agg(i.id::text order by i.n) from unnest(ids) with ordinality as i(id, n));
+    told_all    text := coalesce(up_to::text, flyball.time_text(up_to_time));
+    earlier     record;
+begin
+    changed := 0;
+    more := false;
+    select c.unseen, c.unread into unseen, unread from flyball.inbox_count c
+    where c.tenant = mark_inbox_within.tenant and c.recipient = mark_inbox_within.recipient for update;
+    if not found then
+        unseen := 0;
+        unread := 0;
+        return;
+    end if;
+    -- A branch for each mark, because each has an index of its own.
+    with target as materialized (
+        (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
+         where ids is not null and m.id = any (ids) and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+             and case mark when 'seen' then m.seen_at is null when 'read' then m.read_at is null when 'unread' then m.read_at is not null
+                 when 'archived' then m.archived_at is null else m.archived_at is not null end)
+        union all
+        (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
+         where ids is null and mark = 'seen' and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+             and m.seen_at is null and m.archived_at is null and m.id <= last_id and m.created_at <= last_time
+         order by m.id limit most)
+        union all
+        (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
+         where ids is null and mark = 'read' and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+             and m.read_at is null and m.archived_at is null and m.id <= last_id and m.created_at <= last_time
+         order by m.id limit most)
+        union all
+        (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
+         where ids is null and mark in ('unread', 'archived') and m.tenant = mark_inbox_within.tenant
+             and m.recipient = mark_inbox_within.recipient and m.archived_at is null and (mark = 'archived' or m.read_at is not null)
+             and m.id <= last_id and m.created_at <= last_time
+         order by m.id limit most)
+        union all
+        (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
+         where ids is null and mark = 'unarchived' and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+             and m.archived_at is not null and m.id <= last_id and m.created_at <= last_time
+         order by m.id limit most)
+    ),
+    marked as (
+        update flyball.inbox_message m
+        set seen_at = case when mark in ('seen', 'read', 'archived') then coalesce(m.seen_at, clock_timestamp()) else m.seen_at end,
+            read_at = case mark when 'read' then coalesce(m.read_at, clock_timestamp()) when 'unread' then null else m.read_at end,
+            archived_at = case mark when 'archived' then coalesce(m.archived_at, clock_timestamp()) when 'unarchived' then null else m.archived_at end
+        from target t
+        where m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient and m.id = t.id
+        returning (m.seen_at is null and m.archived_at is null)::int - (t.seen_at is null and t.archived_at is null)::int as unseen,
+            (m.read_at is null and m.archived_at is null)::int - (t.read_at is null and t.archived_at is null)::int as unread
+    )
+    select count(*), mark_inbox_within.unseen + coalesce(sum(k.unseen), 0), mark_inbox_within.unread + coalesce(sum(k.unread), 0)
+    into changed, unseen, unread
+    from marked k;
+    if changed = 0 then
+        return;
+    end if;
+    more := ids is null and changed >= most;
+    update flyball.inbox_count c set unseen = mark_inbox_within.unseen, unread = mark_inbox_within.unread
+    where c.tenant = mark_inbox_within.tenant and c.recipient = mark_inbox_within.recipient;
+    -- The inbox is right without the news; a device that lists it again sees that, and the next mark that
+    -- is told has the counts.
+    if flyball.is_publication_full(mark_inbox_within.tenant) or told_max is not null and exists (
+        select from flyball.publication p where p.tenant = mark_inbox_within.tenant offset greatest(told_max, 1) - 1 limit 1
+    ) then
+        return;
+    end if;
+    if told_max is not null then
+        -- One that waits still is replaced: its counts are of the past. A collector that has it is not
+        -- waited for.
+        with newest as materialized (
+            select p.id, p.channel from flyball.publication p
+            where p.tenant = mark_inbox_within.tenant order by p.tenant desc, p.id desc limit 200
+        ),
+        waiting as materialized (
+            select p.id, p.data from flyball.publication p
+            where p.id = any (array(select n.id from newest n where n.channel = own_channel)) and p.data ->> 'type' = 'counts'
+            for update of p skip locked
+        ),
+        gone as (
+            delete from flyball.publication p using waiting w where p.id = w.id
+        )
+        select bool_and(coalesce(w.data ->> 'as' = mark and jsonb_typeof(w.data -> 'ids') = 'array', false)) as has_ids,
+            bool_and(coalesce(w.data ->> 'as' = mark and w.data ->> 'all_up_to' = told_all, false)) as is_same,
+            (
+                select jsonb_agg(i.id order by e.id, i.n) from waiting e
+                cross join lateral jsonb_array_elements_text(case jsonb_typeof(e.data -> 'ids') when 'array' then e.data -> 'ids' else '[]' end)
+                    with ordinality as i(id, n)
+                where told_ids is null or not told_ids ? i.id
+            ) as ids
+        into earlier
+        from waiting w;
+        if told_ids is not null and earlier.has_ids and jsonb_array_length(told_ids) + coalesce(jsonb_array_length(earlier.ids), 0) <= 1000 then
+            told_ids := coalesce(earlier.ids, '[]') || told_ids;
+        elsif not earlier.is_same then
+            -- Several marks: a device lists again.
+            told_mark := null;
+            told_ids := null;
+            told_all := null;
+        end if;
+    end if;
+    insert into flyball.publication (tenant, channel, data)
+    values (mark_inbox_within.tenant, own_channel,
+        jsonb_build_object('type', 'counts', 'unseen', unseen, 'unread', unread, 'as', told_mark, 'ids', told_ids, 'all_up_to', told_all));
+    perform pg_notify('flyball_publish', '');
+end $$;
+
+-- As in 0015.
+create or replace function flyball.mark_inbox_messages(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int,
+    out changed bigint, out more boolean, out unseen bigint, out unread bigint)
+language sql volatile as $$
+    select w.changed, w.more, w.unseen, w.unread from flyball.mark_inbox_within(tenant, recipient, mark, ids, up_to, up_to_time, most, null) w
+$$;
+
+-- === Permissions =================================================================================
+
+revoke execute on function flyball.mark_inbox_within from public;
