@@ -9,6 +9,7 @@
 //! This room knows channels, subscriptions, frames and limits. The protocol of the socket is in
 //! `api/gateway`.
 
+mod admitting;
 mod batches;
 pub mod channel_name;
 pub mod client_frame;

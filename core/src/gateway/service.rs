@@ -14,9 +14,9 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::batches::{batcher, lost};
 use super::connection_counts::ConnectionCounts;
 use super::hub::Hub;
-use super::limits::{GatewayLimits, delay_line};
+use super::limits::GatewayLimits;
 use super::metrics::GatewayMetrics;
-use super::pace::{LimitedTenants, Pace};
+use super::pace::LimitedTenants;
 use super::postgres::{
     self, ChannelPlace, ChannelPosition, CollectOutcome, ConnectionReport, HistoryPage,
     NewPublication, Published, StoredMessage, TenantGrant, WaitingPublications,
@@ -26,9 +26,9 @@ use super::turns::in_turns;
 use crate::jobs::{Error, Queue};
 use crate::postgres::Db;
 use crate::service::{Batcher, DueWork, LoopOptions, periodic, periodic_unless_watched};
+use crate::throttle::Store;
 use crate::throttle::admission::{channels_throttle_of, connections_throttle_of};
-use crate::throttle::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
-use crate::throttle::{AcquireRequest, LaneRequest, Store};
+use crate::throttle::rolling_window::WindowGrants;
 
 /// The channel on which Postgres tells of publications.
 const PUBLISHED: &str = "flyball_publish";
@@ -100,16 +100,16 @@ pub struct Gateway {
     /// The connections that are being served.
     pub sessions: TaskTracker,
     queue: Queue,
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     default_tenant: &'static str,
     /// The begin of the times in `own_windows`.
-    began: Instant,
+    pub(super) began: Instant,
     due: DueWork,
     read_to: Arc<AtomicI64>,
-    limited: Arc<Mutex<LimitedTenants>>,
-    rates: Arc<Mutex<TenantRates>>,
+    pub(super) limited: Arc<Mutex<LimitedTenants>>,
+    pub(super) rates: Arc<Mutex<TenantRates>>,
     /// The windows that hold while the store of throttles is away.
-    own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
+    pub(super) own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
     publishes: Batcher<NewPublication, Result<Published, Error>>,
     positions: Batcher<(String, String), Result<ChannelPosition, Error>>,
     pages: Batcher<HistoryPage, Result<Vec<StoredMessage>, Error>>,
@@ -367,140 +367,6 @@ impl Gateway {
         let limits = self.limits.clone();
         let history = move |channel: &str| limits.history(channel);
         postgres::collect(&self.db, COLLECTED_MAX, &admit, &history).await
-    }
-
-    /// Decides how many messages of each tenant may go now.
-    async fn admit(&self, waiting: Vec<WaitingPublications>) -> Vec<TenantGrant> {
-        let tenants: HashSet<&str> = waiting.iter().map(|one| one.tenant.as_str()).collect();
-        self.limited
-            .lock()
-            .retain(|tenant| tenants.contains(tenant));
-        let mut grants = Vec::with_capacity(waiting.len());
-        for one in waiting {
-            grants.push(self.admit_tenant(one).await);
-        }
-        grants
-    }
-
-    async fn admit_tenant(&self, waiting: WaitingPublications) -> TenantGrant {
-        let WaitingPublications { tenant, messages } = waiting;
-        let now = Instant::now().into_std();
-        let pace = self.limited.lock().pace(&tenant, messages, now);
-        let want = match pace {
-            Pace::Ask(want) => want,
-            Pace::Wait(wait) => {
-                return TenantGrant {
-                    tenant,
-                    messages: 0,
-                    wait: Some(wait),
-                    told: None,
-                };
-            }
-        };
-        let (granted, wait) = self.take(&tenant, want).await;
-        if granted >= messages {
-            self.limited.lock().clear(&tenant);
-            return TenantGrant {
-                tenant,
-                messages: granted,
-                wait: None,
-                told: None,
-            };
-        }
-        let needs_rate = self.limited.lock().needs_rate(&tenant, now);
-        let per_second = match needs_rate {
-            true => Some(self.rate_of(&tenant).await),
-            false => None,
-        };
-        let left = messages - granted;
-        let mut limited = self.limited.lock();
-        let step = limited.note(&tenant, left, wait, per_second, now);
-        TenantGrant {
-            tenant,
-            messages: granted,
-            wait: Some(step.wait),
-            told: step.told,
-        }
-    }
-
-    /// Returns the messages per second that the limit of a tenant admits; the setting while the
-    /// store of throttles is away.
-    pub async fn rate_of(&self, tenant: &str) -> f64 {
-        let own = f64::from(self.limits.per_second);
-        let Some(throttle) = channels_throttle_of(self.throttle_tenant(tenant)) else {
-            return own;
-        };
-        let usage = self.store.window_usage(&throttle, "").await;
-        let limit = usage.ok().flatten().and_then(|usage| {
-            let limit = usage.throttle.first()?.limit();
-            Some(limit.tokens / limit.span_s)
-        });
-        limit.unwrap_or(own)
-    }
-
-    /// Returns the messages of a tenant that may wait before publications of its clients are refused,
-    /// by its limit as it was about a second ago.
-    pub async fn delay_line(&self, tenant: &str) -> i64 {
-        let known = self.rates.lock().get(tenant, Instant::now().into_std());
-        if let Some(per_second) = known {
-            return delay_line(per_second);
-        }
-        let per_second = self.rate_of(tenant).await;
-        let now = Instant::now().into_std();
-        self.rates.lock().set(tenant, per_second, now);
-        delay_line(per_second)
-    }
-
-    /// Takes tokens for up to `want` messages of a tenant; returns their number, and the time until
-    /// the next if some must wait.
-    async fn take(&self, tenant: &str, want: u32) -> (u32, Option<Duration>) {
-        let Some(throttle) = channels_throttle_of(self.throttle_tenant(tenant)) else {
-            return self.take_own(tenant, want);
-        };
-        let lane = LaneRequest {
-            want,
-            ..LaneRequest::default()
-        };
-        let ask = AcquireRequest {
-            throttle,
-            lanes: vec![lane],
-            holder: None,
-        };
-        let answer = self.store.acquire(&ask).await;
-        match answer.lanes.first().filter(|_| answer.is_decided()) {
-            Some(grant) if grant.granted >= want => (want, None),
-            Some(grant) => (grant.granted, Some(grant.wait)),
-            None => self.take_own(tenant, want),
-        }
-    }
-
-    /// Takes from a window of this process by the limit of the settings, while the store of
-    /// throttles is away: only one collector works at a time.
-    fn take_own(&self, tenant: &str, want: u32) -> (u32, Option<Duration>) {
-        let limit = WindowLimit {
-            tokens: f64::from(self.limits.per_second),
-            span_s: 1.0,
-        };
-        let now_us = self.began.elapsed().as_micros() as f64;
-        let mut windows = self.own_windows.lock();
-        let known = windows.remove(tenant).into_iter().collect::<Vec<_>>();
-        let mut grants = known.first().cloned().unwrap_or(WindowGrants {
-            span_s: limit.span_s,
-            grants: Vec::new(),
-        });
-        let open = OpenWindow::open_all(&[limit], &known, now_us);
-        let Some(window) = open.first() else {
-            return (want, None);
-        };
-        let granted = (window.units(1.0) as u32).min(want);
-        grants.grants.retain(|(at, _)| at + 1e6 > now_us);
-        if granted > 0 {
-            grants.grants.push((now_us, f64::from(granted)));
-        }
-        windows.retain(|_, known| known.grants.last().is_some_and(|(at, _)| at + 1e6 > now_us));
-        windows.insert(tenant.to_owned(), grants);
-        let wait = Duration::from_micros(window.wait_us(1.0, now_us) as u64);
-        (granted, (granted < want).then_some(wait))
     }
 
     /// Hands over what came into the history since the last look.

@@ -38,6 +38,7 @@ const SERVICES: &[(&str, &str)] = &[
         "gateway/service.rs",
         "Publishes, collects and reads channels.",
     ),
+    ("gateway/admitting.rs", "Takes slots of tenants' limits."),
     ("gateway/reading.rs", "Reads channels for a connection."),
     ("gateway/hub.rs", "Wakes connections."),
     ("gateway/batches.rs", "Batches requests of connections."),
