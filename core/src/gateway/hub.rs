@@ -344,9 +344,15 @@ impl Hub {
         }
     }
 
-    /// Notes that messages of a tenant wait for `wait`, and warns its connections; returns the
-    /// number of warnings.
+    /// Returns true if a tenant has connections here.
+    pub fn has_tenant(&self, tenant: &str) -> bool {
+        self.tenants.lock().contains_key(tenant)
+    }
+
+    /// Notes that messages of a tenant wait for `wait`, which holds for a second at most because it
+    /// is noted again, and warns its connections; returns the number of warnings.
     pub fn limit(&self, tenant: &str, wait: Duration) -> usize {
+        let wait = wait.min(WARNING_INTERVAL);
         let Some(entry) = self.tenants.lock().get(tenant).cloned() else {
             return 0;
         };
@@ -480,6 +486,14 @@ mod tests {
         assert_eq!(hub.limit("a", Duration::from_millis(700)), 0);
         assert_eq!(hub.limit("b", Duration::from_millis(700)), 0);
         assert!(peer.limited_until().is_some() && waiting(&peer) == 1);
+    }
+
+    #[test]
+    fn a_wait_is_noted_for_a_second_at_most() {
+        let hub = Hub::default();
+        let peer = subscribed(&hub, "a", "x");
+        assert_eq!(hub.limit("a", Duration::MAX), 1);
+        assert!(peer.limited_until() <= Some(Instant::now() + WARNING_INTERVAL));
     }
 
     #[test]

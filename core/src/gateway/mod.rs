@@ -24,6 +24,7 @@ pub mod pace;
 pub mod postgres;
 pub mod rates;
 pub mod reading;
+mod rings;
 pub mod server_frame;
 pub mod service;
 pub mod subscription;

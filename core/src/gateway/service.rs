@@ -78,6 +78,9 @@ const PRUNE_EVERY: Duration = Duration::from_secs(2);
 /// The time between two reports of open connections.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
+/// The time between two looks for limits that were told, which nothing but a ring makes due.
+const UNTOLD_EVERY: Duration = Duration::from_secs(60);
+
 /// The time between two steps of upkeep while there are no channels.
 const UNUSED_PRUNE_EVERY: Duration = Duration::from_secs(20);
 
@@ -104,10 +107,14 @@ pub struct Gateway {
     default_tenant: &'static str,
     /// The begin of the times in `own_windows`.
     pub(super) began: Instant,
-    due: DueWork,
+    pub(super) due: DueWork,
     read_to: Arc<AtomicI64>,
     pub(super) limited: Arc<Mutex<LimitedTenants>>,
     pub(super) rates: Arc<Mutex<TenantRates>>,
+    /// The waits of tenants of whose limits rings have told, until they are confirmed.
+    pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
+    /// Tells of the first of them.
+    pub(super) has_heard: Arc<Notify>,
     /// The windows that hold while the store of throttles is away.
     pub(super) own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
     publishes: Batcher<NewPublication, Result<Published, Error>>,
@@ -151,6 +158,8 @@ impl Gateway {
             read_to: Arc::new(AtomicI64::new(-1)),
             limited: Arc::default(),
             rates: Arc::default(),
+            heard: Arc::default(),
+            has_heard: Arc::default(),
             own_windows: Arc::default(),
             publishes,
             positions,
@@ -306,28 +315,22 @@ impl Gateway {
                 async move { gateway.prune_round(&place).await }
             },
         );
+        let limited = periodic(
+            pace("tell_limits", Some(&self.has_heard), UNTOLD_EVERY),
+            cancel.clone(),
+            || {
+                let gateway = self.clone();
+                async move { gateway.tell_limits().await }
+            },
+        );
         let reported = self.counts.clone().run(cancel.clone());
         let hub = self.hub.clone();
         // A task of its own, because it takes turns with the tasks of connections.
         let woken = tokio::spawn(async move { hub.wake_peers().await });
         let _woken = AbortOnDropHandle::new(woken);
-        tokio::join!(heard, rung, collected, read, pruned, reported, told);
-    }
-
-    /// Takes a ring: an empty one tells of messages, another one of a tenant at its limit.
-    fn hear(&self, payload: &str) {
-        let limited = payload
-            .split_once(' ')
-            .and_then(|(wait_ms, tenant)| Some((wait_ms.parse().ok()?, tenant)));
-        match limited {
-            Some((wait_ms, tenant)) => self.tell_limit(tenant, Duration::from_millis(wait_ms)),
-            None => self.due.channel_messages.notify_one(),
-        }
-    }
-
-    fn tell_limit(&self, tenant: &str, wait: Duration) {
-        let warned = self.hub.limit(tenant, wait);
-        self.metrics.warned(warned as u64);
+        tokio::join!(
+            heard, rung, collected, read, pruned, limited, reported, told
+        );
     }
 
     /// Collects until nothing is left that may go now.

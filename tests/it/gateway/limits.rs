@@ -90,6 +90,28 @@ async fn a_device_that_marks_while_its_tenant_is_at_the_limit_is_slowed() {
     );
 }
 
+/// Every role of the database may notify.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ring_that_no_collector_has_sent_warns_nobody_and_holds_nobody() {
+    let served = GatewayServer::start().await;
+    let mut zeta = served.client("zeta").await;
+    zeta.subscribe("orders").await;
+    for wait_ms in ["2000000000", "18446744073709551615"] {
+        sqlx::query("select pg_notify('flyball_channel', $1 || ' zeta')")
+            .bind(wait_ms)
+            .execute(&served.queue.pool)
+            .await
+            .unwrap();
+    }
+    // What comes behind the ring is heard after it.
+    for n in 1..=3 {
+        zeta.send(&json!({"type": "publish", "channel": "orders", "data": n}))
+            .await;
+        assert_eq!(zeta.next().await["type"], "published");
+        assert_eq!(zeta.next().await["data"], n);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_at_its_limit_delays_no_other() {
     let served = GatewayServer::start().await;

@@ -40,6 +40,7 @@ const SERVICES: &[(&str, &str)] = &[
     ),
     ("gateway/admitting.rs", "Takes slots of tenants' limits."),
     ("gateway/reading.rs", "Reads channels for a connection."),
+    ("gateway/rings.rs", "Hears collectors."),
     ("gateway/hub.rs", "Wakes connections."),
     ("gateway/batches.rs", "Batches requests of connections."),
     (

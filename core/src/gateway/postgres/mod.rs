@@ -13,7 +13,9 @@ pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, 
 pub use publish::{NewPublication, Published, publish};
 pub use tickets::{issue_ticket, take_ticket};
 pub use upkeep::{ChannelPlace, forget, has_channels, prune};
-pub use usage::{ChannelUsage, ConnectionReport, channel_usage, report_connections};
+pub use usage::{
+    ChannelUsage, ConnectionReport, channel_usage, limited_tenants, report_connections,
+};
 
 /// The statements of this folder, for the test that prepares each.
 pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
@@ -32,6 +34,7 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("tickets: issue", tickets::ISSUE),
     ("tickets: take", tickets::TAKE),
     ("channels: count", usage::COUNT),
+    ("channels: limited", usage::LIMITED),
     ("channels: report", usage::REPORT),
     ("channels: usage", usage::LIST),
     ("channels: any", upkeep::HAS_CHANNELS),

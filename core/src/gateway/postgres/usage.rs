@@ -1,5 +1,7 @@
 //! The use of channels by each tenant: messages, limits reached, open connections.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::Row;
@@ -15,6 +17,10 @@ from unnest($1::text[], $2::bigint[], $3::bigint[]) as a(tenant, messages, limit
 order by a.tenant
 on conflict (tenant) do update
 set messages = u.messages + excluded.messages, limited = u.limited + excluded.limited, limited_at = coalesce(excluded.limited_at, u.limited_at)";
+
+/// Reads what collectors write in the transaction that rings.
+pub(super) const LIMITED: &str = "
+select u.tenant from flyball.channel_usage u where u.tenant = any($1) and u.limited_at > now() - make_interval(secs => $2)";
 
 pub(super) const REPORT: &str = "
 insert into flyball.gateway_report as r (tenant, process, connections, warnings, reported_at)
@@ -78,6 +84,20 @@ pub async fn report_connections(
         .execute(db)
         .await?;
     Ok(())
+}
+
+/// Returns those of some tenants whose limit a collector has reached within a time.
+pub async fn limited_tenants(
+    db: &Db,
+    tenants: &[&str],
+    within: Duration,
+) -> Result<Vec<String>, Error> {
+    let rows = query(LIMITED)
+        .bind(tenants)
+        .bind(within.as_secs_f64())
+        .fetch_all(db)
+        .await?;
+    rows.iter().map(|row| Ok(row.try_get("tenant")?)).collect()
 }
 
 /// Returns the use by tenants, by name: one, or up to `most` after a name.
