@@ -1,5 +1,111 @@
 -- Chapter 33: inboxes and channels in which nobody waits for another.
 
+-- === Deliveries ==================================================================================
+
+-- As `deliver_inbox` in 0015, but an inbox that another transaction has locked is left out unless it is to be
+-- waited for: `kept` of its messages is null, and nothing was written. So a transaction that marks messages
+-- and stays open delays none of others. Every lock is waited for a second at most.
+create function flyball.deliver_inboxes(jobs bigint[], recipients text[], subjects text[], bodies text[], waits boolean)
+returns table (job_id bigint, kept boolean)
+language plpgsql volatile set enable_seqscan = off set lock_timeout = '1s' as $$
+#variable_conflict use_column
+declare
+    busy_tenants    text[] := '{}';
+    busy_recipients text[] := '{}';
+    full_tenants    text[];
+    written         bigint[];
+begin
+    if not waits then
+        with inbox as materialized (
+            select distinct j.tenant, g.recipient
+            from unnest(jobs, recipients) as g(job_id, recipient)
+            cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
+        ),
+        known as materialized (
+            select i.tenant, i.recipient from inbox i
+            cross join lateral (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient limit 1) c
+        ),
+        free as materialized (
+            select l.tenant, l.recipient from inbox i
+            cross join lateral (
+                select c.tenant, c.recipient from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient
+                limit 1 for update skip locked
+            ) l
+        )
+        select coalesce(array_agg(k.tenant), '{}'), coalesce(array_agg(k.recipient), '{}') into busy_tenants, busy_recipients
+        from known k
+        where not exists (select from free f where f.tenant = k.tenant and f.recipient = k.recipient);
+    end if;
+
+    insert into flyball.inbox_count as c (tenant, recipient)
+    select distinct j.tenant, g.recipient
+    from unnest(jobs, recipients) as g(job_id, recipient)
+    cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
+    where not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = j.tenant and b.recipient = g.recipient)
+    order by 1, 2
+    -- An inbox that is known is locked and not changed.
+    on conflict on constraint inbox_count_pkey do update set unseen = c.unseen where false;
+
+    select coalesce(array_agg(t.tenant), '{}') into full_tenants
+    from (
+        select distinct j.tenant from unnest(jobs) as g(job_id)
+        cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
+    ) t
+    where flyball.is_publication_full(t.tenant);
+
+    with added as (
+        insert into flyball.inbox_message (tenant, recipient, job_id, category, template_id, actor, subject, body, data)
+        select j.tenant, g.recipient, g.job_id, coalesce(j.args ->> 'category', 'transactional'), j.args ->> 'template_id', j.args ->> 'actor',
+            g.subject, g.body,
+            case when jsonb_typeof(j.args -> 'data') = 'object' and octet_length((j.args -> 'data')::text) <= 32768
+                then j.args -> 'data' else '{}' end
+        from unnest(jobs, recipients, subjects, bodies) with ordinality as g(job_id, recipient, subject, body, n)
+        cross join lateral (select h.tenant, h.args from flyball.job h where h.id = g.job_id limit 1) j
+        where j.tenant <> all (full_tenants)
+            and not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = j.tenant and b.recipient = g.recipient)
+        order by g.n
+        on conflict on constraint inbox_message_job_id_key do nothing
+        returning job_id
+    )
+    select array_agg(a.job_id) into written from added a;
+
+    if written is not null then
+        update flyball.inbox_count c set unseen = c.unseen + m.messages, unread = c.unread + m.messages
+        from (select h.tenant, h.recipient, count(*) as messages from flyball.inbox_message h where h.job_id = any (written) group by 1, 2) m
+        where c.tenant = m.tenant and c.recipient = m.recipient;
+
+        insert into flyball.publication (tenant, channel, data)
+        select m.tenant, '$inbox/' || m.recipient,
+            jsonb_build_object('type', 'message', 'message', flyball.inbox_entry(m), 'unseen', c.unseen, 'unread', c.unread)
+        from flyball.inbox_message m
+        join flyball.inbox_count c on c.tenant = m.tenant and c.recipient = m.recipient
+        where m.job_id = any (written)
+        order by m.id;
+        perform pg_notify('flyball_publish', '');
+    end if;
+
+    return query
+    select g.job_id, case when not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = j.tenant and b.recipient = g.recipient)
+        then j.tenant <> all (full_tenants) end
+    from unnest(jobs, recipients) as g(job_id, recipient)
+    cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j;
+end $$;
+
+-- As in 0015: an inbox that another transaction has locked is waited for.
+create or replace function flyball.deliver_inbox(jobs bigint[], recipients text[], subjects text[], bodies text[])
+returns table (job_id bigint, kept boolean)
+language plpgsql volatile set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    insert into flyball.inbox_count as c (tenant, recipient)
+    select distinct j.tenant, g.recipient
+    from unnest(jobs, recipients) as g(job_id, recipient)
+    cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
+    order by 1, 2
+    on conflict on constraint inbox_count_pkey do update set unseen = c.unseen where false;
+    return query select f.job_id, f.kept from flyball.deliver_inboxes(jobs, recipients, subjects, bodies, true) f;
+end $$;
+
 -- === Marks =======================================================================================
 
 -- As `mark_inbox_messages` in 0015, and the devices are told of it only while fewer than `told_max`
@@ -129,6 +235,60 @@ language sql volatile as $$
     select w.changed, w.more, w.unseen, w.unread from flyball.mark_inbox_within(tenant, recipient, mark, ids, up_to, up_to_time, most, null) w
 $$;
 
+-- === Upkeep ======================================================================================
+
+-- As in 0015, but the messages of an inbox that another transaction has locked stay until the next time:
+-- the locks of all others are held meanwhile.
+create or replace function flyball.prune_inbox(days int, most int default 5000) returns bigint
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    old             bigint[];
+    busy_tenants    text[];
+    busy_recipients text[];
+    removed         bigint;
+begin
+    select array_agg(m.job_id) into old
+    from (
+        select h.job_id from flyball.inbox_message h where h.created_at < now() - make_interval(days => days)
+        order by h.created_at limit most
+    ) m;
+    if old is null then
+        return 0;
+    end if;
+    with inbox as materialized (
+        select distinct m.tenant, m.recipient from flyball.inbox_message m where m.job_id = any (old)
+    ),
+    known as materialized (
+        select i.tenant, i.recipient from inbox i
+        cross join lateral (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient limit 1) c
+    ),
+    free as materialized (
+        select l.tenant, l.recipient from inbox i
+        cross join lateral (
+            select c.tenant, c.recipient from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient
+            limit 1 for update skip locked
+        ) l
+    )
+    select coalesce(array_agg(k.tenant), '{}'), coalesce(array_agg(k.recipient), '{}') into busy_tenants, busy_recipients
+    from known k
+    where not exists (select from free f where f.tenant = k.tenant and f.recipient = k.recipient);
+    with gone as (
+        delete from flyball.inbox_message m
+        where m.job_id = any (old)
+            and not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = m.tenant and b.recipient = m.recipient)
+        returning m.tenant, m.recipient, (m.seen_at is null and m.archived_at is null)::int as unseen,
+            (m.read_at is null and m.archived_at is null)::int as unread
+    ),
+    counted as (
+        update flyball.inbox_count c set unseen = c.unseen - g.unseen, unread = c.unread - g.unread
+        from (select tenant, recipient, sum(unseen) as unseen, sum(unread) as unread from gone group by 1, 2) g
+        where c.tenant = g.tenant and c.recipient = g.recipient
+    )
+    select count(*) into removed from gone;
+    return removed;
+end $$;
+
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.mark_inbox_within from public;
+revoke execute on function flyball.deliver_inboxes, flyball.mark_inbox_within from public;

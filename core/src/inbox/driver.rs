@@ -17,6 +17,9 @@ pub const BODY_BYTES: usize = 16_384;
 /// The wait of a message while too many publications of its tenant wait.
 const FULL_DELAY: Duration = Duration::from_secs(1);
 
+/// The wait of the messages of a recipient whose inbox another transaction has locked.
+const LOCKED_DELAY: Duration = Duration::from_secs(1);
+
 /// The driver of the inbox.
 pub struct InboxDriver(Inbox);
 
@@ -46,6 +49,12 @@ impl InboxDriver {
                 key: None,
                 delay: Some(FULL_DELAY),
                 reason: "as many publications of the tenant wait as may".to_owned(),
+            },
+            Ok(Ok(InboxDelivery::Locked)) => Sent::Throttled {
+                scope: Scope::Recipient,
+                key: None,
+                delay: Some(LOCKED_DELAY),
+                reason: "a transaction of another has locked the inbox".to_owned(),
             },
             Ok(Err(_)) | Err(_) => Sent::Transient {
                 reason: "Postgres did not write the message".to_owned(),

@@ -1,11 +1,13 @@
 //! Inboxes in Postgres, by the functions of chapters 15 and 33.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff_sqlx::ToSqlx as _;
 use sqlx::Row;
 use sqlx::types::Json;
+use tokio::sync::Semaphore;
 
 use super::message::{InboxCounts, InboxMessage, InboxPage, MarkedMessages};
 use super::request::{MarkRequest, MarkTarget, PageRequest};
@@ -13,7 +15,7 @@ use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::service::{BatchPanicked, Batcher};
 
-const DELIVER: &str = "select d.job_id, d.kept from flyball.deliver_inbox($1, $2, $3, $4) d";
+const DELIVER: &str = "select d.job_id, d.kept from flyball.deliver_inboxes($1, $2, $3, $4, $5) d";
 
 const PAGE: &str = "
 select flyball.inbox_entry(m) as entry from flyball.inbox_page($1, $2, $3, $4, $5, $6) m order by m.id desc";
@@ -41,6 +43,12 @@ const DELIVERED_MAX: usize = 128;
 /// The shortest time between such transactions while messages keep coming.
 const DELIVER_EVERY: Duration = Duration::from_millis(2);
 
+/// The messages that wait at once for inboxes which others have locked, each on a connection.
+const WAITING_MAX: usize = 2;
+
+/// The time in which one of these must begin to wait. Postgres waits for a second.
+const WAIT_WITHIN: Duration = Duration::from_secs(1);
+
 /// The most messages that are marked in one transaction.
 const MARKED_MAX: i32 = 10_000;
 
@@ -67,6 +75,8 @@ pub enum InboxDelivery {
     Kept,
     /// Too many publications of its tenant wait; nothing was written.
     Full,
+    /// Another transaction has locked the inbox for long; nothing was written.
+    Locked,
 }
 
 /// The store of inboxes. Cheap to clone; clones share their batches.
@@ -74,6 +84,8 @@ pub enum InboxDelivery {
 pub struct Inbox {
     db: Db,
     delivers: Batcher<NewInboxMessage, Result<InboxDelivery, Error>>,
+    /// The permits of messages that wait for locked inboxes.
+    waiting: Arc<Semaphore>,
 }
 
 impl Inbox {
@@ -85,14 +97,34 @@ impl Inbox {
             let db = of_batches.clone();
             Box::pin(async move { deliver(&db, &items).await })
         });
-        Self { db, delivers }
+        Self {
+            db,
+            delivers,
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        }
     }
 
     /// Writes a message into an inbox and publishes it, once for its job; concurrent calls share a
-    /// transaction.
+    /// transaction. One whose inbox is locked waits for it apart, so that it delays no other.
     pub async fn deliver(&self, message: NewInboxMessage) -> Result<InboxDelivery, Error> {
         let lost = |broken: BatchPanicked| Err(Error::Lost(broken.to_string()));
-        self.delivers.submit(message).await.unwrap_or_else(lost)
+        let delivered = self.delivers.submit(message.clone()).await;
+        match delivered.unwrap_or_else(lost)? {
+            InboxDelivery::Locked => self.deliver_apart(&message).await,
+            delivery => Ok(delivery),
+        }
+    }
+
+    async fn deliver_apart(&self, message: &NewInboxMessage) -> Result<InboxDelivery, Error> {
+        let permit = tokio::time::timeout(WAIT_WITHIN, self.waiting.acquire()).await;
+        let Ok(Ok(_permit)) = permit else {
+            return Ok(InboxDelivery::Locked);
+        };
+        match delivered(&self.db, std::slice::from_ref(message), true).await {
+            Ok(mut fates) => fates.pop().unwrap_or(Ok(InboxDelivery::Locked)),
+            Err(error) if error.was_broken_off() => Ok(InboxDelivery::Locked),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns a page of an inbox.
@@ -191,38 +223,53 @@ fn counts(row: &sqlx::postgres::PgRow) -> Result<InboxCounts, Error> {
     })
 }
 
+/// Writes messages, those of free inboxes in one transaction. If that fails because of one of them,
+/// each is written alone, because the others may be of other tenants.
 async fn deliver(db: &Db, items: &[NewInboxMessage]) -> Vec<Result<InboxDelivery, Error>> {
-    let jobs: Vec<i64> = items.iter().map(|one| one.job_id).collect();
-    let kept = match delivered(db, &jobs, items).await {
-        Ok(kept) => kept,
-        Err(error) => {
-            let lost = |_: &i64| Err(Error::Lost(error.to_string()));
-            return jobs.iter().map(lost).collect();
-        }
+    let error = match delivered(db, items, false).await {
+        Ok(fates) => return fates,
+        Err(error) => error,
     };
-    let fate = |job: &i64| match kept.get(job) {
-        Some(true) => Ok(InboxDelivery::Kept),
-        Some(false) => Ok(InboxDelivery::Full),
-        None => Err(Error::Lost("the job of the message is gone".to_owned())),
-    };
-    jobs.iter().map(fate).collect()
+    let is_of_one = error.blames_a_row() || error.was_broken_off();
+    if items.len() == 1 || !is_of_one {
+        let lost = |_: &NewInboxMessage| Err(Error::Lost(error.to_string()));
+        return items.iter().map(lost).collect();
+    }
+    let mut fates = Vec::with_capacity(items.len());
+    for item in items {
+        let alone = delivered(db, std::slice::from_ref(item), false).await;
+        fates.extend(alone.unwrap_or_else(|error| vec![Err(error)]));
+    }
+    fates
 }
 
+/// Writes messages in one transaction; returns the fate of each.
 async fn delivered(
     db: &Db,
-    jobs: &[i64],
     items: &[NewInboxMessage],
-) -> Result<HashMap<i64, bool>, Error> {
+    waits: bool,
+) -> Result<Vec<Result<InboxDelivery, Error>>, Error> {
+    let jobs: Vec<i64> = items.iter().map(|one| one.job_id).collect();
     let recipients: Vec<&str> = items.iter().map(|one| one.recipient.as_str()).collect();
     let subjects: Vec<Option<&str>> = items.iter().map(|one| one.subject.as_deref()).collect();
     let bodies: Vec<&str> = items.iter().map(|one| one.body.as_str()).collect();
     let rows = sqlx::query(DELIVER)
-        .bind(jobs)
+        .bind(&jobs)
         .bind(recipients)
         .bind(subjects)
         .bind(bodies)
+        .bind(waits)
         .fetch_all(db)
         .await?;
-    let read = |row: &sqlx::postgres::PgRow| Ok((row.try_get("job_id")?, row.try_get("kept")?));
-    rows.iter().map(read).collect()
+    let mut kept: HashMap<i64, Option<bool>> = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        kept.insert(row.try_get("job_id")?, row.try_get("kept")?);
+    }
+    let fate = |job: &i64| match kept.get(job) {
+        Some(Some(true)) => Ok(InboxDelivery::Kept),
+        Some(Some(false)) => Ok(InboxDelivery::Full),
+        Some(None) => Ok(InboxDelivery::Locked),
+        None => Err(Error::Lost("the job of the message is gone".to_owned())),
+    };
+    Ok(jobs.iter().map(fate).collect())
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use flyball::app::Roles;
 use reqwest::Method;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::{AssertSqlSafe, Executor as _, Row};
 
 use crate::gateway::client::WsClient;
 use crate::support::app::RunningApp;
-use crate::support::eventually;
+use crate::support::{Database, database, eventually};
 
 pub const SOON: Duration = Duration::from_secs(60);
 
@@ -197,6 +197,22 @@ impl InboxFixture {
         let counted = sqlx::query_scalar(sql).fetch_one(self.program.database.pool());
         counted.await.unwrap()
     }
+}
+
+/// Returns a database with jobs of messages for inboxes, which nobody runs.
+pub async fn with_jobs(many: i64) -> (Database, Vec<i64>) {
+    let database = database().await;
+    let jobs = format!(
+        "insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args)
+         select flyball.day_of(now()) << 38 | n, flyball.lane_of('inapp', ''), 2, 10, 1, 'notification', 'inapp', '', '{{}}'
+         from generate_series(1, {many}) n"
+    );
+    database.pool().execute(AssertSqlSafe(jobs)).await.unwrap();
+    let ids = sqlx::query_scalar("select id from flyball.job order by id")
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
+    (database, ids)
 }
 
 /// Returns the values of a field of messages.

@@ -3,6 +3,7 @@
 mod devices;
 mod doors;
 mod fixture;
+mod locks;
 mod marks;
 mod sending;
 mod upkeep;

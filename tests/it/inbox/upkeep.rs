@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use super::fixture::{InboxFixture, counts};
+use super::fixture::{InboxFixture, counts, with_jobs};
 use crate::support::{Database, database};
 
 /// Puts messages into the inbox of one recipient beside those of a thousand others.
@@ -103,15 +103,7 @@ async fn a_hundred_thousand_messages_are_counted_by_one_row_and_listed_by_an_ind
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_are_exact_whatever_happens_at_the_same_time() {
-    let database = database().await;
-    let jobs = "insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args)
-        select flyball.day_of(now()) << 38 | n, flyball.lane_of('inapp', ''), 2, 10, 1, 'notification', 'inapp', '', '{}'
-        from generate_series(1, 400) n";
-    database.pool().execute(jobs).await.unwrap();
-    let ids: Vec<i64> = sqlx::query_scalar("select id from flyball.job order by id")
-        .fetch_all(database.pool())
-        .await
-        .unwrap();
+    let (database, ids) = with_jobs(400).await;
     let inbox = Inbox::new(database.pool());
     let write = async |from: usize| {
         for (n, job_id) in ids.iter().enumerate().skip(from).step_by(4) {
