@@ -110,8 +110,9 @@ end $$;
 
 -- As `mark_inbox_messages` in 0015, and the devices are told of it only while fewer than `told_max`
 -- publications of the tenant wait. A mark that is to be told while an earlier one of the inbox waits takes
--- its place, so however often messages are marked, one publication of the inbox waits. With null every mark
--- is told by itself: the caller's transaction may last, and a collector would wait for what it replaces.
+-- its place, so however often messages are marked, one publication of the inbox waits. An inbox that another
+-- transaction has locked is waited for three seconds. With null every mark is told by itself and waits as long
+-- as it takes: the caller's transaction may last, and a collector would wait for what it replaces.
 create function flyball.mark_inbox_within(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int, told_max bigint,
     out changed bigint, out more boolean, out unseen bigint, out unread bigint)
 language plpgsql volatile set enable_seqscan = off as $$
@@ -127,6 +128,10 @@ declare
 begin
     changed := 0;
     more := false;
+    if told_max is not null then
+        -- A connection for a mark is not one that claims jobs.
+        perform set_config('lock_timeout', '3s', true);
+    end if;
     select c.unseen, c.unread into unseen, unread from flyball.inbox_count c
     where c.tenant = mark_inbox_within.tenant and c.recipient = mark_inbox_within.recipient for update;
     if not found then

@@ -62,6 +62,22 @@ pub enum ClientRequest {
     InboxMark(MarkRequest),
 }
 
+impl ClientRequest {
+    /// Returns true for a request that costs Postgres, or the check of tokens, and that no limit of
+    /// its tenant counts.
+    pub fn asks(&self) -> bool {
+        match self {
+            Self::Subscribe { .. }
+            | Self::Refresh { .. }
+            | Self::InboxList(_)
+            | Self::InboxMark(_) => true,
+            Self::Unsubscribe { .. } | Self::Publish { .. } | Self::Ack { .. } | Self::Pong => {
+                false
+            }
+        }
+    }
+}
+
 /// The last message that a client has of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {

@@ -10,6 +10,7 @@
 //! `api/gateway`.
 
 mod admitting;
+pub mod ask_pace;
 mod batches;
 pub mod channel_name;
 pub mod client_frame;

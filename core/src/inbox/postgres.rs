@@ -197,7 +197,8 @@ impl Inbox {
                 .bind(MARKED_MAX)
                 .bind(told_max)
                 .fetch_one(&self.db)
-                .await?;
+                .await
+                .map_err(mark_error)?;
             marked.changed += row.try_get::<i64, _>("changed")?;
             marked.counts = counts(&row)?;
             if !row.try_get::<bool, _>("more")? {
@@ -221,6 +222,15 @@ fn counts(row: &sqlx::postgres::PgRow) -> Result<InboxCounts, Error> {
         unseen: row.try_get("unseen")?,
         unread: row.try_get("unread")?,
     })
+}
+
+/// Converts the error of a mark. One that waited too long for its inbox may be sent again.
+fn mark_error(error: sqlx::Error) -> Error {
+    let error = Error::from(error);
+    match error.was_broken_off() {
+        true => Error::Lost("another transaction has locked the inbox".to_owned()),
+        false => error,
+    }
 }
 
 /// Writes messages, those of free inboxes in one transaction. If that fails because of one of them,

@@ -16,8 +16,10 @@ impl Session {
         let Some(recipient) = self.identity.recipient.clone() else {
             return self.has_no_inbox(reference).await;
         };
-        let (inbox, tenant) = (self.state.inbox.clone(), self.identity.tenant.clone());
+        let (state, tenant) = (self.state.clone(), self.identity.tenant.clone());
         let read = async {
+            let _permit = state.inbox_asks.acquire().await;
+            let inbox = &state.inbox;
             let page = inbox.page(&tenant, &recipient, asked).await?;
             let counts = inbox.counts(&tenant, &recipient).await?;
             Ok::<_, Error>((page, counts))
@@ -43,13 +45,17 @@ impl Session {
         let Some(recipient) = self.identity.recipient.clone() else {
             return self.has_no_inbox(reference).await;
         };
-        let (inbox, tenant) = (self.state.inbox.clone(), self.identity.tenant.clone());
-        let told_max = self.state.gateway.delay_line(&tenant).await;
-        let marked = inbox.mark(&tenant, &recipient, asked, told_max);
+        let (state, tenant) = (self.state.clone(), self.identity.tenant.clone());
+        let told_max = state.gateway.delay_line(&tenant).await;
+        let marked = async {
+            let _permit = state.inbox_asks.acquire().await;
+            let inbox = &state.inbox;
+            inbox.mark(&tenant, &recipient, asked, told_max).await
+        };
         match with_timeout(LIST_TIMEOUT, marked).await {
             Ok(marked) => {
                 // A mark is a publication too.
-                self.hold();
+                self.hold_at_limit();
                 let answer = server_frame::inbox_counts(marked.counts, reference);
                 self.send(answer).await
             }

@@ -19,6 +19,7 @@ use super::opened;
 use super::pending::PendingPlace;
 use super::state::GatewayState;
 use crate::api::clock;
+use crate::gateway::ask_pace::AskPace;
 use crate::gateway::channel_name::{ChannelName, ChannelNameError};
 use crate::gateway::client_frame::{ClientFrame, ClientRequest, Since};
 use crate::gateway::close::CloseReason;
@@ -70,8 +71,11 @@ pub(super) struct Session {
     /// The time at which a stopping process closes the connection.
     leave_at: Option<Instant>,
     /// The time until which nothing is read, because the client published or marked beyond the limit
-    /// of its tenant. One frame is read between two such times, so that it still counts as alive.
+    /// of its tenant, or asks too much. One frame is read between two such times, so that it still
+    /// counts as alive.
     held_until: Option<Instant>,
+    /// The pace of what it asks.
+    asks: AskPace,
     /// The address of the client, if the listener has recorded it.
     address: Option<IpAddr>,
     /// The tokens that were not valid.
@@ -115,6 +119,7 @@ pub async fn run(
         expires_at: None,
         leave_at: None,
         held_until: None,
+        asks: AskPace::default(),
         address,
         wrong_tokens: 0,
         state,
@@ -332,6 +337,10 @@ impl Session {
                     .await;
             }
         };
+        if frame.request.asks() {
+            let next_at = self.asks.take(std::time::Instant::now());
+            self.hold(next_at);
+        }
         let reference = frame.reference.as_deref();
         match frame.request {
             ClientRequest::Pong => Ok(()),
@@ -478,7 +487,7 @@ impl Session {
         };
         match gateway.publish(message).await {
             Ok(Published::Accepted { id, .. }) => {
-                self.hold();
+                self.hold_at_limit();
                 self.send(server_frame::published(id, reference)).await
             }
             Ok(Published::Full) => {
@@ -499,9 +508,14 @@ impl Session {
         }
     }
 
-    /// Reads nothing for as long as messages of the tenant wait for its limit.
-    pub(super) fn hold(&mut self) {
-        self.held_until = self.peer.limited_until().map(Instant::from_std);
+    /// Holds the client at the limit of its tenant, if that is reached.
+    pub(super) fn hold_at_limit(&mut self) {
+        self.hold(self.peer.limited_until());
+    }
+
+    /// Reads nothing until a time.
+    fn hold(&mut self, until: Option<std::time::Instant>) {
+        self.held_until = self.held_until.max(until.map(Instant::from_std));
     }
 
     async fn refresh(&mut self, token: &str, reference: Option<&str>) -> Result<(), Ended> {

@@ -22,6 +22,9 @@ pub struct GatewayState {
     pub pending: PendingPlaces,
     /// The permits of all connections of this process.
     pub places: Arc<Semaphore>,
+    /// The permits of frames that read or mark an inbox: so many connections to Postgres, that claims
+    /// of jobs and the messages of channels always find others.
+    pub inbox_asks: Semaphore,
     /// The base URL by which clients outside reach us; empty if it is not set.
     pub public_url: String,
 }
@@ -38,6 +41,7 @@ impl GatewayState {
             handshakes: Handshakes::new(gateway.limits.handshakes_per_s),
             pending: PendingPlaces::default(),
             places: Arc::new(Semaphore::new(gateway.limits.node_connections)),
+            inbox_asks: Semaphore::new(inbox_asks(&gateway)),
             inbox: Inbox::new(gateway.db.clone()),
             gateway,
             auth,
@@ -45,4 +49,10 @@ impl GatewayState {
             public_url,
         }
     }
+}
+
+/// Returns the frames of inboxes that may use a connection to Postgres at once: a quarter of them.
+fn inbox_asks(gateway: &Gateway) -> usize {
+    let connections = gateway.db.pool().options().get_max_connections();
+    (connections as usize / 4).max(1)
 }

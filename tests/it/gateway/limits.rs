@@ -90,6 +90,56 @@ async fn a_device_that_marks_while_its_tenant_is_at_the_limit_is_slowed() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_asks_without_end_is_slowed_and_answered() {
+    let served = GatewayServer::start().await;
+    let mut device = served.browser("acme", &json!({"recipient": "u1"})).await;
+    let began = Instant::now();
+    for n in 0..140 {
+        device
+            .send(&json!({"type": "inbox_list", "ref": n.to_string()}))
+            .await;
+    }
+    for n in 0..140 {
+        assert_eq!(device.next_of("inbox").await["ref"], n.to_string());
+    }
+    assert!(
+        began.elapsed() > Duration::from_secs(1),
+        "a hundred come at once, and then twenty a second"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_that_wait_for_postgres_leave_connections_to_it_for_jobs() {
+    let served = GatewayServer::start().await;
+    let mut devices = Vec::new();
+    for _ in 0..8 {
+        devices.push(served.browser("acme", &json!({"recipient": "u1"})).await);
+    }
+    let mut lock = served.database.pool().begin().await.unwrap();
+    sqlx::query("lock table flyball.inbox_count in access exclusive mode")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    for device in &mut devices {
+        device.send(&json!({"type": "inbox_list"})).await;
+    }
+    let waiting = "select count(*) from pg_locks where not granted and relation = 'flyball.inbox_count'::regclass";
+    crate::support::eventually("a list waits", super::client::PATIENCE, || async {
+        let waiting = sqlx::query_scalar::<_, i64>(waiting);
+        let waiting = waiting.fetch_one(served.database.pool()).await.unwrap();
+        (waiting > 0).then_some(())
+    })
+    .await;
+    for _ in 0..50 {
+        assert!(served.queue.ping().await, "no connection is left");
+    }
+    lock.rollback().await.unwrap();
+    for device in &mut devices {
+        device.next_of("inbox").await;
+    }
+}
+
 /// Every role of the database may notify.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ring_that_no_collector_has_sent_warns_nobody_and_holds_nobody() {
