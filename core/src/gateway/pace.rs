@@ -13,7 +13,9 @@ const STEP_EVERY: Duration = Duration::from_millis(100);
 /// The shortest pause of a tenant whose limit admitted nothing.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// The shortest time between two notes that messages of a tenant wait, and the longest wait told.
+/// The shortest time between two notes that messages of a tenant wait, and the longest wait: of one
+/// that is told, and before a limit that admitted nothing is asked again, because it may have been
+/// raised.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// The tenants at their limit.
@@ -87,7 +89,7 @@ impl LimitedTenants {
         // A step that came late does not move those after it, so that the rate is that of the limit.
         let in_turn = known.map_or(now, |limited| limited.next_at) + STEP_EVERY;
         let next_at = match wait {
-            Some(wait) => now + wait.max(WAIT_MIN),
+            Some(wait) => now + wait.clamp(WAIT_MIN, TELL_EVERY),
             None => in_turn.max(now + STEP_EVERY / 2),
         };
         let is_due = known.is_none_or(|limited| limited.is_old(now));
@@ -169,6 +171,15 @@ mod tests {
         );
         limited.clear("acme");
         assert!(limited.needs_rate("acme", begun));
+    }
+
+    #[test]
+    fn a_limit_that_admits_nothing_for_an_hour_is_asked_each_second() {
+        let (mut limited, now) = (LimitedTenants::default(), Instant::now());
+        let hour = Duration::from_secs(3600);
+        let step = limited.note("acme", 5, Some(hour), Some(1.0), now);
+        assert_eq!((step.wait, step.told), (TELL_EVERY, Some(TELL_EVERY)));
+        assert_eq!(limited.pace("acme", 5, now + TELL_EVERY), Pace::Ask(1));
     }
 
     #[test]

@@ -199,6 +199,21 @@ async fn a_client_is_refused_when_its_tenant_has_too_many_waiting_and_a_job_is_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_is_raised_helps_those_that_wait_for_a_long_window() {
+    let served = GatewayServer::start().await;
+    served.turn("ws:acme", &[("windows", "1/3600")]).await;
+    let mut reader = served.client("acme-reader").await;
+    reader.subscribe("orders").await;
+    served.publish_numbers("acme", "orders", 1, 3).await;
+    assert_eq!(reader.next_of("message").await["data"], 1);
+    reader.next_of("warning").await;
+    served.turn("ws:acme", &[("windows", "200/1")]).await;
+    for n in 2..=3 {
+        assert_eq!(reader.next_of("message").await["data"], n);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_delay_line_is_five_seconds_of_the_tenants_own_limit() {
     let served = GatewayServer::start().await;
     served.turn("ws:acme", &[("windows", "5/1")]).await;
