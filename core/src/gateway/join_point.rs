@@ -25,13 +25,17 @@ impl JoinPoint {
         }
     }
 
+    /// Returns the offset after which the messages follow.
+    pub fn after(&self) -> i64 {
+        self.position.last_offset - self.recovered.unwrap_or(0)
+    }
+
     /// Lets a subscription begin here.
     pub fn join(&self, sub: &mut Subscription) {
         let ChannelPosition {
             epoch, last_offset, ..
         } = self.position;
-        let next = last_offset - self.recovered.unwrap_or(0) + 1;
-        sub.join(epoch, next, last_offset);
+        sub.join(epoch, self.after() + 1, last_offset);
     }
 }
 

@@ -192,7 +192,7 @@ pub(super) async fn identified(
         return Err(denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail)));
     }
     if let Some(Extension(caller)) = caller {
-        let tenant = named_tenant(pairs, &["ticket", "refuse"], &caller)?;
+        let tenant = named_tenant(pairs, &["ticket", "refuse", "since"], &caller)?;
         return Ok(Some(GatewayIdentity::of_caller(&caller, &tenant)));
     }
     if headers.contains_key("authorization") {

@@ -39,16 +39,24 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The time after which clients reconnect.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// The longest id of an event, in bytes.
+const ID_BYTES: usize = 64;
+
+/// The ids of events, for `/openapi.json`; an empty one counts as absent.
+pub const EVENT_ID_PATTERN: &str = "^([0-9]{1,18}:[0-9]{1,15})?$";
+
 /// Streams the messages of a channel as server-sent events.
 ///
-/// The first event is `subscribed`; each `message` has the id `epoch:offset`. With `Last-Event-ID`
-/// everything after that message follows, or the first event says `recovered: false`. A message that
-/// is too large to be sent is an event `gap` with its id. A reader that is so slow that messages it
-/// missed are no longer kept is disconnected, and so is one whose credential expired 25 seconds ago.
+/// The first event is `subscribed`; each `message` has the id `epoch:offset`, and `subscribed` that
+/// of the message after which the others follow. With `Last-Event-ID`, or else `since`, everything
+/// after that message follows, or the first event says `recovered: false`. A message that is too
+/// large to be sent is an event `gap` with its id. A reader that is so slow that messages it missed
+/// are no longer kept is disconnected, and so is one whose credential expired 25 seconds ago.
 #[utoipa::path(get, path = "/api/v1/channels/{channel}/events", operation_id = "stream_channel", tag = "channels",
     params(
         ("channel" = String, Path, description = "The channel."),
         ("Last-Event-ID" = Option<String>, Header, description = "The id of the last received message."),
+        ("since" = Option<String>, Query, description = "The id of the last received event, for clients that cannot send the header."),
         ("ticket" = Option<String>, Query, description = "A ticket of POST /api/v1/ws/tickets, in place of a token."),
         ("tenant" = Option<String>, Query, description = "The tenant, for operators; their own channels if absent.")),
     responses((status = 200, body = String, content_type = "text/event-stream",
@@ -61,8 +69,13 @@ pub async fn stream_channel(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
-    let mut query = Query::open(pairs.clone(), &["ticket", "tenant"]);
+    let mut query = Query::open(pairs.clone(), &["since", "ticket", "tenant"]);
     let ticket = query.text("ticket", TICKET_BYTES);
+    let named = query.text("since", ID_BYTES);
+    let since = named.as_deref().and_then(since_of);
+    if named.is_some() && since.is_none() {
+        query.wrong("since", "must be the id of an event, as 3:17");
+    }
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
@@ -86,9 +99,10 @@ pub async fn stream_channel(
         let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
         return Err(Problem::new(Code::TooManyConnections, detail).retry_after(5));
     };
-    let since = headers
-        .get("last-event-id")
-        .and_then(|id| since_of(id.to_str().ok()?));
+    let since = match headers.get("last-event-id") {
+        Some(id) => id.to_str().ok().and_then(since_of),
+        None => since,
+    };
     let lapses_after = identity.left(clock::now()).map(|left| left + EXPIRY_GRACE);
     let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place));
     let reader = reader.begin(since).await?;
@@ -117,6 +131,11 @@ pub async fn stream_channel(
     });
     let events = futures_util::StreamExt::take_until(events, Box::pin(over));
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+/// Returns the id of the event of a message.
+fn id_of(epoch: i64, offset: i64) -> String {
+    format!("{epoch}:{offset}")
 }
 
 /// Parses the id of an event: epoch and offset.
@@ -182,7 +201,9 @@ impl ChannelReader {
             self.peer.state().join(&self.channel, point);
         }
         let answer = server_frame::subscribed(&self.channel, point.as_ref(), None);
-        let first = event("subscribed", None, &answer).retry(RETRY);
+        // A client that is cut off before the first message resumes here.
+        let id = point.map(|point| id_of(point.position.epoch, point.after()));
+        let first = event("subscribed", id.as_deref(), &answer).retry(RETRY);
         self.ready.push_back(first);
         Ok(self)
     }
@@ -237,7 +258,7 @@ impl ChannelReader {
 }
 
 fn of_message(message: &StoredMessage) -> sse::Event {
-    let id = format!("{}:{}", message.epoch, message.offset);
+    let id = id_of(message.epoch, message.offset);
     let name = match message.data.is_empty() {
         true => "gap",
         false => "message",

@@ -18,6 +18,7 @@ use super::work_bodies::work_bodies;
 use crate::api::crons::{EXPRESSION_BYTES_MAX, ZONE_BYTES_MAX};
 use crate::api::gates::digests;
 use crate::api::gateway::connect::{self, TICKET_BYTES};
+use crate::api::gateway::events::EVENT_ID_PATTERN;
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
 use crate::api::jobs::filters::{ARGS_BYTES_MAX, TAGS_BYTES_MAX};
@@ -258,6 +259,9 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
             json!({ "type": "string", "minLength": 1, "maxLength": CHANNEL_BYTES, "pattern": CHANNEL_PATTERN })
         }
         ("open_connection" | "stream_channel", _, "ticket") => text(0..=TICKET_BYTES),
+        ("stream_channel", _, "since") => {
+            json!({ "type": "string", "maxLength": 34, "pattern": EVENT_ID_PATTERN })
+        }
         ("open_connection", _, "refuse") => one_of(&connect::REFUSALS),
         ("replan_recipient", "path", "id") => text(1..=GATE_FIELD_BYTES),
         (_, "path", "id") => whole(1..=i64::MAX),

@@ -216,6 +216,51 @@ async fn events_of_a_channel_resume_after_the_last_id() {
     assert_eq!(stream.next_message().await.2["data"], 3);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_before_its_first_message_resumes_where_it_began() {
+    let served = GatewayServer::start().await;
+    let events = |query: &str, last: Option<&str>| {
+        let path = format!("/api/v1/channels/orders/events{query}");
+        let mut request = served
+            .request(reqwest::Method::GET, &path)
+            .bearer_auth(token("acme-reader"));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        request.send()
+    };
+    served.publish_numbers("acme", "orders", 1, 1).await;
+    collected(&served).await;
+    let mut stream = Events::of(events("", None).await.unwrap());
+    let (_, began, answer) = stream.next().await;
+    let place = format!("{}:1", answer["epoch"].as_str().unwrap());
+    assert_eq!(began, place);
+    drop(stream);
+    served.publish_numbers("acme", "orders", 2, 2).await;
+    collected(&served).await;
+    // The header is newer than the address of the stream, which a page cannot change.
+    for (query, last) in [
+        (String::new(), Some(began.as_str())),
+        (format!("?since={began}"), None),
+        ("?since=9999:7".to_owned(), Some(began.as_str())),
+    ] {
+        let mut stream = Events::of(events(&query, last).await.unwrap());
+        let (_, id, answer) = stream.next().await;
+        assert_eq!((&answer["recovered"], &id), (&json!(true), &began));
+        assert_eq!(stream.next_message().await.2["data"], 2);
+    }
+    // A place from which nothing can be recovered is replaced by the present one.
+    let mut stream = Events::of(events("", Some("9999:7")).await.unwrap());
+    let (_, id, answer) = stream.next().await;
+    assert_eq!(answer["recovered"], false);
+    assert_eq!(id, began.replace(":1", ":2"));
+
+    let refused = events("?since=soon", None).await.unwrap();
+    assert_eq!(refused.status(), 400);
+    let problem: Value = refused.json().await.unwrap();
+    assert_eq!(problem["errors"][0]["pointer"], "/since");
+}
+
 /// The events of a response: name, id and data.
 struct Events {
     response: reqwest::Response,
