@@ -13,6 +13,9 @@ use crate::jobs::Error;
 /// The pause of a reader that is behind while Postgres is away.
 const AWAY: Duration = Duration::from_millis(500);
 
+/// The longest wait for a page of the history; the connection is not served meanwhile.
+const PAGE_WITHIN: Duration = Duration::from_secs(4);
+
 /// The messages that a reader has missed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MissedPage {
@@ -47,16 +50,17 @@ impl Gateway {
             epoch: behind.epoch,
             next: behind.next,
         };
-        match self.page(page).await {
-            Ok(messages) => match messages.first() {
+        match tokio::time::timeout(PAGE_WITHIN, self.page(page)).await {
+            Ok(Ok(messages)) => match messages.first() {
                 Some(first) if first.offset == behind.next => MissedPage::Messages(messages),
                 // A part of what was missed would look like all of it.
                 _ => MissedPage::Lost,
             },
-            Err(_) => {
+            Ok(Err(_)) => {
                 tokio::time::sleep(AWAY).await;
                 MissedPage::Away
             }
+            Err(_) => MissedPage::Away,
         }
     }
 }

@@ -19,6 +19,7 @@ use super::opened;
 use super::pending::PendingPlace;
 use super::state::GatewayState;
 use crate::api::clock;
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::gateway::ask_pace::AskPace;
 use crate::gateway::channel_name::{ChannelName, ChannelNameError};
 use crate::gateway::client_frame::{ClientFrame, ClientRequest, Since};
@@ -446,7 +447,8 @@ impl Session {
             gateway.metrics.subscribed(1);
         }
         let tenant = self.identity.tenant.clone();
-        let Ok(point) = gateway.join_point(&tenant, &channel, since).await else {
+        let point = gateway.join_point(&tenant, &channel, since);
+        let Ok(point) = with_timeout(ROW_TIMEOUT, point).await else {
             gateway.hub.unsubscribe(&self.peer, &channel);
             gateway.metrics.subscribed(-1);
             let words = "Postgres does not answer; the channel is not subscribed, try again soon";
@@ -485,7 +487,7 @@ impl Session {
             data,
             waiting_max,
         };
-        match gateway.publish(message).await {
+        match with_timeout(ROW_TIMEOUT, gateway.publish(message)).await {
             Ok(Published::Accepted { id, .. }) => {
                 self.hold_at_limit();
                 self.send(server_frame::published(id, reference)).await

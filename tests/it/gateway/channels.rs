@@ -266,6 +266,30 @@ async fn a_wrong_token_in_a_frame_counts_against_its_address_as_one_in_a_header(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_answered_while_postgres_does_not_answer() {
+    let served = GatewayServer::start().await;
+    let mut client = served.client("acme").await;
+    let mut lock = served.database.pool().begin().await.unwrap();
+    sqlx::query("lock table flyball.channel, flyball.publication in access exclusive mode")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    for frame in [
+        json!({"type": "subscribe", "channel": "orders", "ref": "s"}),
+        json!({"type": "publish", "channel": "orders", "data": 1, "ref": "p"}),
+    ] {
+        client.send(&frame).await;
+        let answer = client.next_of("error").await;
+        assert_eq!(
+            (&answer["code"], &answer["ref"]),
+            (&json!("UNAVAILABLE"), &frame["ref"])
+        );
+    }
+    lock.rollback().await.unwrap();
+    assert_eq!(client.subscribe("orders").await["type"], "subscribed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_postgres_cannot_read_fails_alone() {
     let served = GatewayServer::start().await;
     let asks = (0..64).map(|n| {
