@@ -1,12 +1,12 @@
 // Drives the dashboard in headless Chromium and reports its faults.
 //
 //   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME]
-//     [--pools] [--recipients] [--operator] [--tenants [--batch ID]]
+//     [--pools] [--recipients] [--operator] [--faults] [--tenants [--batch ID]]
 //
 // Without --url it starts the mock and also plays events that cannot be requested from a real
 // server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is
 // raised by one and restored, signed "browser-test".
-// --pools, --recipients and --operator (jobs, failures and what an operator does) check only that, on the mock; --tenants only the page of tenants, on either. With
+// --pools, --recipients, --operator (jobs, failures and what an operator does) and --faults check only that, on the mock; --tenants only the page of tenants, on either. With
 // --url it reads, and with --batch presses each button on that batch, which ends cancelled.
 // Exit code 0: no faults; 1: faults, listed at the end; 69: no Chromium or no server.
 
@@ -15,6 +15,7 @@ import path from 'node:path';
 
 import { check, failures } from './checks.mjs';
 import { Chromium, findChromium } from './chromium.mjs';
+import { faultChecks } from './faults.mjs';
 import { OVERFLOW, POOR_CONTRAST, namelessControls } from './looks.mjs';
 import { startMock } from './mock.mjs';
 import { operatorChecks } from './operator.mjs';
@@ -118,6 +119,12 @@ async function checks(browser, url, mock) {
 
   if (mock && process.argv.includes('--operator')) {
     await operatorChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+    await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
+    return;
+  }
+
+  if (mock && process.argv.includes('--faults')) {
+    await faultChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW });
     await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
     return;
   }
@@ -511,6 +518,8 @@ async function mockChecks(page, mock, url) {
   await tenantChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
   await recipientChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+
+  await faultChecks({ page, url, mock, provoked, check, shot, answer, contrast: POOR_CONTRAST, overflow: OVERFLOW });
 
   await unservedChecks({ page, url, mock, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW });
 

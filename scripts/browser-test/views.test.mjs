@@ -7,6 +7,7 @@ import { auditOf } from '../../src/api/dashboard/audit.js';
 import { groupByError, patternOf, shapeOf } from '../../src/api/dashboard/errorgroups.js';
 import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
 import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
+import { unique } from '../../src/api/dashboard/pages.js';
 import { apply, emptyState } from '../../src/api/dashboard/state.js';
 import { byTrouble, featured, isUntouched, sums, verdict } from '../../src/api/dashboard/trouble.js';
 import { jobsAddress, placeOf, throttleAddress } from '../../src/api/dashboard/views.js';
@@ -191,4 +192,9 @@ test('the_audit_log_is_searched_by_subject_change_author_and_token', () => {
   const entries = [{ subject: 'hooks', action: 'throttle.set', before: { rps: 1 }, after: { rps: 2 }, actor: 'ann', token: null }, { subject: 'mail', action: 'dead.requeue', before: null, after: { jobs: 5 }, actor: 'bob', token: 'night' }];
   const found = (what, who) => auditOf(entries, { what, who }).map(({ subject }) => subject);
   assert.deepEqual([found('', ''), found('HOOK', ''), found('requeued', ''), found('', 'night'), found('mail', 'ann')], [['hooks', 'mail'], ['hooks'], ['mail'], ['mail'], []]);
+});
+
+test('a_row_that_moved_between_two_pages_is_listed_once', () => {
+  const rows = [{ id: 3, state: 'ready' }, { id: 2, state: 'ready' }, { id: 2, state: 'running' }, { id: 1, state: 'ready' }];
+  assert.deepEqual(unique(rows, ({ id }) => id).map(({ id, state }) => `${id} ${state}`), ['3 ready', '2 ready', '1 ready']);
 });

@@ -74,7 +74,7 @@ export function fill(element, ...children) {
 
 /**
  * Updates the children of `parent` to match `items`, reusing rows by key: `make` once per key,
- * `update` each time.
+ * `update` each time. Items of the same key have a row each; a child of no item is removed.
  * @template T
  * @param {Element} parent
  * @param {T[]} items
@@ -84,21 +84,26 @@ export function fill(element, ...children) {
  */
 export function keyed(parent, items, key, make, update) {
   const rows = new Map([...parent.children].map((row) => [/** @type {HTMLElement} */ (row).dataset.key, row]));
+  /** @type {Map<string, number>} */
+  const seen = new Map();
+  const placed = new Set();
   let at = parent.firstElementChild;
   for (const item of items) {
-    const id = key(item);
+    const same = key(item);
+    const before = seen.get(same) ?? 0;
+    seen.set(same, before + 1);
+    const id = before === 0 ? same : `${same} again ${before}`;
     let row = rows.get(id);
-    if (row) {
-      rows.delete(id);
-    } else {
+    if (!row || placed.has(row)) {
       row = make(item);
       /** @type {HTMLElement} */ (row).dataset.key = id;
     }
+    placed.add(row);
     update?.(row, item);
     if (row === at) at = at.nextElementSibling;
     else parent.insertBefore(row, at);
   }
-  for (const row of rows.values()) row.remove();
+  for (const row of [...parent.children]) if (!placed.has(row)) row.remove();
 }
 
 /** @param {Element} element @param {any[]} children */

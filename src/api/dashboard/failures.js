@@ -7,6 +7,7 @@ import { ago, count, unixSeconds } from './format.js';
 import { groupByError } from './errorgroups.js';
 import { changeAll } from './jobbulk.js';
 import { cell, showRows } from './lists.js';
+import { unique } from './pages.js';
 import { jobAddress, jobsAddress } from './views.js';
 
 /** The newest dead letters that are grouped, and as many more on request; the failed attempts. */
@@ -47,7 +48,7 @@ export class Failures {
       jobs.push(...answer.jobs);
       next = answer.next ?? null;
     }
-    return { jobs, next };
+    return { jobs: unique(jobs, (job) => job.id), next };
   }
 
   /**

@@ -7,6 +7,7 @@ import { JobBulk } from './jobbulk.js';
 import { FILTERS, filterText, jobQuery, jobsPath, jobTone, laneText, STATES } from './jobwords.js';
 import { pauseKey } from './keypause.js';
 import { cell, showRows } from './lists.js';
+import { unique } from './pages.js';
 import { jobAddress, jobsAddress } from './views.js';
 
 const ROWS = 50;
@@ -123,7 +124,7 @@ export class JobList {
       rows.push(...answer.jobs);
       next = answer.next ?? null;
     }
-    this.jobs = rows;
+    this.jobs = unique(rows, (job) => job.id);
     this.next = next;
     this.isRead = true;
     this.draw();

@@ -8,6 +8,7 @@ import { ago, count, duration, number, unixSeconds } from './format.js';
 import { pauseKey } from './keypause.js';
 import { parseNumber } from './knobs.js';
 import { keyPath, laneState, walk } from './operate.js';
+import { unique } from './pages.js';
 import { jobsAddress } from './views.js';
 
 const PAGE = 50;
@@ -79,7 +80,7 @@ export class Lanes {
         page = await get(page.next);
         rows.push(...page.lanes);
       }
-      this.rows = rows;
+      this.rows = unique(rows, (lane) => lane.key);
       this.next = page.next;
       this.at = unixSeconds(page.at);
       setText(this.note, '');

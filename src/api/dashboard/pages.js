@@ -5,6 +5,20 @@ import { setText } from './dom.js';
 import { unixSeconds } from './format.js';
 import { clockOffset } from './poolwords.js';
 
+/**
+ * Returns the first row of each key: a row that moved while pages were read is on two of them.
+ * @template T
+ * @param {T[]} rows @param {(row: T) => unknown} key
+ * @returns {T[]}
+ */
+export function unique(rows, key) {
+  const seen = new Set();
+  return rows.filter((row) => {
+    const id = key(row);
+    return !seen.has(id) && seen.add(id);
+  });
+}
+
 export class Pages {
   /** @param {string} field the name of the rows in answers */
   constructor(field) {

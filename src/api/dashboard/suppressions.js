@@ -6,6 +6,7 @@ import { ask } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
+import { unique } from './pages.js';
 
 const ROWS = 50;
 const PATH = '/api/v1/suppressions';
@@ -14,6 +15,9 @@ const PATH = '/api/v1/suppressions';
 export function ofRecipient(channel, recipient) {
   return `${PATH}?channel=${encodeURIComponent(channel)}&recipient=${encodeURIComponent(recipient)}`;
 }
+
+/** @param {any} one */
+const keyOf = (one) => `${one.channel}:${one.recipient_digest}`;
 
 export class Suppressions {
   /** @param {{ form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, more: any }} place */
@@ -32,7 +36,7 @@ export class Suppressions {
       if (!this.next) return;
       const answer = await get(this.next).catch((error) => setText(place.note, error.message));
       if (!answer) return;
-      this.rows.push(...answer.suppressions);
+      this.rows = unique([...this.rows, ...answer.suppressions], keyOf);
       this.next = answer.next ?? null;
       this.draw();
     });
@@ -50,7 +54,7 @@ export class Suppressions {
     showRows(body, empty, this.rows.length);
     setText(empty, 'No recipient is suppressed.');
     show(more, Boolean(this.next));
-    keyed(body, this.rows, (one) => `${one.channel}:${one.recipient_digest}`, (one) => h('tr', null,
+    keyed(body, this.rows, keyOf, (one) => h('tr', null,
       cell('since', clock(unixSeconds(one.created_at), Date.now() / 1000), 'num'),
       cell('channel', one.channel),
       cell('digest', h('code', null, one.recipient_digest.slice(0, 16)), 'num'),
