@@ -17,4 +17,35 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     })`);
     return JSON.stringify(texts) === JSON.stringify(['a1 a2 b1', 'b2 a3 a4', 'a5', '']) ? [] : [JSON.stringify(texts)];
   });
+
+  await check('a pause of everything that fails keeps its question, and a resume says why', async () => {
+    provoked.push(/status of (404|503)/, /net::ERR_INCOMPLETE_CHUNKED_ENCODING .*\/stream$/);
+    const reads = () => mock.requests.filter((r) => r === 'GET /api/v1/pause').length;
+    const readTwice = async () => {
+      const before = reads();
+      for (let i = 0; i < 100 && reads() < before + 2; i += 1) await page.evaluate('new Promise((resolve) => setTimeout(resolve, 100))');
+    };
+    const notice = `document.getElementById('all-paused-text').textContent`;
+    const button = `document.getElementById('pause-all')`;
+    const faults = [];
+    await page.until('the button', `${button}.checkVisibility()`);
+    mock.steer({ fail: 'pause' });
+    await page.evaluate(`${button}.click()`);
+    await answer({ why: 'an incident' }, 'Pause everything', 'the queue store did not answer');
+    await readTwice();
+    if (!(await page.evaluate(`document.querySelector('dialog.ask').open && document.querySelector('dialog.ask [name=why]').value === 'an incident' && document.querySelector('dialog.ask .error').checkVisibility()`))) faults.push('the question is gone');
+    await shot(page, 'pause-refused', false);
+    mock.steer({ fail: null });
+    await answer({}, 'Pause everything');
+    await page.until('the pause', `${notice}.includes('by browser-test') && ${notice}.includes('an incident')`);
+    mock.steer({ fail: 'pause' });
+    await page.evaluate(`${button}.click()`);
+    await page.until('the refusal', `${notice}.includes('It was not resumed: the queue store did not answer')`);
+    await readTwice();
+    if (!(await page.evaluate(`${notice}.includes('It was not resumed')`))) faults.push('the refusal of the resume is gone');
+    mock.steer({ fail: null });
+    await page.evaluate(`${button}.click()`);
+    await page.until('no pause', `document.getElementById('all-paused').hidden && ${button}.textContent === 'Pause everything'`);
+    return faults;
+  });
 }

@@ -5,7 +5,7 @@
 //     [--empty] [--token TOKEN]
 //
 // The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
-// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | "tenants" | "leave" | "delete" | null, "edit": {"throttle", "by", "knobs"},
+// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | "tenants" | "leave" | "delete" | "pause" | null, "edit": {"throttle", "by", "knobs"},
 // "story": "open"} makes it misbehave.
 
 import { createServer } from 'node:http';
@@ -405,6 +405,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (p === '/api/v1/jobs/cancel' || p.startsWith('/api/v1/dead/')) return send(200, world.stored.many(p, JSON.parse(text)));
       if (p === '/api/v1/pause' || p === '/api/v1/resume') {
         const order = text ? JSON.parse(text) : {};
+        if (fail === 'pause' && request.method === 'POST') return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));
         if (request.method === 'POST') world.paused = p.endsWith('pause') ? { since: iso(world.now), by: order.by ?? 'api', why: order.why ?? '' } : null;
         return send(200, { paused: world.paused, changed: request.method === 'POST' });
       }

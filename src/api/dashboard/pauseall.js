@@ -1,9 +1,10 @@
 // The pause of everything: one button in the header, and a line with its author.
 
-import { call, get } from './api.js';
-import { ask, signature } from './dialog.js';
+import { call, get, refusalText } from './api.js';
+import { ask } from './dialog.js';
 import { setAttr, setText, show } from './dom.js';
 import { clock } from './format.js';
+import { recall } from './settings.js';
 
 export class PauseAll {
   /** @param {{ button: any, notice: HTMLElement, text: HTMLElement }} place */
@@ -13,6 +14,8 @@ export class PauseAll {
     this.text = text;
     /** @type {any} */
     this.paused = null;
+    /** Why everything could not be resumed, until it is tried again. */
+    this.refusal = '';
     button.addEventListener('click', () => this.turn());
   }
 
@@ -27,25 +30,41 @@ export class PauseAll {
   /** @param {any} paused */
   draw(paused) {
     this.paused = paused;
+    if (!paused) this.refusal = '';
     show(this.button, true);
     setText(this.button, paused ? 'Resume everything' : 'Pause everything');
     setAttr(this.button, 'class', paused ? 'primary change' : 'change');
     show(this.notice, Boolean(paused));
-    if (paused) setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, Date.now() / 1000)}${paused.why ? `: ${paused.why}` : ''}. No worker claims a job; running jobs continue.`);
+    if (!paused) return;
+    const refused = this.refusal ? ` It was not resumed: ${this.refusal}` : '';
+    setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, Date.now() / 1000)}${paused.why ? `: ${paused.why}` : ''}. No worker claims a job; running jobs continue.${refused}`);
   }
 
+  /** Pauses after a question; resumes at once if the name is known. */
   async turn() {
-    try {
-      if (this.paused) {
-        const signed = await signature({ title: 'Resume everything?', action: 'Resume everything', text: 'Workers claim jobs of all throttles again.' });
-        if (signed) this.draw((await call('POST', '/api/v1/resume', { body: signed })).paused);
-        return;
-      }
-      const answer = await ask({ title: 'Pause everything?', action: 'Pause everything', danger: true, text: 'No worker claims a job of any throttle until you resume. Running jobs continue, and new jobs are accepted.' });
-      if (answer) this.draw((await call('POST', '/api/v1/pause', { body: answer })).paused);
-    } catch (error) {
-      show(this.notice, true);
-      setText(this.text, /** @type {any} */ (error).message);
+    if (!this.paused) {
+      await ask({
+        title: 'Pause everything?', action: 'Pause everything', danger: true, text: 'No worker claims a job of any throttle until you resume. Running jobs continue, and new jobs are accepted.',
+        act: (answer) => this.send('pause', answer),
+      });
+      return;
     }
+    const by = recall('who', '');
+    if (!by) {
+      await ask({ title: 'Resume everything?', action: 'Resume everything', text: 'Workers claim jobs of all throttles again.', act: (answer) => this.send('resume', answer) });
+      return;
+    }
+    try {
+      await this.send('resume', { by });
+    } catch (error) {
+      this.refusal = refusalText(error);
+      this.draw(this.paused);
+    }
+  }
+
+  /** @param {'pause' | 'resume'} verb @param {Record<string, string>} body */
+  async send(verb, body) {
+    this.refusal = '';
+    this.draw((await call('POST', `/api/v1/${verb}`, { body })).paused);
   }
 }
