@@ -19,7 +19,7 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
   });
 
   await check('a pause of everything that fails keeps its question, and a resume says why', async () => {
-    provoked.push(/status of (404|503)/, /net::ERR_INCOMPLETE_CHUNKED_ENCODING .*\/stream$/);
+    provoked.push(/status of (404|409|503)/, /net::ERR_INCOMPLETE_CHUNKED_ENCODING .*\/stream$/);
     const reads = () => mock.requests.filter((r) => r === 'GET /api/v1/pause').length;
     const readTwice = async () => {
       const before = reads();
@@ -46,6 +46,44 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     mock.steer({ fail: null });
     await page.evaluate(`${button}.click()`);
     await page.until('no pause', `document.getElementById('all-paused').hidden && ${button}.textContent === 'Pause everything'`);
+    return faults;
+  });
+
+  await check('ages and times are those of the server although the clock of the browser is an hour fast', async () => {
+    const { identifier } = await page.send('Page.addScriptToEvaluateOnNewDocument', { source: `{ const now = Date.now.bind(Date); Date.now = () => now() + 3_600_000; }` });
+    const faults = [];
+    const near = (what, ms, wanted) => { if (!(Math.abs(ms - wanted) < 20_000)) faults.push(`${what} is ${new Date(ms).toISOString()}, not ${new Date(wanted).toISOString()}`); };
+    const row = (body, part) => `[...document.querySelectorAll('#${body} tr')].find((r) => r.textContent.includes('${part}'))`;
+    const read = (path) => page.evaluate(`fetch('${path}').then((r) => r.json())`);
+    try {
+      mock.steer({ phase: 'steady' });
+      mock.steer({ workers: [{ id: 1, name: 'worker-1', host: 'a', running: 2, heartbeat_at: new Date().toISOString() }] });
+      await live();
+      const since = await page.until('how long a job runs', `${row('running', '7612345678')}?.querySelector('[data-label="running for"]').textContent`);
+      if (!/^15 min/.test(since)) faults.push(`a job of 15 minutes runs for ${since}`);
+      await live('#throttle-reindex');
+      const form = `document.querySelector('#detail form')`;
+      await page.until('the knobs', `${form}?.querySelector('[name=max]').value`);
+      await page.evaluate(`{ const f = ${form}; const set = (name, value) => { const e = f.querySelector('[name=' + name + ']'); e.value = value; e.dispatchEvent(new Event('input', { bubbles: true })); }; set('manual_until_ms', '30m'); set('by', 'browser-test'); f.requestSubmit(); }`);
+      await page.until('the edit', `/^Applied/.test(document.querySelector('#detail .form-note').textContent)`);
+      near('manual until', (await read('/api/v1/throttles/reindex')).knobs.manual_until_ms, Date.now() + 1_800_000);
+      await page.open(`${url}/#jobs?since=1h`);
+      const heartbeat = await page.until('the worker', `document.querySelector('#workers-body [data-label=heartbeat]')?.textContent`);
+      if (!/^(now|\d+ s ago|\d+ ms ago)$/.test(heartbeat)) faults.push(`the heartbeat was ${heartbeat}`);
+      const asked = mock.requests.findLast((r) => r.includes('created_after'));
+      near('created_after', Date.parse(new URLSearchParams(asked.split('?')[1]).get('created_after')), Date.now() - 3_600_000);
+      await page.open(`${url}/#failures`);
+      const died = await page.until('the dead letters', `document.querySelector('#dead [data-label=newest]')?.textContent`);
+      if (!/^died (now|[\d.]+ s ago|1?\d min ago)$/.test(died)) faults.push(`a job that died within minutes "${died}"`);
+      await page.open(`${url}/#job/7600001500`);
+      await page.until('the job', `[...document.querySelectorAll('#job-buttons button')].some((b) => b.textContent.startsWith('Reschedule') && (b.click(), true))`);
+      await answer({ at: '1h' }, 'Reschedule');
+      await page.until('what came of it', `document.getElementById('job-note').textContent.startsWith('Scheduled for')`);
+      near('run at', Date.parse((await read('/api/v1/jobs/7600001500')).due_at), Date.now() + 3_600_000);
+    } finally {
+      await page.send('Page.removeScriptToEvaluateOnNewDocument', { identifier });
+      mock.steer({ phase: 'steady' });
+    }
     return faults;
   });
 }

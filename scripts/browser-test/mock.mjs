@@ -57,6 +57,7 @@ class World {
     this.crons = [];
     this.paused = null;
     this.unserved = [];
+    this.workers = [];
     this.pools = null;
     this.tenants = null;
     this.recipients = null;
@@ -331,6 +332,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
     if ('failures' in order) for (const failure of order.failures) world.emit('failure', { at: iso(Date.now() / 1000), ...failure });
     if ('slow' in order) slow = order.slow;
     if (order.unserved) world.unserved = order.unserved;
+    if (order.workers) world.workers = order.workers;
     if (order.phase || order.empty !== undefined) {
       world = new World({ phase: order.phase ?? 'steady', empty: Boolean(order.empty) });
       for (const stream of streams) stream.destroy();
@@ -400,7 +402,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });
       if (p === '/api/v1/failures') return send(200, { failures: world.failures.slice(0, limit) });
       if (p === '/api/v1/audit') return send(200, { entries: world.audit.slice(0, limit) });
-      if (p === '/api/v1/workers') return send(200, { workers: [], unserved: world.unserved });
+      if (p === '/api/v1/workers') return send(200, { workers: world.workers, unserved: world.unserved });
       if (slow && /^\/api\/v1\/(jobs|failures|audit|pause)/.test(p)) await new Promise((resolve) => setTimeout(resolve, slow));
       if (p === '/api/v1/jobs/cancel' || p.startsWith('/api/v1/dead/')) return send(200, world.stored.many(p, JSON.parse(text)));
       if (p === '/api/v1/pause' || p === '/api/v1/resume') {

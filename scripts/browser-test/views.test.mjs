@@ -1,6 +1,7 @@
 // The pure modules behind the views of the dashboard: `node --test scripts/browser-test/views.test.mjs`.
 
 import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 
 import { auditOf } from '../../src/api/dashboard/audit.js';
@@ -197,4 +198,12 @@ test('the_audit_log_is_searched_by_subject_change_author_and_token', () => {
 test('a_row_that_moved_between_two_pages_is_listed_once', () => {
   const rows = [{ id: 3, state: 'ready' }, { id: 2, state: 'ready' }, { id: 2, state: 'running' }, { id: 1, state: 'ready' }];
   assert.deepEqual(unique(rows, ({ id }) => id).map(({ id, state }) => `${id} ${state}`), ['3 ready', '2 ready', '1 ready']);
+});
+
+test('only_the_clock_of_the_server_tells_the_time', () => {
+  const folder = new URL('../../src/api/dashboard/', import.meta.url);
+  const lines = readdirSync(folder).filter((name) => name.endsWith('.js') && name !== 'clock.js')
+    .flatMap((name) => readFileSync(new URL(name, folder), 'utf8').split('\n').map((line) => `${name}: ${line.trim()}`));
+  // A page whose answers carry their time has an offset of its own, in milliseconds.
+  assert.deepEqual(lines.filter((line) => /Date\.now\(\)|new Date\(\)/.test(line) && !/offset/i.test(line)), []);
 });

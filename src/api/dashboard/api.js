@@ -1,5 +1,7 @@
 // Requests to the HTTP API, with its problems as errors.
 
+import { guessTime } from './clock.js';
+
 /** An error answer of the server, or a missing answer (status 0). */
 export class ApiError extends Error {
   /**
@@ -48,6 +50,7 @@ export async function call(method, path, { body, seq } = {}) {
   } catch {
     throw new ApiError(0, null);
   }
+  guessTime(response.headers.get('date'));
   const isDenied = response.status === 401;
   if (isDenied !== session.isDenied) {
     session.isDenied = isDenied;

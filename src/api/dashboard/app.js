@@ -5,6 +5,7 @@ import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
 import { Cursor } from './chartview.js';
+import { serverNow, tellTime } from './clock.js';
 import { createThrottle } from './create.js';
 import { enqueueJob } from './enqueuejob.js';
 import { Crons } from './crons.js';
@@ -85,8 +86,6 @@ let place = placeOf(location.hash);
 let { view } = place;
 /** The list of jobs that was last shown, to which a job leads back. */
 let jobsHash = '#jobs';
-/** The server's clock minus ours, in seconds, by the last tick. */
-let skew = 0;
 let drawnAt = 0;
 let frame = 0;
 let askSoon = 0;
@@ -151,7 +150,7 @@ function take(message) {
   const isNews = message.type === 'decision' || message.type === 'audit';
   const before = isNews && message.type === 'decision' ? state.throttles.get(message.data.throttle)?.decisions.at(-1) : null;
   const touched = apply(state, message);
-  if (message.type === 'tick' && state.lastTick !== null) skew = state.lastTick - Date.now() / 1000;
+  if (message.type === 'tick' && state.lastTick !== null) tellTime(state.lastTick);
   if (touched.has('unknown') || message.type === 'audit') askThrottlesSoon();
   if (isNews && !document.hidden) announce(message, before ?? null);
   if (message.type === 'audit' && view === 'audit') ask(() => audit.refresh(), $('audit-note'));
@@ -169,7 +168,7 @@ function schedule() {
 function draw() {
   frame = 0;
   drawnAt = performance.now();
-  const now = Date.now() / 1000 + skew;
+  const now = serverNow();
   drawHeader(now);
   drawThrottles(now);
   drawViews();

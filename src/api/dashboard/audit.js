@@ -2,6 +2,7 @@
 // person.
 
 import { get } from './api.js';
+import { serverNow } from './clock.js';
 import { h, keyed, setText } from './dom.js';
 import { clock, count } from './format.js';
 import { cell, showRows } from './lists.js';
@@ -51,7 +52,7 @@ export class AuditLog {
     const typed = { what: value('what'), who: value('who') };
     const found = auditOf(this.entries, typed);
     const rows = found.slice(0, ROWS);
-    const now = Date.now() / 1000;
+    const now = serverNow();
     showRows(this.body, this.empty, rows.length);
     const isFiltered = Boolean(typed.what.trim() || typed.who.trim());
     setText(this.empty, isFiltered ? 'No change matches.' : 'Nothing has been changed through Flyball yet.');

@@ -2,6 +2,7 @@
 // it.
 
 import { call, get } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
@@ -103,7 +104,7 @@ export class Batches {
     };
     return Object.assign(h('tr', null,
       cell('batch', h('span', { class: 'num' }, String(id)), 'num'),
-      cell('accepted', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(created), Date.now() / 1000)), parts.age)),
+      cell('accepted', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(created), serverNow())), parts.age)),
       cell('of', h('span', { class: 'pair' }, h('span', null, tenant || 'operators'), h('span', { class: 'sub' }, module)), 'wrap'),
       cell('state', parts.state),
       cell('progress', h('span', { class: 'pair' }, parts.done, parts.bar, parts.counts), 'batch-progress'),

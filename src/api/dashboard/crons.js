@@ -1,6 +1,7 @@
 // Schedules: the next run of each, the result of the last one, and its buttons.
 
 import { call, get } from './api.js';
+import { serverNow } from './clock.js';
 import { ask, signature } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, duration, unixSeconds } from './format.js';
@@ -24,7 +25,7 @@ export class Crons {
    */
   async refresh() {
     const { crons = [] } = await get('/api/v1/crons');
-    this.draw(crons, Date.now() / 1000);
+    this.draw(crons, serverNow());
   }
 
   /** @param {any[]} crons @param {number} now */

@@ -1,6 +1,7 @@
 // Enqueues a job: a question for its kind, its place and its arguments.
 
 import { call } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { parseTime } from './knobs.js';
 import { jobAddress } from './views.js';
@@ -40,7 +41,7 @@ export function jobOf(answer) {
   const job = {};
   for (const name of ['kind', 'throttle', 'key']) if (answer[name]) job[name] = answer[name];
   if (answer.run_at) {
-    const at = parseTime(answer.run_at, Date.now());
+    const at = parseTime(answer.run_at, serverNow() * 1000);
     // A text that is no time is left to the server, which says what is allowed.
     job.run_at = at === null ? answer.run_at : new Date(at).toISOString();
   }

@@ -2,6 +2,7 @@
 // error, and the attempts that failed recently.
 
 import { get } from './api.js';
+import { serverNow } from './clock.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
 import { groupByError } from './errorgroups.js';
@@ -62,7 +63,7 @@ export class Failures {
     const failed = recent.failures.map((/** @type {any} */ one) => ({ throttle: one.throttle, kind: one.kind, error: one.error, at: unixSeconds(one.at) ?? 0, id: one.job_id }));
     this.groups = groupByError(jobs);
     show(this.place.deadMore, Boolean(dead.next));
-    const now = Date.now() / 1000;
+    const now = serverNow();
     setText(this.place.deadNote, dead.next ? `of the newest ${count(jobs.length)}; the question before a change counts all` : jobs.length ? `${count(jobs.length)} in all` : '');
     this.drawDead(Boolean(dead.next), now);
     const oldest = failed.length ? Math.min(...failed.map((/** @type {any} */ one) => one.at)) : now;

@@ -2,6 +2,7 @@
 // cancels it.
 
 import { call, get } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
@@ -76,7 +77,7 @@ export class Groups {
     };
     return Object.assign(h('tr', null,
       cell('group', h('span', { class: 'pair' }, h('span', { class: 'num' }, String(id)), h('span', { class: 'sub' }, [name, tenant].filter(Boolean).join(', '))), 'wrap'),
-      cell('created', clock(unixSeconds(created), Date.now() / 1000), 'num'),
+      cell('created', clock(unixSeconds(created), serverNow()), 'num'),
       cell('state', parts.state),
       cell('jobs', parts.counts, 'wrap'),
       cell('callback', h('span', { class: 'pair' }, parts.callback, parts.problem), 'wrap'),

@@ -1,6 +1,7 @@
 // Changes of many jobs of the list: of those that a person selects, and of all that match.
 
 import { call } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { fill, h, setText, show } from './dom.js';
 import { count } from './format.js';
@@ -63,7 +64,7 @@ export class JobBulk {
   /** Offers the changes of all jobs of a filter. @param {import('./jobwords.js').JobQuery} query */
   of(query) {
     this.query = query;
-    const changes = bulkChanges(query, Date.now() / 1000);
+    const changes = bulkChanges(query, serverNow());
     fill(this.matching, ...changes.map(({ verb }) => h('button', { type: 'button', onclick: () => this.changeMatching(verb) }, `${verb[0].toUpperCase()}${verb.slice(1)} all that match …`)));
   }
 
@@ -134,7 +135,7 @@ export class JobBulk {
   /** @param {string} verb */
   async changeMatching(verb) {
     const query = this.query;
-    const change = query && bulkChanges(query, Date.now() / 1000).find((one) => one.verb === verb);
+    const change = query && bulkChanges(query, serverNow()).find((one) => one.verb === verb);
     if (!query || !change) return;
     const told = (/** @type {string} */ text) => setText(this.place.note, text);
     const { state, ...rest } = query;

@@ -1,6 +1,7 @@
 // The list of jobs: a filter with an address, counts per state, pages, and a selection to change.
 
 import { get } from './api.js';
+import { serverNow } from './clock.js';
 import { fill, h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
 import { JobBulk } from './jobbulk.js';
@@ -116,7 +117,7 @@ export class JobList {
     const asked = this.asked;
     const rows = [];
     /** @type {string | null} */
-    let next = jobsPath(this.query, ROWS, Date.now() / 1000);
+    let next = jobsPath(this.query, ROWS, serverNow());
     for (let page = 0; next && rows.length < ROWS * this.pages && page < PAGES_MAX * this.pages; page += 1) {
       const answer = page === 0 ? await this.firstPage(next) : await get(next);
       if (asked !== this.asked) return;
@@ -145,7 +146,7 @@ export class JobList {
 
   draw() {
     const { body, empty, more, all } = this.place;
-    const now = Date.now() / 1000;
+    const now = serverNow();
     showRows(body, empty, this.jobs.length);
     const isFiltered = filterText(this.query) !== '';
     setText(empty, !this.isRead ? 'Waiting for the server …' : this.next ? 'None among the newest jobs; older ones may match.' : isFiltered ? 'No job matches.' : 'No jobs yet.');
@@ -167,7 +168,7 @@ export class JobList {
 
   /** @param {any} job */
   row(job) {
-    const now = Date.now() / 1000;
+    const now = serverNow();
     const box = h('input', { type: 'checkbox', 'aria-label': `Select job ${job.id}` });
     box.addEventListener('change', () => {
       this.bulk.select(job.id, box.checked);

@@ -1,6 +1,7 @@
 // One job with an address of its own: what it is, why it waits, every attempt, and its buttons.
 
 import { call, get } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { fill, h, setAttr, setText, show } from './dom.js';
 import { ago, clock, count, duration, UNKNOWN, unixSeconds } from './format.js';
@@ -88,7 +89,7 @@ export class JobPage {
     setAttr(badge, 'data-tone', jobTone(job.state));
     show(badge, true);
     fill(buttons, ...this.buttons(job));
-    const waits = job.waiting ? h('p', { class: 'waits' }, job.waiting.reason.replace(/\.$/, ''), job.waiting.until ? `, until ${clock(job.waiting.until, Date.now() / 1000)}` : '') : null;
+    const waits = job.waiting ? h('p', { class: 'waits' }, job.waiting.reason.replace(/\.$/, ''), job.waiting.until ? `, until ${clock(job.waiting.until, serverNow())}` : '') : null;
     fill(result, waits, facts(job),
       block('Arguments', job.args),
       job.result === null || job.result === undefined ? null : block('Result', job.result),
@@ -114,7 +115,7 @@ export class JobPage {
       const took = (unixSeconds(a.finished_at) ?? NaN) - (unixSeconds(a.started_at) ?? NaN);
       // A job that was cancelled while it waited had no attempt.
       return h('li', null, a.attempt > 0 ? h('b', { class: 'num' }, String(a.attempt)) : null,
-        ` ${a.outcome} at ${clock(a.finished_at, Date.now() / 1000)}${Number.isFinite(took) ? ` after ${duration(took)}` : ''}${a.worker ? `, worker ${a.worker}` : ''}`,
+        ` ${a.outcome} at ${clock(a.finished_at, serverNow())}${Number.isFinite(took) ? ` after ${duration(took)}` : ''}${a.worker ? `, worker ${a.worker}` : ''}`,
         a.error ? h('pre', { class: 'error-text', tabindex: '0' }, a.error) : null);
     });
     const last = all.length === 0 && job.last_error ? h('pre', { class: 'error-text', tabindex: '0' }, job.last_error) : null;
@@ -156,13 +157,13 @@ export class JobPage {
       title: `Reschedule job ${id}?`, action: 'Reschedule', text: 'It waits until then and uses no attempt.',
       fields: [{ name: 'at', label: 'run at', value: '1h', hint: '30m, 2h, 14:30 or 2027-01-31T09:00' }],
       act: async ({ at: typed, ...signed }) => {
-        const parsed = parseTime(typed, Date.now());
+        const parsed = parseTime(typed, serverNow() * 1000);
         if (parsed === null) throw new Error(`"${typed}" is not a time such as 30m, 2h or 14:30.`);
         await call('POST', `/api/v1/jobs/${id}/reschedule`, { body: { ...signed, run_at: new Date(parsed).toISOString() } });
         at = parsed;
       },
     });
-    return answer && `Scheduled for ${clock(at / 1000, Date.now() / 1000)}.`;
+    return answer && `Scheduled for ${clock(at / 1000, serverNow())}.`;
   }
 
   /** @param {any} job */
@@ -185,7 +186,7 @@ export class JobPage {
 
 /** @param {any} job */
 function facts(job) {
-  const now = Date.now() / 1000;
+  const now = serverNow();
   const since = unixSeconds(job.started_at);
   const { progress } = job;
   /** @type {[string, any][]} */

@@ -1,6 +1,7 @@
 // The running jobs: since when, on which worker, in which attempt, with their progress.
 
 import { get } from './api.js';
+import { serverNow } from './clock.js';
 import { h, keyed, setText, show } from './dom.js';
 import { count, duration, unixSeconds } from './format.js';
 import { askChange, changeJob } from './jobchange.js';
@@ -73,7 +74,7 @@ export class RunningJobs {
     }, ({ parts }, job) => {
       const detail = this.details.get(job.id)?.detail;
       const since = unixSeconds(detail?.started_at);
-      setText(parts.since, since === null ? '' : duration(Math.max(0, Date.now() / 1000 - since)));
+      setText(parts.since, since === null ? '' : duration(Math.max(0, serverNow() - since)));
       setText(parts.worker, detail?.worker ?? '');
       setText(parts.attempt, `${job.attempt} of ${job.max_attempts}`);
       parts.cancel.disabled = Boolean(detail?.cancelling);

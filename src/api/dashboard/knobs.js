@@ -1,6 +1,8 @@
 // The texts of the knob form as a PATCH, and the answers of the server as texts beside the fields.
 // Pure. The server checks the ranges: only "is it a number at all" is decided here.
 
+import { serverNow } from './clock.js';
+
 /**
  * @typedef {{ group: string, name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice' | 'time' | 'text' | 'flag', choices?: string[], optional?: boolean }} Field
  */
@@ -159,7 +161,7 @@ export function fieldText(field, values) {
  * @param {number} [now] unix milliseconds
  * @returns {{ body: Record<string, any>, errors: Record<string, string> }}
  */
-export function readEdits(texts, current, now = Date.now()) {
+export function readEdits(texts, current, now = serverNow() * 1000) {
   /** @type {Record<string, any>} */
   const body = {};
   /** @type {Record<string, string>} */

@@ -1,6 +1,7 @@
 // The newest messages: the state of each, with every attempt on demand.
 
 import { get } from './api.js';
+import { serverNow } from './clock.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
 import { drawWay } from './gateline.js';
@@ -82,7 +83,7 @@ export class Notifications {
   }
 
   draw() {
-    const now = Date.now() / 1000;
+    const now = serverNow();
     const { next } = this.pages;
     const rows = this.pages.rows((a, b) => b.id - a.id);
     showRows(this.body, this.empty, rows.length);
@@ -113,7 +114,7 @@ export class Notifications {
     });
     const row = h('tr', null,
       cell('message', h('span', { class: 'num' }, String(message.id)), 'num'),
-      cell('at', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.created_at), Date.now() / 1000)), parts.heard)),
+      cell('at', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.created_at), serverNow())), parts.heard)),
       cell('state', parts.state),
       cell('to', h('span', { class: 'pair' }, h('span', null, message.to), h('span', { class: 'sub' }, [message.channel, message.category].filter(Boolean).join(' · '))), 'wrap'),
       cell('account', h('span', { class: 'pair' }, parts.account, h('span', { class: 'sub' }, message.pool)), 'wrap'),

@@ -3,6 +3,7 @@
 import { call, get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
 import { ChartView, swatch } from './chartview.js';
+import { serverNow } from './clock.js';
 import { createThrottle } from './create.js';
 import { ask, signature } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
@@ -85,7 +86,7 @@ export class Panel {
     /** @type {{ text: string, at: number, decision: any } | null} why the throttle runs as it does, as the server last said */
     this.said = null;
     this.askedAt = 0;
-    this.now = Date.now() / 1000;
+    this.now = serverNow();
     this.historyLimit = HISTORY_FIRST;
     this.history = new History(name, (limit) => { this.historyLimit = limit; this.askWhy(); });
     this.whySentence = h('p', null);

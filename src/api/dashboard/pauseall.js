@@ -1,6 +1,7 @@
 // The pause of everything: one button in the header, and a line with its author.
 
 import { call, get, refusalText } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { setAttr, setText, show } from './dom.js';
 import { clock } from './format.js';
@@ -37,7 +38,7 @@ export class PauseAll {
     show(this.notice, Boolean(paused));
     if (!paused) return;
     const refused = this.refusal ? ` It was not resumed: ${this.refusal}` : '';
-    setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, Date.now() / 1000)}${paused.why ? `: ${paused.why}` : ''}. No worker claims a job; running jobs continue.${refused}`);
+    setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, serverNow())}${paused.why ? `: ${paused.why}` : ''}. No worker claims a job; running jobs continue.${refused}`);
   }
 
   /** Pauses after a question; resumes at once if the name is known. */

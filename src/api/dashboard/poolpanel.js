@@ -3,6 +3,7 @@
 
 import { call, get } from './api.js';
 import { AccountGrid } from './accountgrid.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, UNKNOWN, unixSeconds } from './format.js';
@@ -132,7 +133,7 @@ export class PoolPanel {
 
   /** @param {any[]} events newest first */
   showEvents(events) {
-    const now = (this.nowMs ?? Date.now()) / 1000;
+    const now = this.nowMs ? this.nowMs / 1000 : serverNow();
     const first = events[0];
     setText(this.newest, first ? `${clock(unixSeconds(first.at), now)} ${first.account}: ${eventText(first)}${eventReason(first, events) ? `, ${eventReason(first, events)}` : ''}` : 'none yet');
     showRows(this.events, this.noEvents, events.length);

@@ -2,6 +2,7 @@
 // recipient.
 
 import { call, get } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { fill, h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
@@ -193,7 +194,7 @@ export class Recipients {
   pastRow(message) {
     const parts = { id: h('button', { type: 'button', class: 'link num', onclick: () => this.toggleWay(message.id) }, String(message.id)), state: h('span', { class: 'badge' }), gate: h('span', null), changed: h('span', { class: 'num' }) };
     return Object.assign(h('tr', null,
-      cell('accepted', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.accepted_at), Date.now() / 1000)), h('span', { class: 'sub' }, message.category))),
+      cell('accepted', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.accepted_at), serverNow())), h('span', { class: 'sub' }, message.category))),
       cell('message', parts.id), cell('state', parts.state), cell('gate', parts.gate, 'wide'), cell('changed', parts.changed)), { parts });
   }
 
@@ -258,7 +259,7 @@ function digestRow(digest) {
     cell('type', h('span', { class: 'pair' }, h('span', null, digest.type), h('span', { class: 'sub' }, digest.channel)), 'wrap'),
     cell('recipient', h('span', { class: 'pair' }, h('span', null, whoText(digest)), h('span', { class: 'sub' }, digest.tenant || 'operators')), 'wrap'),
     cell('items', parts.items),
-    cell('opened', h('span', { class: 'num' }, clock(unixSeconds(digest.opened_at), Date.now() / 1000))),
+    cell('opened', h('span', { class: 'num' }, clock(unixSeconds(digest.opened_at), serverNow()))),
     cell('kept open by', parts.rule, 'wide')), { parts });
 }
 

@@ -2,6 +2,7 @@
 // suppresses it, or allows messages again.
 
 import { call, get } from './api.js';
+import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, unixSeconds } from './format.js';
@@ -55,7 +56,7 @@ export class Suppressions {
     setText(empty, 'No recipient is suppressed.');
     show(more, Boolean(this.next));
     keyed(body, this.rows, keyOf, (one) => h('tr', null,
-      cell('since', clock(unixSeconds(one.created_at), Date.now() / 1000), 'num'),
+      cell('since', clock(unixSeconds(one.created_at), serverNow()), 'num'),
       cell('channel', one.channel),
       cell('digest', h('code', null, one.recipient_digest.slice(0, 16)), 'num'),
       cell('reason', one.reason || 'none', 'wide'),
@@ -80,7 +81,7 @@ export class Suppressions {
     if (wish === 'look') {
       const { suppressions } = await get(ofRecipient(channel, recipient));
       const one = suppressions[0];
-      return one ? `It is suppressed on ${channel} since ${clock(unixSeconds(one.created_at), Date.now() / 1000)}: ${one.reason || 'no reason was given'}.` : `It is not suppressed on ${channel}.`;
+      return one ? `It is suppressed on ${channel} since ${clock(unixSeconds(one.created_at), serverNow())}: ${one.reason || 'no reason was given'}.` : `It is not suppressed on ${channel}.`;
     }
     const is = wish === 'add';
     const signed = await ask(is

@@ -2,6 +2,7 @@
 // to do.
 
 import { get } from './api.js';
+import { serverNow } from './clock.js';
 import { h, keyed, setText, show } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
 
@@ -36,7 +37,7 @@ export class Unserved {
    * all.
    */
   async refresh() {
-    this.draw((await get('/api/v1/workers')).unserved ?? [], Date.now() / 1000);
+    this.draw((await get('/api/v1/workers')).unserved ?? [], serverNow());
   }
 
   /** @param {UnservedJobs[]} unserved @param {number} now */

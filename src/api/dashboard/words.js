@@ -1,5 +1,6 @@
 // Sentences about facts: edits, decisions, states. Pure.
 
+import { serverNow } from './clock.js';
 import { clock, count, number, rate, UNKNOWN, unixSeconds } from './format.js';
 import { changes } from './knobs.js';
 
@@ -16,14 +17,14 @@ const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'capacity', 'key_rps', '
  */
 export function knobValue(name, value) {
   if (value === null || value === undefined) return UNKNOWN;
-  if (TIMES.has(name) && Number(value) > 0) return clock(Number(value) / 1000, Date.now() / 1000);
+  if (TIMES.has(name) && Number(value) > 0) return clock(Number(value) / 1000, serverNow());
   if (RATES.has(name) && typeof value === 'number') return rate(value);
   if (typeof value === 'number') return number(value);
   if (typeof value === 'boolean') return value ? 'yes' : 'no';
   if (Array.isArray(value)) return value.map((one) => knobValue('', one)).join(', ');
   // A filter of jobs, such as that of a change of many.
   if (typeof value === 'object') return Object.entries(value).filter(([, one]) => one !== false && one !== null && one !== '').map(([key, one]) => `${key.replaceAll('_', ' ')} ${knobValue('', one)}`).join(', ');
-  return ISO.test(value) ? clock(unixSeconds(value) ?? 0, Date.now() / 1000) : String(value);
+  return ISO.test(value) ? clock(unixSeconds(value) ?? 0, serverNow()) : String(value);
 }
 
 /** The verbs of the actions in the audit log. @type {Record<string, string>} */

@@ -1,6 +1,7 @@
 // The live workers, those in other programs as well: what each serves and runs.
 
 import { get } from './api.js';
+import { serverNow } from './clock.js';
 import { h, keyed, setText } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
@@ -19,7 +20,7 @@ export class WorkerList {
 
   async refresh() {
     const { workers = [] } = await get('/api/v1/workers');
-    this.draw(workers, Date.now() / 1000);
+    this.draw(workers, serverNow());
   }
 
   /** @param {any[]} workers @param {number} now */
