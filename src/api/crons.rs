@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::audit::entry::AuditEntry;
 use crate::api::audit::log;
+use crate::api::cron_masks::refuse_masks;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::{self, Errors, FieldLocation, ObjectReader};
@@ -22,6 +23,7 @@ use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{kinds_elsewhere, warnings};
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::api::jobs::permissions;
+use crate::api::jobs::redact::mask_schedule;
 use crate::api::jobs::state::JobsState;
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS, check_name};
 use crate::cron::{self, NewSchedule, RunNowOutcome, Schedule, Schedules};
@@ -121,12 +123,10 @@ pub struct ManualRun {
 /// Lists all schedules.
 #[utoipa::path(get, path = "/api/v1/crons", operation_id = "list_schedules", tag = "crons", responses((status = 200, body = ScheduleList)))]
 pub async fn list(State(queue): State<Queue>) -> Result<Json<ScheduleList>, Problem> {
+    let read = |queue: Queue| async move { schedules(&queue).list().await };
+    let crons = read_list(&queue, read).await?;
     Ok(Json(ScheduleList {
-        crons: read_list(
-            &queue,
-            |queue| async move { schedules(&queue).list().await },
-        )
-        .await?,
+        crons: crons.into_iter().map(mask_schedule).collect(),
     }))
 }
 
@@ -164,6 +164,10 @@ pub async fn set(
     permissions::check(&state, &caller, std::slice::from_ref(&schedule.job), false).await?;
     let by = by.unwrap_or_else(|| caller.who().to_owned());
     let before = with_timeout(ROW_TIMEOUT, schedules(&state.queue).get(&schedule.name)).await?;
+    let before = before.map(mask_schedule);
+    if let Some(before) = &before {
+        refuse_masks(before, &schedule.job.args)?;
+    }
 
     let is_new = with_timeout(ROW_TIMEOUT, schedules(&state.queue).set(&schedule)).await?;
 
@@ -302,6 +306,7 @@ fn schedules(queue: &Queue) -> Schedules {
 async fn found(queue: &Queue, name: &str) -> Result<Schedule, Problem> {
     with_timeout(ROW_TIMEOUT, schedules(queue).get(name))
         .await?
+        .map(mask_schedule)
         .ok_or_else(|| not_found(name))
 }
 

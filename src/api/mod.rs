@@ -14,6 +14,7 @@
 
 pub mod audit;
 pub mod clock;
+mod cron_masks;
 pub mod cron_next;
 pub mod crons;
 pub mod dashboard;

@@ -12,6 +12,7 @@ use super::output::say;
 use super::retry_args::RetryArgs;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
+use crate::api::jobs::redact::mask_schedule;
 use crate::config::Settings;
 use crate::cron::{
     self, CatchUp, NewSchedule, Overlap, RunNowOutcome, Schedule, Schedules, Timing,
@@ -144,9 +145,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     match command {
         Command::List { json } => list(&schedules, json).await?,
         Command::Show { name, json } => {
-            let Some(stands) = schedules.get(&name).await? else {
-                bail!(unknown(&name))
-            };
+            let stands = found(&schedules, &name).await?;
             if json {
                 output::json(&stands)?
             } else {
@@ -188,8 +187,17 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns a schedule as people see it.
+async fn found(schedules: &Schedules, name: &str) -> anyhow::Result<Schedule> {
+    let Some(stands) = schedules.get(name).await? else {
+        bail!(unknown(name))
+    };
+    Ok(mask_schedule(stands))
+}
+
 async fn list(schedules: &Schedules, json: bool) -> anyhow::Result<()> {
     let all = schedules.list().await?;
+    let all: Vec<Schedule> = all.into_iter().map(mask_schedule).collect();
     if json {
         return output::json(&json!({ "crons": all }));
     }
@@ -302,9 +310,7 @@ async fn make(
         .catch_up(set.catch_up)
         .overlap(set.overlap);
     let is_new = schedules.set(&schedule).await?;
-    let Some(stands) = schedules.get(&schedule.name).await? else {
-        bail!(unknown(&schedule.name))
-    };
+    let stands = found(schedules, &schedule.name).await?;
     let after = json!({ "expression": stands.expression, "time_zone": stands.time_zone, "kind": stands.kind, "args": stands.args });
     signed
         .note(queue, "cron.set", &schedule.name, Some(after))
@@ -322,9 +328,7 @@ async fn make(
 
 async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> anyhow::Result<()> {
     let changed = schedules.pause(&one.name, paused).await?;
-    let Some(stands) = schedules.get(&one.name).await? else {
-        bail!(unknown(&one.name))
-    };
+    let stands = found(schedules, &one.name).await?;
     if changed {
         let action = if paused { "cron.pause" } else { "cron.resume" };
         one.signed.note(queue, action, &one.name, None).await;
@@ -345,9 +349,7 @@ async fn preview(schedules: &Schedules, next: NextArgs) -> anyhow::Result<()> {
         }
         (None, name) => {
             let name = name.unwrap_or_default();
-            let Some(stands) = schedules.get(&name).await? else {
-                bail!(unknown(&name))
-            };
+            let stands = found(schedules, &name).await?;
             let problem = if stands.paused {
                 Some("it is paused".to_owned())
             } else {

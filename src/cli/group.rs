@@ -13,6 +13,7 @@ use super::given_text::given_text;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
+use crate::api::jobs::redact::mask_group;
 use crate::config::Settings;
 use crate::input;
 use crate::jobs::{
@@ -159,6 +160,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 limit: args.limit,
             };
             let groups = queue.groups(&filter).await?;
+            let groups: Vec<JobGroup> = groups.into_iter().map(mask_group).collect();
             if args.json {
                 output::json(&serde_json::json!({ "groups": groups }))?;
             } else {
@@ -242,7 +244,7 @@ fn state(text: &str) -> Result<GroupState, String> {
 
 async fn found(queue: &Queue, id: i64) -> anyhow::Result<JobGroup> {
     let group = queue.group(id, None).await?;
-    Ok(group.ok_or_else(|| unknown(id))?)
+    Ok(mask_group(group.ok_or_else(|| unknown(id))?))
 }
 
 fn unknown(id: i64) -> CliError {

@@ -13,7 +13,7 @@ use super::schedule::{CATCH_UPS, OVERLAPS};
 use super::{NewSchedule, Schedule, ScheduleProblem, Timing};
 use crate::jobs::postgres::secrets::{encrypt, refused};
 use crate::jobs::postgres::{LaggingError, waits};
-use crate::jobs::{self, Enqueued, Queue, SecretKeys, secret};
+use crate::jobs::{self, Enqueued, Queue, SecretKeys, redact, secret};
 use crate::postgres::{Columns, Db};
 
 /// The most schedules that one check takes.
@@ -370,13 +370,16 @@ fn read(row: &PgRow) -> Due {
     let upcoming = Timing::new(&expression, &time_zone)
         .map(|timing| timing.preview(now))
         .unwrap_or_default();
+    let kind: String = columns.get("kind");
+    // No job is made from these: the database makes them from the row itself.
     let mut args = columns.json("args");
     secret::mask(&mut args);
+    redact::mask_args(&kind, &mut args);
     let schedule = Schedule {
         name: columns.get("name"),
         expression,
         time_zone,
-        kind: columns.get("kind"),
+        kind,
         args,
         throttle: columns.get("throttle"),
         key: columns.get("key"),

@@ -13,6 +13,7 @@ use crate::api::http::operate::{Reason, signed};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::jobs::redact::mask_group;
 use crate::api::tenants::{NAME_BYTES_MAX, only};
 use crate::jobs::{CancelledGroup, GroupFilter, GroupState, JobGroup, Queue, SealAnswer};
 
@@ -71,6 +72,7 @@ pub async fn list(
         ];
         next_page("/api/v1/groups", &filter, limit, ("before", last.id))
     });
+    let groups = groups.into_iter().map(mask_group).collect();
     let page = GroupList { groups, next };
     Ok((next_link(page.next.as_deref()), Json(page)))
 }
@@ -129,7 +131,7 @@ pub async fn cancel(
 pub(super) async fn shown(queue: &Queue, caller: &Caller, id: i64) -> Result<JobGroup, Problem> {
     let read = queue.group(id, caller.tenant.as_deref());
     let found = with_timeout(ROW_TIMEOUT, read).await?;
-    found.ok_or_else(|| not_found(id))
+    found.map(mask_group).ok_or_else(|| not_found(id))
 }
 
 fn group_id(text: &str) -> Result<i64, Problem> {

@@ -20,6 +20,7 @@ mod openapi_client;
 mod operate;
 mod process;
 mod recipients;
+mod schedules;
 mod server;
 mod standing_still;
 mod stream;
