@@ -237,7 +237,7 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         (
             "FLYBALL_WEBHOOK_SECRET_ACME_TENANTS",
             "acme,",
-            "FLYBALL_WEBHOOK_SECRET_ACME_TENANTS: must be tenants",
+            "FLYBALL_WEBHOOK_SECRET_ACME_TENANTS: needs FLYBALL_WEBHOOK_SECRET_ACME, or",
         ),
         (
             "FLYBALL_WEBHOOK_SECRET_ACME",
