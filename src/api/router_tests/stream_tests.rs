@@ -9,6 +9,7 @@ fn tick(at: i64) -> Tick {
         running_total: 0,
         workers: 1,
         depth_age_s: None,
+        store_lost: true,
         replica: None,
     }
 }
@@ -37,7 +38,9 @@ async fn a_listener_gets_the_history_and_then_each_tick_and_after_a_break_only_w
     assert!(
         history.contains("event: history")
             && history.contains("id: 3")
-            && history.contains("\"at\":1,"),
+            && history.contains("\"at\":1,")
+            && history.contains("\"may_change\":true,\"may_enqueue\":true,\"ticks\":[")
+            && history.contains("\"store_lost\":true"),
         "{history}"
     );
     fixture.live.publish_tick(&tick(4));

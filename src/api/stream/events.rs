@@ -21,6 +21,7 @@ use crate::api::http::auth::Authenticator;
 use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
+use crate::api::http::token_scope::TokenScope;
 use crate::api::tenants::{Foreign, NAME_BYTES_MAX, only};
 use crate::jobs::Queue;
 
@@ -47,7 +48,7 @@ const RETRY: Duration = Duration::from_secs(1);
         ("group" = Option<i64>, Query, description = "Only failures of jobs of this group, and its changes; ticks hold no throttles."),
         ("Last-Event-ID" = Option<String>, Header, description = "The id of the last received tick.")),
     responses((status = 200, body = String, content_type = "text/event-stream",
-        description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
+        description = "Events `history` ({may_change, may_enqueue, ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
 pub async fn stream(
     State(live): State<Live>,
     State(queue): State<Queue>,
@@ -71,10 +72,14 @@ pub async fn stream(
         Problem::new(Code::NotAllowed, detail)
     })?;
     let tenant: Option<Arc<str>> = tenant.map(Arc::from);
-    let Some(place) = live.place(&caller.key, caller.leave.is_admin()) else {
+    let Some(place) = live.place(
+        &caller.key,
+        caller.tenant.as_deref(),
+        caller.leave.is_admin(),
+    ) else {
         let detail = format!(
-            "the limit of live streams is reached, of this process ({STREAMS_MAX}) or of this \
-             token; close one or try again"
+            "the limit of live streams is reached, of this process ({STREAMS_MAX}), of this token \
+             or of its tenant; close one or try again"
         );
         return Err(Problem::new(Code::TooManyStreams, detail).retry_after(5));
     };
@@ -82,6 +87,7 @@ pub async fn stream(
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.trim().parse().ok());
     let (history, receiver) = live.join(after);
+    let history = with_permissions(history, &caller);
     let (history, events) = match tenant {
         None => (history, all(receiver, place)),
         Some(tenant) => {
@@ -117,7 +123,7 @@ fn all(
 ) -> BoxStream<'static, StreamEvent> {
     let events = stream::unfold((receiver, place), |(mut receiver, place)| async move {
         match receiver.recv().await {
-            Ok(event) => Some((event, (receiver, place))),
+            Ok(event) => Some((place.filled(event), (receiver, place))),
             // A listener that lags is disconnected; it reconnects with its last id and gets the
             // missed events as history.
             Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => {
@@ -126,6 +132,19 @@ fn all(
         }
     });
     events.boxed()
+}
+
+/// Returns a history with the permissions of the caller, which a page reads from no answer that needs
+/// Redis.
+fn with_permissions(history: StreamEvent, caller: &Caller) -> StreamEvent {
+    let may_change = caller.leave.has(TokenScope::OpsWrite);
+    let may_enqueue = caller.leave.has(TokenScope::JobsEnqueue);
+    let fields = history.data.strip_prefix('{').unwrap_or_default();
+    let data = format!("{{\"may_change\":{may_change},\"may_enqueue\":{may_enqueue},{fields}");
+    StreamEvent {
+        data: data.into(),
+        ..history
+    }
 }
 
 fn sent(event: &StreamEvent) -> sse::Event {

@@ -39,6 +39,9 @@ impl StreamFilter {
         if *self == Self::default() {
             return Some(event);
         }
+        if let Some(whole) = &event.whole {
+            return StreamEvent::of_tick(&whole.part(|name| self.is_wanted(name)));
+        }
         let mut value: Value = serde_json::from_str(&event.data).unwrap_or_default();
         match event.name {
             "decision" => {
@@ -90,13 +93,16 @@ impl StreamFilter {
         is_throttle && is_numbered("job.", self.job) && is_numbered("group.", self.group)
     }
 
+    /// Returns true for a throttle that stays in the ticks.
+    fn is_wanted(&self, name: &str) -> bool {
+        let wanted = self.throttle.as_deref();
+        !self.is_of_jobs() && wanted.is_none_or(|wanted| name == wanted)
+    }
+
     fn narrow(&self, tick: &mut Value) {
         let mut running = 0;
         if let Some(throttles) = tick.get_mut("throttles").and_then(Value::as_object_mut) {
-            let is_wanted = |name: &String| {
-                !self.is_of_jobs() && self.throttle.as_ref().is_none_or(|wanted| name == wanted)
-            };
-            throttles.retain(|name, _| is_wanted(name));
+            throttles.retain(|name, _| self.is_wanted(name));
             let jobs = throttles.values().map(|one| one["running"].as_i64());
             running = jobs.flatten().sum();
         }
@@ -111,6 +117,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::stream::live_sample::LiveSample;
+    use crate::api::stream::sample::tick as sample_tick;
+    use crate::api::throttles::measured::Measured;
 
     fn filter(pairs: &[(&str, &str)]) -> (StreamFilter, usize) {
         let pairs = pairs
@@ -200,6 +209,27 @@ mod tests {
         }
         let (open, _) = filter(&[]);
         assert_eq!(passed(&open, &events).len(), events.len());
+    }
+
+    #[test]
+    fn a_throttle_is_found_in_a_tick_that_is_cut() {
+        let mut sample = LiveSample::default();
+        for i in 0..300 {
+            let measured = Measured::default();
+            sample.throttles.insert(format!("t{i:03}"), measured);
+        }
+        let tick = sample_tick(&sample);
+        let event = StreamEvent::of_tick(&tick).unwrap();
+        assert!(!event.data.contains("t299"));
+        let (one, _) = filter(&[("throttle", "t299")]);
+
+        let passed = one.pass(event.clone()).unwrap();
+
+        let passed: Value = serde_json::from_str(&passed.data).unwrap();
+        let names: Vec<&String> = passed["throttles"].as_object().unwrap().keys().collect();
+        assert_eq!(names, ["t299"]);
+        let (of_a_job, _) = filter(&[("job", "8")]);
+        assert!(!of_a_job.pass(event).unwrap().data.contains("t000"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-use super::live_sample::LiveSample;
+use super::live_sample::{LiveSample, rank};
 use crate::governor::Phase;
 
 /// The most ticks that are kept: ten minutes.
@@ -18,8 +18,15 @@ pub const TICKS_MAX: usize = 600;
 const HISTORY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most live streams of one process.
 pub const STREAMS_MAX: usize = 64;
+/// The most throttles in one tick that a listener gets.
+pub const TICK_THROTTLES_MAX: usize = 200;
+/// The last ticks that are kept whole, for listeners of a part of them. A listener that is behind
+/// these gets its part of the throttles that all others get.
+const WHOLE_TICKS_MAX: usize = 4;
 /// The most live streams of one token that is not unrestricted.
 const STREAMS_OF_ONE: usize = 16;
+/// The most live streams of all such tokens of one tenant.
+pub const STREAMS_OF_TENANT: usize = 24;
 /// The most live streams of all such tokens together; the rest is for administrators.
 const STREAMS_OF_OTHERS: usize = 48;
 /// The most events by which a slow listener may lag before its stream ends; it reconnects and gets
@@ -39,8 +46,50 @@ pub struct Tick {
     pub workers: i64,
     /// Age of the depths in seconds; `null` before the first count.
     pub depth_age_s: Option<f64>,
+    /// True while the store of the throttles (Redis) does not answer.
+    pub store_lost: bool,
     /// The replica from which lists are read; `null` without one.
     pub replica: Option<TickReplica>,
+}
+
+impl Tick {
+    /// Returns the tick with the throttles whose names are wanted, and with the jobs that run there
+    /// as the total.
+    pub fn part(&self, is_wanted: impl Fn(&str) -> bool) -> Self {
+        let wanted = self.throttles.iter().filter(|(name, _)| is_wanted(name));
+        let part = self.with(wanted);
+        Self {
+            running_total: part.throttles.values().map(|one| one.running).sum(),
+            ..part
+        }
+    }
+
+    /// Returns the tick with at most `max` throttles: governed ones first, then busy ones, and those
+    /// of tenants and of the API's limits last.
+    pub fn cut(&self, max: usize) -> Self {
+        let mut all: Vec<(&String, &TickThrottle)> = self.throttles.iter().collect();
+        if all.len() > max {
+            all.sort_by_key(|(name, one)| {
+                rank(name, one.breaker.is_some(), one.ready + one.running > 0)
+            });
+            all.truncate(max);
+        }
+        self.with(all.into_iter())
+    }
+
+    fn with<'a>(&self, throttles: impl Iterator<Item = (&'a String, &'a TickThrottle)>) -> Self {
+        Self {
+            at: self.at,
+            throttles: throttles
+                .map(|(name, one)| (name.clone(), one.clone()))
+                .collect(),
+            running_total: self.running_total,
+            workers: self.workers,
+            depth_age_s: self.depth_age_s,
+            store_lost: self.store_lost,
+            replica: self.replica,
+        }
+    }
 }
 
 /// The replica from which lists are read, at one second.
@@ -111,6 +160,8 @@ pub struct StreamEvent {
     pub id: Option<i64>,
     /// The event as JSON.
     pub data: Arc<str>,
+    /// The tick with the throttles that `data` has no room for; absent if it has all of them.
+    pub whole: Option<Arc<Tick>>,
 }
 
 impl StreamEvent {
@@ -121,6 +172,23 @@ impl StreamEvent {
             name,
             id: None,
             data: text.into(),
+            whole: None,
+        })
+    }
+
+    /// Returns the event of a tick, with at most [`TICK_THROTTLES_MAX`] of its throttles as JSON.
+    pub fn of_tick(tick: &Tick) -> Option<Self> {
+        let is_cut = tick.throttles.len() > TICK_THROTTLES_MAX;
+        let text = if is_cut {
+            serde_json::to_string(&tick.cut(TICK_THROTTLES_MAX))
+        } else {
+            serde_json::to_string(tick)
+        };
+        Some(Self {
+            name: "tick",
+            id: Some(tick.at),
+            data: text.ok()?.into(),
+            whole: is_cut.then(|| Arc::new(tick.clone())),
         })
     }
 }
@@ -131,16 +199,42 @@ pub struct Live(Arc<LiveInner>);
 
 struct LiveInner {
     ring: Mutex<VecDeque<(i64, Arc<str>)>>,
+    /// The last ticks that were cut, oldest first. They are not in the broadcast, where a slow
+    /// listener would keep hundreds of them.
+    whole: Mutex<VecDeque<Arc<Tick>>>,
     sender: broadcast::Sender<StreamEvent>,
     sample: ArcSwapOption<LiveSample>,
-    /// The open streams by the digest of their token, with `true` for an unrestricted one.
-    streams: Mutex<BTreeMap<(bool, String), usize>>,
+    /// The open streams by their holder.
+    streams: Mutex<BTreeMap<StreamHolder, usize>>,
+}
+
+/// The holder of live streams.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct StreamHolder {
+    /// True for an unrestricted token.
+    is_admin: bool,
+    /// The tenant to which the token is bound.
+    tenant: Option<String>,
+    /// The digest of the token.
+    token: String,
 }
 
 /// A place among the live streams, released when dropped.
 pub struct StreamPermit {
     live: Live,
-    of: (bool, String),
+    of: StreamHolder,
+}
+
+impl StreamPermit {
+    /// Adds to one of the last ticks what was cut from it.
+    pub fn filled(&self, event: StreamEvent) -> StreamEvent {
+        let whole = self.live.0.whole.lock();
+        let found = whole.iter().find(|tick| Some(tick.at) == event.id);
+        StreamEvent {
+            whole: found.cloned(),
+            ..event
+        }
+    }
 }
 
 impl Drop for StreamPermit {
@@ -159,6 +253,7 @@ impl Default for Live {
     fn default() -> Self {
         Self(Arc::new(LiveInner {
             ring: Mutex::new(VecDeque::with_capacity(TICKS_MAX)),
+            whole: Mutex::default(),
             sender: broadcast::Sender::new(LAG_MAX),
             sample: ArcSwapOption::empty(),
             streams: Mutex::default(),
@@ -169,22 +264,24 @@ impl Default for Live {
 impl Live {
     /// Stores a tick and sends it to all listeners.
     pub fn publish_tick(&self, tick: &Tick) {
-        let Ok(text) = serde_json::to_string(tick) else {
+        let Some(mut event) = StreamEvent::of_tick(tick) else {
             return;
         };
-        let data: Arc<str> = text.into();
+        if let Some(tick) = event.whole.take() {
+            let mut whole = self.0.whole.lock();
+            if whole.len() == WHOLE_TICKS_MAX {
+                whole.pop_front();
+            }
+            whole.push_back(tick);
+        }
         let mut ring = self.history_buffer();
         if ring.len() == TICKS_MAX {
             ring.pop_front();
         }
-        ring.push_back((tick.at, data.clone()));
+        ring.push_back((tick.at, event.data.clone()));
         // It is sent under the lock of the ring, so that a new listener gets each tick once: in its
         // history or as an event.
-        let _ = self.0.sender.send(StreamEvent {
-            name: "tick",
-            id: Some(tick.at),
-            data,
-        });
+        let _ = self.0.sender.send(event);
     }
 
     /// Sends an event that is not stored.
@@ -210,19 +307,28 @@ impl Live {
     }
 
     /// Takes a place among the [`STREAMS_MAX`] streams for a token; `None` if there is none. Each
-    /// token that is not unrestricted has a share, and all of them together leave some places to
-    /// the others.
-    pub fn place(&self, token: &str, is_admin: bool) -> Option<StreamPermit> {
+    /// token that is not unrestricted has a share, and so have all of its tenant; all of them
+    /// together leave some places to the others.
+    pub fn place(&self, token: &str, tenant: Option<&str>, is_admin: bool) -> Option<StreamPermit> {
         let mut streams = self.streams();
-        let (all, of_others) = streams
-            .iter()
-            .fold((0, 0), |(all, others), ((admin, _), open)| {
-                (all + open, others + if *admin { 0 } else { *open })
-            });
-        let of = (is_admin, token.to_owned());
+        let open = |is_counted: &dyn Fn(&StreamHolder) -> bool| -> usize {
+            let counted = streams.iter().filter(|(holder, _)| is_counted(holder));
+            counted.map(|(_, open)| *open).sum()
+        };
+        let of = StreamHolder {
+            is_admin,
+            tenant: tenant.map(str::to_owned),
+            token: token.to_owned(),
+        };
         let own = streams.get(&of).copied().unwrap_or(0);
-        let is_free = all < STREAMS_MAX
-            && (is_admin || own < STREAMS_OF_ONE && of_others < STREAMS_OF_OTHERS);
+        let has_share = || {
+            own < STREAMS_OF_ONE
+                && open(&|holder| !holder.is_admin) < STREAMS_OF_OTHERS
+                && (tenant.is_none()
+                    || open(&|holder| !holder.is_admin && holder.tenant == of.tenant)
+                        < STREAMS_OF_TENANT)
+        };
+        let is_free = open(&|_| true) < STREAMS_MAX && (is_admin || has_share());
         if !is_free {
             return None;
         }
@@ -233,7 +339,7 @@ impl Live {
         })
     }
 
-    fn streams(&self) -> MutexGuard<'_, BTreeMap<(bool, String), usize>> {
+    fn streams(&self) -> MutexGuard<'_, BTreeMap<StreamHolder, usize>> {
         self.0.streams.lock()
     }
 
@@ -271,6 +377,7 @@ fn history(ring: &VecDeque<(i64, Arc<str>)>, after: Option<i64>) -> StreamEvent 
         name: "history",
         id: ring.back().map(|(at, _)| *at),
         data: data.into(),
+        whole: None,
     }
 }
 
@@ -285,6 +392,7 @@ mod tests {
             running_total: 0,
             workers: 0,
             depth_age_s: None,
+            store_lost: false,
             replica: None,
         }
     }
@@ -328,19 +436,19 @@ mod tests {
     #[test]
     fn places_are_bounded_and_come_back() {
         let live = Live::default();
-        let places: Vec<_> = std::iter::from_fn(|| live.place("a", true))
+        let places: Vec<_> = std::iter::from_fn(|| live.place("a", None, true))
             .take(1000)
             .collect();
         assert_eq!(places.len(), STREAMS_MAX);
         drop(places);
-        assert!(live.place("b", false).is_some());
+        assert!(live.place("b", None, false).is_some());
     }
 
     #[test]
     fn one_token_cannot_take_the_places_of_the_others() {
         let live = Live::default();
         let take = |token: &'static str, is_admin: bool| {
-            std::iter::from_fn(|| live.place(token, is_admin))
+            std::iter::from_fn(|| live.place(token, None, is_admin))
                 .take(1000)
                 .collect::<Vec<_>>()
         };
@@ -352,5 +460,20 @@ mod tests {
         assert_eq!(take("admin", true).len(), STREAMS_MAX - STREAMS_OF_OTHERS);
         drop(of_tokens);
         assert_eq!(take("d", false).len(), STREAMS_OF_ONE);
+    }
+    #[test]
+    fn one_tenant_cannot_take_the_places_of_the_others() {
+        let live = Live::default();
+        let take = |token: &'static str, tenant: &'static str| {
+            std::iter::from_fn(|| live.place(token, Some(tenant), false))
+                .take(1000)
+                .collect::<Vec<_>>()
+        };
+        let of_acme = ["a", "b", "c"].map(|token| take(token, "acme"));
+        let held: usize = of_acme.iter().map(Vec::len).sum();
+        assert_eq!(held, STREAMS_OF_TENANT);
+        assert_eq!(take("d", "zeta").len(), STREAMS_OF_ONE);
+        drop(of_acme);
+        assert_eq!(take("a", "acme").len(), STREAMS_OF_ONE);
     }
 }

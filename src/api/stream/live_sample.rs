@@ -6,7 +6,21 @@ use jiff::Timestamp;
 
 use crate::api::throttles::measured::Measured;
 use crate::api::throttles::view;
+use crate::throttle::api_limit::is_of_the_api;
+use crate::throttle::tenant::tenant_of;
 use crate::throttle::tree::MAX_LEVELS;
+
+/// Returns the place of a throttle among those that are shown where there is no room for all; the
+/// lowest is first. Tenants have throttles of their own, and the limits of the API have some for
+/// each tenant: neither may hide those that operators made.
+pub(super) fn rank(name: &str, is_governed: bool, is_busy: bool) -> (bool, bool, u8) {
+    let origin = if is_of_the_api(name) {
+        2
+    } else {
+        u8::from(tenant_of(name).is_some())
+    };
+    (!is_governed, !is_busy, origin)
+}
 
 /// The measurements of one second.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +59,8 @@ impl LiveSample {
         }
     }
 
-    /// Returns at most `max` throttles: governed ones first, then busy ones, then by name.
+    /// Returns at most `max` throttles: governed ones first, then busy ones, then by name, and those of
+    /// tenants and of the API's limits last.
     pub fn chosen(&self, max: usize) -> impl Iterator<Item = (&str, &Measured)> {
         let mut all: Vec<(&str, &Measured)> = self
             .throttles
@@ -54,7 +69,9 @@ impl LiveSample {
             .collect();
         if all.len() > max {
             let is_busy = |measured: &Measured| measured.depth.ready + measured.depth.running > 0;
-            all.sort_by_key(|(_, measured)| (measured.governor.is_none(), !is_busy(measured)));
+            all.sort_by_key(|(name, measured)| {
+                rank(name, measured.governor.is_some(), is_busy(measured))
+            });
             all.truncate(max);
         }
         all.into_iter()

@@ -35,6 +35,7 @@ impl TenantListener {
                 // A listener that lags is disconnected, like every other.
                 let event = listener.receiver.recv().await.ok()?;
                 if event.name == "tick" {
+                    let event = listener.place.filled(event);
                     due.push_back(within(&event, &listener.tenant));
                     listener.read(&mut seen, &mut due).await;
                 }
@@ -74,8 +75,13 @@ impl TenantListener {
 }
 
 /// Returns a tick or a history with the throttles of one tenant, and with the jobs that run there
-/// as the total.
+/// as the total. A history has only those that all listeners get.
 pub fn within(event: &StreamEvent, tenant: &str) -> StreamEvent {
+    let whole = event.whole.as_ref();
+    let part = whole.map(|whole| whole.part(|name| tenant_of(name) == Some(tenant)));
+    if let Some(event) = part.and_then(|part| StreamEvent::of_tick(&part)) {
+        return event;
+    }
     let mut value: Value = serde_json::from_str(&event.data).unwrap_or_default();
     match value.get_mut("ticks").and_then(Value::as_array_mut) {
         Some(ticks) => ticks.iter_mut().for_each(|tick| narrow(tick, tenant)),
@@ -101,9 +107,12 @@ fn narrow(tick: &mut Value, tenant: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
+    use crate::api::stream::live::{Tick, TickThrottle};
 
     #[test]
     fn a_tick_and_a_history_hold_the_throttles_of_one_tenant() {
@@ -122,6 +131,7 @@ mod tests {
             name: "tick",
             id: Some(7),
             data: value.to_string().into(),
+            whole: None,
         };
         let read = |event: &StreamEvent| -> Value { serde_json::from_str(&event.data).unwrap() };
         let own = json!({
@@ -136,5 +146,46 @@ mod tests {
             read(&within(&event(&history), "acme")),
             json!({"ticks": [own, own]})
         );
+    }
+    #[test]
+    fn a_tenant_keeps_its_throttles_of_a_tick_that_is_cut() {
+        let one = |running: i64| TickThrottle {
+            rps: None,
+            effective_rps: None,
+            concurrency: None,
+            achieved_rps: None,
+            limiting_share: None,
+            mode: None,
+            state: "flowing".to_owned(),
+            breaker: None,
+            ready: 0,
+            running,
+            dead: 0,
+            oldest_ready_s: None,
+            signals: BTreeMap::new(),
+        };
+        let others = (0..300).map(|i| (format!("t{i:03}"), one(1)));
+        let own = [
+            ("notify:acme".to_owned(), one(0)),
+            ("tenant:acme/mail".to_owned(), one(2)),
+        ];
+        let tick = Tick {
+            at: 7,
+            throttles: others.chain(own).collect(),
+            running_total: 302,
+            workers: 3,
+            depth_age_s: None,
+            store_lost: false,
+            replica: None,
+        };
+        let event = StreamEvent::of_tick(&tick).unwrap();
+
+        let own: Value = serde_json::from_str(&within(&event, "acme").data).unwrap();
+
+        let names: Vec<&String> = own["throttles"].as_object().unwrap().keys().collect();
+        assert_eq!(names, ["notify:acme", "tenant:acme/mail"]);
+        assert_eq!(own["running_total"], 2);
+        let other: Value = serde_json::from_str(&within(&event, "zeta").data).unwrap();
+        assert_eq!(other["throttles"], json!({}));
     }
 }

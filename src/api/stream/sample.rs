@@ -4,7 +4,7 @@
 //! themselves, the counting of jobs, the search for keys that hold jobs back, and the following of
 //! the journals for listeners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use tokio::time::{sleep, timeout};
 
 use super::live::{Tick, TickReplica, TickSignal, TickThrottle};
-use super::live_sample::LiveSample;
+use super::live_sample::{LiveSample, rank};
 use super::seen::{FIRST_LOOK, FOLLOWED_MAX, SeenIds};
 use crate::api::clock;
 use crate::api::deps::Deps;
@@ -28,11 +28,9 @@ use crate::jobs::{Depth, Failing, Queue};
 use crate::postgres::Replica;
 use crate::throttle::{HeldKeys, Name, Status, concurrency_number};
 
-/// The most throttles that are sampled each second; the API serves further ones without a measured
-/// rate.
+/// The most throttles that are sampled each second, chosen like those of a tick; the API serves
+/// further ones without a measured rate.
 const SAMPLED_MAX: usize = 1000;
-/// The most throttles in one tick: governed and busy ones first.
-const TICK_THROTTLES_MAX: usize = 200;
 /// The interval at which the depths are read; they are not written more often.
 const COUNT_REST: Duration = Duration::from_secs(1);
 /// The same while nothing happens in the queue, as far as a worker of this process knows.
@@ -123,9 +121,10 @@ impl Sampler {
         }
         let is_store_lost = names.is_err();
         if let Ok(names) = names {
-            self.names = names;
-            self.names.truncate(SAMPLED_MAX);
-            self.paces.retain(|name, _| self.names.contains(name));
+            let is_governed = |name: &str| self.governors.contains_key(name);
+            self.names = sampled(names, SAMPLED_MAX, is_governed, &counts.depths);
+            let kept: BTreeSet<&Name> = self.names.iter().collect();
+            self.paces.retain(|name, _| kept.contains(name));
         }
         let statuses: Vec<(Name, Option<Status>)> = if is_store_lost {
             self.names.iter().map(|name| (name.clone(), None)).collect()
@@ -187,17 +186,41 @@ impl Sampler {
     }
 }
 
-/// Converts a sample to the tick that listeners get.
-fn tick(sample: &LiveSample) -> Tick {
-    let chosen = sample.chosen(TICK_THROTTLES_MAX);
+/// Returns at most `max` names: those of governed throttles first, then those with jobs, and those of
+/// tenants and of the API's limits last.
+fn sampled(
+    mut names: Vec<Name>,
+    max: usize,
+    is_governed: impl Fn(&str) -> bool,
+    depths: &[Depth],
+) -> Vec<Name> {
+    if names.len() > max {
+        let busy = depths
+            .iter()
+            .filter(|depth| depth.ready + depth.running + depth.scheduled > 0);
+        let busy: BTreeSet<&str> = busy.map(|depth| depth.throttle.as_str()).collect();
+        names.sort_by_key(|name| {
+            let name = name.as_str();
+            rank(name, is_governed(name), busy.contains(name))
+        });
+        names.truncate(max);
+    }
+    names
+}
+
+/// Converts a sample to the tick from which listeners get a part.
+pub(super) fn tick(sample: &LiveSample) -> Tick {
     Tick {
         at: sample.at.as_second(),
-        throttles: chosen
-            .map(|(name, measured)| (name.to_owned(), tick_throttle(measured, sample.at)))
+        throttles: sample
+            .throttles
+            .iter()
+            .map(|(name, measured)| (name.clone(), tick_throttle(measured, sample.at)))
             .collect(),
         running_total: sample.running_total,
         workers: sample.workers,
         depth_age_s: sample.counted_at.map(|at| view::since_s(at, sample.at)),
+        store_lost: sample.is_store_lost,
         replica: None,
     }
 }
@@ -368,6 +391,7 @@ async fn follow_for_listeners(deps: &Deps) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::stream::live::TICK_THROTTLES_MAX;
 
     #[test]
     fn a_tick_holds_a_bounded_number_of_throttles_governed_and_busy_ones_first() {
@@ -379,10 +403,42 @@ mod tests {
         }
         sample.throttles.get_mut("t499").unwrap().depth.ready = 1;
 
-        let tick = tick(&sample);
+        let tick = tick(&sample).cut(TICK_THROTTLES_MAX);
 
         assert_eq!(tick.throttles.len(), TICK_THROTTLES_MAX);
         assert!(tick.throttles.contains_key("t499"));
         assert_eq!(tick.throttles["t000"].state, "unknown");
+    }
+
+    #[test]
+    fn throttles_are_chosen_before_they_are_cut_and_those_of_many_tenants_hide_none() {
+        let of_tenants = (0..50).flat_map(|tenant| {
+            ["api:read:t", "notify:t", "limit:mail:t"].map(|name| format!("{name}{tenant}"))
+        });
+        let mut names: Vec<String> = of_tenants.collect();
+        names.extend(["reindex", "sms", "zoom"].map(str::to_owned));
+        names.sort();
+        let names: Vec<Name> = names
+            .into_iter()
+            .map(|name| Name::new(name).unwrap())
+            .collect();
+        let busy = Depth {
+            throttle: "notify:t7".to_owned(),
+            scheduled: 1,
+            ..Depth::default()
+        };
+
+        let chosen = sampled(names, 6, |name| name == "zoom", &[busy]);
+
+        let chosen: Vec<&str> = chosen.iter().map(Name::as_str).collect();
+        let wanted = [
+            "zoom",
+            "notify:t7",
+            "reindex",
+            "sms",
+            "notify:t0",
+            "notify:t1",
+        ];
+        assert_eq!(chosen, wanted);
     }
 }
