@@ -15,6 +15,7 @@ use super::http::jwt::authenticate::JwtAuth;
 use super::http::metrics::HttpMetrics;
 use super::http::token_metrics::TokenMetrics;
 use super::jobs::state::JobsState;
+use super::jobs::waits::JobWaits;
 use super::journal::Decisions;
 use super::notifications::accept::AdmissionState;
 use super::notifications::events::WebhookState;
@@ -156,6 +157,7 @@ impl ApiState {
                 kinds: deps.kinds,
                 throttles: deps.throttles.clone(),
                 metrics: metrics.clone(),
+                waits: JobWaits::default(),
                 key_owners,
                 problem_types: deps.problem_types.clone(),
             }),

@@ -11,3 +11,4 @@ pub mod redact;
 pub mod show;
 pub mod state;
 pub mod update;
+pub mod waits;

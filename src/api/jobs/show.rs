@@ -210,7 +210,7 @@ pub async fn list(
 #[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs",
     params(
         ("id" = i64, Path, description = "Its number."),
-        ("wait_s" = Option<u32>, Query, description = "Seconds to wait for the end of the job, up to 60; 0 if absent.")),
+        ("wait_s" = Option<u32>, Query, description = "Seconds to wait for the end of the job, up to 60; 0 if absent. Without a free place among the waiting requests the answer comes at once.")),
     responses((status = 200, body = JobView)))]
 pub async fn show(
     State(state): State<Arc<JobsState>>,
@@ -225,8 +225,19 @@ pub async fn show(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let wait = Duration::from_secs(wait.unsigned_abs());
+    // Without a place the answer is the job as it is.
+    let place = match wait {
+        0 => None,
+        _ => state
+            .waits
+            .place(&caller.key, caller.tenant.as_ref(), caller.leave.is_admin()),
+    };
+    let wait = match place {
+        Some(_) => Duration::from_secs(wait.unsigned_abs()),
+        None => Duration::ZERO,
+    };
     let ended = ended_within(&state, &caller, id, wait, &cancel).await?;
+    drop(place);
     Ok(Json(view(&state, &caller, ended).await))
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::waits::JobWaits;
 use crate::api::http::caller::Caller;
 use crate::api::http::metrics::HttpMetrics;
 use crate::jobs::{JobSearch, Kinds, Queue};
@@ -13,6 +14,8 @@ pub struct JobsState {
     pub kinds: Kinds,
     pub throttles: Arc<dyn Store>,
     pub metrics: HttpMetrics,
+    /// The requests that wait for the end of a job.
+    pub waits: JobWaits,
     /// The owners of the unique keys of tokens without a tenant.
     pub key_owners: Vec<String>,
     /// The beginning of the types of the problems of admission.
