@@ -109,10 +109,22 @@ pub async fn enqueue(
     let read = state.queue.get_of(ticket.id, caller.tenant.as_deref());
     let found = with_timeout(ROW_TIMEOUT, read).await.ok().flatten();
     let tenant = caller.tenant.as_deref().unwrap_or_default();
-    let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id, tenant));
+    // The existing job may belong to another client of the same tenant.
+    let is_hidden = ticket.duplicate && !caller.leave.has(TokenScope::JobsRead);
+    let mut job = match found {
+        Some(found) if !is_hidden => found,
+        found => {
+            let mut sent = as_sent(job, ticket.id, tenant);
+            if let Some(JobDetail { summary, .. }) = found {
+                sent.summary.kind = summary.kind;
+                sent.summary.state = summary.state;
+                sent.summary.created_at = summary.created_at;
+            }
+            sent
+        }
+    };
     mask_args(&job.summary.kind, &mut job.args);
-    if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
-        // The existing job may belong to another client of the same tenant.
+    if is_hidden && !ticket.replaced {
         job.args = Value::Null;
         job.on_complete = None;
         job.on_dead = None;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use flyball::api::TokenScope;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::server::{Api, pointers, problem, spawn_api};
+use super::tokens_fixture::{leave, secret, token_server};
 
 #[tokio::test]
 async fn a_job_is_enqueued_with_its_place_and_a_second_one_with_its_unique_key_is_a_duplicate() {
@@ -42,6 +44,46 @@ async fn a_job_is_enqueued_with_its_place_and_a_second_one_with_its_unique_key_i
         api.body(&place).await["args"],
         json!({"to": "a@example.org"})
     );
+}
+
+#[tokio::test]
+async fn a_token_that_reads_no_jobs_learns_nothing_of_another_clients_by_a_duplicate() {
+    let scopes = [TokenScope::JobsEnqueue, TokenScope::JobsRead];
+    let server = token_server(
+        vec![
+            ("writer", Some("acme"), leave(&scopes[..1])),
+            ("reader", Some("acme"), leave(&scopes)),
+        ],
+        "",
+    )
+    .await;
+    let of_another = json!({"kind": "http", "args": {"url": "https://a.example/"}, "throttle": "mail",
+        "key": "their-key", "tags": ["their-tag"], "unique_key": "invoice-1"});
+    let own = json!({"kind": "http", "args": {"url": "https://b.example/"}, "key": "own-key",
+        "unique_key": "invoice-1"});
+    let send = async |token: &str, job: &Value| {
+        let path = "/api/v1/jobs";
+        let (_, answer) = server
+            .call(Method::POST, path, &secret(token), job.clone())
+            .await;
+        answer
+    };
+    let first = send("reader", &of_another).await;
+    assert_eq!(first["duplicate"], false, "{first}");
+
+    let answer = send("writer", &own).await;
+
+    assert_eq!(
+        (&answer["id"], &answer["duplicate"], &answer["state"]),
+        (&first["id"], &json!(true), &first["state"])
+    );
+    assert_eq!(
+        (&answer["key"], &answer["throttle"], &answer["args"]),
+        (&json!("own-key"), &json!("default"), &Value::Null)
+    );
+    assert!(!answer.to_string().contains("their-"), "{answer}");
+    let read = send("reader", &own).await;
+    assert_eq!(read["tags"], json!(["their-tag"]), "{read}");
 }
 
 #[tokio::test]
