@@ -177,7 +177,7 @@ async fn read(
     let from = now - f64::from(range_s);
     let span = format!("{}s", SPAN_MIN_S.max(2 * step_s));
     let asked = wanted.iter().map(|(_, _, query)| {
-        let query = query.replace("SELECTED", selected).replace("SPAN", &span);
+        let query = filled(query, selected, &span);
         async move {
             let found = prometheus.range(&query, from, now, f64::from(step_s)).await;
             match found {
@@ -188,6 +188,12 @@ async fn read(
         }
     });
     join_all(asked).await.into_iter().collect()
+}
+
+/// Returns a query with its placeholders filled in. The selection is the last, because a key or a
+/// throttle may have the name of a placeholder.
+fn filled(query: &str, selected: &str, span: &str) -> String {
+    query.replace("SPAN", span).replace("SELECTED", selected)
 }
 
 impl From<Reading> for HistoryPoint {
@@ -206,4 +212,19 @@ fn quoted(text: &str) -> String {
         .replace('"', "\\\"")
         .replace('\n', "\\n");
     format!("\"{escaped}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_with_the_name_of_a_placeholder_stays_as_it_is() {
+        let selected = "throttle=\"SPAN\",key=\"SELECTED SPAN\"";
+        for (_, _, query) in KEY_SERIES {
+            let filled = filled(query, selected, "60s");
+            assert!(filled.contains(selected), "{filled}");
+            assert!(filled.contains("[60s]"), "{filled}");
+        }
+    }
 }
