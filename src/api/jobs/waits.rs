@@ -39,8 +39,8 @@ pub struct WaitPermit {
 }
 
 impl JobWaits {
-    /// Takes a place for a request of a token; `None` if the most requests wait already, or the most
-    /// of the token, of its tenant or of those that are not administrators.
+    /// Takes a place for a request of a token; `None` if the most requests wait already, or the
+    /// most of the token, of its tenant or of those that are not administrators.
     pub fn place(
         &self,
         token: &Arc<str>,

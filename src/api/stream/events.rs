@@ -134,8 +134,7 @@ fn all(
     events.boxed()
 }
 
-/// Returns a history with the permissions of the caller, which a page reads from no answer that needs
-/// Redis.
+/// Returns a history with the permissions of the caller, so that a page knows them without Redis.
 fn with_permissions(history: StreamEvent, caller: &Caller) -> StreamEvent {
     let may_change = caller.leave.has(TokenScope::OpsWrite);
     let may_enqueue = caller.leave.has(TokenScope::JobsEnqueue);

@@ -64,8 +64,8 @@ impl Tick {
         }
     }
 
-    /// Returns the tick with at most `max` throttles: governed ones first, then busy ones, and those
-    /// of tenants and of the API's limits last.
+    /// Returns the tick with at most `max` throttles: governed ones first, then busy ones, and
+    /// those of tenants and of the API's limits last.
     pub fn cut(&self, max: usize) -> Self {
         let mut all: Vec<(&String, &TickThrottle)> = self.throttles.iter().collect();
         if all.len() > max {

@@ -59,8 +59,8 @@ impl LiveSample {
         }
     }
 
-    /// Returns at most `max` throttles: governed ones first, then busy ones, then by name, and those of
-    /// tenants and of the API's limits last.
+    /// Returns at most `max` throttles: governed ones first, then busy ones, then by name, and
+    /// those of tenants and of the API's limits last.
     pub fn chosen(&self, max: usize) -> impl Iterator<Item = (&str, &Measured)> {
         let mut all: Vec<(&str, &Measured)> = self
             .throttles

@@ -186,8 +186,8 @@ impl Sampler {
     }
 }
 
-/// Returns at most `max` names: those of governed throttles first, then those with jobs, and those of
-/// tenants and of the API's limits last.
+/// Returns at most `max` names: those of governed throttles first, then those with jobs, and those
+/// of tenants and of the API's limits last.
 fn sampled(
     mut names: Vec<Name>,
     max: usize,
@@ -408,6 +408,17 @@ mod tests {
         assert_eq!(tick.throttles.len(), TICK_THROTTLES_MAX);
         assert!(tick.throttles.contains_key("t499"));
         assert_eq!(tick.throttles["t000"].state, "unknown");
+    }
+
+    #[test]
+    fn a_tick_says_whether_the_store_of_the_throttles_answers() {
+        for is_store_lost in [true, false] {
+            let sample = LiveSample {
+                is_store_lost,
+                ..LiveSample::default()
+            };
+            assert_eq!(tick(&sample).store_lost, is_store_lost);
+        }
     }
 
     #[test]

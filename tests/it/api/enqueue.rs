@@ -57,8 +57,8 @@ async fn a_token_that_reads_no_jobs_learns_nothing_of_another_clients_by_a_dupli
         "",
     )
     .await;
-    let of_another = json!({"kind": "http", "args": {"url": "https://a.example/"}, "throttle": "mail",
-        "key": "their-key", "tags": ["their-tag"], "unique_key": "invoice-1"});
+    let of_another = json!({"kind": "http", "args": {"url": "https://a.example/"},
+        "throttle": "mail", "key": "their-key", "tags": ["their-tag"], "unique_key": "invoice-1"});
     let own = json!({"kind": "http", "args": {"url": "https://b.example/"}, "key": "own-key",
         "unique_key": "invoice-1"});
     let send = async |token: &str, job: &Value| {
