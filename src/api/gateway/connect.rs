@@ -1,7 +1,6 @@
 //! The opening of a connection: `GET /api/v1/ws`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Extension;
 use axum::extract::ws::WebSocketUpgrade;
@@ -12,7 +11,7 @@ use axum::response::Response;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::identity::GatewayIdentity;
-use super::opened::{close, seat};
+use super::opened::{self, RETRY_S, close, refused, seat};
 use super::publish::named_tenant;
 use super::session::{self, Opening};
 use super::state::GatewayState;
@@ -39,9 +38,6 @@ const WRITE_BUFFER_BYTES: usize = 4096;
 
 /// The most bytes that a connection's unfinished write may hold.
 const WRITE_BUFFER_MAX: usize = 512 * 1024;
-
-/// The seconds after which a client that was refused may try again.
-const RETRY_S: u64 = 5;
 
 /// The longest ticket, in bytes.
 pub const TICKET_BYTES: usize = 128;
@@ -114,21 +110,8 @@ async fn opening(
 ) -> Result<(Opening, OwnedSemaphorePermit), OpeningRefusal> {
     origin_is_allowed(state, &request.headers)
         .map_err(|problem| (problem, Some(CloseReason::Forbidden)))?;
-    let busy = |reason, detail: &str, retry_s| {
-        let problem = refused(state, reason, detail, retry_s);
-        (problem, Some(CloseReason::Overloaded))
-    };
-    if state.gateway.drain.is_cancelled() {
-        return Err(busy("draining", "the server stops; connect again", 1));
-    }
-    if !state.handshakes.admit(Instant::now()) {
-        let detail = "too many connections are being opened; try again soon";
-        return Err(busy("handshakes", detail, 1));
-    }
-    let Ok(place) = state.places.clone().try_acquire_owned() else {
-        let detail = "the server has as many connections as it may have (setting ws_connections)";
-        return Err(busy("full", detail, RETRY_S));
-    };
+    let busy = |problem: Problem| (problem, Some(CloseReason::Overloaded));
+    let place = opened::place(state).map_err(busy)?;
     let OpeningRequest {
         caller,
         ticket,
@@ -143,11 +126,14 @@ async fn opening(
             (problem, reason)
         })?;
     let Some(identity) = identity else {
-        let pending = state.pending.admit(address(&extensions));
+        let from = address(&extensions);
+        opened::open_unknown(state, from).map_err(busy)?;
+        let pending = state.pending.admit(from);
         let detail = "too many connections wait for their credential; send it as Authorization: Bearer <token> or with a ticket";
-        let pending = pending.ok_or_else(|| busy("pending", detail, RETRY_S))?;
-        return Ok((Opening::Pending(pending), place));
+        let full = || busy(refused(state, "pending", detail, RETRY_S));
+        return Ok((Opening::Pending(pending.ok_or_else(full)?), place));
     };
+    opened::open_known(state).map_err(busy)?;
     match seat(state, &identity).await {
         Some(seat) => Ok((Opening::Known(identity, seat), place)),
         None => {
@@ -251,9 +237,4 @@ fn origin_is_allowed(state: &GatewayState, headers: &HeaderMap) -> Result<(), Pr
     }
     let detail = "pages of this origin may not connect; name it in the setting ws_origins";
     Err(Problem::new(Code::OriginNotAllowed, detail))
-}
-
-fn refused(state: &GatewayState, reason: &'static str, detail: &str, retry_s: u64) -> Problem {
-    state.gateway.metrics.refused(reason);
-    Problem::new(Code::Overloaded, detail).retry_after(retry_s)
 }

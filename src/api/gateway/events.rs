@@ -16,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::connect::{TICKET_BYTES, identified, without_credential};
-use super::opened::seat;
+use super::opened::{self, RETRY_S};
 use super::state::GatewayState;
 use crate::api::clock;
 use crate::api::http::caller::Caller;
@@ -79,6 +79,7 @@ pub async fn stream_channel(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
+    let place = opened::place(&state)?;
     let identity = identified(&state, caller, ticket, pairs, &headers, &extensions).await?;
     let Some(identity) = identity else {
         return Err(without_credential());
@@ -91,13 +92,10 @@ pub async fn stream_channel(
             error.to_string(),
         )
     })?;
-    let Ok(place) = state.places.clone().try_acquire_owned() else {
-        let detail = "the server has as many connections as it may have (setting ws_connections)";
-        return Err(Problem::new(Code::Overloaded, detail).retry_after(5));
-    };
-    let Some(seat) = seat(&state, &identity).await else {
+    opened::open_known(&state)?;
+    let Some(seat) = opened::seat(&state, &identity).await else {
         let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
-        return Err(Problem::new(Code::TooManyConnections, detail).retry_after(5));
+        return Err(Problem::new(Code::TooManyConnections, detail).retry_after(RETRY_S));
     };
     let since = match headers.get("last-event-id") {
         Some(id) => id.to_str().ok().and_then(since_of),

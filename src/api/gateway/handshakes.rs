@@ -1,17 +1,53 @@
 //! The rate at which one process opens connections.
+//!
+//! Clients with a credential share all of it. Of the others nothing is known but their address: they
+//! take at most half of it together, and those of one address an eighth.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The handshakes that may come at once after a pause, in seconds of the rate.
-const BURST_S: f64 = 1.0;
+use crate::api::http::denied::Origin;
 
-/// The handshakes of a process: a bucket as deep as one second of its rate.
+/// The handshakes that may come at once after a pause, in seconds of the rate.
+const BURST: Duration = Duration::from_secs(1);
+
+/// The part of the rate for clients without a credential.
+const UNKNOWN_PART: u32 = 2;
+
+/// The part of the rate for those of one address.
+const ORIGIN_PART: u32 = 8;
+
+/// The most addresses that are remembered. One that is not has the limit of all of them alone.
+const REMEMBERED_MAX: usize = 4096;
+
+/// The handshakes of a process: a bucket as deep as one second of its rate, and those of clients
+/// without a credential.
 pub struct Handshakes {
     interval: Duration,
-    /// The time at which the bucket is full.
-    full_at: Mutex<Option<Instant>>,
+    buckets: Mutex<HandshakeBuckets>,
+}
+
+#[derive(Default)]
+struct HandshakeBuckets {
+    all: Bucket,
+    unknown: Bucket,
+    origins: HashMap<Origin, Bucket>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    /// The time at which it is full.
+    full_at: Option<Instant>,
+}
+
+impl Bucket {
+    /// Returns the time at which the bucket is full again after one more; `None` if that does not fit.
+    fn next(&self, interval: Duration, now: Instant) -> Option<Instant> {
+        let next = self.full_at.map_or(now, |at| at.max(now)) + interval;
+        (next.duration_since(now) <= BURST.max(interval)).then_some(next)
+    }
 }
 
 impl Handshakes {
@@ -19,19 +55,46 @@ impl Handshakes {
     pub fn new(per_s: u32) -> Self {
         Self {
             interval: Duration::from_secs_f64(1.0 / f64::from(per_s.max(1))),
-            full_at: Mutex::new(None),
+            buckets: Mutex::default(),
         }
     }
 
-    /// Admits a handshake at `now`, or refuses it.
+    /// Returns true if a handshake would be admitted at `now`.
+    pub fn has_room(&self, now: Instant) -> bool {
+        self.buckets.lock().all.next(self.interval, now).is_some()
+    }
+
+    /// Admits a handshake of a client with a credential at `now`, or refuses it.
     pub fn admit(&self, now: Instant) -> bool {
-        let mut full_at = self.full_at.lock();
-        let next = full_at.map_or(now, |at| at.max(now)) + self.interval;
-        let fits = next.duration_since(now) <= Duration::from_secs_f64(BURST_S);
-        if fits {
-            *full_at = Some(next);
+        let mut buckets = self.buckets.lock();
+        let next = buckets.all.next(self.interval, now);
+        buckets.all.full_at = next.or(buckets.all.full_at);
+        next.is_some()
+    }
+
+    /// Admits a handshake of a client without one.
+    pub fn admit_unknown(&self, origin: &Origin, now: Instant) -> bool {
+        let mut buckets = self.buckets.lock();
+        let own = buckets.origins.get(origin).copied().unwrap_or_default();
+        let next = (
+            buckets.all.next(self.interval, now),
+            buckets.unknown.next(self.interval * UNKNOWN_PART, now),
+            own.next(self.interval * ORIGIN_PART, now),
+        );
+        let (Some(all), Some(unknown), Some(own)) = next else {
+            return false;
+        };
+        buckets.all.full_at = Some(all);
+        buckets.unknown.full_at = Some(unknown);
+        if buckets.origins.len() >= REMEMBERED_MAX {
+            let is_used = |bucket: &Bucket| bucket.full_at.is_some_and(|at| at > now);
+            buckets.origins.retain(|_, bucket| is_used(bucket));
         }
-        fits
+        if buckets.origins.len() < REMEMBERED_MAX {
+            let own = Bucket { full_at: Some(own) };
+            buckets.origins.insert(*origin, own);
+        }
+        true
     }
 }
 
@@ -39,13 +102,53 @@ impl Handshakes {
 mod tests {
     use super::*;
 
+    fn from(number: u32) -> Origin {
+        let mut origin = [0; 8];
+        origin[4..].copy_from_slice(&number.to_be_bytes());
+        origin
+    }
+
     #[test]
     fn a_second_of_the_rate_fits_at_once_and_the_rest_later() {
         let handshakes = Handshakes::new(10);
         let now = Instant::now();
         let admitted = (0..20).filter(|_| handshakes.admit(now)).count();
-        assert_eq!(admitted, 10);
+        assert_eq!((admitted, handshakes.has_room(now)), (10, false));
         let later = now + Duration::from_millis(350);
+        assert!(handshakes.has_room(later));
         assert_eq!((0..20).filter(|_| handshakes.admit(later)).count(), 3);
+    }
+
+    #[test]
+    fn clients_without_a_credential_leave_half_of_it_and_one_address_most() {
+        let (handshakes, now) = (Handshakes::new(80), Instant::now());
+        let unknown = |n| {
+            (0..200)
+                .filter(|_| handshakes.admit_unknown(&from(n), now))
+                .count()
+        };
+        assert_eq!(unknown(1), 10);
+        assert_eq!((2..9).map(unknown).sum::<usize>(), 30);
+        let known = (0..200).filter(|_| handshakes.admit(now)).count();
+        assert_eq!(known, 40);
+    }
+
+    #[test]
+    fn one_a_second_is_one_for_an_address_too() {
+        let (handshakes, now) = (Handshakes::new(1), Instant::now());
+        assert!(handshakes.admit_unknown(&from(1), now));
+        assert!(!handshakes.admit_unknown(&from(1), now + Duration::from_secs(1)));
+        assert!(handshakes.admit_unknown(&from(2), now + Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn the_memory_of_addresses_is_bounded_and_those_at_rest_make_room() {
+        let (handshakes, now) = (Handshakes::new(1_000_000), Instant::now());
+        let admitted = |at| (0..10_000).all(|n| handshakes.admit_unknown(&from(n), at));
+        assert!(admitted(now));
+        assert_eq!(handshakes.buckets.lock().origins.len(), REMEMBERED_MAX);
+        let later = now + Duration::from_secs(2);
+        assert!(handshakes.admit_unknown(&from(20_000), later));
+        assert_eq!(handshakes.buckets.lock().origins.len(), 1);
     }
 }

@@ -1,16 +1,78 @@
-//! The begin and the end of a connection: its place among those of its tenant, and its close frame.
+//! The begin and the end of a connection: its place in the process and among those of its tenant, and
+//! its close frame.
 
-use std::time::Duration;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::identity::GatewayIdentity;
 use super::state::GatewayState;
+use crate::api::http::denied::origin;
+use crate::api::http::problem::{Code, Problem};
 use crate::gateway::close::CloseReason;
 use crate::gateway::connection_counts::ConnectionSeat;
 
 /// The time in which a close frame is answered, by either side.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// The seconds after which a client that was refused may try again.
+pub(super) const RETRY_S: u64 = 5;
+
+/// Takes a place in this process, unless it stops or opens too many connections already. That comes
+/// before the credential, so that no ticket is used up in vain.
+pub(super) fn place(state: &GatewayState) -> Result<OwnedSemaphorePermit, Problem> {
+    if state.gateway.drain.is_cancelled() {
+        return Err(refused(
+            state,
+            "draining",
+            "the server stops; connect again",
+            1,
+        ));
+    }
+    if !state.handshakes.has_room(Instant::now()) {
+        return Err(too_many_handshakes(state));
+    }
+    state.places.clone().try_acquire_owned().map_err(|_| {
+        let detail = "the server has as many connections as it may have (setting ws_connections)";
+        refused(state, "full", detail, RETRY_S)
+    })
+}
+
+/// Counts the opening of a connection whose client has shown a credential, or refuses it.
+pub(super) fn open_known(state: &GatewayState) -> Result<(), Problem> {
+    let is_admitted = state.handshakes.admit(Instant::now());
+    is_admitted
+        .then_some(())
+        .ok_or_else(|| too_many_handshakes(state))
+}
+
+/// Counts the opening of a connection whose client has not, or refuses it.
+pub(super) fn open_unknown(state: &GatewayState, address: Option<IpAddr>) -> Result<(), Problem> {
+    let is_admitted = state
+        .handshakes
+        .admit_unknown(&origin(address), Instant::now());
+    is_admitted
+        .then_some(())
+        .ok_or_else(|| too_many_handshakes(state))
+}
+
+fn too_many_handshakes(state: &GatewayState) -> Problem {
+    let detail = "too many connections are being opened; try again soon";
+    refused(state, "handshakes", detail, 1)
+}
+
+/// Counts a connection that is refused, and returns the problem.
+pub(super) fn refused(
+    state: &GatewayState,
+    reason: &'static str,
+    detail: &str,
+    retry_s: u64,
+) -> Problem {
+    state.gateway.metrics.refused(reason);
+    Problem::new(Code::Overloaded, detail).retry_after(retry_s)
+}
 
 /// Takes a place among the connections of the tenant, and counts a refusal.
 pub(super) async fn seat(

@@ -253,6 +253,50 @@ async fn a_connection_has_fifty_channels_and_not_one_more() {
     assert_eq!(reader.next().await["channel"], "c51");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_without_a_credential_leave_handshakes_to_the_others() {
+    let few = GatewayLimits {
+        handshakes_per_s: 8,
+        ..limits()
+    };
+    let served = GatewayServer::with(few).await;
+    let opening = (0..40).map(|_| open(&served.base, "/api/v1/ws", &[]));
+    let opened = futures_util::future::join_all(opening).await;
+    let refused = opened.iter().filter_map(|one| one.as_ref().err());
+    assert!(refused.count() > 20);
+    // One that is refused for its credential takes no handshake either.
+    for _ in 0..5 {
+        let path = "/api/v1/ws?ticket=unknown";
+        let refused = open(&served.base, path, &[]).await.err().unwrap();
+        assert_eq!(refused.status, 401);
+    }
+    served.client("acme").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_is_opened_as_a_connection_is() {
+    let few = GatewayLimits {
+        handshakes_per_s: 1,
+        ..limits()
+    };
+    let served = GatewayServer::with(few).await;
+    let events = || {
+        let request = served.request(reqwest::Method::GET, "/api/v1/channels/orders/events");
+        request.bearer_auth(token("acme-reader")).send()
+    };
+    let opened = futures_util::future::join_all((0..10).map(|_| events())).await;
+    let statuses = opened.into_iter().map(|one| one.unwrap().status().as_u16());
+    let statuses: Vec<u16> = statuses.collect();
+    assert!(
+        statuses.contains(&200) && statuses.contains(&503),
+        "{statuses:?}"
+    );
+    served.gateway.drain.cancel();
+    let problem: Value = events().await.unwrap().json().await.unwrap();
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("the server stops"), "{detail}");
+}
+
 fn publish_of(bytes: usize) -> String {
     let frame = |data: &str| format!(r#"{{"type":"publish","channel":"big","data":"{data}"}}"#);
     frame(&"x".repeat(bytes - frame("").len()))
