@@ -54,7 +54,7 @@ pub enum FrameError {
     WsOverloaded,
     /// The credential is not accepted.
     Unauthorized,
-    /// Postgres does not answer.
+    /// Postgres does not answer, or the keys of a token's issuer cannot be read.
     Unavailable,
 }
 

@@ -10,6 +10,7 @@ use crate::api::clock;
 use crate::api::http::jwt::error::JwtError;
 use crate::api::http::token_scope::TokenScope;
 use crate::gateway::client_frame::{ClientFrame, ClientRequest};
+use crate::gateway::close::CloseReason;
 
 /// The reason for which a token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,27 +19,43 @@ pub(super) enum TokenFault {
     Wrong,
     /// It is not valid, and the address has sent as many of those as it may.
     Denied,
-    /// It may not subscribe, or the keys of its issuer cannot be read.
-    Unfit,
+    /// It may not subscribe.
+    Forbidden,
+    /// The keys of its issuer cannot be read, so nobody knows.
+    Unreadable,
 }
 
-/// Reads the first frame, which must have a token.
+impl TokenFault {
+    /// Returns the reason for which a connection that has shown no other token is closed.
+    fn close_reason(self) -> CloseReason {
+        match self {
+            Self::Wrong | Self::Denied => CloseReason::Credential,
+            Self::Forbidden => CloseReason::Forbidden,
+            // A client that must not come back with this token would be lost for good.
+            Self::Unreadable => CloseReason::Overloaded,
+        }
+    }
+}
+
+/// Reads the first frame, which must have a token; the error is the reason for which the connection
+/// is closed.
 pub(super) async fn first_credential(
     state: &GatewayState,
     socket: &mut WebSocket,
     address: Option<IpAddr>,
-) -> Option<GatewayIdentity> {
+) -> Result<GatewayIdentity, CloseReason> {
     loop {
-        match socket.recv().await?.ok()? {
-            Message::Text(text) => {
-                let frame = ClientFrame::parse(&text).ok()?;
-                let ClientRequest::Refresh { token } = frame.request else {
-                    return None;
+        match socket.recv().await {
+            Some(Ok(Message::Text(text))) => {
+                let frame = ClientFrame::parse(&text).map(|frame| frame.request);
+                let Ok(ClientRequest::Refresh { token }) = frame else {
+                    return Err(CloseReason::Credential);
                 };
-                return identity_of_token(state, &token, address).await.ok();
+                let identity = identity_of_token(state, &token, address).await;
+                return identity.map_err(TokenFault::close_reason);
             }
-            Message::Ping(_) | Message::Pong(_) => {}
-            Message::Binary(_) | Message::Close(_) => return None,
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+            _ => return Err(CloseReason::Credential),
         }
     }
 }
@@ -53,7 +70,7 @@ pub(super) async fn identity_of_token(
     let caller = match state.auth.bearer(token, clock::now()).await {
         Ok(caller) => caller,
         // That is not the client's fault.
-        Err(Some(JwtError::NoKeys)) => return Err(TokenFault::Unfit),
+        Err(Some(JwtError::NoKeys)) => return Err(TokenFault::Unreadable),
         Err(_) => {
             return Err(match state.gate.deny(address).await {
                 Some(_) => TokenFault::Denied,
@@ -64,5 +81,5 @@ pub(super) async fn identity_of_token(
     let tenant = caller.tenant.clone().unwrap_or_default();
     let may = caller.leave.has(TokenScope::ChannelsSubscribe);
     may.then(|| GatewayIdentity::of_caller(&caller, &tenant))
-        .ok_or(TokenFault::Unfit)
+        .ok_or(TokenFault::Forbidden)
 }

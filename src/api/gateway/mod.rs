@@ -10,6 +10,7 @@ pub mod inbox;
 mod opened;
 pub mod pending;
 pub mod publish;
+mod refresh;
 pub mod session;
 pub mod state;
 pub mod tickets;

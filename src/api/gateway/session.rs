@@ -13,7 +13,7 @@ use futures_util::SinkExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::credential::{TokenFault, first_credential, identity_of_token};
+use super::credential::first_credential;
 use super::identity::GatewayIdentity;
 use super::opened;
 use super::pending::PendingPlace;
@@ -36,9 +36,6 @@ use crate::gateway::server_frame::{self, FrameError, Hello, Warning};
 
 /// Frames that are written before the socket is read again.
 const WRITTEN_MAX: usize = 64;
-
-/// The tokens that are not valid after which a connection is closed.
-const WRONG_TOKENS_MAX: u32 = 5;
 
 /// The begin of a connection.
 pub enum Opening {
@@ -78,9 +75,9 @@ pub(super) struct Session {
     /// The pace of what it asks.
     asks: AskPace,
     /// The address of the client, if the listener has recorded it.
-    address: Option<IpAddr>,
+    pub(super) address: Option<IpAddr>,
     /// The tokens that were not valid.
-    wrong_tokens: u32,
+    pub(super) wrong_tokens: u32,
 }
 
 /// Serves a connection until it ends.
@@ -98,12 +95,12 @@ pub async fn run(
             let credential = Box::pin(first_credential(&state, &mut socket, address));
             let known = tokio::time::timeout(CREDENTIAL_WITHIN, credential).await;
             drop(pending);
-            match known {
-                Ok(Some(identity)) => match opened::seat(&state, &identity).await {
+            match known.unwrap_or(Err(CloseReason::Credential)) {
+                Ok(identity) => match opened::seat(&state, &identity).await {
                     Some(seat) => (identity, seat),
                     None => return opened::close(socket, CloseReason::TooManyConnections).await,
                 },
-                _ => return opened::close(socket, CloseReason::Credential).await,
+                Err(reason) => return opened::close(socket, reason).await,
             }
         }
     };
@@ -239,7 +236,7 @@ impl Session {
     }
 
     /// Sets the times at which the credential ends.
-    fn note_expiry(&mut self) {
+    pub(super) fn note_expiry(&mut self) {
         let left = self.identity.left(clock::now());
         let now = Instant::now();
         self.expires_at = left.map(|left| now + left + EXPIRY_GRACE);
@@ -518,29 +515,6 @@ impl Session {
     /// Reads nothing until a time.
     fn hold(&mut self, until: Option<std::time::Instant>) {
         self.held_until = self.held_until.max(until.map(Instant::from_std));
-    }
-
-    async fn refresh(&mut self, token: &str, reference: Option<&str>) -> Result<(), Ended> {
-        let newer = identity_of_token(&self.state, token, self.address).await;
-        if let Err(fault @ (TokenFault::Wrong | TokenFault::Denied)) = newer {
-            self.wrong_tokens += 1;
-            if fault == TokenFault::Denied || self.wrong_tokens >= WRONG_TOKENS_MAX {
-                return Err(Ended::Close(CloseReason::Credential));
-            }
-        }
-        let newer = newer.ok();
-        let Some(newer) = newer.filter(|newer| self.identity.is_followed_by(newer)) else {
-            let words = "the token is not accepted, or is of another tenant";
-            return self
-                .refuse(FrameError::Unauthorized, words, reference)
-                .await;
-        };
-        // The rights are those of the newer token; the recipient is still the one of the ticket.
-        let recipient = self.identity.recipient.take();
-        self.identity = GatewayIdentity { recipient, ..newer };
-        self.note_expiry();
-        let answer = server_frame::refreshed(self.identity.expires_at, reference);
-        self.send(answer).await
     }
 
     pub(super) async fn refuse(

@@ -1,11 +1,13 @@
 //! Publishing by every door, subscribing, and the walls between tenants.
 
 use flyball::Client;
+use flyball::api::{JwksSource, JwtAuth, SigningAlgorithm};
 use flyball::jobs::Error;
 use serde_json::json;
 
 use super::client::{WsClient, open};
-use super::fixture::{GatewayServer, jwt, token};
+use super::fixture::{GatewayServer, jwt, limits, token};
+use crate::api::issuer::{Signer, claims, rules};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_reaches_its_subscribers_by_every_door_and_in_order() {
@@ -148,17 +150,50 @@ async fn the_first_frame_may_be_the_credential() {
     assert_eq!(late.next().await["type"], "hello");
     assert_eq!(late.subscribe("orders").await["type"], "subscribed");
 
-    for first in [
-        json!({"type": "refresh", "token": "wrong"}),
-        json!({"type": "subscribe", "channel": "orders"}),
+    for (first, code) in [
+        (json!({"type": "refresh", "token": "wrong"}), 4001),
+        (json!({"type": "subscribe", "channel": "orders"}), 4001),
+        // It may not subscribe.
+        (
+            json!({"type": "refresh", "token": token("acme-jobs")}),
+            4003,
+        ),
     ] {
         let mut stranger = WsClient {
             socket: open(&served.base, "/api/v1/ws", &[]).await.unwrap(),
             hello: json!(null),
         };
         stranger.send(&first).await;
-        assert_eq!(stranger.closed().await, 4001);
+        assert_eq!(stranger.closed().await, code, "{first}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_whose_keys_cannot_be_read_may_come_back() {
+    let source = JwksSource::File("/nowhere/keys.json".into());
+    let jwt = JwtAuth::new(rules(&[SigningAlgorithm::Es256]), source);
+    let served = GatewayServer::checking(jwt, limits()).await;
+    let claims = claims("acme", "channels:subscribe");
+    let signed = Signer::new("k", jsonwebtoken::Algorithm::ES256).sign(&claims);
+    let refresh = json!({"type": "refresh", "token": signed, "ref": "r"});
+
+    let mut late = WsClient {
+        socket: open(&served.base, "/api/v1/ws", &[]).await.unwrap(),
+        hello: json!(null),
+    };
+    late.send(&refresh).await;
+    assert_eq!(late.closed().await, 4101);
+    let bearer = format!("Bearer {signed}");
+    let headers = [("authorization", bearer.as_str())];
+    let refused = open(&served.base, "/api/v1/ws", &headers).await;
+    assert_eq!(refused.err().unwrap().status, 503);
+    let mut client = served.client("acme").await;
+    client.send(&refresh).await;
+    let answer = client.next().await;
+    assert_eq!(
+        (&answer["code"], &answer["ref"]),
+        (&json!("UNAVAILABLE"), &json!("r"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -88,6 +88,12 @@ impl GatewayServer {
     }
 
     pub async fn with(limits: GatewayLimits) -> Self {
+        let rules = rules(&[SigningAlgorithm::Hs256]);
+        Self::checking(JwtAuth::new(rules, JwksSource::None), limits).await
+    }
+
+    /// Starts with another check of JSON Web Tokens.
+    pub async fn checking(jwt: JwtAuth, limits: GatewayLimits) -> Self {
         let store = PatternStore::new(Arc::new(patient_store(&redis_prefix()).await), 100);
         let tenant_limits = TenantLimits {
             channels_per_second: limits.per_second,
@@ -108,8 +114,7 @@ impl GatewayServer {
         );
         let server = ApiServer::start(fixture, |deps| {
             deps.gateway = gateway.clone();
-            let rules = rules(&[SigningAlgorithm::Hs256]);
-            deps.jwt = Some(Arc::new(JwtAuth::new(rules, JwksSource::None)));
+            deps.jwt = Some(Arc::new(jwt));
             deps.tokens = TOKENS
                 .iter()
                 .map(|(name, tenant, scopes)| {

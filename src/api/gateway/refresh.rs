@@ -1,0 +1,44 @@
+//! The frame with a newer credential.
+
+use super::credential::{TokenFault, identity_of_token};
+use super::identity::GatewayIdentity;
+use super::session::{Ended, Session};
+use crate::gateway::close::CloseReason;
+use crate::gateway::server_frame::{self, FrameError};
+
+/// The tokens that are not valid after which a connection is closed.
+const WRONG_TOKENS_MAX: u32 = 5;
+
+impl Session {
+    /// Takes a newer credential in place of the present one.
+    pub(super) async fn refresh(
+        &mut self,
+        token: &str,
+        reference: Option<&str>,
+    ) -> Result<(), Ended> {
+        let newer = identity_of_token(&self.state, token, self.address).await;
+        if let Err(fault @ (TokenFault::Wrong | TokenFault::Denied)) = newer {
+            self.wrong_tokens += 1;
+            if fault == TokenFault::Denied || self.wrong_tokens >= WRONG_TOKENS_MAX {
+                return Err(Ended::Close(CloseReason::Credential));
+            }
+        }
+        if newer == Err(TokenFault::Unreadable) {
+            let words = "the keys of the token's issuer cannot be read; send it again soon";
+            return self.refuse(FrameError::Unavailable, words, reference).await;
+        }
+        let newer = newer.ok();
+        let Some(newer) = newer.filter(|newer| self.identity.is_followed_by(newer)) else {
+            let words = "the token is not accepted, or is of another tenant";
+            return self
+                .refuse(FrameError::Unauthorized, words, reference)
+                .await;
+        };
+        // The rights are those of the newer token; the recipient is still the one of the ticket.
+        let recipient = self.identity.recipient.take();
+        self.identity = GatewayIdentity { recipient, ..newer };
+        self.note_expiry();
+        let answer = server_frame::refreshed(self.identity.expires_at, reference);
+        self.send(answer).await
+    }
+}
