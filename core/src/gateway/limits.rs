@@ -46,6 +46,8 @@ pub struct GatewayLimits {
     pub connections: u32,
     /// Open connections of this process.
     pub node_connections: usize,
+    /// Open streams of events of this process, which have places of the HTTP API as well.
+    pub node_streams: usize,
     /// New connections of this process per second.
     pub handshakes_per_s: u32,
     /// The time over which a stopping process sends its connections away.
@@ -85,6 +87,7 @@ impl Default for GatewayLimits {
             per_second: 200,
             connections: 1000,
             node_connections: 20_000,
+            node_streams: 1024,
             handshakes_per_s: 1000,
             drain: Duration::from_secs(10),
             origins: Vec::new(),

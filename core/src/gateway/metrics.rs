@@ -13,7 +13,14 @@ use super::close::CloseReason;
 const ACKS_S: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
 /// The reasons for which connections are refused before they are opened.
-const REFUSALS: [&str; 5] = ["tenant", "full", "handshakes", "pending", "draining"];
+const REFUSALS: [&str; 6] = [
+    "tenant",
+    "full",
+    "streams",
+    "handshakes",
+    "pending",
+    "draining",
+];
 
 /// Metrics of this process. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -80,6 +80,10 @@ pub async fn stream_channel(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let place = opened::place(&state)?;
+    let Ok(held) = state.streams.clone().try_acquire_owned() else {
+        let detail = "the server has as many streams of events as it may have (a quarter of the setting http_connections); open a WebSocket, or try again";
+        return Err(opened::refused(&state, "streams", detail, RETRY_S));
+    };
     let identity = identified(&state, caller, ticket, pairs, &headers, &extensions).await?;
     let Some(identity) = identity else {
         return Err(without_credential());
@@ -102,7 +106,7 @@ pub async fn stream_channel(
         None => since,
     };
     let lapses_after = identity.left(clock::now()).map(|left| left + EXPIRY_GRACE);
-    let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place));
+    let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place, held));
     let reader = reader.begin(since).await?;
     let over = {
         let gateway = reader.state.gateway.clone();
@@ -146,6 +150,9 @@ fn since_of(id: &str) -> Option<Since> {
     })
 }
 
+/// The places of a stream: among the connections of its tenant, those of the process, and the streams.
+type StreamPlaces = (ConnectionSeat, OwnedSemaphorePermit, OwnedSemaphorePermit);
+
 /// The reader of one channel; it leaves the hub when dropped.
 struct ChannelReader {
     state: Arc<GatewayState>,
@@ -153,7 +160,7 @@ struct ChannelReader {
     channel: ChannelName,
     tenant: String,
     ready: VecDeque<sse::Event>,
-    _places: (ConnectionSeat, OwnedSemaphorePermit),
+    _places: StreamPlaces,
     /// Lets a stopping process wait for this reader.
     _tracked: TaskTrackerToken,
 }
@@ -172,7 +179,7 @@ impl ChannelReader {
         state: Arc<GatewayState>,
         tenant: &Arc<str>,
         channel: ChannelName,
-        places: (ConnectionSeat, OwnedSemaphorePermit),
+        places: StreamPlaces,
     ) -> Self {
         let peer = state.gateway.hub.join(tenant);
         let tracked = state.gateway.sessions.token();

@@ -22,6 +22,8 @@ pub struct GatewayState {
     pub pending: PendingPlaces,
     /// The permits of all connections of this process.
     pub places: Arc<Semaphore>,
+    /// The permits of the streams of events among them.
+    pub streams: Arc<Semaphore>,
     /// The permits of frames that read or mark an inbox: so many connections to Postgres, that claims
     /// of jobs and the messages of channels always find others.
     pub inbox_asks: Semaphore,
@@ -41,6 +43,7 @@ impl GatewayState {
             handshakes: Handshakes::new(gateway.limits.handshakes_per_s),
             pending: PendingPlaces::default(),
             places: Arc::new(Semaphore::new(gateway.limits.node_connections)),
+            streams: Arc::new(Semaphore::new(gateway.limits.node_streams)),
             inbox_asks: Semaphore::new(inbox_asks(&gateway)),
             inbox: Inbox::new(gateway.db.clone()),
             gateway,

@@ -297,6 +297,34 @@ async fn a_stream_of_events_is_opened_as_a_connection_is() {
     assert!(detail.contains("the server stops"), "{detail}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_events_leave_connections_to_requests() {
+    let few = GatewayLimits {
+        node_streams: 2,
+        ..limits()
+    };
+    let served = GatewayServer::with(few).await;
+    let events = || {
+        let request = served.request(reqwest::Method::GET, "/api/v1/channels/orders/events");
+        request.bearer_auth(token("acme-reader")).send()
+    };
+    let held = [events().await.unwrap(), events().await.unwrap()];
+    assert!(held.iter().all(|stream| stream.status() == 200));
+    let refused = events().await.unwrap();
+    assert_eq!(refused.status(), 503);
+    assert!(refused.headers().contains_key("retry-after"));
+    let problem: Value = refused.json().await.unwrap();
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("http_connections"), "{detail}");
+    // A WebSocket has no place among requests.
+    served.client("acme").await;
+    drop(held);
+    crate::support::eventually("a stream ends", super::client::PATIENCE, || async {
+        (events().await.unwrap().status() == 200).then_some(())
+    })
+    .await;
+}
+
 fn publish_of(bytes: usize) -> String {
     let frame = |data: &str| format!(r#"{{"type":"publish","channel":"big","data":"{data}"}}"#);
     frame(&"x".repeat(bytes - frame("").len()))
