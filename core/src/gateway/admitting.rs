@@ -13,6 +13,9 @@ use crate::throttle::admission::channels_throttle_of;
 use crate::throttle::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
 use crate::throttle::{AcquireRequest, LaneRequest};
 
+/// The pause of a collector while another process keeps the windows.
+const OTHERS: Duration = Duration::from_millis(250);
+
 impl Gateway {
     /// Decides how many messages of each tenant may go now.
     pub(super) async fn admit(&self, waiting: Vec<WaitingPublications>) -> Vec<TenantGrant> {
@@ -42,7 +45,14 @@ impl Gateway {
                 };
             }
         };
-        let (granted, wait) = self.take(&tenant, want).await;
+        let Some((granted, wait)) = self.take(&tenant, want).await else {
+            return TenantGrant {
+                tenant,
+                messages: 0,
+                wait: Some(OTHERS),
+                told: None,
+            };
+        };
         if granted >= messages {
             self.limited.lock().clear(&tenant);
             return TenantGrant {
@@ -97,10 +107,11 @@ impl Gateway {
     }
 
     /// Takes tokens for up to `want` messages of a tenant; returns their number, and the time until
-    /// the next if some must wait.
-    async fn take(&self, tenant: &str, want: u32) -> (u32, Option<Duration>) {
+    /// the next if some must wait. `None` while the store of throttles is away and another process
+    /// keeps the windows.
+    async fn take(&self, tenant: &str, want: u32) -> Option<(u32, Option<Duration>)> {
         let Some(throttle) = channels_throttle_of(self.throttle_tenant(tenant)) else {
-            return self.take_own(tenant, want);
+            return self.take_leased(tenant, want).await;
         };
         let lane = LaneRequest {
             want,
@@ -113,14 +124,19 @@ impl Gateway {
         };
         let answer = self.store.acquire(&ask).await;
         match answer.lanes.first().filter(|_| answer.is_decided()) {
-            Some(grant) if grant.granted >= want => (want, None),
-            Some(grant) => (grant.granted, Some(grant.wait)),
-            None => self.take_own(tenant, want),
+            Some(grant) if grant.granted >= want => Some((want, None)),
+            Some(grant) => Some((grant.granted, Some(grant.wait))),
+            None => self.take_leased(tenant, want).await,
         }
     }
 
-    /// Takes from a window of this process by the limit of the settings, while the store of
-    /// throttles is away: only one collector works at a time.
+    /// Takes from a window of this process, if no other process uses its own.
+    async fn take_leased(&self, tenant: &str, want: u32) -> Option<(u32, Option<Duration>)> {
+        let is_ours = self.window_lease.holds().await;
+        is_ours.then(|| self.take_own(tenant, want))
+    }
+
+    /// Takes from a window of this process by the limit of the settings.
     fn take_own(&self, tenant: &str, want: u32) -> (u32, Option<Duration>) {
         let limit = WindowLimit {
             tokens: f64::from(self.limits.per_second),

@@ -30,3 +30,4 @@ pub mod server_frame;
 pub mod service;
 pub mod subscription;
 mod turns;
+mod window_lease;

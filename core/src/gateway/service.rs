@@ -23,6 +23,7 @@ use super::postgres::{
 };
 use super::rates::TenantRates;
 use super::turns::in_turns;
+use super::window_lease::WindowLease;
 use crate::jobs::{Error, Queue};
 use crate::postgres::Db;
 use crate::service::{Batcher, DueWork, LoopOptions, periodic, periodic_unless_watched};
@@ -117,6 +118,7 @@ pub struct Gateway {
     pub(super) has_heard: Arc<Notify>,
     /// The windows that hold while the store of throttles is away.
     pub(super) own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
+    pub(super) window_lease: WindowLease,
     publishes: Batcher<NewPublication, Result<Published, Error>>,
     positions: Batcher<(String, String), Result<ChannelPosition, Error>>,
     pages: Batcher<HistoryPage, Result<Vec<StoredMessage>, Error>>,
@@ -142,10 +144,12 @@ impl Gateway {
         let pages = batcher(&db, |db, items: Arc<Vec<HistoryPage>>| {
             Box::pin(async move { postgres::pages(&db, &items, PAGE_MAX, PAGE_BYTES).await })
         });
+        let counts = ConnectionCounts::new(store.clone(), limits.connections);
         Self {
+            window_lease: WindowLease::new(&db, counts.process()),
             db,
             hub: Arc::default(),
-            counts: ConnectionCounts::new(store.clone(), limits.connections),
+            counts,
             limits: Arc::new(limits),
             metrics: GatewayMetrics::default(),
             drain: CancellationToken::new(),

@@ -2,13 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use flyball::api::DEFAULT_TENANT;
 use flyball::gateway::limits::GatewayLimits;
+use flyball::gateway::service::Gateway;
 use flyball::jobs::{Error, Queue};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::client::{WsClient, open};
 use super::fixture::{GatewayServer, limits, token};
 use crate::support::database;
+use crate::support::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_message_over_the_limit_is_delayed_with_one_warning_and_the_socket_stays_open() {
@@ -323,6 +327,42 @@ async fn streams_of_events_leave_connections_to_requests() {
         (events().await.unwrap().status() == 200).then_some(())
     })
     .await;
+}
+
+/// The throttles of a store that was emptied are unknown, as those of one that is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_without_a_store_of_throttles_keep_one_window_together() {
+    let fixture = Fixture::new().await;
+    let few = GatewayLimits {
+        per_second: 20,
+        ..limits()
+    };
+    let cancel = CancellationToken::new();
+    let _stop = cancel.clone().drop_guard();
+    for _ in 0..2 {
+        let queue = Queue::connect(fixture.database.url(), 6, Duration::from_secs(20));
+        let (queue, store) = (queue.await.unwrap(), fixture.store.clone());
+        let due = flyball::service::DueWork::default();
+        let gateway = Gateway::new(queue, store, few.clone(), DEFAULT_TENANT, due);
+        tokio::spawn(gateway.run(cancel.child_token()));
+    }
+    let publish = "select flyball.as_tenant('acme'), (select count(*) from (select flyball.publish('orders', to_jsonb(n)) from generate_series(1, 100) n) as p)";
+    let began = Instant::now();
+    sqlx::query(publish)
+        .execute(&fixture.queue.pool)
+        .await
+        .unwrap();
+    crate::support::eventually("all have gone", Duration::from_secs(60), || async {
+        let left = "select count(*) from flyball.publication";
+        let left = sqlx::query_scalar::<_, i64>(left);
+        let left = left.fetch_one(&fixture.queue.pool).await.unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
+    assert!(
+        began.elapsed() > Duration::from_secs(3),
+        "80 beyond the first 20 take four seconds"
+    );
 }
 
 fn publish_of(bytes: usize) -> String {

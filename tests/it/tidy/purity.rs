@@ -42,6 +42,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("gateway/reading.rs", "Reads channels for a connection."),
     ("gateway/rings.rs", "Hears collectors."),
     ("gateway/hub.rs", "Wakes connections."),
+    ("gateway/window_lease.rs", "Holds a lease in Postgres."),
     ("gateway/batches.rs", "Batches requests of connections."),
     (
         "gateway/connection_counts.rs",
