@@ -1,4 +1,4 @@
--- Chapter 33: inboxes and channels in which nobody waits for another.
+-- Chapter 33: inboxes in which nobody waits for another, and channels whose end has gone back.
 
 -- === Deliveries ==================================================================================
 
@@ -294,6 +294,45 @@ begin
     return removed;
 end $$;
 
+-- === Channels ====================================================================================
+
+-- Whether a channel lacks a message that a gateway has read, by its epoch, offset and number: the end of
+-- the history has gone back, as after a failover to a copy that lacks it. The place of the message may be
+-- that of another by now. A channel that is not there and was not forgotten was made in the part that is
+-- missing.
+create function flyball.channel_went_back(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
+language sql stable as $$
+    select case
+        when c.epoch is null then e.last_value <= channel_went_back.epoch
+        when c.epoch <> channel_went_back.epoch then c.epoch < channel_went_back.epoch
+        when c.last_offset < read_offset then true
+        else coalesce((
+            select m.seq <> read_seq from flyball.channel_message m
+            where m.tenant = channel_went_back.tenant and m.channel = channel_went_back.channel and m."offset" > 0 and m."offset" = read_offset
+                and m.epoch = channel_went_back.epoch
+            limit 1
+        ), false) end
+    from flyball.channel_epoch e
+    left join flyball.channel c on c.tenant = channel_went_back.tenant and c.name = channel_went_back.channel
+$$;
+
+-- Gives all channels a new epoch if the end of the history has gone back, because offsets that clients have
+-- mean other messages now. Returns whether it did. The caller holds the lock of the collectors.
+create function flyball.renew_channels(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    new_epoch bigint;
+begin
+    if not flyball.channel_went_back(renew_channels.tenant, renew_channels.channel, renew_channels.epoch, read_offset, read_seq) then
+        return false;
+    end if;
+    -- Epochs that are missing too were given before.
+    select setval('flyball.channel_epoch', e.last_value + 1000) into new_epoch from flyball.channel_epoch e;
+    update flyball.channel c set epoch = new_epoch, first_offset = c.last_offset + 1;
+    return true;
+end $$;
+
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.deliver_inboxes, flyball.mark_inbox_within from public;
+revoke execute on function flyball.channel_went_back, flyball.deliver_inboxes, flyball.mark_inbox_within, flyball.renew_channels from public;

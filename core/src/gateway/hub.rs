@@ -373,6 +373,22 @@ impl Hub {
         warned
     }
 
+    /// Lets all readers read what the history has after their places, because its end has gone back:
+    /// they find that something is missing.
+    pub fn restart(&self) {
+        let tenants: Vec<Arc<TenantPeers>> = self.tenants.lock().values().cloned().collect();
+        for tenant in tenants {
+            let peers: Vec<Arc<Peer>> = tenant.peers.lock().values().cloned().collect();
+            for peer in &peers {
+                peer.state()
+                    .subscriptions
+                    .iter_mut()
+                    .for_each(Subscription::doubt);
+                self.wake_in_turn(peer);
+            }
+        }
+    }
+
     /// Returns the connections of each tenant, and takes the warnings that were not reported yet.
     pub fn reports(&self) -> Vec<(Arc<str>, usize, i64)> {
         let tenants: Vec<Arc<TenantPeers>> = self.tenants.lock().values().cloned().collect();

@@ -13,6 +13,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::batches::{batcher, lost};
 use super::connection_counts::ConnectionCounts;
+use super::history_end::HistoryEnd;
 use super::hub::Hub;
 use super::limits::GatewayLimits;
 use super::metrics::GatewayMetrics;
@@ -110,6 +111,7 @@ pub struct Gateway {
     pub(super) began: Instant,
     pub(super) due: DueWork,
     read_to: Arc<AtomicI64>,
+    pub(super) end: Arc<Mutex<HistoryEnd>>,
     pub(super) limited: Arc<Mutex<LimitedTenants>>,
     pub(super) rates: Arc<Mutex<TenantRates>>,
     /// The waits of tenants of whose limits rings have told, until they are confirmed.
@@ -160,6 +162,7 @@ impl Gateway {
             began: Instant::now(),
             due,
             read_to: Arc::new(AtomicI64::new(-1)),
+            end: Arc::default(),
             limited: Arc::default(),
             rates: Arc::default(),
             heard: Arc::default(),
@@ -298,7 +301,10 @@ impl Gateway {
             cancel.clone(),
             || {
                 let gateway = self.clone();
-                async move { gateway.read_round().await }
+                async move {
+                    let read = gateway.read_round().await;
+                    read.inspect_err(|_| gateway.end.lock().note_failure())
+                }
             },
         );
         let gone: Arc<Mutex<HashSet<Arc<str>>>> = Arc::default();
@@ -383,6 +389,7 @@ impl Gateway {
             read_to = postgres::last_seq(&self.db).await?;
             self.read_to.store(read_to, Ordering::Relaxed);
         }
+        self.check_end().await?;
         loop {
             let messages = postgres::after(&self.db, read_to, READ_MAX, READ_BYTES).await?;
             let Some(last) = messages.last() else {
@@ -392,6 +399,7 @@ impl Gateway {
                 return Ok(());
             };
             read_to = last.seq;
+            self.end.lock().note(&messages);
             let mut handed = 0;
             for message in in_turns(&messages) {
                 handed += self.hub.deliver(message);

@@ -161,6 +161,15 @@ impl Subscription {
         self.tell_when_live();
     }
 
+    /// Lets a reader read the history from its place on, and not return to live messages: what it
+    /// has may not be in the history any more.
+    pub fn doubt(&mut self) {
+        if let ReadPlace::Live { next } | ReadPlace::Behind { next, .. } = self.place {
+            let seen = i64::MAX;
+            self.place = ReadPlace::Behind { next, seen };
+        }
+    }
+
     /// Returns the offset from which the history must be read.
     pub fn behind(&self) -> Option<i64> {
         match self.place {
@@ -209,6 +218,18 @@ mod tests {
         assert_eq!(sub.arrive(3, 5), Arrived::Leave);
         assert_eq!(sub.arrive(5, 2), Arrived::FellBehind);
         assert_eq!(sub.behind(), Some(1));
+    }
+
+    #[test]
+    fn a_reader_in_doubt_reads_the_history_until_something_is_missing() {
+        let mut sub = live(3, 5);
+        sub.doubt();
+        assert_eq!(sub.arrive(3, 5), Arrived::Leave);
+        sub.advance(6);
+        assert_eq!(sub.behind(), Some(6));
+        let mut joining = Subscription::new(ChannelName::stored("c"), 1);
+        joining.doubt();
+        assert_eq!(joining.behind(), None);
     }
 
     proptest! {

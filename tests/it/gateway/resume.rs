@@ -136,6 +136,41 @@ async fn a_stored_message_that_is_too_large_to_be_sent_is_a_gap_and_the_next_one
     assert_eq!(again.next().await["data"], "after");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_whose_end_has_gone_back_is_a_gap_for_its_readers() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    let epoch = reader.subscribe("orders").await["epoch"].clone();
+    served.publish_numbers("acme", "orders", 1, 5).await;
+    assert_eq!(offsets(&mut reader, 5).await, [1, 2, 3, 4, 5]);
+    // As a copy that lacks the last two messages; their offsets are given again.
+    for statement in [
+        "delete from flyball.channel_message where \"offset\" > 3",
+        "update flyball.channel set last_offset = 3",
+    ] {
+        sqlx::query(statement)
+            .execute(&served.queue.pool)
+            .await
+            .unwrap();
+    }
+    served.publish_numbers("acme", "orders", 6, 8).await;
+    assert_eq!(reader.closed().await, 4109);
+
+    let mut again = served.client("acme-reader").await;
+    let answer = again.resume("orders", &epoch, 5).await;
+    assert_eq!(
+        (&answer["recovered"], &answer["offset"]),
+        (&json!(false), &json!(6))
+    );
+    assert_ne!(answer["epoch"], epoch);
+    served.publish_numbers("acme", "orders", 9, 9).await;
+    let message = again.next_of("message").await;
+    assert_eq!(
+        (&message["data"], &message["offset"]),
+        (&json!(9), &json!(7))
+    );
+}
+
 /// Reads 120 messages, of which every second one is small.
 async fn assert_mixed(client: &mut WsClient) {
     for n in 1..=120 {

@@ -40,6 +40,7 @@ const SERVICES: &[(&str, &str)] = &[
     ),
     ("gateway/admitting.rs", "Takes slots of tenants' limits."),
     ("gateway/reading.rs", "Reads channels for a connection."),
+    ("gateway/renewing.rs", "Looks for the end of the history."),
     ("gateway/rings.rs", "Hears collectors."),
     ("gateway/hub.rs", "Wakes connections."),
     ("gateway/window_lease.rs", "Holds a lease in Postgres."),

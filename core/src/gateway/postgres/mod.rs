@@ -3,6 +3,7 @@
 mod collect;
 mod history;
 mod publish;
+mod renewal;
 mod statement;
 mod tickets;
 mod upkeep;
@@ -11,6 +12,7 @@ mod usage;
 pub use collect::{CollectOutcome, TenantGrant, WaitingPublications, collect};
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
 pub use publish::{NewPublication, Published, publish};
+pub use renewal::{FoundEnd, ReadMark, history_end, renew_channels};
 pub use tickets::{issue_ticket, take_ticket};
 pub use upkeep::{ChannelPlace, forget, has_channels, prune};
 pub use usage::{
@@ -40,4 +42,6 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("channels: any", upkeep::HAS_CHANNELS),
     ("channels: prune", upkeep::PRUNE),
     ("channels: forget", upkeep::FORGET),
+    ("channels: end", renewal::LOOK),
+    ("channels: renew", renewal::RENEW),
 ];
