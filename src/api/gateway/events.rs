@@ -106,6 +106,7 @@ pub async fn stream_channel(
         None => since,
     };
     let lapses_after = identity.left(clock::now()).map(|left| left + EXPIRY_GRACE);
+    let mut session_end = opened::session_end(&state, &identity);
     let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place, held));
     let reader = reader.begin(since).await?;
     let over = {
@@ -124,6 +125,7 @@ pub async fn stream_channel(
             tokio::select! {
                 () = sent_away => {}
                 () = lapsed => {}
+                () = opened::signed_out(&mut session_end) => {}
             }
         }
     };

@@ -27,6 +27,8 @@ pub struct GatewayIdentity {
     pub reads_inboxes: bool,
     /// The time at which the credential expires, in unix seconds.
     pub expires_at: Option<i64>,
+    /// The digest of the browser's session with which the credential ends.
+    pub session: Option<Arc<str>>,
 }
 
 impl GatewayIdentity {
@@ -39,6 +41,7 @@ impl GatewayIdentity {
             recipient: None,
             reads_inboxes: caller.leave.has(TokenScope::NotifyRead),
             expires_at: caller.expires_at,
+            session: caller.session.clone(),
         }
     }
 
@@ -57,6 +60,7 @@ impl GatewayIdentity {
             recipient: text("recipient").map(Into::into),
             reads_inboxes: false,
             expires_at: grant.get("expires_at").and_then(Value::as_i64),
+            session: text("session").map(Into::into),
         })
     }
 
@@ -68,6 +72,7 @@ impl GatewayIdentity {
             "channels": self.channels.as_deref().unwrap_or_default(),
             "recipient": self.recipient.as_deref(),
             "expires_at": self.expires_at,
+            "session": self.session.as_deref(),
         })
     }
 
@@ -119,6 +124,7 @@ mod tests {
             recipient: Some("u1".into()),
             reads_inboxes: false,
             expires_at: Some(1_800_000_000),
+            session: Some("5e55".into()),
         }
     }
 

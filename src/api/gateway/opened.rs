@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
+use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::identity::GatewayIdentity;
@@ -89,6 +90,23 @@ pub(super) async fn seat(
         gateway.metrics.refused("tenant");
     }
     seat
+}
+
+/// Returns the end of the browser's session from which a credential came; `None` for others.
+pub(super) fn session_end(
+    state: &GatewayState,
+    identity: &GatewayIdentity,
+) -> Option<BoxFuture<'static, ()>> {
+    let session = identity.session.clone()?;
+    Some(Box::pin(state.auth.clone().session_ends(session)))
+}
+
+/// Waits for the end of a session; without one, for ever.
+pub(super) async fn signed_out(session_end: &mut Option<BoxFuture<'static, ()>>) {
+    match session_end {
+        Some(ended) => ended.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Closes a socket with a reason.

@@ -2,6 +2,7 @@
 
 use super::credential::{TokenFault, identity_of_token};
 use super::identity::GatewayIdentity;
+use super::opened;
 use super::session::{Ended, Session};
 use crate::gateway::close::CloseReason;
 use crate::gateway::server_frame::{self, FrameError};
@@ -37,6 +38,7 @@ impl Session {
         // The rights are those of the newer token; the recipient is still the one of the ticket.
         let recipient = self.identity.recipient.take();
         self.identity = GatewayIdentity { recipient, ..newer };
+        self.session_end = opened::session_end(&self.state, &self.identity);
         self.note_expiry();
         let answer = server_frame::refreshed(self.identity.expires_at, reference);
         self.send(answer).await

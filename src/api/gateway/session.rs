@@ -10,6 +10,7 @@ use std::sync::Arc;
 use axum::extract::ws::{Message, Utf8Bytes, WebSocket};
 use bytes::Bytes;
 use futures_util::SinkExt as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -66,6 +67,8 @@ pub(super) struct Session {
     warn_at: Option<Instant>,
     /// The time at which the credential's grace is over.
     expires_at: Option<Instant>,
+    /// The end of the browser's session from which the credential came.
+    pub(super) session_end: Option<BoxFuture<'static, ()>>,
     /// The time at which a stopping process closes the connection.
     leave_at: Option<Instant>,
     /// The time until which nothing is read, because the client published or marked beyond the limit
@@ -107,6 +110,7 @@ pub async fn run(
     let metrics = state.gateway.metrics.clone();
     metrics.opened();
     let peer = state.gateway.hub.join(&identity.tenant);
+    let session_end = opened::session_end(&state, &identity);
     let mut session = Session {
         socket,
         identity,
@@ -115,6 +119,7 @@ pub async fn run(
         pong_by: None,
         warn_at: None,
         expires_at: None,
+        session_end,
         leave_at: None,
         held_until: None,
         asks: AskPace::default(),
@@ -182,6 +187,9 @@ impl Session {
                     }
                 }
                 () = self.peer.wake.notified() => {}
+                () = opened::signed_out(&mut self.session_end), if self.session_end.is_some() => {
+                    return Err(Ended::Close(CloseReason::Credential));
+                }
             }
         }
     }

@@ -88,6 +88,7 @@ pub async fn create_ticket(
         recipient: asked.recipient.map(Into::into),
         reads_inboxes: false,
         expires_at: caller.expires_at,
+        session: caller.session.clone(),
     };
     let secret = format!(
         "{:032x}{:032x}",

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::caller::{AuthMethod, Caller, digest_of};
 use super::jwt::authenticate::JwtAuth;
 use super::jwt::error::JwtError;
-use super::sessions::{self, Sessions, SignedOut};
+use super::sessions::{self, Sessions, SignedOut, digest_of_session};
 use super::token_scope::{ALL_TENANTS, Permissions};
 use super::token_secret::TokenSecret;
 use crate::api::clock;
@@ -93,6 +93,7 @@ impl AuthToken {
             leave: self.leave.clone(),
             key: self.key.clone(),
             expires_at: None,
+            session: None,
         }
     }
 }
@@ -152,6 +153,7 @@ impl Authenticator {
                 leave: Arc::new(Permissions::admin()),
                 key: "local".into(),
                 expires_at: None,
+                session: None,
             });
         }
         let offered = bearer(headers);
@@ -172,6 +174,7 @@ impl Authenticator {
                 let caller = token.caller(AuthMethod::Session);
                 return Ok(Caller {
                     expires_at: sessions::until(value),
+                    session: Some(digest_of_session(value).into()),
                     ..caller
                 });
             }
@@ -188,6 +191,20 @@ impl Authenticator {
             if self.caller(&headers, clock::now()).await.is_err() {
                 return;
             }
+        }
+    }
+
+    /// Waits until a session, given by its digest, was ended before its expiry.
+    pub async fn session_ends(self: Arc<Self>, session: Arc<str>) {
+        loop {
+            let ended = self
+                .revoked_session
+                .has(&self.pool, &session, clock::now())
+                .await;
+            if ended {
+                return;
+            }
+            tokio::time::sleep(CREDENTIAL_CHECK_INTERVAL).await;
         }
     }
 

@@ -31,6 +31,8 @@ pub struct Caller {
     pub key: Arc<str>,
     /// The time at which the credential expires, in unix seconds; `None` if it does not.
     pub expires_at: Option<i64>,
+    /// The digest of the browser's session that proves the caller, which may end before it expires.
+    pub session: Option<Arc<str>>,
 }
 
 /// The proof of a caller's identity.

@@ -70,9 +70,14 @@ struct EndedSessions {
 }
 
 impl SignedOut {
-    /// Returns true if a session has been ended. While Postgres does not answer, the last known
-    /// state is used.
+    /// Returns true if a session has been ended.
     pub async fn holds(&self, pool: &Db, value: &str, now: Timestamp) -> bool {
+        self.has(pool, &digest_of_session(value), now).await
+    }
+
+    /// Returns true if the session with a digest has been ended. While Postgres does not answer, the
+    /// last known state is used.
+    pub async fn has(&self, pool: &Db, digest: &str, now: Timestamp) -> bool {
         let is_due = {
             let mut known = self.known();
             let is_due = known
@@ -93,7 +98,7 @@ impl SignedOut {
             known.ended.retain(|_, until_s| *until_s > now.as_second());
             known.ended.extend(ended);
         }
-        self.known().ended.contains_key(&digest_of_session(value))
+        self.known().ended.contains_key(digest)
     }
 
     /// Ends a session: in this process at once, in the others within seconds.
@@ -132,7 +137,8 @@ fn parts(value: &str) -> Option<(i64, u64)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn digest_of_session(value: &str) -> String {
+/// Returns the digest by which a session is known outside its cookie.
+pub(super) fn digest_of_session(value: &str) -> String {
     hex(digest::digest(&digest::SHA256, value.as_bytes()).as_ref())
 }
 

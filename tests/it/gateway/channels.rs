@@ -253,6 +253,40 @@ async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_browser_that_signs_out_loses_its_connections_and_those_of_its_tickets() {
+    let served = GatewayServer::start().await;
+    let login = served
+        .request(reqwest::Method::POST, "/login")
+        .form(&[("token", token("acme"))])
+        .send()
+        .await
+        .unwrap();
+    let cookie = login.headers()["set-cookie"].to_str().unwrap();
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let with_cookie = |method: reqwest::Method, path: &str| {
+        served.request(method, path).header("cookie", &cookie)
+    };
+    let headers = [("cookie", cookie.as_str())];
+    let mut page = WsClient::with(&served.base, "/api/v1/ws", &headers).await;
+    let ticket = with_cookie(reqwest::Method::POST, "/api/v1/ws/tickets");
+    let ticket = ticket.json(&json!({"channels": ["orders"]})).send();
+    let ticket: serde_json::Value = ticket.await.unwrap().json().await.unwrap();
+    let path = format!("/api/v1/ws?ticket={}", ticket["ticket"].as_str().unwrap());
+    let mut other = WsClient::with(&served.base, &path, &[]).await;
+    let stream = with_cookie(reqwest::Method::GET, "/api/v1/channels/orders/events");
+    let stream = stream.send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    let mut program = served.client("acme").await;
+
+    let logout = with_cookie(reqwest::Method::POST, "/logout").send().await;
+    assert_eq!(logout.unwrap().status(), 303);
+    assert_eq!((page.closed().await, other.closed().await), (4001, 4001));
+    let ended = tokio::time::timeout(super::client::PATIENCE, stream.bytes()).await;
+    ended.expect("the stream ends").unwrap();
+    assert_eq!(program.subscribe("orders").await["type"], "subscribed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_is_closed_after_a_few_wrong_tokens() {
     let served = GatewayServer::start().await;
     let mut client = served.client("acme").await;

@@ -70,5 +70,6 @@ fn caller(bearer: JwtBearer) -> Caller {
         leave: Arc::new(bearer.leave),
         key: bearer.key.into(),
         expires_at: bearer.expires_at,
+        session: None,
     }
 }
