@@ -12,6 +12,9 @@ use crate::api::http::token_scope::TokenScope;
 use crate::gateway::client_frame::{ClientFrame, ClientRequest};
 use crate::gateway::close::CloseReason;
 
+/// The tenant of operators who name none.
+const OWN_CHANNELS: &str = "";
+
 /// The reason for which a token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenFault {
@@ -51,7 +54,7 @@ pub(super) async fn first_credential(
                 let Ok(ClientRequest::Refresh { token }) = frame else {
                     return Err(CloseReason::Credential);
                 };
-                let identity = identity_of_token(state, &token, address).await;
+                let identity = identity_of_token(state, &token, OWN_CHANNELS, address).await;
                 return identity.map_err(TokenFault::close_reason);
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
@@ -60,11 +63,13 @@ pub(super) async fn first_credential(
     }
 }
 
-/// Returns the rights of a token. One that is not valid counts against its sender as it does in a
-/// header, where a valid one is likewise accepted in any case.
+/// Returns the rights of a token; one of operators has those within the tenant of the connection.
+/// One that is not valid counts against its sender as it does in a header, where a valid one is
+/// likewise accepted in any case.
 pub(super) async fn identity_of_token(
     state: &GatewayState,
     token: &str,
+    tenant: &str,
     address: Option<IpAddr>,
 ) -> Result<GatewayIdentity, TokenFault> {
     let caller = match state.auth.bearer(token, clock::now()).await {
@@ -78,8 +83,8 @@ pub(super) async fn identity_of_token(
             });
         }
     };
-    let tenant = caller.tenant.clone().unwrap_or_default();
+    let tenant = caller.tenant.as_deref().unwrap_or(tenant);
     let may = caller.leave.has(TokenScope::ChannelsSubscribe);
-    may.then(|| GatewayIdentity::of_caller(&caller, &tenant))
+    may.then(|| GatewayIdentity::of_caller(&caller, tenant))
         .ok_or(TokenFault::Forbidden)
 }

@@ -17,7 +17,8 @@ impl Session {
         token: &str,
         reference: Option<&str>,
     ) -> Result<(), Ended> {
-        let newer = identity_of_token(&self.state, token, self.address).await;
+        let tenant = self.identity.tenant.clone();
+        let newer = identity_of_token(&self.state, token, &tenant, self.address).await;
         if let Err(fault @ (TokenFault::Wrong | TokenFault::Denied)) = newer {
             self.wrong_tokens += 1;
             if fault == TokenFault::Denied || self.wrong_tokens >= WRONG_TOKENS_MAX {

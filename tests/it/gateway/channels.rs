@@ -1,7 +1,7 @@
 //! Publishing by every door, subscribing, and the walls between tenants.
 
 use flyball::Client;
-use flyball::api::{JwksSource, JwtAuth, SigningAlgorithm};
+use flyball::api::{ClaimRules, JwksSource, JwtAuth, JwtRules, SigningAlgorithm};
 use flyball::jobs::Error;
 use serde_json::json;
 
@@ -250,6 +250,37 @@ async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_t
     );
     assert!(answer["expires_at"].is_i64(), "{answer}");
     assert_eq!(client.subscribe("orders").await["type"], "subscribed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_who_have_named_a_tenant_renew_their_credential() {
+    let all_tenants = JwtRules {
+        claims: ClaimRules {
+            all_tenants: true,
+            ..rules(&[]).claims
+        },
+        ..rules(&[SigningAlgorithm::Hs256])
+    };
+    let jwt_auth = JwtAuth::new(all_tenants, JwksSource::None);
+    let served = GatewayServer::checking(jwt_auth, limits()).await;
+    let bearer = format!("Bearer {}", jwt("*", 500));
+    let headers = [("authorization", bearer.as_str())];
+    let path = "/api/v1/ws?tenant=acme";
+    let mut operator = WsClient::with(&served.base, path, &headers).await;
+    for (newer, kind) in [
+        (jwt("zeta", 500), "error"),
+        (jwt("*", 500), "refreshed"),
+        (jwt("acme", 500), "refreshed"),
+    ] {
+        operator
+            .send(&json!({"type": "refresh", "token": newer}))
+            .await;
+        assert_eq!(operator.next().await["type"], kind);
+    }
+    // It is still a connection of that tenant.
+    operator.subscribe("orders").await;
+    served.publish("acme", "orders", &json!("for acme")).await;
+    assert_eq!(operator.next().await["data"], "for acme");
 }
 
 #[tokio::test(flavor = "multi_thread")]
