@@ -31,6 +31,12 @@ pub enum ChannelNameError {
     /// The name is that of another tenant's channel, or of an inbox that is not the connection's.
     #[error("belongs to somebody else: name a channel without its tenant")]
     Foreign,
+    /// The name is not among those of the ticket.
+    #[error("is not one of the channels that the ticket names")]
+    Unnamed,
+    /// The name is that of the own inbox, and the ticket names no recipient.
+    #[error("is the inbox of the recipient whom a ticket names; the credential names none")]
+    NoRecipient,
     /// The name is that of an inbox, and the id of its recipient cannot be one.
     #[error("must be $inbox/ and the id of a recipient, which {0}")]
     Recipient(&'static str),

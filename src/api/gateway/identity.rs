@@ -86,7 +86,7 @@ impl GatewayIdentity {
     pub fn channel(&self, name: &str) -> Result<ChannelName, ChannelNameError> {
         if name == OWN_INBOX {
             let own = self.recipient.as_deref().map(ChannelName::of_inbox);
-            return own.ok_or(ChannelNameError::Foreign);
+            return own.ok_or(ChannelNameError::NoRecipient);
         }
         let stored = ChannelName::stored(name);
         if let Some(recipient) = stored.recipient() {
@@ -102,7 +102,7 @@ impl GatewayIdentity {
         let is_named = |patterns: &Arc<[String]>| allows(patterns, channel.as_str());
         match self.channels.as_ref().is_none_or(is_named) {
             true => Ok(channel),
-            false => Err(ChannelNameError::Foreign),
+            false => Err(ChannelNameError::Unnamed),
         }
     }
 
@@ -141,14 +141,15 @@ mod tests {
         assert_eq!(name("acme:room.7").as_deref(), Ok("room.7"));
         assert_eq!(name("$inbox").as_deref(), Ok("$inbox/u1"));
         assert_eq!(name("$inbox/u1").as_deref(), Ok("$inbox/u1"));
-        for foreign in ["other", "$inbox/u2", "zeta:orders", "$admin"] {
+        for foreign in ["$inbox/u2", "zeta:orders", "$admin"] {
             assert_eq!(name(foreign), Err(ChannelNameError::Foreign), "{foreign}");
         }
+        assert_eq!(name("other"), Err(ChannelNameError::Unnamed));
         let nobody = GatewayIdentity {
             recipient: None,
             ..ticket()
         };
-        assert_eq!(nobody.channel("$inbox"), Err(ChannelNameError::Foreign));
+        assert_eq!(nobody.channel("$inbox"), Err(ChannelNameError::NoRecipient));
     }
 
     #[test]

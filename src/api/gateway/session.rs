@@ -419,7 +419,9 @@ impl Session {
                     ChannelNameError::Form | ChannelNameError::Recipient(_) => {
                         FrameError::BadChannel
                     }
-                    ChannelNameError::Foreign => FrameError::ForbiddenChannel,
+                    ChannelNameError::Foreign
+                    | ChannelNameError::Unnamed
+                    | ChannelNameError::NoRecipient => FrameError::ForbiddenChannel,
                 };
                 let words = format!("channel: {error}");
                 self.refuse(code, &words, reference).await?;

@@ -205,9 +205,13 @@ async fn a_ticket_opens_one_connection_with_its_rights() {
     let mut browser = WsClient::with(&served.base, &path, &[]).await;
     assert_eq!(browser.subscribe("room.7").await["type"], "subscribed");
     assert_eq!(browser.subscribe("$inbox").await["channel"], "$inbox/u1");
+    let unnamed = browser.subscribe("orders").await;
     assert_eq!(
-        browser.subscribe("orders").await["code"],
-        "FORBIDDEN_CHANNEL"
+        (&unnamed["code"], &unnamed["message"]),
+        (
+            &json!("FORBIDDEN_CHANNEL"),
+            &json!("channel: is not one of the channels that the ticket names")
+        )
     );
     browser
         .send(&json!({"type": "publish", "channel": "room.7", "data": 1}))
