@@ -86,4 +86,17 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     }
     return faults;
   });
+
+  await check('a throttle that left the ticks is shown by its details, in its row and in its panel', async () => {
+    await live('#throttles');
+    const row = `[...document.querySelectorAll('#throttle-rows tr')].find((r) => r.textContent.startsWith('webhooks'))`;
+    const numbers = `['ready', 'dead'].map((name) => ${row}.querySelector('[data-label=' + name + ']').textContent).join()`;
+    await page.until('its row', `${row} && /^[\\d,]{3,},\\d/.test(${numbers})`);
+    mock.steer({ silent: ['webhooks'], set: { throttle: 'webhooks', to: { ready: 0, dead: 77 } } });
+    // The details come every five seconds.
+    await page.until('the new numbers', `/^\\d{0,2},77\\b/.test(${numbers})`, 12_000);
+    await page.open(`${url}/#throttle-webhooks`);
+    await page.until('the new numbers in the panel', `/^\\d{1,2}ready.*77dead/.test([...document.querySelectorAll('#detail .depth dl div')].map((d) => d.querySelector('dd').textContent + d.querySelector('dt').textContent).join(' '))`);
+    mock.steer({ phase: 'steady' });
+  });
 }

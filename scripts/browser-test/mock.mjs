@@ -58,6 +58,8 @@ class World {
     this.paused = null;
     this.unserved = [];
     this.workers = [];
+    /** The throttles that are in no tick. */
+    this.silent = [];
     this.pools = null;
     this.tenants = null;
     this.recipients = null;
@@ -240,6 +242,7 @@ class World {
   tick() {
     const throttles = {};
     for (const t of this.throttles.values()) {
+      if (this.silent.includes(t.name)) continue;
       throttles[t.name] = { rps: t.knobs.rps, effective_rps: this.effective(t), concurrency: t.knobs.concurrency, achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
     }
     return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3, depth_age_s: 1.2 };
@@ -333,6 +336,8 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
     if ('slow' in order) slow = order.slow;
     if (order.unserved) world.unserved = order.unserved;
     if (order.workers) world.workers = order.workers;
+    if (order.silent) world.silent = order.silent;
+    if (order.set) Object.assign(world.throttles.get(order.set.throttle), order.set.to);
     if (order.phase || order.empty !== undefined) {
       world = new World({ phase: order.phase ?? 'steady', empty: Boolean(order.empty) });
       for (const stream of streams) stream.destroy();

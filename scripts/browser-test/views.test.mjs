@@ -9,8 +9,8 @@ import { groupByError, patternOf, shapeOf } from '../../src/api/dashboard/errorg
 import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
 import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
 import { unique } from '../../src/api/dashboard/pages.js';
-import { apply, emptyState } from '../../src/api/dashboard/state.js';
-import { byTrouble, featured, isUntouched, sums, verdict } from '../../src/api/dashboard/trouble.js';
+import { apply, emptyState, facts, latest, totalReady } from '../../src/api/dashboard/state.js';
+import { byTrouble, deadOf, featured, isUntouched, oldestOf, readyOf, sums, verdict } from '../../src/api/dashboard/trouble.js';
 import { jobsAddress, placeOf, throttleAddress } from '../../src/api/dashboard/views.js';
 import { editText, handSentence } from '../../src/api/dashboard/words.js';
 
@@ -206,4 +206,20 @@ test('only_the_clock_of_the_server_tells_the_time', () => {
     .flatMap((name) => readFileSync(new URL(name, folder), 'utf8').split('\n').map((line) => `${name}: ${line.trim()}`));
   // A page whose answers carry their time has an offset of its own, in milliseconds.
   assert.deepEqual(lines.filter((line) => /Date\.now\(\)|new Date\(\)/.test(line) && !/offset/i.test(line)), []);
+});
+
+test('a_throttle_that_left_the_ticks_is_shown_by_its_details', () => {
+  const state = stateOf({ a: { ready: 900, dead: 40, oldest_ready_s: 700, breaker: 'open', achieved_rps: 9 }, b: {} });
+  const a = state.throttles.get('a');
+  const shown = (now) => [readyOf(a), deadOf(a), oldestOf(a), totalReady(state), sums(byTrouble([a], now)).dead, facts(a).breaker, verdict(a, now).text].join();
+  assert.equal(shown(NOW), '900,40,700,900,40,open,breaker open');
+  const detail = (more) => apply(state, { type: 'throttle', data: { name: 'a', mode: 'manual', state: 'flowing', knobs: { by: 'pool' }, achieved_rps: 0, depth: { ready: 0, scheduled: 0, running: 0, dead: 0, oldest_ready_s: null, ...more } } });
+  detail({ ready: 7, dead: 3, oldest_ready_s: 2 });
+  assert.equal(latest(a), null);
+  assert.equal(shown(NOW + 5), '7,3,2,7,3,,flowing');
+  detail({});
+  assert.equal(isUntouched(a), true);
+  detail({ dead: 90 });
+  assert.equal(verdict(a, NOW + 5).grown, 50);
+  assert.equal(verdict(a, NOW + 3600).grown, 0, 'what was counted an hour ago is no base');
 });

@@ -31,7 +31,7 @@ import { Pools } from './pools.js';
 import { Recipients } from './recipients.js';
 import { replicaNote } from './replicanote.js';
 import { radioSetting } from './settings.js';
-import { apply, emptyState, isApiLimit, limitsText, ordered, totalReady } from './state.js';
+import { apply, emptyState, facts, isApiLimit, latest, limitsText, ordered, totalReady } from './state.js';
 import { Tenants } from './tenants.js';
 import { ThrottleRows } from './throttlerows.js';
 import { Totals } from './totals.js';
@@ -197,7 +197,7 @@ function drawHeader(now) {
   const phase = state.phase === 'live' && state.lastTick === null ? 'connecting' : state.phase;
   setText($('phase-text'), words[phase]);
   setAttr($('phase'), 'data-phase', phase);
-  const open = [...state.throttles.values()].some((t) => t.ring.last?.breaker === 'open');
+  const open = [...state.throttles.values()].some((t) => facts(t).breaker === 'open');
   document.title = open ? 'Breaker open · Flyball' : 'Flyball';
 
   show($('signed-out'), state.phase === 'unauthorized');
@@ -305,7 +305,7 @@ function drawJobCounts(work) {
   const { query } = jobList;
   const of = query.throttle ? work.filter((t) => t.name === query.throttle) : work;
   const sum = (/** @type {'ready' | 'running' | 'dead' | 'scheduled'} */ name) => of.reduce((/** @type {number | null} */ total, t) => {
-    const own = (name === 'scheduled' ? null : t.ring.last?.[name]) ?? finite(t.detail?.depth?.[name]);
+    const own = (name === 'scheduled' ? null : latest(t)?.[name]) ?? finite(t.detail?.depth?.[name]);
     return own === null ? total : (total ?? 0) + own;
   }, null);
   // The counts know throttles only.

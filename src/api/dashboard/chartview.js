@@ -116,7 +116,7 @@ export class ChartView {
     const ctx = prepare(this.overlay, this.width, this.layout.height);
     const t = this.cursor.t;
     const last = this.throttle.ring.last ?? null;
-    const point = t === null ? last : this.throttle.ring.nearest(t, REACH_S);
+    const point = t === null ? (last && last.t >= this.from ? last : null) : this.throttle.ring.nearest(t, REACH_S);
     if (t !== null && point && point.t >= this.from) drawCrosshair(ctx, this.layout, this.data, this.from, this.to, point);
     this.read(point, t);
   }

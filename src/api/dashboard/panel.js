@@ -16,7 +16,7 @@ import { Past } from './past.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
 import { recall } from './settings.js';
-import { facts, isApiLimit } from './state.js';
+import { facts, isApiLimit, latest } from './state.js';
 import { isMissing, JOBS_WAIT, verdict } from './trouble.js';
 import { offerUndo } from './undo.js';
 import { jobsAddress } from './views.js';
@@ -208,7 +208,7 @@ export class Panel {
     this.now = time.now;
     this.detail = throttle.detail;
     const detail = throttle.detail;
-    const last = throttle.ring.last;
+    const last = latest(throttle);
     const governor = detail?.governor ?? null;
     this.element.classList.toggle('plain', !governor && !last?.breaker);
     this.chart.update(throttle, time.from, time.to);
@@ -283,7 +283,7 @@ export class Panel {
   }
 
   /**
-   * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts> & { failed: number }} current
+   * @param {any} detail @param {import('./state.js').Point | null} last @param {ReturnType<typeof facts> & { failed: number }} current
    * @param {{ now: number, depthAge: number | null }} time
    */
   updateNumbers(detail, last, { rps: knob, effective, achieved, share, failed }, { now, depthAge }) {
@@ -329,7 +329,7 @@ export class Panel {
     setAttr(this.quotaNote, 'title', `learned by ${found.signal} from refusals`);
   }
 
-  /** @param {import('./state.js').Point | undefined} last @param {any} governor */
+  /** @param {import('./state.js').Point | null} last @param {any} governor */
   updateSignals(last, governor) {
     /** @type {Record<string, any>} */
     const found = {};

@@ -2,6 +2,7 @@
 // an argument.
 
 import { ago, clock, count, duration, finite, rate, UNKNOWN, unixSeconds } from './format.js';
+import { latest } from './state.js';
 import { capacitySentence, handSentence, turnsSlots } from './words.js';
 
 /**
@@ -224,9 +225,9 @@ export function accountFacts(account, nowMs) {
 export function throttleFacts(throttle, now, pool) {
   const detail = throttle?.detail;
   if (!throttle || !detail) return null;
-  const last = throttle.ring.last;
+  const last = latest(throttle);
   const slots = turnsSlots(detail) || (finite(detail.knobs?.rps) ?? 0) < 0 ? finite(detail.knobs?.concurrency) : null;
-  const effective = last && last.t > throttle.detailAfter ? last.effective : finite(detail.effective_rps);
+  const effective = last ? last.effective : finite(detail.effective_rps);
   const isSlots = slots !== null && slots >= 0 && effective !== 0;
   const decision = throttle.decisions.at(-1);
   const governed = detail.governor && detail.mode !== 'manual' && detail.mode !== 'off';

@@ -3,8 +3,8 @@
 import { finite, unixSeconds } from './format.js';
 import { Ring } from './ring.js';
 
-/** The points kept per throttle: the longest window (600 s) and a margin. */
-const HISTORY_POINTS = 660;
+/** The points kept per throttle, one for each second: the longest window (600 s) and a margin. */
+export const HISTORY_POINTS = 660;
 /** The rows kept per list; the page shows fewer. */
 const LIST_ROWS = 200;
 /** The times of failed attempts kept per throttle. */
@@ -119,7 +119,7 @@ export function apply(state, { type, data }) {
  * @returns {Throttle[]}
  */
 export function ordered(state) {
-  const rank = (/** @type {Throttle} */ t) => (t.detail?.governor || t.ring.last?.breaker ? 0 : isApiLimit(t) ? 2 : 1);
+  const rank = (/** @type {Throttle} */ t) => (t.detail?.governor || latest(t)?.breaker ? 0 : isApiLimit(t) ? 2 : 1);
   return [...state.throttles.values()].sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1));
 }
 
@@ -144,10 +144,21 @@ export function limitsText(limits) {
 export function totalReady(state) {
   let total = null;
   for (const throttle of state.throttles.values()) {
-    const ready = throttle.ring.last?.ready ?? finite(throttle.detail?.depth?.ready);
+    const ready = latest(throttle)?.ready ?? finite(throttle.detail?.depth?.ready);
     if (ready !== null && ready !== undefined) total = (total ?? 0) + ready;
   }
   return total;
+}
+
+/**
+ * Returns the last tick of a throttle, or null if its details are newer: ticks carry the busiest
+ * throttles only, so one may have none any more.
+ * @param {Throttle} throttle
+ * @returns {Point | null}
+ */
+export function latest({ detail, detailAfter, ring }) {
+  const { last } = ring;
+  return last && (!detail || last.t > detailAfter) ? last : null;
 }
 
 /**
@@ -156,9 +167,10 @@ export function totalReady(state) {
  * @returns {{ state: string, mode: string, paused: boolean, breaker: string | null, rps: number | null, effective: number | null,
  * achieved: number | null, share: number | null }}
  */
-export function facts({ detail, detailAfter, ring }) {
-  const last = ring.last;
-  if (last && (!detail || last.t > detailAfter)) {
+export function facts(throttle) {
+  const { detail } = throttle;
+  const last = latest(throttle);
+  if (last) {
     return { ...last, mode: last.mode || detail?.mode || '', paused: last.state === 'paused' };
   }
   return {

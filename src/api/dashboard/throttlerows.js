@@ -5,7 +5,7 @@ import { h, keyed, setAttr, setText, show } from './dom.js';
 import { count, duration, rate } from './format.js';
 import { cell, showRows } from './lists.js';
 import { facts } from './state.js';
-import { readyOf } from './trouble.js';
+import { deadOf, oldestOf, readyOf } from './trouble.js';
 import { jobsAddress, throttleAddress } from './views.js';
 
 const SPARK = { width: 96, height: 18 };
@@ -56,7 +56,6 @@ export class ThrottleRows {
   drawRow(row, { throttle, verdict }, { from, to }) {
     const { parts } = row;
     const now = facts(throttle);
-    const last = throttle.ring.last;
     setText(parts.badge, verdict.text);
     setAttr(parts.badge, 'data-tone', verdict.tone);
     setText(parts.mode, throttle.detail?.governor && now.mode !== 'auto' ? now.mode : throttle.detail?.governor ? 'governed' : '');
@@ -65,10 +64,10 @@ export class ThrottleRows {
     const ready = readyOf(throttle);
     setText(parts.ready, ready === null ? '' : count(ready));
     show(parts.ready, ready !== null);
-    const oldest = last ? last.oldest : throttle.detail?.depth?.oldest_ready_s ?? null;
+    const oldest = oldestOf(throttle);
     setText(parts.oldest, oldest === null ? '' : duration(oldest));
     setText(parts.failed, verdict.failed > 0 ? `${count(verdict.failed)} a minute` : '');
-    const dead = last?.dead ?? throttle.detail?.depth?.dead ?? 0;
+    const dead = deadOf(throttle) ?? 0;
     setText(parts.dead, dead > 0 ? `${count(dead)}${verdict.grown > 0 ? ` (+${count(verdict.grown)})` : ''}` : '');
     show(parts.dead, dead > 0);
     row.classList.toggle('alarming', verdict.rank === 0);

@@ -1,7 +1,7 @@
 // How a throttle stands by its state, its failures and its dead letters, and the order in which an
 // operator looks at throttles. Pure.
 
-import { facts } from './state.js';
+import { facts, HISTORY_POINTS, latest } from './state.js';
 import { MACHINES, standing, turnsSlots } from './words.js';
 
 /** The states in which jobs start, so that failures are the news. */
@@ -31,11 +31,24 @@ export function failedAMinute({ failed }, now) {
   return n;
 }
 
-/** Returns the growth of the dead letters within the kept minutes; 0 where they shrank. @param {Throttle} throttle */
-export function deadGrowth({ ring }) {
-  const last = ring.last?.dead ?? null;
+/** Returns the dead letters of a throttle, or null. @param {Throttle} throttle */
+export function deadOf(throttle) {
+  return latest(throttle)?.dead ?? throttle.detail?.depth?.dead ?? null;
+}
+
+/** Returns the age of the oldest ready job of a throttle in seconds, or null. @param {Throttle} throttle */
+export function oldestOf(throttle) {
+  const last = latest(throttle);
+  return last ? last.oldest : throttle.detail?.depth?.oldest_ready_s ?? null;
+}
+
+/** Returns the growth of the dead letters within the kept minutes; 0 where they shrank. @param {Throttle} throttle @param {number} now unix seconds */
+function deadGrowth(throttle, now) {
+  const { ring } = throttle;
+  const last = deadOf(throttle);
   if (last === null) return 0;
-  for (let i = 0; i < ring.length; i += 1) {
+  // A throttle that is in no tick any more keeps its points.
+  for (let i = ring.lowerBound(now - HISTORY_POINTS); i < ring.length; i += 1) {
     const { dead } = ring.at(i);
     if (dead !== null) return Math.max(0, last - dead);
   }
@@ -50,11 +63,11 @@ export function deadGrowth({ ring }) {
 export function verdict(throttle, now) {
   const current = facts(throttle);
   const failed = failedAMinute(throttle, now);
-  const grown = deadGrowth(throttle);
+  const grown = deadGrowth(throttle, now);
   const found = isMissing(throttle) ? { text: 'does not exist', tone: /** @type {const} */ ('alarm') } : failureOf(current, failed, grown);
   // A limit of slots applies even if the rate is unlimited.
   const bySlots = turnsSlots(throttle.detail) && current.state === 'unlimited';
-  const stand = found ?? flowing(throttle, standing(bySlots ? { ...current, state: 'flowing' } : current), current.mode);
+  const stand = found ?? flowing(throttle, standing(bySlots ? { ...current, state: 'flowing' } : current), current.mode, now);
   const isTrouble = stand.tone === 'note' && !['unlimited', 'unknown', JOBS_WAIT].includes(stand.text);
   return { ...stand, rank: stand.tone === 'alarm' ? 0 : isTrouble ? 1 : 2, failed, grown };
 }
@@ -65,24 +78,24 @@ export const JOBS_WAIT = 'jobs wait';
 /**
  * Looks twice at a throttle that flows: it may be the pattern of others, its governor may see no
  * signal, and its jobs may wait.
- * @param {Throttle} throttle @param {ReturnType<typeof standing>} stand @param {string} mode
+ * @param {Throttle} throttle @param {ReturnType<typeof standing>} stand @param {string} mode @param {number} now
  */
-function flowing(throttle, stand, mode) {
+function flowing(throttle, stand, mode, now) {
   if (throttle.name.endsWith('*') && ['flowing', 'unlimited'].includes(stand.text)) return { text: 'pattern', tone: /** @type {const} */ ('calm') };
   if (stand.text !== 'flowing') return stand;
   const limiting = throttle.decisions.at(-1)?.limiting ?? throttle.detail?.governor?.limiting;
   if (mode === 'auto' && limiting === 'stale') return { text: 'blind', tone: /** @type {const} */ ('note') };
-  return standsStill(throttle) ? { text: JOBS_WAIT, tone: /** @type {const} */ ('note') } : stand;
+  return standsStill(throttle, now) ? { text: JOBS_WAIT, tone: /** @type {const} */ ('note') } : stand;
 }
 
 /**
  * Returns true if ready jobs have waited for a while at less than half of the rate, though not for
  * tokens: workers are busy, or a limit of keys, slots or a parent holds them back.
- * @param {Throttle} throttle
+ * @param {Throttle} throttle @param {number} now
  */
-function standsStill({ ring }) {
+function standsStill({ ring }, now) {
   const { last } = ring;
-  if (!last || (last.oldest ?? 0) < STILL_S) return false;
+  if (!last || now - last.t > STILL_S || (last.oldest ?? 0) < STILL_S) return false;
   let since = last.t;
   for (let i = ring.length - 1; i >= 0 && since > last.t - STILL_S; i -= 1) {
     const { t, ready, share, achieved, effective } = ring.at(i);
@@ -115,15 +128,16 @@ function failureOf({ state, paused, breaker, achieved }, failed, grown) {
  * Returns true for a throttle that Flyball, a file or a pool made and that no job has used yet.
  * @param {Throttle} throttle
  */
-export function isUntouched({ detail, ring }) {
+export function isUntouched(throttle) {
+  const { detail } = throttle;
   if (!MACHINES.has(detail?.knobs?.by)) return false;
   const { ready = 0, scheduled = 0, running = 0, dead = 0 } = detail.depth ?? {};
-  return ready + scheduled + running + dead === 0 && !(ring.last?.achieved ?? detail.achieved_rps);
+  return ready + scheduled + running + dead === 0 && !(latest(throttle)?.achieved ?? detail.achieved_rps);
 }
 
 /** Returns the ready jobs of a throttle, or null. @param {Throttle} throttle */
-export function readyOf({ ring, detail }) {
-  return ring.last?.ready ?? detail?.depth?.ready ?? null;
+export function readyOf(throttle) {
+  return latest(throttle)?.ready ?? throttle.detail?.depth?.ready ?? null;
 }
 
 /**
@@ -147,7 +161,7 @@ export function byTrouble(throttles, now) {
  * @returns {R[]}
  */
 export function featured(judged, most) {
-  const isGoverned = (/** @type {R} */ { throttle }) => Boolean(throttle.detail?.governor || throttle.ring.last?.breaker);
+  const isGoverned = (/** @type {R} */ { throttle }) => Boolean(throttle.detail?.governor || latest(throttle)?.breaker);
   const calm = judged.filter((one) => one.verdict.rank === 2 && isGoverned(one)).sort((a, b) => (a.throttle.name < b.throttle.name ? -1 : 1));
   return [...judged.filter((one) => one.verdict.rank < 2), ...calm].slice(0, most);
 }
@@ -161,12 +175,12 @@ export function sums(judged) {
   let dead = null;
   let failing = 0;
   let oldest = null;
-  for (const { throttle: { name, ring, detail }, verdict: { text } } of judged) {
-    const own = ring.last?.dead ?? detail?.depth?.dead ?? null;
+  for (const { throttle, verdict: { text } } of judged) {
+    const own = deadOf(throttle);
     if (own !== null) dead = (dead ?? 0) + own;
     if (['failing', 'some fail', 'dead letters grow'].includes(text)) failing += 1;
-    const seconds = ring.last ? ring.last.oldest : detail?.depth?.oldest_ready_s ?? null;
-    if (seconds !== null && (!oldest || seconds > oldest.seconds)) oldest = { seconds, throttle: name };
+    const seconds = oldestOf(throttle);
+    if (seconds !== null && (!oldest || seconds > oldest.seconds)) oldest = { seconds, throttle: throttle.name };
   }
   return { dead, failing, oldest };
 }
