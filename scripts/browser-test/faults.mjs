@@ -99,4 +99,15 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     await page.until('the new numbers in the panel', `/^\\d{1,2}ready.*77dead/.test([...document.querySelectorAll('#detail .depth dl div')].map((d) => d.querySelector('dd').textContent + d.querySelector('dt').textContent).join(' '))`);
     mock.steer({ phase: 'steady' });
   });
+
+  await check('an error that is over goes from the page, where nothing else is asked too', async () => {
+    for (const [view, note] of [['jobs', 'jobs-note'], ['failures', 'dead-said'], ['audit', 'audit-note'], ['job/7600001500', 'job-note']]) {
+      mock.steer({ fail: 'lists' });
+      await page.open(`${url}/#${view}`);
+      await page.until(`the error of ${view}`, `document.getElementById('${note}').textContent === 'the queue store did not answer'`);
+      mock.steer({ fail: null });
+      await page.until(`the end of the error of ${view}`, `document.getElementById('${note}').textContent === ''`, 15_000);
+    }
+    await page.until('the job', `document.querySelector('#job-result .facts')`);
+  });
 }

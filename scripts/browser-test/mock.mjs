@@ -5,7 +5,7 @@
 //     [--empty] [--token TOKEN]
 //
 // The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
-// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | "tenants" | "leave" | "delete" | "pause" | null, "edit": {"throttle", "by", "knobs"},
+// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | "tenants" | "leave" | "delete" | "pause" | "lists" | null, "edit": {"throttle", "by", "knobs"},
 // "story": "open"} makes it misbehave.
 
 import { createServer } from 'node:http';
@@ -405,6 +405,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       const limit = Number(url.searchParams.get('limit') ?? 100);
       if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), may_change: world.mayChange, may_enqueue: world.mayChange, throttles: [...world.throttles.values()].map((t) => world.show(t)) });
       if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });
+      if (fail === 'lists' && /^\/api\/v1\/(jobs|audit|failures)/.test(p)) return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));
       if (p === '/api/v1/failures') return send(200, { failures: world.failures.slice(0, limit) });
       if (p === '/api/v1/audit') return send(200, { entries: world.audit.slice(0, limit) });
       if (p === '/api/v1/workers') return send(200, { workers: world.workers, unserved: world.unserved });

@@ -23,6 +23,7 @@ import { RunningJobs } from './jobs.js';
 import { Keyboard } from './keys.js';
 import { showDecisions, showFailures } from './lists.js';
 import { Live } from './live.js';
+import { clearFailure, noteFailure } from './notes.js';
 import { Notifications } from './notifications.js';
 import { forgetPalette } from './palette.js';
 import { Panel } from './panel.js';
@@ -84,6 +85,8 @@ const troubledAt = new Map();
 let unreachable = false;
 let place = placeOf(location.hash);
 let { view } = place;
+/** What failed last for each note, to be asked again. @type {Map<HTMLElement, () => Promise<void>>} */
+const failedQuestions = new Map();
 /** The list of jobs that was last shown, to which a job leads back. */
 let jobsHash = '#jobs';
 let drawnAt = 0;
@@ -473,17 +476,21 @@ function searchField() {
 
 /**
  * Runs a request and records whether the server answers. A refusal is said in the note of the part
- * that asked, if it has one.
+ * that asked, if it has one, until the part is answered.
  * @param {() => Promise<void>} question @param {HTMLElement} [note]
  */
 async function ask(question, note) {
   try {
     await question();
     unreachable = false;
+    if (!note) return;
+    clearFailure(note);
+    failedQuestions.delete(note);
   } catch (error) {
     const { status, message } = /** @type {any} */ (error);
     if (status === undefined) throw error;
-    if (status !== 0 && status !== 401 && note) setText(note, message);
+    if (note) failedQuestions.set(note, question);
+    if (status !== 0 && status !== 401 && note) noteFailure(note, message);
     unreachable = status === 0;
     schedule();
   }
@@ -575,11 +582,12 @@ function start() {
   poll(async () => { if (view === 'jobs' && jobList.pages === 1) await ask(() => jobList.refresh(), $('jobs-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs') await ask(() => groups.refresh(), $('groups-note')); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'jobs') await ask(() => workerList.refresh(), $('workers-note')); }, POLL_SLOW_MS);
-  poll(async () => { if (view === 'job') await ask(() => jobPage.refresh()); }, POLL_JOBS_MS);
+  poll(async () => { if (view === 'job') await ask(() => jobPage.refresh(), $('job-note')); }, POLL_JOBS_MS);
   poll(() => ask(() => pauseAll.refresh()), POLL_PAUSE_MS);
   poll(async () => { if (view === 'failures') await ask(() => failures.refresh(), $('dead-said')); }, POLL_SLOW_MS);
   poll(() => ask(() => unserved.refresh()), POLL_SLOW_MS);
   poll(async () => { if (view === 'schedules') await ask(() => crons.refresh(), $('crons-note')); }, POLL_SLOW_MS);
+  poll(async () => { for (const [note, question] of failedQuestions) if (note.checkVisibility()) ask(question, note); }, POLL_SLOW_MS);
   poll(() => ask(() => pools.refresh()), POLL_SLOW_MS);
   poll(async () => { if (view === 'pools') await ask(() => pools.refresh()); }, POLL_POOLS_MS);
   poll(async () => { if (view === 'pools') await ask(() => notifications.refresh()); }, POLL_JOBS_MS);

@@ -1,8 +1,8 @@
 // A list that is read page by page: the first page anew each time, the ones after it once.
 
 import { get } from './api.js';
-import { setText } from './dom.js';
 import { unixSeconds } from './format.js';
+import { clearFailure, noteFailure } from './notes.js';
 import { clockOffset } from './poolwords.js';
 
 /**
@@ -75,8 +75,9 @@ export class Pages {
     try {
       this.takeNext(await get(this.next));
       draw();
+      clearFailure(note);
     } catch (error) {
-      setText(note, /** @type {any} */ (error).message);
+      noteFailure(note, /** @type {any} */ (error).message);
     } finally {
       more.disabled = false;
     }

@@ -7,6 +7,7 @@ import { ask } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
+import { noteFailure } from './notes.js';
 import { unique } from './pages.js';
 
 const ROWS = 50;
@@ -35,7 +36,7 @@ export class Suppressions {
     });
     place.more.addEventListener('click', async () => {
       if (!this.next) return;
-      const answer = await get(this.next).catch((error) => setText(place.note, error.message));
+      const answer = await get(this.next).catch((error) => noteFailure(place.note, error.message));
       if (!answer) return;
       this.rows = unique([...this.rows, ...answer.suppressions], keyOf);
       this.next = answer.next ?? null;

@@ -1,0 +1,18 @@
+// Errors in the notes of the page: each goes when what it was about succeeds.
+
+import { setText } from './dom.js';
+
+/** What failed last in each note. @type {WeakMap<HTMLElement, string>} */
+const failed = new WeakMap();
+
+/** Says in a note why something failed. @param {HTMLElement} note @param {string} text */
+export function noteFailure(note, text) {
+  failed.set(note, text);
+  setText(note, text);
+}
+
+/** Empties a note that still says why something failed. @param {HTMLElement} note */
+export function clearFailure(note) {
+  if (failed.get(note) === note.textContent) setText(note, '');
+  failed.delete(note);
+}
