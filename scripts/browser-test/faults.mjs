@@ -110,4 +110,82 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     }
     await page.until('the job', `document.querySelector('#job-result .facts')`);
   });
+
+  const text = (id) => `document.getElementById('${id}').textContent`;
+  const shown = (id) => `document.getElementById('${id}').checkVisibility()`;
+
+  await check('the loss of Redis is told with what still works, throttles are trouble, and everything can be paused', async () => {
+    const faults = [];
+    await live();
+    for (const store of ['lost', 'untold']) {
+      mock.steer({ store });
+      // The page that was open, and one that has seen no list of throttles.
+      for (const isFresh of [false, true]) {
+        const when = `${store}, ${isFresh ? 'opened meanwhile' : 'open before'}`;
+        if (isFresh) await page.fresh(`${url}/`);
+        await page.until(`the notice (${when})`, `${shown('store-lost')} && /^Redis does not answer\\..*on_store_loss.*jobs are accepted.*pause of everything/.test(${text('store-lost')})`, 12_000);
+        await page.until(`the words in the header (${when})`, `${text('phase-text')} === 'live, without Redis' && document.title.startsWith('Redis lost')`);
+        await page.until(`the button (${when})`, `${shown('pause-all')}`);
+        await page.until(`throttles in trouble (${when})`, `[...document.querySelectorAll('#governed .badge')].filter((b) => b.textContent === 'unknown').length >= 6`);
+        await page.until(`the lists (${when})`, `${shown('decisions')} && document.querySelectorAll('#decisions tr').length > 0`);
+        if (await page.evaluate(shown('away'))) faults.push(`${when}: a second notice says ${await page.evaluate(text('away'))}`);
+      }
+    }
+    await page.evaluate('scrollTo(0, 0)');
+    await shot(page, 'store-lost', false);
+    faults.push(...await page.evaluate(contrast), ...await page.evaluate(overflow));
+    await page.evaluate(`document.getElementById('pause-all').click()`);
+    await answer({ why: 'Redis is gone' }, 'Pause everything');
+    await page.until('the pause', `${text('all-paused-text')}.includes('Redis is gone')`);
+    await page.evaluate(`document.getElementById('pause-all').click()`);
+    await page.until('no pause', `document.getElementById('all-paused').hidden`);
+    await page.size(390, 844, { mobile: true });
+    await shot(page, 'store-lost-390', false);
+    faults.push(...await page.evaluate(overflow));
+    await page.size(1400, 1000);
+    mock.steer({ store: '' });
+    await page.until('the store again', `!${shown('store-lost')} && ${text('phase-text')} === 'live' && document.querySelector('#governed .badge').textContent !== 'unknown'`, 12_000);
+    return faults;
+  });
+
+  await check('who may only read gets no buttons while Redis is lost', async () => {
+    mock.steer({ reader: true });
+    await live();
+    await page.until('a page for readers', `document.body.classList.contains('reader') && ${text('phase-text')} === 'live'`);
+    mock.steer({ store: 'lost' });
+    await page.until('the notice', shown('store-lost'));
+    const hasButtons = await page.evaluate(shown('pause-all'));
+    mock.steer({ store: '', reader: false });
+    return hasButtons ? ['everything can be paused'] : [];
+  });
+
+  await check('a refused stream or list of throttles is told with its reason', async () => {
+    const faults = [];
+    const stream = '/api/v1/stream';
+    const scope = [403, 'scope missing', [], 'GET /api/v1/stream needs the scope ops:read; token page has jobs:read'];
+    const scopeOfList = [403, 'scope missing', [], 'GET /api/v1/throttles needs the scope ops:read; token page has jobs:read'];
+    const many = [503, 'too many streams', [], '16 live streams of this token are open, which is the most; close one'];
+    const cases = [
+      [{ [stream]: many }, /^No live data: 16 live streams of this token are open, which is the most; close one\. Retrying\.$/],
+      [{ [stream]: scope, '/api/v1/throttles': scopeOfList }, /^No live data: GET \/api\/v1\/stream needs the scope ops:read; .* No list of throttles: GET \/api\/v1\/throttles needs the scope/],
+      [{ '/api/v1/throttles': [429, 'rate limited', [], 'this token has no requests left for 7 s'] }, /^No list of throttles: this token has no requests left for 7 s\. Retrying\.$/],
+    ];
+    provoked.push(/status of (403|429)/);
+    for (const [refuse, wanted] of cases) {
+      mock.steer({ refuse });
+      await page.fresh(`${url}/`);
+      const said = await page.until(`the reason ${wanted}`, `${shown('away')} && ${text('away-text')}`);
+      await page.until('it in full', `${wanted}.test(${text('away-text')})`).catch(() => faults.push(`it says "${said}"`));
+      if (await page.evaluate(shown('waiting'))) faults.push(`it waits although it says "${said}"`);
+      if (refuse[stream] === scope) await shot(page, 'refused', false);
+      if (refuse[stream] && !/^no live data/.test(await page.evaluate(text('phase-text')))) faults.push(`the header says "${await page.evaluate(text('phase-text'))}"`);
+    }
+    mock.steer({ refuse: {} });
+    await page.until('nothing refused', `!${shown('away')} && ${text('phase-text')} === 'live'`, 20_000);
+    mock.steer({ refuse: { [stream]: many } });
+    await page.until('the reason with the time of the data', `/^No live data: 16 live streams .* The data is from \\d\\d:\\d\\d:\\d\\d; retrying\.$/.test(${text('away-text')})`);
+    mock.steer({ refuse: {} });
+    await page.until('live again', `!${shown('away')} && ${text('phase-text')} === 'live'`, 20_000);
+    return faults;
+  });
 }

@@ -60,6 +60,8 @@ class World {
     this.workers = [];
     /** The throttles that are in no tick. */
     this.silent = [];
+    /** 'lost' while Redis does not answer; 'untold' if the ticks do not say so. */
+    this.store = '';
     this.pools = null;
     this.tenants = null;
     this.recipients = null;
@@ -243,9 +245,9 @@ class World {
     const throttles = {};
     for (const t of this.throttles.values()) {
       if (this.silent.includes(t.name)) continue;
-      throttles[t.name] = { rps: t.knobs.rps, effective_rps: this.effective(t), concurrency: t.knobs.concurrency, achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
+      throttles[t.name] = this.store ? { rps: null, effective_rps: null, concurrency: null, achieved_rps: null, limiting_share: null, mode: t.mode, state: 'unknown', breaker: null, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: 95, signals: {} } : { rps: t.knobs.rps, effective_rps: this.effective(t), concurrency: t.knobs.concurrency, achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
     }
-    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3, depth_age_s: 1.2 };
+    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3, depth_age_s: 1.2, ...(this.store === 'untold' ? {} : { store_lost: this.store === 'lost' }) };
   }
 
   show(t) {
@@ -313,6 +315,8 @@ function validate(body) {
 export async function startMock({ port = 0, phase = 'steady', empty = false, token = undefined } = {}) {
   let world = new World({ phase, empty });
   let fail = null;
+  /** The problem that answers requests of a path, by the path. */
+  let refused = {};
   /** The delay of answers about jobs, in milliseconds. */
   let slow = 0;
   const streams = new Set();
@@ -337,6 +341,11 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
     if (order.unserved) world.unserved = order.unserved;
     if (order.workers) world.workers = order.workers;
     if (order.silent) world.silent = order.silent;
+    if ('store' in order) world.store = order.store;
+    if (order.refuse) {
+      refused = order.refuse;
+      for (const stream of streams) stream.destroy();
+    }
     if (order.set) Object.assign(world.throttles.get(order.set.throttle), order.set.to);
     if (order.phase || order.empty !== undefined) {
       world = new World({ phase: order.phase ?? 'steady', empty: Boolean(order.empty) });
@@ -378,6 +387,8 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (fail === 'down') return request.socket.destroy();
       const signedIn = !token || request.headers.cookie?.includes(`flyball=${token}`);
       if (fail === '401' || !signedIn) return refuse(problem(401, 'a valid token is required'));
+      if (refused[p]) return refuse(problem(...refused[p]));
+      if (world.store && p.startsWith('/api/v1/throttles')) return refuse(problem(503, 'throttles unavailable', [], 'throttle store unavailable: connection refused'));
       if (p.endsWith('/history')) {
         const key = url.searchParams.get('key');
         const range = { '1h': 3600, '6h': 21600, '24h': 86400 }[url.searchParams.get('range')];

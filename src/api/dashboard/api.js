@@ -27,6 +27,42 @@ export const session = { isDenied: false, changed: (/** @type {boolean} */ _isDe
 /** The longest wait for an answer, in milliseconds. */
 const TIMEOUT_MS = 10_000;
 
+/** Sends a request, and learns from its answer. @param {string} path @param {RequestInit} init */
+async function send(path, init) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: 'same-origin', ...init });
+  } catch {
+    throw new ApiError(0, null);
+  }
+  guessTime(response.headers.get('date'));
+  const isDenied = response.status === 401;
+  if (isDenied !== session.isDenied) {
+    session.isDenied = isDenied;
+    session.changed(isDenied);
+  }
+  return response;
+}
+
+/**
+ * Asks why a stream is refused, and reads nothing of one that is not.
+ * @param {string} path
+ * @returns {Promise<ApiError | null>} null if it is not refused
+ */
+export async function refusalOf(path) {
+  const stop = new AbortController();
+  const timer = setTimeout(() => stop.abort(), TIMEOUT_MS);
+  try {
+    const response = await send(path, { headers: { accept: 'text/event-stream' }, signal: stop.signal });
+    return response.ok ? null : new ApiError(response.status, await response.json().catch(() => null));
+  } catch (error) {
+    return /** @type {ApiError} */ (error);
+  } finally {
+    clearTimeout(timer);
+    stop.abort();
+  }
+}
+
 /**
  * @param {string} method
  * @param {string} path
@@ -38,24 +74,7 @@ export async function call(method, path, { body, seq } = {}) {
   const headers = { accept: 'application/json' };
   if (body !== undefined) headers['content-type'] = 'application/json';
   if (seq !== undefined) headers['if-match'] = `"${seq}"`;
-  let response;
-  try {
-    response = await fetch(path, {
-      method,
-      headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: 'same-origin',
-      signal: AbortSignal.timeout(TIMEOUT_MS),
-    });
-  } catch {
-    throw new ApiError(0, null);
-  }
-  guessTime(response.headers.get('date'));
-  const isDenied = response.status === 401;
-  if (isDenied !== session.isDenied) {
-    session.isDenied = isDenied;
-    session.changed(isDenied);
-  }
+  const response = await send(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(TIMEOUT_MS) });
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => undefined);
   if (!response.ok) throw new ApiError(response.status, answer ?? null);

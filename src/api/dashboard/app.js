@@ -1,6 +1,6 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
-import { get, session } from './api.js';
+import { get, refusalText, session } from './api.js';
 import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
@@ -13,9 +13,10 @@ import { Groups } from './groups.js';
 import { watchPreview } from './preview.js';
 import { Suppressions } from './suppressions.js';
 import { WorkerList } from './workerlist.js';
-import { h, keyed, setAttr, setText, show } from './dom.js';
+import { h, keyed, scrollToPart, setAttr, setText, show } from './dom.js';
 import { Failures } from './failures.js';
-import { ago, clock, count, finite, rate } from './format.js';
+import { count, finite, rate } from './format.js';
+import { Header } from './header.js';
 import { JobList } from './joblist.js';
 import { JobPage } from './jobpage.js';
 import { filterText } from './jobwords.js';
@@ -30,9 +31,8 @@ import { Panel } from './panel.js';
 import { PauseAll } from './pauseall.js';
 import { Pools } from './pools.js';
 import { Recipients } from './recipients.js';
-import { replicaNote } from './replicanote.js';
 import { radioSetting } from './settings.js';
-import { apply, emptyState, facts, isApiLimit, latest, limitsText, ordered, totalReady } from './state.js';
+import { apply, emptyState, isApiLimit, isStoreLost, latest, limitsText, ordered, totalReady } from './state.js';
 import { Tenants } from './tenants.js';
 import { ThrottleRows } from './throttlerows.js';
 import { Totals } from './totals.js';
@@ -62,8 +62,6 @@ const FEATURED = 6;
 const QUIET_ROWS = 12;
 /** The time for which a throttle keeps its panel after its trouble, in seconds, so that none comes and goes. */
 const LINGERS_S = 60;
-/** The time within which a view has got its rows, in milliseconds. */
-const SETTLES_MS = 3_000;
 /** The most rows of the list of throttles that are shown without a click. */
 const THROTTLE_ROWS = 100;
 /** The views, each with the element of its page. @type {Record<string, string>} */
@@ -82,7 +80,8 @@ let windowS = 120;
 let showAll = false;
 /** The last time at which each throttle was in trouble, in unix seconds. @type {Map<string, number>} */
 const troubledAt = new Map();
-let unreachable = false;
+/** What the last requests said about the server. @type {import('./header.js').Server} */
+const server = { unreachable: false, refused: { stream: '', throttles: '' } };
 let place = placeOf(location.hash);
 let { view } = place;
 /** What failed last for each note, to be asked again. @type {Map<HTMLElement, () => Promise<void>>} */
@@ -95,6 +94,7 @@ let askSoon = 0;
 /** The place of the link of the visible view, in pixels. */
 let linkLeft = -1;
 
+const header = new Header({ phase: $('phase'), phaseText: $('phase-text'), signedOut: $('signed-out'), away: $('away'), awayText: $('away-text'), storeLost: $('store-lost'), storeText: $('store-lost-text'), behind: $('behind'), enqueue: $('enqueue-job') });
 const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), note: $('running-note') });
 const jobList = new JobList({
   tabs: $('jobs-tabs'), timed: $('jobs-timed'), form: $('jobs-filter'), note: $('jobs-note'), body: $('jobs-body'), empty: $('jobs-empty'), more: $('jobs-more'), bar: $('jobs-bar'), all: $('jobs-all'), lookup: $('lookup'), lookupNote: $('lookup-note'),
@@ -111,7 +111,7 @@ const totals = new Totals({ workers: $('workers'), workersWord: $('workers-word'
 const quietRows = new ThrottleRows($('quiet-rows'), $('quiet-empty'));
 const throttleRows = new ThrottleRows($('throttle-rows'), $('throttle-empty'));
 const unserved = new Unserved({ notice: $('unserved'), list: $('unserved-list'), more: $('unserved-more') });
-const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') });
+const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') }, (answer) => take({ type: 'leave', data: answer }));
 
 const channels = new Channels({ section: $('channels'), body: $('channels-body'), empty: $('channels-empty'), note: $('channels-note') });
 const notifications = new Notifications({
@@ -142,6 +142,10 @@ const live = new Live({
   message: (message) => take(message),
   // A stream ends some seconds after its session, and ticks come until then.
   phase: (phase) => take({ type: 'phase', data: session.isDenied ? 'unauthorized' : phase }),
+  refused: (why) => {
+    server.refused.stream = why;
+    schedule();
+  },
   connected: () => {
     askThrottles();
     askLists();
@@ -154,7 +158,7 @@ function take(message) {
   const before = isNews && message.type === 'decision' ? state.throttles.get(message.data.throttle)?.decisions.at(-1) : null;
   const touched = apply(state, message);
   if (message.type === 'tick' && state.lastTick !== null) tellTime(state.lastTick);
-  if (touched.has('unknown') || message.type === 'audit') askThrottlesSoon();
+  if ((touched.has('unknown') && !state.storeLost) || message.type === 'audit') askThrottlesSoon();
   if (isNews && !document.hidden) announce(message, before ?? null);
   if (message.type === 'audit' && view === 'audit') ask(() => audit.refresh(), $('audit-note'));
   for (const part of touched) dirty.add(part);
@@ -172,7 +176,7 @@ function draw() {
   frame = 0;
   drawnAt = performance.now();
   const now = serverNow();
-  drawHeader(now);
+  header.draw(state, server, now);
   drawThrottles(now);
   drawViews();
   if (view === 'pools') pools.draw(state.throttles);
@@ -182,41 +186,10 @@ function draw() {
     batches.draw();
   }
   if (view === 'recipients') recipients.draw();
-  if (!state.known) return;
+  if (!state.known && !isStoreLost(state)) return;
   if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
   if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, now);
   dirty.clear();
-}
-
-/** @param {number} now */
-function drawHeader(now) {
-  const age = state.lastTick === null ? null : now - state.lastTick;
-  const words = {
-    connecting: 'connecting',
-    live: 'live',
-    lost: age === null ? 'reconnecting' : `reconnecting, last data ${ago(age)}`,
-    unauthorized: 'signed out',
-  };
-  const phase = state.phase === 'live' && state.lastTick === null ? 'connecting' : state.phase;
-  setText($('phase-text'), words[phase]);
-  setAttr($('phase'), 'data-phase', phase);
-  const open = [...state.throttles.values()].some((t) => facts(t).breaker === 'open');
-  document.title = open ? 'Breaker open · Flyball' : 'Flyball';
-
-  show($('signed-out'), state.phase === 'unauthorized');
-  const away = state.phase === 'lost' && (unreachable || (age !== null && age > 8));
-  show($('away'), away);
-  if (away) {
-    setText($('away-text'), state.lastTick === null
-      ? 'The server does not answer. Retrying.'
-      : `The server does not answer. The data is from ${clock(state.lastTick, now)}; retrying.`);
-  }
-  const behind = replicaNote(state.replica);
-  show($('behind'), behind !== null);
-  if (behind) setText($('behind'), behind);
-  document.body.classList.toggle('reader', !state.mayChange);
-  show($('enqueue-job'), state.mayEnqueue);
-  document.body.classList.toggle('old', state.phase !== 'live' && state.lastTick !== null);
 }
 
 /** @param {number} now */
@@ -224,17 +197,19 @@ function drawThrottles(now) {
   const all = ordered(state);
   const limits = all.filter((t) => isApiLimit(t));
   const work = all.filter((t) => !isApiLimit(t));
-  const judged = byTrouble(work, now);
+  const judged = byTrouble(work, now, isStoreLost(state));
   const { dead, failing, oldest } = sums(judged);
   totals.draw({ workers: state.workers, running: state.runningTotal, ready: totalReady(state) ?? (state.known ? 0 : null), dead, failing, oldest }, state.known);
   // The right edge is the last tick. When ticks stop, time continues and the gap shows.
   const silent = state.lastTick === null || now - state.lastTick > 3;
   const to = silent ? now : /** @type {number} */ (state.lastTick);
-  const time = { from: to - windowS, to, now, depthAge: state.depthAge };
+  const time = { from: to - windowS, to, now, depthAge: state.depthAge, isStoreLost: isStoreLost(state) };
 
   show($('no-throttles'), state.known && work.every((t) => isUntouched(t)));
-  show($('lists'), state.known);
-  show($('waiting'), !state.known && all.length === 0 && state.phase !== 'unauthorized');
+  // Without the list of throttles the rest of the page may be known.
+  const isAnswered = state.known || isStoreLost(state);
+  show($('lists'), isAnswered);
+  show($('waiting'), !isAnswered && !isRefused() && all.length === 0 && state.phase !== 'unauthorized');
   /** @type {import('./state.js').Throttle[]} */
   let shown = [];
   if (view === 'overview') shown = drawOverview(judged, time);
@@ -249,8 +224,13 @@ function drawThrottles(now) {
   drawFilter(all);
 }
 
+/** Returns true if the server refuses the stream or the list of throttles. */
+function isRefused() {
+  return server.refused.stream !== '' || server.refused.throttles !== '';
+}
+
 /** @typedef {import('./throttlerows.js').Judged} Judged */
-/** @typedef {{ from: number, to: number, now: number, depthAge: number | null }} Time */
+/** @typedef {{ from: number, to: number, now: number, depthAge: number | null, isStoreLost: boolean }} Time */
 
 /**
  * Draws the overview: panels of throttles in trouble and of governed ones, and a row for each of
@@ -297,7 +277,7 @@ function drawThrottleList(judged, limits, time) {
   const found = judged.filter(({ throttle }) => throttle.name.toLowerCase().includes(typed));
   const rows = showAll ? found : found.slice(0, THROTTLE_ROWS);
   throttleRows.draw(rows, time);
-  setText($('throttle-empty'), typed ? 'No throttle has that name.' : state.known ? 'No throttles yet.' : 'Waiting for the server …');
+  setText($('throttle-empty'), typed ? 'No throttle has that name.' : state.known ? 'No throttles yet.' : isStoreLost(state) || isRefused() ? 'The throttles are not known.' : 'Waiting for the server …');
   show($('show-all'), rows.length < found.length);
   setText($('show-all'), `Show all ${count(found.length)} throttles`);
   return unfolded;
@@ -391,21 +371,8 @@ function route() {
   askView();
   draw();
   const part = place.part ? document.getElementById(place.part) : null;
-  if (part) scrollToPart(part.closest('section') ?? part);
+  if (part) scrollToPart(part.closest('section') ?? part, $(PAGES[view]));
   else if (before.view !== view || before.throttle !== place.throttle || before.job !== place.job) scrollTo(0, 0);
-}
-
-/** Shows a part of a view, and again when the rows above it have come, unless the person has scrolled meanwhile. @param {HTMLElement} part */
-function scrollToPart(part) {
-  part.scrollIntoView();
-  let at = scrollY;
-  const observer = new ResizeObserver(() => {
-    if (Math.abs(scrollY - at) > 2) return;
-    part.scrollIntoView();
-    at = scrollY;
-  });
-  observer.observe($(PAGES[view]));
-  setTimeout(() => observer.disconnect(), SETTLES_MS);
 }
 
 /** Keeps the link of the visible view in sight, because on a phone the links are a strip that scrolls. */
@@ -482,7 +449,7 @@ function searchField() {
 async function ask(question, note) {
   try {
     await question();
-    unreachable = false;
+    server.unreachable = false;
     if (!note) return;
     clearFailure(note);
     failedQuestions.delete(note);
@@ -491,13 +458,23 @@ async function ask(question, note) {
     if (status === undefined) throw error;
     if (note) failedQuestions.set(note, question);
     if (status !== 0 && status !== 401 && note) noteFailure(note, message);
-    unreachable = status === 0;
+    server.unreachable = status === 0;
     schedule();
   }
 }
 
 function askThrottles() {
-  return ask(async () => take({ type: 'throttles', data: await get('/api/v1/throttles') }));
+  return ask(async () => {
+    try {
+      take({ type: 'throttles', data: await get('/api/v1/throttles') });
+      server.refused.throttles = '';
+    } catch (error) {
+      const { status, problem } = /** @type {any} */ (error);
+      server.refused.throttles = status > 0 && status !== 401 ? refusalText(error) : '';
+      take({ type: 'store', data: problem?.code === 'throttles_unavailable' ? refusalText(error) : '' });
+      throw error;
+    }
+  });
 }
 
 function askThrottlesSoon() {

@@ -106,6 +106,26 @@ export function keyed(parent, items, key, make, update) {
   for (const row of [...parent.children]) if (!placed.has(row)) row.remove();
 }
 
+/** The time within which a view has got its rows, in milliseconds. */
+const SETTLES_MS = 3_000;
+
+/**
+ * Shows a part of a view, and again when the rows above it have come, unless the person has scrolled
+ * meanwhile.
+ * @param {HTMLElement} part @param {HTMLElement} page
+ */
+export function scrollToPart(part, page) {
+  part.scrollIntoView();
+  let at = scrollY;
+  const observer = new ResizeObserver(() => {
+    if (Math.abs(scrollY - at) > 2) return;
+    part.scrollIntoView();
+    at = scrollY;
+  });
+  observer.observe(page);
+  setTimeout(() => observer.disconnect(), SETTLES_MS);
+}
+
 /** @param {Element} element @param {any[]} children */
 function append(element, children) {
   for (const child of children.flat()) {

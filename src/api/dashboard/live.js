@@ -1,8 +1,9 @@
 // The stream of server-sent events: open while the page is visible, watched, and reopened when it
 // breaks.
 
-import { get } from './api.js';
+import { refusalOf, refusalText } from './api.js';
 
+const PATH = '/api/v1/stream';
 /** The events of the stream; each is one JSON document. */
 const EVENTS = ['history', 'tick', 'decision', 'failure', 'audit'];
 /**
@@ -16,7 +17,7 @@ const RETRY_MS = [1_000, 2_000, 4_000, 8_000];
 
 /**
  * @typedef {{ message: (message: { type: string, data: any }) => void, phase: (phase: import('./state.js').Phase) => void,
- *   connected: () => void }} Handlers
+ *   refused: (why: string) => void, connected: () => void }} Handlers `refused` gets why there is no stream, empty if it is not refused
  */
 
 export class Live {
@@ -34,7 +35,7 @@ export class Live {
   open() {
     this.close();
     this.heardAt = performance.now();
-    const source = new EventSource('/api/v1/stream');
+    const source = new EventSource(PATH);
     this.source = source;
     for (const type of EVENTS) {
       source.addEventListener(type, (event) => {
@@ -75,21 +76,22 @@ export class Live {
     this.heardAt = performance.now();
     this.retries = 0;
     this.denied = false;
+    this.handlers.refused('');
     this.handlers.phase('live');
   }
 
-  /** Checks for a missing token with an ordinary request, because EventSource reports no status. */
+  /** Asks why there is no stream with an ordinary request, because EventSource reports no status. */
   async lost() {
     const delay = RETRY_MS[Math.min(this.retries, RETRY_MS.length - 1)];
     this.retries += 1;
     this.close();
     if (!this.denied) this.handlers.phase('lost');
     this.timer = setTimeout(() => this.open(), delay + Math.random() * 500);
-    try {
-      await get('/api/v1/workers');
-    } catch (error) {
-      this.denied = /** @type {any} */ (error).status === 401;
-      if (this.denied) this.handlers.phase('unauthorized');
-    }
+    const error = await refusalOf(PATH);
+    // The stream may have come meanwhile.
+    if (this.retries === 0) return;
+    this.denied = error?.status === 401;
+    if (this.denied) this.handlers.phase('unauthorized');
+    this.handlers.refused(error && error.status > 0 && !this.denied ? refusalText(error) : '');
   }
 }

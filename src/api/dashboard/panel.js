@@ -202,7 +202,7 @@ export class Panel {
 
   /**
    * @param {import('./state.js').Throttle} throttle
-   * @param {{ from: number, to: number, now: number, depthAge: number | null }} time unix seconds; and how old counted figures are
+   * @param {{ from: number, to: number, now: number, depthAge: number | null, isStoreLost: boolean }} time unix seconds; and how old counted figures are
    */
   update(throttle, time) {
     this.now = time.now;
@@ -216,7 +216,7 @@ export class Panel {
     const now = facts(throttle);
     this.facts = now;
     const { paused, mode } = now;
-    const stand = verdict(throttle, time.now);
+    const stand = verdict(throttle, time.now, time.isStoreLost);
     this.waits = stand.text === JOBS_WAIT;
     setText(this.standing, stand.text);
     setAttr(this.standing, 'data-tone', stand.tone);

@@ -8,11 +8,12 @@ import { clock } from './format.js';
 import { recall } from './settings.js';
 
 export class PauseAll {
-  /** @param {{ button: any, notice: HTMLElement, text: HTMLElement }} place */
-  constructor({ button, notice, text }) {
+  /** @param {{ button: any, notice: HTMLElement, text: HTMLElement }} place @param {(answer: any) => void} answered */
+  constructor({ button, notice, text }, answered) {
     this.button = button;
     this.notice = notice;
     this.text = text;
+    this.answered = answered;
     /** @type {any} */
     this.paused = null;
     /** Why everything could not be resumed, until it is tried again. */
@@ -25,7 +26,9 @@ export class PauseAll {
    * all.
    */
   async refresh() {
-    this.draw((await get('/api/v1/pause')).paused);
+    const answer = await get('/api/v1/pause');
+    this.answered(answer);
+    this.draw(answer.paused);
   }
 
   /** @param {any} paused */

@@ -26,7 +26,7 @@ const FAILED = new Set(['failed', 'ambiguous', 'lost', 'dead']);
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[],
  *   failed: number[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
- * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean, mayEnqueue: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
+ * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean | null, mayEnqueue: boolean | null, storeLost: boolean, storeRefusal: string, decisions: Decision[], failures: Failure[], audit: Audit[],
  *   runningTotal: number | null, workers: number | null, depthAge: number | null, replica: { lag_s: number | null, used: boolean } | null, lastTick: number | null, phase: Phase }} State
  */
 
@@ -35,8 +35,10 @@ export function emptyState() {
   return {
     throttles: new Map(),
     known: false,
-    mayChange: false,
-    mayEnqueue: false,
+    mayChange: null,
+    mayEnqueue: null,
+    storeLost: false,
+    storeRefusal: '',
     decisions: [],
     failures: [],
     audit: [],
@@ -51,8 +53,8 @@ export function emptyState() {
 
 /**
  * Applies one message and returns the affected parts of the page: `ticks`, `throttles`,
- * `decisions`, `failures`, `audit`, `phase`, and `unknown` if a throttle appeared whose details
- * must be requested.
+ * `decisions`, `failures`, `audit`, `phase`, and `unknown` if the details of throttles must be
+ * requested.
  * @param {State} state changed in place
  * @param {{ type: string, data: any }} message
  * @returns {Set<string>}
@@ -68,8 +70,16 @@ export function apply(state, { type, data }) {
       break;
     case 'throttles':
       takeThrottles(state, data?.throttles ?? []);
-      state.mayChange = data?.may_change === true;
-      state.mayEnqueue = data?.may_enqueue === true;
+      state.storeRefusal = '';
+      takeLeave(state, data);
+      touched.add('throttles');
+      break;
+    case 'leave':
+      takeLeave(state, data);
+      touched.add('throttles');
+      break;
+    case 'store':
+      state.storeRefusal = data;
       touched.add('throttles');
       break;
     case 'throttle':
@@ -110,6 +120,31 @@ export function apply(state, { type, data }) {
       break;
   }
   return touched;
+}
+
+/** Returns true while Redis does not answer, by the last tick or by the refusal of the throttles. @param {State} state */
+export function isStoreLost({ storeLost, storeRefusal }) {
+  return storeLost || storeRefusal !== '';
+}
+
+/**
+ * Returns true if this token may change things, by the last answer that told it. While the store is
+ * lost there may have been none; then the server refuses what is not allowed.
+ * @param {State} state
+ */
+export function mayChange(state) {
+  return state.mayChange ?? isStoreLost(state);
+}
+
+/** Returns the same for enqueueing. @param {State} state */
+export function mayEnqueue(state) {
+  return state.mayEnqueue ?? isStoreLost(state);
+}
+
+/** Takes what this token may do from an answer that tells it. @param {State} state @param {any} answer */
+function takeLeave(state, answer) {
+  if (typeof answer?.may_change === 'boolean') state.mayChange = answer.may_change;
+  if (typeof answer?.may_enqueue === 'boolean') state.mayEnqueue = answer.may_enqueue;
 }
 
 /**
@@ -233,6 +268,10 @@ function takeTick(state, tick, touched) {
     state.workers = finite(tick.workers);
     state.depthAge = finite(tick.depth_age_s);
     state.replica = tick.replica ?? null;
+    const isLost = tick.store_lost === true;
+    // The details that were kept are those from before the loss.
+    if (state.storeLost && !isLost) touched.add('unknown');
+    state.storeLost = isLost;
   }
   touched.add('ticks');
 }

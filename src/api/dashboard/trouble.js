@@ -58,17 +58,19 @@ function deadGrowth(throttle, now) {
 /**
  * Judges a throttle.
  * @param {Throttle} throttle @param {number} now unix seconds
+ * @param {boolean} [isStoreLost] true while the store does not answer, so that details are old
  * @returns {Verdict}
  */
-export function verdict(throttle, now) {
-  const current = facts(throttle);
+export function verdict(throttle, now, isStoreLost = false) {
+  const isOld = isStoreLost && !latest(throttle);
+  const current = isOld ? { ...facts(throttle), state: 'unknown', paused: false, breaker: null } : facts(throttle);
   const failed = failedAMinute(throttle, now);
   const grown = deadGrowth(throttle, now);
   const found = isMissing(throttle) ? { text: 'does not exist', tone: /** @type {const} */ ('alarm') } : failureOf(current, failed, grown);
   // A limit of slots applies even if the rate is unlimited.
   const bySlots = turnsSlots(throttle.detail) && current.state === 'unlimited';
   const stand = found ?? flowing(throttle, standing(bySlots ? { ...current, state: 'flowing' } : current), current.mode, now);
-  const isTrouble = stand.tone === 'note' && !['unlimited', 'unknown', JOBS_WAIT].includes(stand.text);
+  const isTrouble = stand.tone === 'note' && (stand.text === 'unknown' ? isStoreLost : !['unlimited', JOBS_WAIT].includes(stand.text));
   return { ...stand, rank: stand.tone === 'alarm' ? 0 : isTrouble ? 1 : 2, failed, grown };
 }
 
@@ -144,12 +146,12 @@ export function readyOf(throttle) {
  * Sorts throttles: trouble first, then by the magnitude of the backlog, so that rows do not change
  * places with every job, then by name.
  * @template {Throttle} T
- * @param {T[]} throttles @param {number} now unix seconds
+ * @param {T[]} throttles @param {number} now unix seconds @param {boolean} [isStoreLost]
  * @returns {{ throttle: T, verdict: Verdict }[]}
  */
-export function byTrouble(throttles, now) {
+export function byTrouble(throttles, now, isStoreLost = false) {
   const magnitude = (/** @type {T} */ one) => Math.floor(Math.log10((readyOf(one) ?? 0) + 1));
-  return throttles.map((throttle) => ({ throttle, verdict: verdict(throttle, now), size: magnitude(throttle) }))
+  return throttles.map((throttle) => ({ throttle, verdict: verdict(throttle, now, isStoreLost), size: magnitude(throttle) }))
     .sort((a, b) => a.verdict.rank - b.verdict.rank || b.size - a.size || (a.throttle.name < b.throttle.name ? -1 : 1));
 }
 
