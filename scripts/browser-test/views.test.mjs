@@ -6,10 +6,11 @@ import { test } from 'node:test';
 
 import { auditOf } from '../../src/api/dashboard/audit.js';
 import { groupByError, patternOf, shapeOf } from '../../src/api/dashboard/errorgroups.js';
+import { awayText, phaseOf, storeText } from '../../src/api/dashboard/header.js';
 import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
 import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
 import { unique } from '../../src/api/dashboard/pages.js';
-import { apply, emptyState, facts, latest, totalReady } from '../../src/api/dashboard/state.js';
+import { apply, emptyState, facts, isStoreLost, latest, mayChange, totalReady } from '../../src/api/dashboard/state.js';
 import { byTrouble, deadOf, featured, isUntouched, oldestOf, readyOf, sums, verdict } from '../../src/api/dashboard/trouble.js';
 import { jobsAddress, placeOf, throttleAddress } from '../../src/api/dashboard/views.js';
 import { editText, handSentence } from '../../src/api/dashboard/words.js';
@@ -222,4 +223,38 @@ test('a_throttle_that_left_the_ticks_is_shown_by_its_details', () => {
   detail({ dead: 90 });
   assert.equal(verdict(a, NOW + 5).grown, 50);
   assert.equal(verdict(a, NOW + 3600).grown, 0, 'what was counted an hour ago is no base');
+});
+
+test('throttles_of_an_unknown_state_are_trouble_while_the_store_is_lost', () => {
+  const state = stateOf({ a: { state: 'unknown' }, b: { state: 'flowing' } });
+  apply(state, { type: 'throttle', data: { name: 'b', state: 'flowing', mode: 'manual', knobs: {}, paused: true } });
+  const judge = () => ['a', 'b'].map((name) => verdict(state.throttles.get(name), NOW, isStoreLost(state))).map(({ text, rank }) => `${text} ${rank}`).join();
+  assert.equal(judge(), 'unknown 2,paused 1');
+  assert.equal(mayChange(state), false, 'nobody has said so yet');
+  const tick = (more) => apply(state, { type: 'tick', data: { at: NOW + 1, throttles: {}, ...more } });
+  tick({ store_lost: true });
+  assert.equal(judge(), 'unknown 1,unknown 1');
+  assert.equal(mayChange(state), true, 'the server refuses what is not allowed');
+  assert.match(storeText(state), /on_store_loss/);
+  assert.ok(tick({}).has('unknown'), 'the details are asked for again');
+  assert.equal(storeText(state), null);
+  apply(state, { type: 'leave', data: { may_change: false } });
+  apply(state, { type: 'store', data: 'OOM' });
+  assert.deepEqual([isStoreLost(state), mayChange(state)], [true, false]);
+  assert.match(storeText(state), /The server says: OOM\.$/);
+});
+
+test('what_is_refused_is_told_with_its_reason_and_what_is_lost_with_its_age', () => {
+  const state = stateOf({ a: {} });
+  const server = (more) => ({ unreachable: false, refused: { stream: '', throttles: '', ...more } });
+  state.phase = 'live';
+  assert.deepEqual([awayText(state, server(), NOW), phaseOf(state, server(), NOW).text], [null, 'live']);
+  assert.equal(awayText(state, server({ stream: 'an old reason' }), NOW), null, 'a stream that is there is not refused');
+  state.phase = 'lost';
+  assert.equal(awayText(state, server(), NOW + 5), null, 'a few seconds are no news');
+  assert.match(awayText(state, server(), NOW + 9), /^The server does not answer\. The data is from /);
+  assert.match(awayText(state, server({ stream: 'too many', throttles: 'no scope.' }), NOW), /^No live data: too many\. No list of throttles: no scope\. The data is from /);
+  assert.equal(phaseOf(state, server({ stream: 'too many' }), NOW + 9).text, 'no live data, last data 9 s ago');
+  state.storeLost = true;
+  assert.match(awayText(state, server({ throttles: 'no store' }), NOW + 9), /^The server does not answer/);
 });
