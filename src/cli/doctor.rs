@@ -16,9 +16,10 @@ use self::finding::{Finding, Findings};
 use super::output::{self, say};
 use crate::config::{self, Settings};
 
-/// Checks the servers, the replica for lists, the schema, the settings, the clocks, the limits, the workers and the signals
-/// of governed throttles. Prints one line for each check, without secrets and addresses; changes
-/// nothing. Exits with 1 if a check failed, and with 0 if all are ok or only warn
+/// Checks the servers, the replica for lists, the schema, the settings, the clocks, the limits, the
+/// workers, the upkeep and the signals of governed throttles. Prints one line for each check,
+/// without secrets and addresses; changes nothing. Exits with 1 if a check failed, and with 0 if all
+/// are ok or only warn
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Print JSON
@@ -65,6 +66,7 @@ async fn check(settings: &Settings, report: &mut Findings) {
     let store = servers::check_redis(settings, report).await;
     if let Some(queue) = &queue {
         work::check_workers(settings, queue, report).await;
+        work::check_upkeep(settings, queue, report).await;
     }
     if let (Some(queue), Some(store)) = (&queue, &store) {
         work::check_throttles(queue, store, settings.throttles_created_max, report).await;

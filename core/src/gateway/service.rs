@@ -20,7 +20,7 @@ use super::metrics::GatewayMetrics;
 use super::pace::LimitedTenants;
 use super::postgres::{
     self, ChannelPlace, ChannelPosition, CollectOutcome, ConnectionReport, HistoryPage,
-    NewPublication, Published, StoredMessage, TenantGrant, WaitingPublications,
+    NewPublication, OlderCollectors, Published, StoredMessage, TenantGrant, WaitingPublications,
 };
 use super::rates::TenantRates;
 use super::turns::in_turns;
@@ -118,6 +118,7 @@ pub struct Gateway {
     pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
     /// Tells of the first of them.
     pub(super) has_heard: Arc<Notify>,
+    older: Arc<OlderCollectors>,
     /// The windows that hold while the store of throttles is away.
     pub(super) own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
     pub(super) window_lease: WindowLease,
@@ -163,6 +164,7 @@ impl Gateway {
             due,
             read_to: Arc::new(AtomicI64::new(-1)),
             end: Arc::default(),
+            older: Arc::default(),
             limited: Arc::default(),
             rates: Arc::default(),
             heard: Arc::default(),
@@ -379,7 +381,7 @@ impl Gateway {
         };
         let limits = self.limits.clone();
         let history = move |channel: &str| limits.history(channel);
-        postgres::collect(&self.db, COLLECTED_MAX, &admit, &history).await
+        postgres::collect(&self.db, &self.older, COLLECTED_MAX, &admit, &history).await
     }
 
     /// Hands over what came into the history since the last look.
@@ -444,9 +446,9 @@ impl Gateway {
             tokio::time::sleep(UNUSED_PRUNE_EVERY - PRUNE_EVERY).await;
             return Ok(());
         }
-        while postgres::prune(&self.db, PRUNED_MAX).await? >= i64::from(PRUNED_MAX) {}
+        while postgres::prune(&self.db, &self.older, PRUNED_MAX).await? >= i64::from(PRUNED_MAX) {}
         let from = place.lock().clone();
-        let next = postgres::forget(&self.db, &from, FORGOTTEN_MAX).await?;
+        let next = postgres::forget(&self.db, &self.older, &from, FORGOTTEN_MAX).await?;
         *place.lock() = next;
         Ok(())
     }

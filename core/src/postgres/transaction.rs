@@ -54,7 +54,7 @@ impl Transaction {
     }
 
     /// Commits after a success and rolls back after a failure.
-    pub(super) async fn end<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    pub(crate) async fn end<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match result {
             Ok(value) => self.commit().await.map(|()| value),
             Err(error) => {

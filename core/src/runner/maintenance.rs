@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::housekeeping_log::HousekeepingLog;
 use super::shared::{EndedJobs, SHARD_TTL, WorkerContext};
 use crate::jobs::postgres::{DueParts, PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
@@ -436,16 +437,12 @@ pub(super) async fn maintain(shared: Arc<WorkerContext>, cancel: CancellationTok
         every: MAINTAIN_EVERY,
         wake: None,
     };
+    let log: Arc<Mutex<HousekeepingLog>> = Arc::default();
     periodic(pace, cancel, || {
-        let shared = shared.clone();
+        let (shared, log) = (shared.clone(), log.clone());
         async move {
             let done = shared.queue.maintain(shared.config.retention).await?;
-            if done.pruned_days > 0 {
-                tracing::info!(
-                    days = done.pruned_days,
-                    "deleted job history past its retention"
-                );
-            }
+            log.lock().note(&done, Instant::now());
             Ok::<(), Error>(())
         }
     })

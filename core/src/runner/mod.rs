@@ -16,6 +16,7 @@ mod finish_pace;
 mod finisher;
 mod heartbeat;
 mod hold_reports;
+mod housekeeping_log;
 mod ids;
 mod lane;
 mod lane_scheduler;

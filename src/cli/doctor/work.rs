@@ -117,6 +117,47 @@ fn not_served(one: &UnservedJobs) -> Finding {
     )
 }
 
+/// Checks that some process creates the days ahead and empties those past their retention.
+pub(super) async fn check_upkeep(settings: &Settings, queue: &Queue, report: &mut Findings) {
+    const CHECK: &str = "upkeep";
+    let kept_days = settings.retention_days;
+    let Ok(overdue) = queue.overdue_upkeep(kept_days).await else {
+        report.add(Finding::fail(
+            CHECK,
+            "the partitions of the queue cannot be read",
+            "see the log of Postgres for the refused statement",
+        ));
+        return;
+    };
+    let todo = "start a worker, and see its log and pg_locks for who holds it up";
+    if overdue.missing_days > 0 {
+        report.add(Finding::fail(
+            CHECK,
+            format!(
+                "{} of the next 3 days have no partition, which workers create a week ahead",
+                overdue.missing_days
+            ),
+            todo,
+        ));
+    }
+    if overdue.unpruned_days > 0 {
+        report.add(Finding::warn(
+            CHECK,
+            format!(
+                "{} days of jobs that are kept for {kept_days} were not emptied",
+                overdue.unpruned_days
+            ),
+            todo,
+        ));
+    }
+    if overdue.missing_days == 0 && overdue.unpruned_days == 0 {
+        report.add(Finding::ok(
+            CHECK,
+            "the days ahead are there, and old ones were emptied",
+        ));
+    }
+}
+
 /// Checks that the throttles that jobs name exist and can be read, and that others can be made on
 /// first use.
 pub(super) async fn check_throttles(

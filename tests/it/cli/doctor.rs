@@ -319,3 +319,20 @@ async fn what_can_lose_jobs_or_stand_still_later_warns_and_does_not_fail() {
     assert_eq!(printed.code, 0, "{}", printed.out);
     is_found(&printed, "postgres", "warn", "synchronous_commit is off");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn days_that_no_process_creates_or_empties_are_named() {
+    let shell = shell().await;
+    sql(
+        &shell,
+        "do $$ begin
+            execute format('drop table flyball.job_%1$s, flyball.attempt_%1$s', flyball.day_of(now()) + 1);
+            perform flyball.ensure_day(flyball.day_of(now()) - 20);
+        end $$",
+    )
+    .await;
+
+    let report = fails(&shell, "upkeep", "1 of the next 3 days have no partition");
+    let warned = found(&report, "upkeep", "warn");
+    assert!(warned[0].starts_with("1 days of jobs"), "{warned:?}");
+}

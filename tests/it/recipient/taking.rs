@@ -222,3 +222,29 @@ async fn two_planners_that_open_the_same_digests_count_each_item_once() {
         where p.state = 'collected' and p.digest_id = i.digest_id";
     assert_eq!(fixture.count(recorded).await, 40);
 }
+
+#[tokio::test]
+async fn messages_are_planned_whatever_advisory_locks_strangers_keep() {
+    let gates = GatesFixture::new("").await;
+    // The first look is at all messages, the next at fresh ones.
+    gates.gates.plan_due().await.unwrap();
+    let pool = gates.fixture.database.pool();
+    let mut stranger = pool.acquire().await.unwrap();
+    sqlx::raw_sql(
+        "select pg_advisory_lock(hashtext('flyball.plan'), n) from generate_series(0, 255) n",
+    )
+    .execute(&mut *stranger)
+    .await
+    .unwrap();
+    let ids = gates.send_many(3).await;
+    let mut planner = pool.begin().await.unwrap();
+    let fresh = take(&mut planner, 10).await;
+    assert!(fresh.is_empty(), "{fresh:?}");
+    planner.rollback().await.unwrap();
+
+    gates.gates.plan_due().await.unwrap();
+
+    for id in ids {
+        assert_eq!(gates.fixture.state(id).await, State::Ready);
+    }
+}

@@ -307,3 +307,23 @@ async fn whatever_waits_for_its_time_has_a_turn_by_throttle_retry_and_priority()
             >= 8
     );
 }
+
+#[tokio::test]
+async fn a_crowd_moves_by_turns_whatever_advisory_locks_strangers_keep() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    campaign(pool, 5_000, 10, 1).await;
+    let mut stranger = pool.acquire().await.unwrap();
+    sqlx::raw_sql("select pg_advisory_lock(hashtext('flyball.promote'))")
+        .execute(&mut *stranger)
+        .await
+        .unwrap();
+
+    let promoted = queue
+        .promote_crowd(&mut PromotionCursor::default())
+        .await
+        .unwrap();
+
+    assert!(promoted.jobs > 0, "{promoted:?}");
+    assert!(promoted.more, "{promoted:?}");
+}

@@ -6,14 +6,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Row};
 
+use super::lock::{OlderCollectors, lock};
 use super::statement::query;
 use super::usage;
 use crate::gateway::limits::ChannelHistory;
 use crate::jobs::Error;
 use crate::postgres::Db;
-
-pub(super) const LOCK: &str =
-    "select pg_try_advisory_xact_lock(hashtextextended('flyball.publications', 0)) as locked";
 
 /// One tenant at a time through the index, so that the backlog of one is not read for the others.
 pub(super) const WAITING: &str = "
@@ -133,13 +131,13 @@ pub type Admit<'a> =
 /// Moves publications that `admit` lets go, at most `most` of each tenant.
 pub async fn collect(
     db: &Db,
+    older: &OlderCollectors,
     most: u32,
     admit: &Admit<'_>,
     history: &(dyn Fn(&str) -> ChannelHistory + Send + Sync),
 ) -> Result<CollectOutcome, Error> {
     let mut transaction = db.begin().await?;
-    let locked: bool = query(LOCK).fetch_one(&mut *transaction).await?.try_get(0)?;
-    if !locked {
+    if !lock(&mut transaction, older).await? {
         transaction.rollback().await?;
         return Ok(CollectOutcome::Busy);
     }

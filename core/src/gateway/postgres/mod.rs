@@ -2,6 +2,7 @@
 
 mod collect;
 mod history;
+mod lock;
 mod publish;
 mod renewal;
 mod statement;
@@ -11,6 +12,7 @@ mod usage;
 
 pub use collect::{CollectOutcome, TenantGrant, WaitingPublications, collect};
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
+pub use lock::OlderCollectors;
 pub use publish::{NewPublication, Published, publish};
 pub use renewal::{FoundEnd, ReadMark, history_end, renew_channels};
 pub use tickets::{issue_ticket, take_ticket};
@@ -21,7 +23,7 @@ pub use usage::{
 
 /// The statements of this folder, for the test that prepares each.
 pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
-    ("publications: lock", collect::LOCK),
+    ("publications: lock", lock::LOCK),
     ("publications: waiting", collect::WAITING),
     ("publications: take", collect::TAKE),
     ("publications: move", collect::MOVE),

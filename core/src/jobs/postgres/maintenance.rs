@@ -1,22 +1,57 @@
 //! Housekeeping: partitions for the days ahead, pruning of past days, trimming of small tables.
 //!
-//! Every step is bounded, and none waits for a lock that a claim may hold.
+//! Every step is bounded, none waits for long for a lock, and one that fails stops no other.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row};
 
 use super::Queue;
 use super::feedback::DELETE_OLD_REPORTS;
 use super::groups;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 
 /// The result of one round of housekeeping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaintenanceReport {
     /// Days that were emptied.
     pub pruned_days: u64,
+    /// Days past their retention that are still to be emptied.
+    pub unpruned_days: u64,
     /// Rows deleted from small tables.
     pub forgotten: u64,
+    /// The steps that failed; the others were done.
+    pub failed: Vec<FailedStep>,
+}
+
+/// A step of housekeeping that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedStep {
+    /// The name of the step, such as `prune`.
+    pub step: &'static str,
+    /// The reason.
+    pub error: String,
+}
+
+impl MaintenanceReport {
+    /// Adds the rows that one step deleted, or its failure. Fails only without a server, because the
+    /// steps that follow need it too.
+    fn note(&mut self, step: &'static str, done: Result<u64, Error>) -> Result<(), Error> {
+        match done {
+            Ok(rows) => self.forgotten += rows,
+            Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
+            Err(error) if self.failed.iter().all(|one| one.step != step) => {
+                let error = error.to_string();
+                self.failed.push(FailedStep { step, error });
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
 }
 
 /// The retention of finished jobs and dead letters.
@@ -45,6 +80,10 @@ impl Retention {
         Self { days, dead_days: 0 }
     }
 }
+
+/// The longest wait of one step for a lock. A transaction of a producer that stays open may have
+/// locked one of the rows; the step comes again in the next round.
+const LOCK_TIMEOUT: &str = "set local lock_timeout = '2s'";
 
 /// The most rows that one statement deletes.
 const MAX_ROWS_DELETED: i64 = 5_000;
@@ -213,45 +252,48 @@ where throttle = any(array(
 impl Queue {
     /// Creates the partitions of the coming week, empties days past their retention, and trims
     /// small tables.
+    ///
+    /// A step that fails is reported, and the others go on; without a server the round ends.
     pub async fn maintain(&self, retention: Retention) -> Result<MaintenanceReport, Error> {
-        sqlx::query(ENSURE_DAYS).execute(&self.pool).await?;
         let mut done = MaintenanceReport::default();
+        let days = self.rows(sqlx::query(ENSURE_DAYS)).await;
+        done.note("create days", days.map(|_| 0))?;
         let small = [
-            FORGET_UNIQUE,
-            FORGET_RESULTS,
-            FORGET_FAILURES,
-            FORGET_AUDIT,
-            FORGET_WORKERS,
-            FORGET_CANCELS,
-            FORGET_DEPTHS,
-            DELETE_OLD_REPORTS,
+            ("forget unique keys", FORGET_UNIQUE),
+            ("forget results", FORGET_RESULTS),
+            ("forget failures", FORGET_FAILURES),
+            ("forget audit", FORGET_AUDIT),
+            ("forget workers", FORGET_WORKERS),
+            ("forget cancels", FORGET_CANCELS),
+            ("forget depths", FORGET_DEPTHS),
+            ("forget reports", DELETE_OLD_REPORTS),
         ];
-        for statement in small {
-            done.forgotten += self.forget(statement, None).await?;
+        for (step, statement) in small {
+            let forgotten = self.forget(statement, None).await;
+            done.note(step, forgotten)?;
         }
-        done.forgotten += self.forget(groups::FORGET, Some(retention.days)).await?;
+        let forgotten = self.forget(groups::FORGET, Some(retention.days)).await;
+        done.note("forget groups", forgotten)?;
         let batches = || {
             sqlx::query_as(FORGET_BATCHES)
                 .bind(retention.days as i32)
                 .fetch_optional(&self.pool)
         };
-        done.forgotten += steps(batches, EXPIRING).await?;
-        self.expire(retention, &mut done).await?;
+        let forgotten = steps(batches, EXPIRING).await;
+        done.note("forget batches", forgotten)?;
+        let expired = self.expire(retention, &mut done).await;
+        done.note("expire jobs", expired.map(|()| 0))?;
         // Each round checks another part of the directory; the ids of lanes are spread evenly.
         let lanes = sqlx::query(FORGET_LANES)
             .bind(rand::random::<i64>())
             .bind(LANES_LOOKED_AT)
             .bind(retention.days as i32);
-        done.forgotten += lanes.execute(&self.pool).await?.rows_affected();
-
-        let unreadable: Vec<i64> = sqlx::query_scalar(FORGET_UNREADABLE)
-            .bind(MAX_ROWS_DELETED)
-            .fetch_all(&self.pool)
-            .await?;
-        if !unreadable.is_empty() {
-            tracing::error!(jobs = ?unreadable, "deleted leases of jobs that no longer exist in flyball.job");
-        }
-        self.prune(retention, &mut done).await?;
+        let forgotten = self.change(lanes).await;
+        done.note("forget lanes", forgotten)?;
+        let unreadable = self.forget_unreadable().await;
+        done.note("forget leases", unreadable.map(|()| 0))?;
+        let pruned = self.prune(retention, &mut done).await;
+        done.note("prune", pruned.map(|()| 0))?;
         Ok(done)
     }
 
@@ -272,6 +314,24 @@ impl Queue {
         Ok(())
     }
 
+    /// Deletes leases whose jobs cannot be found.
+    async fn forget_unreadable(&self) -> Result<(), Error> {
+        let rows = self
+            .rows(sqlx::query(FORGET_UNREADABLE).bind(MAX_ROWS_DELETED))
+            .await?;
+        let jobs: Vec<i64> = rows
+            .iter()
+            .map(|row| row.try_get("job_id"))
+            .collect::<Result<_, sqlx::Error>>()?;
+        if !jobs.is_empty() {
+            tracing::error!(
+                ?jobs,
+                "deleted leases of jobs that no longer exist in flyball.job"
+            );
+        }
+        Ok(())
+    }
+
     /// Discards dead letters past their retention, and deletes finished jobs of kinds that are kept
     /// shorter than all others.
     async fn expire(
@@ -287,33 +347,52 @@ impl Queue {
         let share = EXPIRING / (2 * kinds.len() as u32 + 1);
         let keep_dead = kinds.iter().any(|(_, _, keeps_dead)| *keeps_dead);
         if retention.dead_days > 0 && !keep_dead {
-            done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
+            let forgotten = self.forget(FORGET_DEAD, Some(retention.dead_days)).await;
+            done.note("forget dead letters", forgotten)?;
         } else if retention.dead_days > 0 {
             let step = || {
-                sqlx::query_as(EXPIRE_OTHER_DEAD)
+                let statement = sqlx::query(EXPIRE_OTHER_DEAD)
                     .bind(retention.dead_days as i32)
-                    .bind(MAX_ROWS_DELETED as i32)
-                    .fetch_optional(&self.pool)
+                    .bind(MAX_ROWS_DELETED as i32);
+                self.expire_some(statement)
             };
-            done.forgotten += steps(step, share).await?;
+            let expired = steps(step, share).await;
+            done.note("expire dead letters", expired)?;
         }
         for (kind, is_shorter, keeps_dead) in &kinds {
-            for (statement, is_due) in [
-                (EXPIRE_DEAD, *keeps_dead),
-                (EXPIRE_JOBS, is_shorter.unwrap_or(false)),
+            for (name, statement, is_due) in [
+                ("expire dead letters of kinds", EXPIRE_DEAD, *keeps_dead),
+                (
+                    "expire jobs of kinds",
+                    EXPIRE_JOBS,
+                    is_shorter.unwrap_or(false),
+                ),
             ] {
                 let step = || {
-                    sqlx::query_as(statement)
+                    let statement = sqlx::query(statement)
                         .bind(kind)
-                        .bind(MAX_ROWS_DELETED as i32)
-                        .fetch_optional(&self.pool)
+                        .bind(MAX_ROWS_DELETED as i32);
+                    self.expire_some(statement)
                 };
                 if is_due {
-                    done.forgotten += steps(step, share).await?;
+                    let expired = steps(step, share).await;
+                    done.note(name, expired)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Runs one step of expiry; returns the rows that it deleted, and true if there are more.
+    async fn expire_some(
+        &self,
+        statement: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Option<(i64, bool)>, Error> {
+        let rows = self.rows(statement).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        Ok(Some((row.try_get("deleted")?, row.try_get("more")?)))
     }
 
     /// Empties the days past their retention; those in which too many jobs stay are thinned
@@ -325,32 +404,46 @@ impl Queue {
             .bind(i64::from(retention.days))
             .fetch_all(&self.pool)
             .await?;
-        let (mut crowded, mut busy) = (VecDeque::new(), None);
-        for (day, is_crowded) in old {
-            if is_crowded {
-                crowded.push_back(day);
-                continue;
-            }
+        let mut crowded: VecDeque<i64> = old
+            .iter()
+            .filter(|(_, is_crowded)| *is_crowded)
+            .map(|(day, _)| *day)
+            .collect();
+        let due = old.iter().filter(|(_, is_crowded)| !is_crowded);
+        done.unpruned_days = (old.len() - crowded.len()) as u64;
+        for (day, _) in due {
             if began.elapsed() >= PRUNING {
-                continue;
+                break;
             }
-            match sqlx::query_scalar(PRUNE_DAY)
-                .bind(day)
-                .bind(kept_days)
-                .fetch_one(&self.pool)
-                .await
-            {
+            match self.prune_day(*day, kept_days).await {
                 // Another process is pruning.
-                Ok(None::<i64>) => return Ok(()),
-                Ok(Some(..0)) => crowded.push_back(day),
-                Ok(Some(_)) => done.pruned_days += 1,
+                Ok(None) => return Ok(()),
+                Ok(Some(..0)) => {
+                    done.unpruned_days -= 1;
+                    crowded.push_back(*day);
+                }
+                Ok(Some(_)) => {
+                    done.unpruned_days -= 1;
+                    done.pruned_days += 1;
+                }
                 // A transaction that reads this day and does not end must not hold up the other
                 // days.
-                Err(error) => busy = Some(error),
+                Err(error) => done.note("prune", Err(error))?,
             }
         }
-        self.thin(crowded, kept_days).await?;
-        busy.map_or(Ok(()), |error| Err(error.into()))
+        let thinned = self.thin(crowded, kept_days).await;
+        done.note("thin", thinned.map(|()| 0))
+    }
+
+    /// Empties one day; returns the number of jobs that stay, below 0 for too many, and `None` if
+    /// another process is pruning.
+    async fn prune_day(&self, day: i64, kept_days: i32) -> Result<Option<i64>, Error> {
+        let statement = sqlx::query(PRUNE_DAY).bind(day).bind(kept_days);
+        let rows = self.rows(statement).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        Ok(row.try_get(0)?)
     }
 
     /// Repeats a bounded statement until it finds no more rows, up to [`STEPS_MAX`] times.
@@ -361,7 +454,7 @@ impl Queue {
             if let Some(days) = days {
                 step = step.bind(days as i32);
             }
-            let rows = step.execute(&self.pool).await?.rows_affected();
+            let rows = self.change(step).await?;
             forgotten += rows;
             if rows < MAX_ROWS_DELETED as u64 {
                 break;
@@ -380,15 +473,44 @@ impl Queue {
             && let Some(day) = days.pop_front()
         {
             let step = Instant::now();
-            let thinned = sqlx::query_scalar(THIN_DAY)
+            let statement = sqlx::query(THIN_DAY)
                 .bind(day)
                 .bind(kept_days)
                 .bind(MAX_ROWS_THINNED);
-            let next: Option<i64> = thinned.fetch_one(&self.pool).await?;
+            let rows = self.rows(statement).await?;
+            let next: Option<i64> = match rows.first() {
+                Some(row) => row.try_get("next")?,
+                None => None,
+            };
             days.extend(next.map(|_| day));
             tokio::time::sleep(step.elapsed() * (THIN_DUTY - 1)).await;
         }
         Ok(())
+    }
+
+    /// Runs a statement in a transaction of its own, and returns the number of its rows.
+    async fn change(&self, statement: Query<'_, Postgres, PgArguments>) -> Result<u64, Error> {
+        let mut transaction = self.begin_step().await?;
+        let statement = statement.persistent(false);
+        let done = statement.execute(&mut *transaction).await;
+        Ok(transaction.end(done).await?.rows_affected())
+    }
+
+    /// Runs a statement in a transaction of its own, and returns its rows.
+    async fn rows(&self, statement: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, Error> {
+        let mut transaction = self.begin_step().await?;
+        let statement = statement.persistent(false);
+        let rows = statement.fetch_all(&mut *transaction).await;
+        Ok(transaction.end(rows).await?)
+    }
+
+    /// Begins a transaction in which a statement waits for no lock for long.
+    async fn begin_step(&self) -> Result<Transaction, sqlx::Error> {
+        let mut transaction = self.pool.begin().await?;
+        sqlx::raw_sql(LOCK_TIMEOUT)
+            .execute(&mut *transaction)
+            .await?;
+        Ok(transaction)
     }
 }
 
@@ -396,7 +518,7 @@ impl Queue {
 /// it takes a part of the time only; returns the rows that it deleted.
 async fn steps<F>(step: impl Fn() -> F, share: Duration) -> Result<u64, Error>
 where
-    F: Future<Output = Result<Option<(i64, bool)>, sqlx::Error>>,
+    F: Future<Output = Result<Option<(i64, bool)>, Error>>,
 {
     let began = Instant::now();
     let mut deleted = 0;

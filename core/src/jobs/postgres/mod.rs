@@ -34,6 +34,7 @@ mod look;
 mod maintenance;
 mod migrate;
 mod notify;
+mod overdue;
 mod pause;
 mod promote;
 mod publish;
@@ -65,9 +66,10 @@ pub use groups::{GroupCounts, Settled, wants_end};
 pub use lagging::{LaggingError, with_lag};
 pub use lanes::{Arrivals, Slice};
 pub use look::SeenJob;
-pub use maintenance::{KindRetention, MaintenanceReport, Retention};
+pub use maintenance::{FailedStep, KindRetention, MaintenanceReport, Retention};
 pub use migrate::{MIGRATOR, Schema};
 pub use notify::{NewMessage, SentMessage};
+pub use overdue::OverdueUpkeep;
 pub use promote::{Promoted, PromotionCursor};
 pub(crate) use read::{retry, waits};
 pub use release::Released;
@@ -180,6 +182,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget lanes", maintenance::FORGET_LANES),
     ("forget depths", maintenance::FORGET_DEPTHS),
     ("forget batches", maintenance::FORGET_BATCHES),
+    ("overdue upkeep", overdue::OVERDUE),
     ("kinds", kinds::KINDS),
     ("register kind", kinds::REGISTER_KIND),
     ("kind", kinds::KIND),

@@ -86,7 +86,8 @@ removed as (
 pub(super) const PROMOTE_CROWD: &str = concat!(
     "
 with recursive guard as materialized (
-    select pg_try_advisory_xact_lock(hashtext('flyball.promote')) as alone
+    select count(*) > 0 as alone
+    from (select from flyball.mutex where name = 'promote' for update skip locked) held
 ),
 hop as (
     (select s.turn from flyball.scheduled s

@@ -8,7 +8,14 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::fixture::{SOON, WEEK, jobs_of, number, old_day, queue, run};
-use crate::support::{Database, eventually};
+use crate::support::{Database, eventually, unique};
+
+async fn run_on(connection: &mut PgConnection, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(connection)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {sql}"));
+}
 
 #[tokio::test]
 async fn an_old_day_goes_and_its_living_jobs_stay_with_their_attempts() {
@@ -407,8 +414,8 @@ async fn a_prune_that_meets_a_reader_lets_claims_pass() {
 
     sqlx::raw_sql("commit").execute(&mut reader).await.unwrap();
     // It either got the lock now, or gave up for this round.
-    let first = pruning.await.unwrap();
-    if first.is_err() {
+    let first = pruning.await.unwrap().unwrap();
+    if !first.failed.is_empty() {
         queue.maintain(WEEK).await.unwrap();
     }
     assert_eq!(jobs_of(pool, day).await, 100);
@@ -420,14 +427,97 @@ async fn one_process_prunes_at_a_time() {
     let pool = database.pool();
     let day = old_day(pool, 9, 100, 10).await;
     let mut other = PgConnection::connect(database.url()).await.unwrap();
-    sqlx::raw_sql("begin; select pg_advisory_xact_lock(hashtext('flyball.prune_day'))")
+    sqlx::raw_sql("begin; select from flyball.mutex where name = 'prune_day' for update")
         .execute(&mut other)
         .await
         .unwrap();
 
-    assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 0);
+    let done = queue.maintain(WEEK).await.unwrap();
+    assert_eq!((done.pruned_days, done.unpruned_days), (0, 1));
     assert_eq!(jobs_of(pool, day).await, 100);
 
     sqlx::raw_sql("commit").execute(&mut other).await.unwrap();
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 1);
+}
+
+#[tokio::test]
+async fn a_role_that_may_only_connect_can_hold_nothing_up() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let day = old_day(pool, 9, 100, 10).await;
+    // A day of the coming week has no partition yet.
+    let ahead = number(pool, "select flyball.day_of(now())").await + 7;
+    run(
+        pool,
+        &format!("drop table flyball.job_{ahead}, flyball.attempt_{ahead}"),
+    )
+    .await;
+    let role = format!("stranger_{}", &unique()[..8]);
+    let superuser = database.superuser();
+    run(
+        &superuser,
+        &format!("create role {role}; grant usage on schema flyball to {role}"),
+    )
+    .await;
+    let mut stranger = PgConnection::connect(&database.superuser_url())
+        .await
+        .unwrap();
+    run_on(&mut stranger, &format!("set role {role}")).await;
+    run_on(
+        &mut stranger,
+        "select pg_advisory_lock(hashtext('flyball.' || name))
+         from unnest(array['prune_day', 'ensure_day', 'promote']) as name",
+    )
+    .await;
+
+    let done = queue.maintain(WEEK).await.unwrap();
+
+    assert_eq!((done.pruned_days, done.failed), (1, vec![]));
+    assert_eq!(jobs_of(pool, day).await, 10);
+    let is_there = format!("select count(*) from pg_class where relname = 'job_{ahead}'");
+    assert_eq!(number(pool, &is_there).await, 1);
+    for lock in ["for update", "for share"] {
+        let refused = sqlx::raw_sql(AssertSqlSafe(format!("select from flyball.mutex {lock}")))
+            .execute(&mut stranger)
+            .await;
+        let error = refused.unwrap_err();
+        let code = error.as_database_error().and_then(|error| error.code());
+        assert_eq!(code.as_deref(), Some("42501"), "{lock}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_waits_for_a_lock_fails_and_stops_no_other() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let day = old_day(pool, 9, 100, 10).await;
+    run(
+        pool,
+        "insert into flyball.unique_holder (digest, job_id, expires_at) values ('a', 1, now() - interval '1 day');
+         insert into flyball.result (job_id, result, kept_until) values (1, '1', now() - interval '1 day')",
+    )
+    .await;
+    let mut producer = PgConnection::connect(database.url()).await.unwrap();
+    run_on(
+        &mut producer,
+        "begin; select from flyball.unique_holder for update",
+    )
+    .await;
+
+    let done = queue.maintain(WEEK).await.unwrap();
+
+    let failed: Vec<&str> = done.failed.iter().map(|one| one.step).collect();
+    assert_eq!(failed, ["forget unique keys"]);
+    assert!(
+        done.failed[0].error.contains("lock timeout"),
+        "{:?}",
+        done.failed
+    );
+    assert_eq!((done.pruned_days, jobs_of(pool, day).await), (1, 10));
+    let left = "select (select count(*) from flyball.result) + 10 * (select count(*) from flyball.unique_holder)";
+    assert_eq!(number(pool, left).await, 10);
+
+    run_on(&mut producer, "commit").await;
+    assert!(queue.maintain(WEEK).await.unwrap().failed.is_empty());
+    assert_eq!(number(pool, left).await, 0);
 }

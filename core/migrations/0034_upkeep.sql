@@ -1,0 +1,166 @@
+-- Chapter 34: work that no other role can stop, and repairs of schedules, retries and groups.
+
+-- === Locks =======================================================================================
+
+-- The locks of work that one process does at a time. Each is the lock of a row, because every role that
+-- may connect can take an advisory lock, and keep it for as long as it stays connected. On this table
+-- only its owner has rights.
+create table flyball.mutex (
+    name text primary key
+);
+insert into flyball.mutex (name) values ('ensure_day'), ('prune_day'), ('promote'), ('publications');
+
+-- As in 0001, but for the lock.
+create or replace function flyball.ensure_day(day bigint) returns void
+language plpgsql as $$
+declare
+    parent text;
+    child  text;
+begin
+    foreach parent in array array['job', 'attempt'] loop
+        child := format('%s_%s', parent, day);
+        if to_regclass(format('flyball.%I', child)) is null then
+            perform from flyball.mutex m where m.name = 'ensure_day' for update;
+            if to_regclass(format('flyball.%I', child)) is null then
+                execute format('create table flyball.%I (like flyball.%I including defaults including constraints)', child, parent);
+                execute format('alter table flyball.%I attach partition flyball.%I for values from (%s) to (%s)',
+                    parent, child, day << 38, (day + 1) << 38);
+            end if;
+        end if;
+    end loop;
+end $$;
+
+-- As in 0020, but for the lock. A call that began before this migration has the lock of before: should it
+-- meet another one on the same day, the locks on the tables of that day keep them apart.
+create or replace function flyball.prune_day(day bigint, since timestamptz default 'infinity', max_jobs bigint default 20000) returns bigint
+language plpgsql set lock_timeout = '100ms' set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    live          bigint;
+    added         bigint := 0;
+    recent        bigint;
+    lock_attempts int := 0;
+    long_kinds    text[];
+    retentions    interval[];
+    low           bigint := prune_day.day << 38;
+    high          bigint := (prune_day.day + 1) << 38;
+begin
+    perform from flyball.mutex m where m.name = 'prune_day' for update skip locked;
+    if not found then
+        return null;
+    end if;
+    if to_regclass(format('flyball.job_%s', prune_day.day)) is null then
+        delete from flyball.day d where d.day = prune_day.day;
+        return 0;
+    end if;
+    create temporary table flyball_live on commit drop as
+        select job_id from (
+            select job_id from flyball.ready where job_id >= low and job_id < high
+            union all select job_id from flyball.lease where job_id >= low and job_id < high
+            union all select job_id from flyball.scheduled where job_id >= low and job_id < high
+            union all select job_id from flyball.dead where job_id >= low and job_id < high
+        ) l
+        limit max_jobs + 1;
+    get diagnostics live = row_count;
+    create index on flyball_live (job_id);
+    -- After the look at the living jobs, so that a job that ends in between is seen by one of the
+    -- two.
+    if live <= max_jobs then
+        execute format('
+            insert into flyball_live
+            select a.job_id from (select distinct job_id from flyball.attempt_%s where finished_at >= $1) a
+            where not exists (select 1 from flyball_live l where l.job_id = a.job_id)
+            limit $2', prune_day.day)
+        using since, max_jobs + 1 - live;
+        get diagnostics recent = row_count;
+        live := live + recent;
+    end if;
+    -- Kinds that are kept longer than all others: by their jobs' rows, of which only theirs are followed
+    -- up.
+    select array_agg(k.kind order by k.kind), array_agg(k.retention order by k.kind) into long_kinds, retentions
+    from flyball.kind_retention k where now() - k.retention < since;
+    if live <= max_jobs and long_kinds is not null then
+        execute format('
+            insert into flyball_live
+            select j.id from flyball.job_%1$s j
+            where j.kind = any($2) and not exists (select 1 from flyball_live l where l.job_id = j.id)
+                and exists (select 1 from flyball.attempt_%1$s a
+                    where a.job_id = j.id and a.finished_at >= now() - ($3)[array_position($2, j.kind)])
+            limit $1', prune_day.day)
+        using max_jobs + 1 - live, long_kinds, retentions;
+        get diagnostics recent = row_count;
+        live := live + recent;
+    end if;
+    if live > max_jobs then
+        drop table flyball_live;
+        insert into flyball.day as d (day, remaining, next) values (prune_day.day, -1, low)
+        on conflict on constraint day_pkey do update set remaining = -1, next = coalesce(d.next, excluded.next);
+        return -1;
+    end if;
+    analyze flyball_live;
+    execute format('create temporary table flyball_versions on commit drop as select j.id, j.xmin as version from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
+    execute format('create temporary table flyball_jobs on commit drop as select j.* from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
+    create index on flyball_jobs (id);
+    create temporary table flyball_added (job_id bigint) on commit drop;
+    loop
+        begin
+            -- When this lock is granted, all transactions that enqueued into this day have ended,
+            -- and no new one can; claims continue.
+            execute format('lock table flyball.job_%s in share row exclusive mode', prune_day.day);
+            insert into flyball_added
+            select l.job_id from (
+                select job_id from flyball.ready where job_id >= low and job_id < high
+                union all select job_id from flyball.lease where job_id >= low and job_id < high
+                union all select job_id from flyball.scheduled where job_id >= low and job_id < high
+                union all select job_id from flyball.dead where job_id >= low and job_id < high
+            ) l
+            where not exists (select 1 from flyball_live k where k.job_id = l.job_id)
+            limit max_jobs + 1;
+            get diagnostics added = row_count;
+            exit when live + added > max_jobs;
+            execute format('lock table flyball.job_%1$s, flyball.attempt_%1$s in access exclusive mode', prune_day.day);
+            exit;
+        exception when lock_not_available then
+            -- The locks are released and what was collected is dropped.
+            lock_attempts := lock_attempts + 1;
+            if lock_attempts >= 20 then
+                raise;
+            end if;
+            -- Transactions that waited behind this go first.
+            perform pg_sleep(0.2 + random() * 0.2);
+        end;
+    end loop;
+    if live + added > max_jobs then
+        drop table flyball_live, flyball_versions, flyball_jobs, flyball_added;
+        insert into flyball.day as d (day, remaining, next) values (prune_day.day, -1, low)
+        on conflict on constraint day_pkey do update set remaining = -1, next = coalesce(d.next, excluded.next);
+        return -1;
+    end if;
+    insert into flyball_live select job_id from flyball_added;
+    insert into flyball_versions select job_id, null from flyball_added;
+    -- Jobs may have been replaced, and attempts added, until now.
+    execute format('create temporary table flyball_replaced on commit drop as select j.* from flyball_versions v join flyball.job_%s j on j.id = v.id where j.xmin is distinct from v.version', prune_day.day);
+    delete from flyball_jobs j using flyball_replaced r where j.id = r.id;
+    execute format('create temporary table flyball_attempts on commit drop as select a.* from flyball_live l join flyball.attempt_%s a on a.job_id = l.job_id', prune_day.day);
+    execute format('truncate flyball.job_%1$s, flyball.attempt_%1$s', prune_day.day);
+    execute format('insert into flyball.job_%s select * from flyball_jobs union all select * from flyball_replaced', prune_day.day);
+    get diagnostics live = row_count;
+    execute format('insert into flyball.attempt_%s select * from flyball_attempts', prune_day.day);
+    delete from flyball.checkpoint c where c.job_id >= low and c.job_id < high
+        and not exists (select 1 from flyball_live l where l.job_id = c.job_id);
+    insert into flyball.day as d (day, remaining) values (prune_day.day, live)
+    on conflict on constraint day_pkey do update set pruned_at = now(), remaining = excluded.remaining, next = null;
+    if live = 0 then
+        -- No living job is left: the empty tables are dropped too, so that the list of partitions
+        -- does not grow without end. This locks the parents for a moment; if they are busy, the
+        -- empty tables stay for another day.
+        begin
+            execute format('drop table flyball.job_%1$s, flyball.attempt_%1$s', prune_day.day);
+            delete from flyball.day d where d.day = prune_day.day;
+        exception when lock_not_available then
+            null;
+        end;
+    end if;
+    drop table flyball_live, flyball_versions, flyball_jobs, flyball_replaced, flyball_attempts, flyball_added;
+    return live;
+end $$;
