@@ -190,16 +190,22 @@ where job_id = any(array(
 ))
 returning job_id";
 
-// The job stays in the history of its day; its last attempt records its end.
+// The job stays in the history of its day; its last attempt records its end. A dead letter whose job
+// is gone has no history, and its day may have no place for one.
 pub(super) const FORGET_DEAD: &str = "
 with old as materialized (
     select job_id from flyball.dead where died_at < now() - make_interval(days => $2) order by died_at limit $1
 ),
 deleted as (
     delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt
+),
+history as (
+    insert into flyball.attempt (job_id, attempt, outcome, error)
+    select d.job_id, d.attempt, 'cancelled', format('this dead letter expired after %s days', $2)
+    from deleted d
+    where (select 1 from flyball.job j where j.id = d.job_id limit 1) is not null
 )
-insert into flyball.attempt (job_id, attempt, outcome, error)
-select job_id, attempt, 'cancelled', format('this dead letter expired after %s days', $2) from deleted";
+select job_id from deleted";
 
 // A lane in use is written at least once a day, whatever the state of its jobs, and the walk that
 // does so must have passed since. A weight set by a person is kept. The two pages make sure that

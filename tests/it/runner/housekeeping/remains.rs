@@ -262,6 +262,29 @@ async fn dead_letters_are_kept_for_ever_unless_somebody_says_how_long() {
 }
 
 #[tokio::test]
+async fn a_dead_letter_whose_day_is_gone_expires_without_history() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    run(
+        pool,
+        "insert into flyball.dead (job_id, lane_id, priority, attempt, cost, died_at)
+         values ((flyball.day_of(now()) - 90) << 38, 1, 1, 3, 1, now() - interval '40 days')",
+    )
+    .await;
+
+    let done = queue
+        .maintain(Retention {
+            dead_days: 30,
+            ..WEEK
+        })
+        .await
+        .unwrap();
+
+    assert_eq!((done.forgotten, done.failed), (1, vec![]));
+    assert_eq!(number(pool, "select count(*) from flyball.dead").await, 0);
+}
+
+#[tokio::test]
 async fn a_lane_is_forgotten_when_no_walk_has_seen_it_for_the_retention() {
     let (database, queue) = queue().await;
     let pool = database.pool();
