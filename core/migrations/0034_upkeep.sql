@@ -164,3 +164,56 @@ begin
     drop table flyball_live, flyball_versions, flyball_jobs, flyball_replaced, flyball_attempts, flyball_added;
     return live;
 end $$;
+
+-- === Schedules ===================================================================================
+
+-- Refuses roles with a tenant. The jobs of schedules are the operators' own: they pass no limit of a
+-- tenant, may be critical, and may name the secrets of operators.
+create function flyball.refuse_tenant_role(entry_point text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    its_tenant constant text := case when not flyball.is_operator() then (flyball.role_tenant()).tenant end;
+begin
+    if its_tenant is not null then
+        raise exception using errcode = '42501', column = 'tenant', hint = 'No schedule was changed.',
+            message = format('%s: tenant: role %s belongs to tenant %s, and the jobs of schedules are the operators'' own; allowed are roles without a tenant',
+                entry_point, to_json(flyball.caller()), to_json(its_tenant));
+    end if;
+end $$;
+
+create function flyball.check_writer() returns trigger
+language plpgsql as $$
+begin
+    perform flyball.refuse_tenant_role('schedule');
+    return null;
+end $$;
+
+-- However the table is written, and whatever a role was granted.
+create trigger check_writer before insert or update or delete on flyball.cron
+for each statement execute function flyball.check_writer();
+
+-- As in 0019, and it makes no job for a role with a tenant.
+create or replace function flyball.enqueue_occurrence(name text, at timestamptz, out job_id bigint, out duplicate boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    c          flyball.cron;
+    unique_key constant text := 'cron:' || name;
+begin
+    if not has_table_privilege(flyball.caller(), 'flyball.cron'::regclass, 'UPDATE') then
+        raise exception using errcode = '42501', message = format('role %s may not run schedules: it has no right to update flyball.cron',
+            to_json(flyball.caller()));
+    end if;
+    perform flyball.refuse_tenant_role('run_schedule');
+    select * into c from flyball.cron k where k.name = name;
+    if not found then
+        return;
+    end if;
+    select e.job_id, e.duplicate into job_id, duplicate
+    from flyball.enqueue_rows_as('cron', true, array[c.kind], array[c.args], array[c.throttle], array[c.key], array[c.priority::int],
+        array[at], array[c.max_attempts::int],
+        array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
+        array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
+        array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false],
+        options => array[flyball.options_of(jsonb_build_object('tags', c.tags, 'retry', c.retry))]) e;
+end $$;

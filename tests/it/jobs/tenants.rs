@@ -163,3 +163,41 @@ async fn the_program_names_the_tenant_by_the_owner_of_its_keys() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_role_with_a_tenant_changes_and_runs_no_schedule_whatever_it_was_granted() {
+    let fixture = RolesFixture::new().await;
+    let planner = fixture.role("planner");
+    fixture
+        .owner("select flyball.schedule('nightly', '@daily', 'http')")
+        .await;
+    let tenant =
+        format!("insert into flyball.producer (role, tenant) values ('{planner}', 'shop')");
+    fixture.owner(&tenant).await;
+
+    let written = "select md5(string_agg(c::text, ',')) from flyball.cron c";
+    let before = fixture.text(written).await;
+    for statement in [
+        "select flyball.schedule('x', '* * * * * *', 'notification', '{\"priority\": \"critical\"}', throttle => 'sms')",
+        "insert into flyball.cron (name, expression, kind) values ('x', '@daily', 'http')",
+        "update flyball.cron set priority = 0",
+        "update flyball.cron set next_at = now()",
+        "select flyball.pause_schedule('nightly')",
+        "select flyball.unschedule('nightly')",
+        "select flyball.run_schedule('nightly')",
+        "select flyball.enqueue_occurrence('nightly', null)",
+    ] {
+        let (code, message) = fixture.as_role("planner", statement).await.unwrap();
+        assert_eq!(code, "42501", "{statement}");
+        let words = format!(
+            "tenant: role \"{planner}\" belongs to tenant \"shop\", and the jobs of schedules are the operators' own"
+        );
+        assert!(message.contains(&words), "{statement}: {message}");
+    }
+    assert_eq!(fixture.text(written).await, before);
+    assert_eq!(tenants_of(&fixture).await, "none");
+
+    fixture.owner("delete from flyball.producer").await;
+    let run = "select flyball.run_schedule('nightly')";
+    assert_eq!(fixture.as_role("planner", run).await, None);
+}
