@@ -343,14 +343,16 @@ fn cut_off(job: &JobInfo, otherwise: Outcome) -> Outcome {
 ///
 /// The rescue of a dead worker's jobs knows the attempts that the job allows but not those of its
 /// kind, so the lost attempt may have been the last. A job that came back in another way, for
-/// instance by an operator's retry, may run once more.
+/// instance by an operator's retry, may run once more: so does one that has used all attempts that it
+/// allows itself, because the rescue had made it a dead letter, or a person allowed it fewer since.
 pub(super) async fn lost_its_last(
     shared: &WorkerContext,
     handler: &dyn Handler,
     job: &Job,
 ) -> Option<Outcome> {
     let used = job.attempt - 1;
-    if used == 0 || !handler.retry().is_last(used, job.max_attempts) {
+    let is_sent_by_rescue = used < job.max_attempts;
+    if used == 0 || !is_sent_by_rescue || !handler.retry().is_last(used, job.max_attempts) {
         return None;
     }
     match bounded(shared, shared.queue.was_lost(job.id)).await {

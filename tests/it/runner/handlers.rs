@@ -171,6 +171,61 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
     worker.stop().await;
 }
 
+#[tokio::test]
+async fn a_dead_letter_whose_worker_died_runs_once_more_with_the_attempts_that_it_had() {
+    let mut fixture = WorkerFixture::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    fixture.kind("noop", run);
+    fixture.register("noop").await;
+    let job = NewJob {
+        throttle: "fast".into(),
+        max_attempts: 1,
+        ..NewJob::new("noop", json!({}))
+    };
+    let waiting = NewJob {
+        max_attempts: 3,
+        ..job.clone()
+    };
+    let made = fixture.queue.enqueue(&[job, waiting]).await.unwrap();
+    let (dead, waiting) = (made[0].id, made[1].id);
+    let doomed = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: SOON,
+        kinds: vec!["noop".into()],
+    };
+    let doomed = fixture.queue.register(&doomed).await.unwrap();
+    let lane = fixture.queue.ready_lanes().await.unwrap()[0].lane_id;
+    let claims = [LaneClaim::first(lane, 2)];
+    let claimed = fixture.queue.claim(doomed, 1, &claims).await.unwrap();
+    assert_eq!(claimed.len(), 2);
+    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
+    sqlx::query(sql).execute(&fixture.queue.pool).await.unwrap();
+    let rescued = fixture.queue.rescue().await.unwrap();
+    assert_eq!((rescued.dead, rescued.ready), (vec![dead], vec![waiting]));
+
+    // One keeps its only attempt, and of the other a person takes the rest.
+    fixture
+        .queue
+        .retry_signed(dead, true, &Attribution::default())
+        .await
+        .unwrap();
+    let updated: String = sqlx::query_scalar("select flyball.update($1, max_attempts => 1)")
+        .bind(waiting)
+        .fetch_one(&fixture.queue.pool)
+        .await
+        .unwrap();
+    assert_eq!(updated, "updated");
+    let worker = fixture.worker(quick()).await;
+
+    for id in [dead, waiting] {
+        fixture.until(id, State::Completed).await;
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    worker.stop().await;
+}
+
 /// Panics when asked for its policy.
 struct Reckless;
 
