@@ -217,3 +217,78 @@ begin
         array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false],
         options => array[flyball.options_of(jsonb_build_object('tags', c.tags, 'retry', c.retry))]) e;
 end $$;
+
+-- Finds schedules that were handled ahead of time.
+create index cron_ahead on flyball.cron (last_at) where not paused;
+
+-- As in 0027, but an occurrence that was handled when the clock of the server was ahead, by more than a
+-- minute, holds up no other: occurrences are made by the clock as it is.
+create or replace function flyball.advance_schedule(
+    name text, expression text, time_zone text, seen_next_at timestamptz,
+    occurrences timestamptz[], next_at timestamptz, problem text)
+returns table (made int, skipped int, refused text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    c         flyball.cron;
+    retries   boolean;
+    at        timestamptz;
+    job       record;
+    last_id   bigint;
+    last_at   timestamptz;
+    -- The time up to which occurrences were handled; null if the clock was ahead then.
+    handled   timestamptz;
+    present   constant timestamptz := clock_timestamp() + interval '1 minute';
+    remaining timestamptz[];
+begin
+    select * into c from flyball.cron k
+    where k.name = name and k.expression = expression and k.time_zone = time_zone
+        and k.next_at is not distinct from seen_next_at and not k.paused
+    for update skip locked;
+    if not found then
+        return;
+    end if;
+    made := 0;
+    skipped := 0;
+    refused := problem;
+    retries := c.catch_up = 'all' and c.next_at is not null;
+    if retries and c.to_retry is not null then
+        occurrences := array(
+            select n.at
+            from (
+                select distinct o.at from unnest(c.to_retry || occurrences) as o(at) where o.at <= present order by o.at desc limit 100
+            ) n
+            order by n.at);
+    end if;
+    last_at := occurrences[cardinality(occurrences)];
+    handled := case when c.last_at <= present then c.last_at end;
+    foreach at in array occurrences loop
+        continue when at <= handled;
+        begin
+            select m.job_id, m.duplicate into job from flyball.enqueue_occurrence(c.name, at) m;
+        -- A full lane that refuses jobs (53400) is such a problem too, and not a failure of Postgres.
+        exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
+            refused := sqlerrm;
+            if retries then
+                remaining := array(select o.at from unnest(occurrences) as o(at) where o.at >= at order by o.at);
+                last_at := (select max(o.at) from unnest(occurrences) as o(at) where o.at < at);
+            end if;
+            exit;
+        end;
+        if job.duplicate then
+            skipped := skipped + 1;
+        else
+            made := made + 1;
+            last_id := job.job_id;
+        end if;
+    end loop;
+    update flyball.cron k
+    set next_at = next_at,
+        last_at = greatest(handled, last_at),
+        last_job_id = coalesce(last_id, k.last_job_id),
+        skipped_at = case when skipped > 0 then clock_timestamp() else k.skipped_at end,
+        problem = refused,
+        to_retry = remaining
+    where k.name = name;
+    return next;
+end $$;

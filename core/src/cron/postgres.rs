@@ -42,15 +42,20 @@ const LIST: &str = select_schedules!(" order by name limit 10000");
 const PAUSE: &str = "
 select flyball.pause_schedule(c.name, $2)
 from (select name from flyball.cron where name = $1 and paused <> $2 for update) c";
-// `cron_due` serves both halves, which is why the time is `now()` here: a changing clock is no
+// `cron_due` serves the first two parts, which is why the time is `now()` here: a changing clock is no
 // condition of an index. A schedule whose time could not be computed waits for a person; one whose
-// job was refused does not.
+// job was refused does not. The last part are those that were handled when the clock was ahead: their
+// next time is too late by as much.
 const DUE: &str = concat!(
     "(",
     select_schedules!(" where not paused and next_at <= now() order by next_at limit $1"),
     ") union all (",
     select_schedules!(
         " where not paused and next_at is null and problem is null order by next_at limit $1"
+    ),
+    ") union all (",
+    select_schedules!(
+        " where not paused and last_at > now() + interval '1 minute' and not coalesce(next_at <= now(), true) order by last_at limit $1"
     ),
     ")"
 );

@@ -342,3 +342,33 @@ async fn a_schedule_that_cannot_be_read_says_so_and_stops_no_other() {
         })
         .await;
 }
+
+#[tokio::test]
+async fn a_schedule_goes_on_after_the_clock_was_ahead_and_is_set_back() {
+    let fixture = CronFixture::new().await;
+    for name in ["left-alone", "resumed"] {
+        fixture
+            .schedules
+            .set(&report(name, "* * * * * *"))
+            .await
+            .unwrap();
+    }
+    fixture
+        .run("update flyball.cron set last_at = now() + interval '2 hours', next_at = now() + interval '2 hours 1 second'")
+        .await;
+    for paused in [true, false] {
+        fixture.schedules.pause("resumed", paused).await.unwrap();
+    }
+
+    fixture.keep(2);
+
+    for name in ["left-alone", "resumed"] {
+        let schedule = fixture
+            .until("an occurrence becomes a job", name, |one| {
+                one.last_job_id.is_some()
+            })
+            .await;
+        let now = fixture.schedules.now().await.unwrap();
+        assert!(schedule.last_at.unwrap() <= now, "{schedule:?}");
+    }
+}
