@@ -221,8 +221,18 @@ end $$;
 -- Finds schedules that were handled ahead of time.
 create index cron_ahead on flyball.cron (last_at) where not paused;
 
+alter table flyball.cron
+    -- The occurrence that a process could not compute because it does not know the time zone, and the
+    -- time of the next try by any process. Both hold while `problem` begins with `time_zone: `.
+    add column missed_at timestamptz,
+    add column retry_at timestamptz;
+
+-- Counts schedules with a problem.
+create index cron_problem on flyball.cron (name) where problem is not null and not paused;
+
 -- As in 0027, but an occurrence that was handled when the clock of the server was ahead, by more than a
--- minute, holds up no other: occurrences are made by the clock as it is.
+-- minute, holds up no other: occurrences are made by the clock as it is. A schedule whose time zone a
+-- process does not know is left to others, which may know it.
 create or replace function flyball.advance_schedule(
     name text, expression text, time_zone text, seen_next_at timestamptz,
     occurrences timestamptz[], next_at timestamptz, problem text)
@@ -239,6 +249,8 @@ declare
     -- The time up to which occurrences were handled; null if the clock was ahead then.
     handled   timestamptz;
     present   constant timestamptz := clock_timestamp() + interval '1 minute';
+    -- The occurrence that was due.
+    due_at    timestamptz;
     remaining timestamptz[];
 begin
     select * into c from flyball.cron k
@@ -251,7 +263,15 @@ begin
     made := 0;
     skipped := 0;
     refused := problem;
-    retries := c.catch_up = 'all' and c.next_at is not null;
+    due_at := coalesce(c.next_at, case when c.problem like 'time_zone: %' then c.missed_at end);
+    if next_at is null and problem like 'time_zone: %' then
+        update flyball.cron k
+        set next_at = null, problem = problem, missed_at = due_at, retry_at = clock_timestamp() + interval '1 minute'
+        where k.name = name;
+        return next;
+        return;
+    end if;
+    retries := c.catch_up = 'all' and due_at is not null;
     if retries and c.to_retry is not null then
         occurrences := array(
             select n.at
@@ -288,7 +308,9 @@ begin
         last_job_id = coalesce(last_id, k.last_job_id),
         skipped_at = case when skipped > 0 then clock_timestamp() else k.skipped_at end,
         problem = refused,
-        to_retry = remaining
+        to_retry = remaining,
+        missed_at = null,
+        retry_at = null
     where k.name = name;
     return next;
 end $$;

@@ -17,9 +17,9 @@ use super::output::{self, say};
 use crate::config::{self, Settings};
 
 /// Checks the servers, the replica for lists, the schema, the settings, the clocks, the limits, the
-/// workers, the upkeep and the signals of governed throttles. Prints one line for each check,
-/// without secrets and addresses; changes nothing. Exits with 1 if a check failed, and with 0 if all
-/// are ok or only warn
+/// workers, the upkeep, the schedules and the signals of governed throttles. Prints one line for
+/// each check, without secrets and addresses; changes nothing. Exits with 1 if a check failed, and
+/// with 0 if all are ok or only warn
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Print JSON
@@ -67,6 +67,7 @@ async fn check(settings: &Settings, report: &mut Findings) {
     if let Some(queue) = &queue {
         work::check_workers(settings, queue, report).await;
         work::check_upkeep(settings, queue, report).await;
+        work::check_schedules(queue, report).await;
     }
     if let (Some(queue), Some(store)) = (&queue, &store) {
         work::check_throttles(queue, store, settings.throttles_created_max, report).await;

@@ -23,7 +23,8 @@ macro_rules! select_schedules {
     ($tail:literal) => {
         concat!(
             "select name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap,
-    tags, retry, paused, next_at, last_at, last_job_id, skipped_at, problem, updated_at, clock_timestamp() as now, xmin::text as version
+    tags, retry, paused, next_at, last_at, last_job_id, skipped_at, problem, updated_at, clock_timestamp() as now, xmin::text as version,
+    case when problem like 'time_zone: %' then missed_at end as missed_at
 from flyball.cron",
             $tail
         )
@@ -44,14 +45,16 @@ select flyball.pause_schedule(c.name, $2)
 from (select name from flyball.cron where name = $1 and paused <> $2 for update) c";
 // `cron_due` serves the first two parts, which is why the time is `now()` here: a changing clock is no
 // condition of an index. A schedule whose time could not be computed waits for a person; one whose
-// job was refused does not. The last part are those that were handled when the clock was ahead: their
-// next time is too late by as much.
+// job was refused does not, and one whose time zone a process did not know is tried again by all. The
+// last part are those that were handled when the clock was ahead: their next time is too late by as
+// much.
 const DUE: &str = concat!(
     "(",
     select_schedules!(" where not paused and next_at <= now() order by next_at limit $1"),
     ") union all (",
     select_schedules!(
-        " where not paused and next_at is null and problem is null order by next_at limit $1"
+        " where not paused and next_at is null and (problem is null or problem like 'time_zone: %' and retry_at <= now())
+    order by next_at limit $1"
     ),
     ") union all (",
     select_schedules!(
@@ -135,6 +138,8 @@ pub(super) struct Due {
     pub schedule: Schedule,
     /// The server's time of the read.
     pub now: Timestamp,
+    /// The occurrence that is due, also if another process could not compute it.
+    pub due_at: Option<Timestamp>,
     /// The reason why the schedule cannot be read in full, if that is so.
     pub unreadable: Option<String>,
     /// The version of the row, which every change replaces.
@@ -375,6 +380,7 @@ fn read(row: &PgRow) -> Due {
     let upcoming = Timing::new(&expression, &time_zone)
         .map(|timing| timing.preview(now))
         .unwrap_or_default();
+    let missed_at = moment(&mut columns, "missed_at");
     let kind: String = columns.get("kind");
     // No job is made from these: the database makes them from the row itself.
     let mut args = columns.json("args");
@@ -408,6 +414,7 @@ fn read(row: &PgRow) -> Due {
         updated_at: moment(&mut columns, "updated_at").unwrap_or_default(),
     };
     Due {
+        due_at: schedule.next_at.or(missed_at),
         schedule,
         now,
         version: columns.get("version"),

@@ -46,7 +46,12 @@ pub(crate) async fn tick(schedules: &Schedules) -> Result<(), Error> {
 
 async fn one(
     schedules: &Schedules,
-    Due { schedule, now, .. }: &Due,
+    Due {
+        schedule,
+        now,
+        due_at,
+        ..
+    }: &Due,
 ) -> Result<Option<Advanced>, Error> {
     let timing = match Timing::new(&schedule.expression, &schedule.time_zone) {
         Ok(timing) => timing,
@@ -55,9 +60,8 @@ async fn one(
             return schedules.advance(schedule, &[], None, Some(&problem)).await;
         }
     };
-    let occurrences = schedule
-        .next_at
-        .map(|next_at| timing.due(next_at, *now, schedule.catch_up))
+    let occurrences = due_at
+        .map(|due_at| timing.due(due_at, *now, schedule.catch_up))
         .unwrap_or_default();
     let Some(next_at) = timing.next_after(*now) else {
         return schedules
@@ -78,6 +82,11 @@ fn log_result(due: &Due, advanced: &Advanced) {
     let name = &due.schedule.name;
     if let Some(problem) = &advanced.refused {
         let made = advanced.made;
+        // It is tried again each minute.
+        if due.schedule.next_at.is_none() && due.schedule.problem.as_ref() == Some(problem) {
+            tracing::debug!(schedule.name = %name, problem, made, "a schedule still has its problem");
+            return;
+        }
         tracing::warn!(schedule.name = %name, problem, made, "an occurrence of a schedule creates no job");
     } else if advanced.skipped > 0 {
         tracing::info!(schedule.name = %name, skipped = advanced.skipped, "the last job of a schedule is unfinished; no other job was created");

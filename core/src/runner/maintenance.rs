@@ -195,7 +195,7 @@ pub(super) async fn settle_groups(
     .await;
 }
 
-/// Counts groups and refused calls for the metrics.
+/// Counts groups, refused calls and schedules with problems for the metrics.
 pub(super) async fn count_groups(shared: Arc<WorkerContext>, cancel: CancellationToken) {
     let pace = LoopOptions {
         name: "group counts",
@@ -210,6 +210,9 @@ pub(super) async fn count_groups(shared: Arc<WorkerContext>, cancel: Cancellatio
             metrics.groups_open.set(counts.open);
             metrics.callbacks_refused.set(counts.callbacks_refused);
             metrics.calls_refused.set(counts.calls_refused);
+            metrics
+                .schedules_with_problems
+                .set(counts.schedules_with_problems);
             Ok::<(), Error>(())
         }
     })

@@ -67,6 +67,8 @@ pub struct WorkerMetrics {
     pub callbacks_refused: Gauge,
     /// Number of calls of webhooks that could not be enqueued.
     pub calls_refused: Gauge,
+    /// Number of schedules with a problem.
+    pub schedules_with_problems: Gauge,
     /// Jobs claimed.
     pub claimed: Counter,
     /// Messages that waited for a tenant's limits and were admitted.
@@ -103,6 +105,7 @@ impl WorkerMetrics {
             groups_open: Gauge::default(),
             callbacks_refused: Gauge::default(),
             calls_refused: Gauge::default(),
+            schedules_with_problems: Gauge::default(),
             claimed: Counter::default(),
             admitted: Counter::default(),
             fenced: Counter::default(),
@@ -157,6 +160,11 @@ impl WorkerMetrics {
             "flyball_webhook_calls_refused",
             "Calls of webhooks that could not be enqueued and are tried again",
             metrics.calls_refused.clone(),
+        );
+        registry.register(
+            "flyball_schedules_with_problems",
+            "Schedules that are not paused and have a problem, so that they make no jobs",
+            metrics.schedules_with_problems.clone(),
         );
         registry.register(
             "flyball_jobs_claimed",

@@ -3,6 +3,7 @@
 use super::finding::{Finding, Findings};
 use crate::app::built_in_kinds;
 use crate::config::Settings;
+use crate::cron::Schedules;
 use crate::jobs::postgres::NeededKey;
 use crate::jobs::serving::{UnservedJobs, differences, differing_settings};
 use crate::jobs::{Error, Queue, WorkerCapabilities, secret};
@@ -156,6 +157,34 @@ pub(super) async fn check_upkeep(settings: &Settings, queue: &Queue, report: &mu
             "the days ahead are there, and old ones were emptied",
         ));
     }
+}
+
+/// Checks that no schedule has a problem.
+pub(super) async fn check_schedules(queue: &Queue, report: &mut Findings) {
+    const CHECK: &str = "schedules";
+    let Ok(schedules) = Schedules::of(queue).list().await else {
+        report.add(Finding::fail(
+            CHECK,
+            "they cannot be read",
+            "see the log of Postgres for the refused statement",
+        ));
+        return;
+    };
+    let problems: Vec<Finding> = schedules
+        .iter()
+        .filter(|schedule| !schedule.paused)
+        .filter_map(|schedule| {
+            let seen = format!("{}: {}", schedule.name, schedule.problem.as_ref()?);
+            let todo = "set it again if it is wrong, or pause and resume it when the cause is gone";
+            Some(Finding::warn(CHECK, seen, todo))
+        })
+        .take(LISTED)
+        .collect();
+    if problems.is_empty() {
+        let seen = format!("{} exist, and none has a problem", schedules.len());
+        report.add(Finding::ok(CHECK, seen));
+    }
+    report.extend(problems);
 }
 
 /// Checks that the throttles that jobs name exist and can be read, and that others can be made on

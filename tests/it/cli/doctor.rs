@@ -336,3 +336,25 @@ async fn days_that_no_process_creates_or_empties_are_named() {
     let warned = found(&report, "upkeep", "warn");
     assert!(warned[0].starts_with("1 days of jobs"), "{warned:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_with_a_problem_is_named_unless_it_is_paused() {
+    let shell = shell().await;
+    sql(
+        &shell,
+        "select flyball.schedule(name, '@daily', 'http', paused => name = 'paused')
+         from unnest(array['nightly', 'paused']) as name;
+         update flyball.cron set problem = 'expression: is unknown'",
+    )
+    .await;
+
+    let printed = shell.run(&["doctor", "--json"]);
+
+    let report = is_found(
+        &printed,
+        "schedules",
+        "warn",
+        "nightly: expression: is unknown",
+    );
+    assert_eq!(found(&report, "schedules", "warn").len(), 1, "{report:#}");
+}

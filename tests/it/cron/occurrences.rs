@@ -372,3 +372,41 @@ async fn a_schedule_goes_on_after_the_clock_was_ahead_and_is_set_back() {
         assert!(schedule.last_at.unwrap() <= now, "{schedule:?}");
     }
 }
+
+#[tokio::test]
+async fn a_time_zone_that_one_process_does_not_know_costs_no_occurrence() {
+    let fixture = CronFixture::new().await;
+    fixture
+        .schedules
+        .set(&report("daily", "@daily"))
+        .await
+        .unwrap();
+    let today: i64 =
+        sqlx::query_scalar("select extract(epoch from date_trunc('day', now(), 'UTC'))::bigint")
+            .fetch_one(fixture.database.pool())
+            .await
+            .unwrap();
+    fixture
+        .run("update flyball.cron set time_zone = 'Mars/Olympus', next_at = date_trunc('day', now(), 'UTC')")
+        .await;
+
+    fixture.keep(1);
+
+    let stopped = fixture
+        .until("its problem", "daily", |one| one.problem.is_some())
+        .await;
+    let problem = stopped.problem.unwrap();
+    assert!(problem.starts_with("time_zone: "), "{problem}");
+    assert!(fixture.occurrences().await.is_empty());
+
+    // The next process that tries it knows the zone.
+    fixture
+        .run("update flyball.cron set time_zone = 'UTC', retry_at = now()")
+        .await;
+    fixture
+        .until("it goes on", "daily", |one| {
+            one.problem.is_none() && one.next_at.is_some()
+        })
+        .await;
+    assert_eq!(fixture.occurrences().await, [today]);
+}

@@ -76,11 +76,12 @@ select cancelled, requested, more from flyball.cancel_group($1, $2, $3, $4, $5)"
 
 pub(super) const SETTLE: &str = "select ended, more, calls from flyball.settle_groups()";
 
-// The last two are few, and each count reads one small index.
+// All but the first are few, and each count reads one small index.
 pub(super) const COUNTS: &str = "
 select (select count(*) from (select 1 from flyball.job_group where ended_at is null limit 10000) g) as open,
     (select count(*) from (select 1 from flyball.job_group where retry_at is not null limit 10000) g) as callbacks_refused,
-    (select count(*) from (select 1 from flyball.webhook_call where retry_at > now() limit 10000) c) as calls_refused";
+    (select count(*) from (select 1 from flyball.webhook_call where retry_at > now() limit 10000) c) as calls_refused,
+    (select count(*) from (select 1 from flyball.cron where problem is not null and not paused limit 10000) s) as schedules_with_problems";
 
 // The rest of a group past its retention: dead letters that nobody requeued. A group stays as long
 // as the kind that is kept longest.
@@ -271,6 +272,7 @@ impl Queue {
             open: row.try_get("open")?,
             callbacks_refused: row.try_get("callbacks_refused")?,
             calls_refused: row.try_get("calls_refused")?,
+            schedules_with_problems: row.try_get("schedules_with_problems")?,
         })
     }
 
@@ -288,7 +290,7 @@ impl Queue {
     }
 }
 
-/// The figures of groups and webhooks, for metrics; each is counted up to 10,000.
+/// The figures of groups, webhooks and schedules, for metrics; each is counted up to 10,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounts {
     /// Groups that have not ended.
@@ -297,6 +299,8 @@ pub struct GroupCounts {
     pub callbacks_refused: i64,
     /// Calls of webhooks that could not be enqueued.
     pub calls_refused: i64,
+    /// Schedules that made no job the last time, or make none until somebody changes them.
+    pub schedules_with_problems: i64,
 }
 
 /// The result of settling groups and webhooks.

@@ -280,11 +280,7 @@ impl Queue {
         }
         let forgotten = self.forget(groups::FORGET, Some(retention.days)).await;
         done.note("forget groups", forgotten)?;
-        let batches = || {
-            sqlx::query_as(FORGET_BATCHES)
-                .bind(retention.days as i32)
-                .fetch_optional(&self.pool)
-        };
+        let batches = || self.expire_some(sqlx::query(FORGET_BATCHES).bind(retention.days as i32));
         let forgotten = steps(batches, EXPIRING).await;
         done.note("forget batches", forgotten)?;
         let expired = self.expire(retention, &mut done).await;
