@@ -314,3 +314,189 @@ begin
     where k.name = name;
     return next;
 end $$;
+
+-- === Jobs that wait for others, and groups =======================================================
+
+-- As in 0019, but jobs that other transactions hold do not count towards `most`, and those that may be
+-- freed are read as far as they are needed.
+create or replace function flyball.release_waiting(ended bigint[] default null, most int default 1000,
+    out released bigint, out lanes bigint[], out cancelled_jobs bigint[], out looked bigint[], out waiting boolean, out more boolean)
+language plpgsql volatile set enable_seqscan = off set jit = off as $$
+#variable_conflict use_variable
+declare
+    place     bigint;
+    rung      bigint;
+    completed bigint[];
+    failed    bigint[];
+    dead      bigint[];
+    due       bigint[];
+    free      bigint[];
+    held      bigint[];
+begin
+    released := 0;
+    lanes := '{}';
+    cancelled_jobs := '{}';
+    looked := '{}';
+    more := false;
+    waiting := (select 1 from flyball.job_after a limit 1) is not null;
+    if not waiting then
+        return;
+    elsif ended is not null then
+        looked := array(
+            select e.id from (select distinct unnest(ended) as id) e
+            where (select 1 from flyball.job_after a where a.after_id = e.id limit 1) is not null);
+    else
+        select s.after_id into place from flyball.after_sweep s
+        where s.at <= clock_timestamp() - interval '0.8 seconds'
+        for update skip locked;
+        if not found then
+            return;
+        end if;
+        looked := array(
+            with recursive hop as (
+                (select a.after_id from flyball.job_after a where a.after_id > place order by a.after_id limit 1)
+                union all
+                select n.after_id
+                from hop h
+                cross join lateral (
+                    select a.after_id from flyball.job_after a where a.after_id > h.after_id order by a.after_id limit 1
+                ) n
+            )
+            select h.after_id from hop h limit most
+        );
+        update flyball.after_sweep s
+        set after_id = case when cardinality(looked) < most then 0 else looked[cardinality(looked)] end, at = clock_timestamp()
+        where s.one;
+    end if;
+
+    -- No end is taken back, except that of a dead letter.
+    select array_agg(l.id) filter (where l.state = 'completed'), array_agg(l.id) filter (where l.state = 'dead'),
+        array_agg(l.id) filter (where l.state = 'cancelled')
+    into completed, dead, failed
+    from (select e.job_id as id, e.state from flyball.ends_of(looked) e) l;
+    -- The holder of the row in `scheduled` decides about the job; the others leave it alone.
+    held := array(
+        select distinct h.job_id
+        from (
+            select w.job_id
+            from (
+                select a.job_id
+                from unnest(completed || failed || dead) as e(id)
+                cross join lateral (
+                    select o.job_id, o.runs_anyway from flyball.job_after o where o.after_id = e.id order by o.after_id, o.job_id
+                ) a
+                where a.runs_anyway or e.id <> all (coalesce(dead, '{}'))
+                limit 20 * most
+            ) a
+            cross join lateral (
+                select s.job_id from flyball.scheduled s where s.job_id = a.job_id and s.turn < -4 for update skip locked
+            ) w
+            limit most
+        ) h
+    );
+    if held = '{}' then
+        return;
+    end if;
+
+    with doomed as (
+        select a.job_id, min(a.after_id) as after_id
+        from flyball.job_after a
+        where a.job_id = any(held) and a.after_id = any(failed) and not a.runs_anyway
+        group by a.job_id
+    ),
+    gone as (
+        delete from flyball.scheduled s using doomed d where s.job_id = d.job_id returning s.job_id, s.attempt, d.after_id
+    ),
+    history as (
+        insert into flyball.attempt (job_id, attempt, outcome, error)
+        select g.job_id, g.attempt, 'cancelled', format('job %s, after which this one was to run, did not complete', g.after_id) from gone g
+    ),
+    released_keys as (
+        delete from flyball.unique_holder
+        where digest = any(array(
+            select u.digest from flyball.unique_holder u
+            where u.expires_at is null and u.job_id = any(array(select g.job_id from gone g)) for update skip locked
+        ))
+    )
+    select array(select g.job_id from gone g) into cancelled_jobs;
+
+    delete from flyball.job_after a
+    where a.job_id = any(held) and (a.after_id = any(completed || failed) or a.after_id = any(dead) and a.runs_anyway);
+    free := array(
+        select h.id from unnest(held) as h(id)
+        where h.id <> all (cancelled_jobs) and (select 1 from flyball.job_after a where a.job_id = h.id limit 1) is null);
+    due := array(
+        select s.job_id
+        from flyball.scheduled s
+        cross join lateral (select o.kind, o.args from flyball.job o where o.id = s.job_id limit 1) j
+        where s.job_id = any(free) and s.run_at <= now() and not flyball.needs_plan(j.kind, j.args)
+    );
+    with moved as (
+        delete from flyball.scheduled s where s.job_id = any(due)
+        returning s.lane_id, s.priority, s.job_id, s.attempt, s.cost, s.holds_unique
+    ),
+    arrived as (
+        insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique) select * from moved on conflict do nothing
+    ),
+    pages as (
+        select l.lane_id, row_number() over () / 370 as page from (select distinct m.lane_id from moved m) l
+    )
+    -- A notification holds 8,000 bytes.
+    select coalesce((select array_agg(p.lane_id) from pages p), '{}'), count(pg_notify('flyball', b.lanes))
+    into lanes, rung
+    from (select string_agg(p.lane_id::text, ',') as lanes from pages p group by p.page) b;
+    -- The others have a time of their own, or gates to pass.
+    update flyball.scheduled s
+    set turn = case when flyball.needs_plan(j.kind, j.args) then s.priority - 4 else flyball.turn_of(j.throttle, s.priority, false) end
+    from unnest(free) as f(id)
+    cross join lateral (select o.kind, o.args, o.throttle from flyball.job o where o.id = f.id limit 1) j
+    where s.job_id = f.id and f.id <> all (due);
+    if found then
+        perform pg_notify('flyball_plan', '');
+    end if;
+    released := cardinality(free);
+    more := true;
+end $$;
+
+-- As in 0019, but groups that other transactions hold do not count towards `most`, and neither do the
+-- changes of one group.
+create or replace function flyball.settle_groups(most int default 100, out ended int, out more boolean, out calls int)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    found_groups bigint[];
+    tried_again  bigint[];
+    one          bigint;
+begin
+    ended := 0;
+    found_groups := array(
+        with recursive hop as (
+            (select d.group_id from flyball.group_change d order by d.group_id limit 1)
+            union all
+            select n.group_id
+            from hop h
+            cross join lateral (
+                select d.group_id from flyball.group_change d where d.group_id > h.group_id order by d.group_id limit 1
+            ) n
+        )
+        select g.id
+        from (select h.group_id from hop h limit 10000) c
+        cross join lateral (
+            select j.id from flyball.job_group j where j.id = c.group_id for no key update skip locked
+        ) g
+        limit most
+    );
+    tried_again := array(
+        select r.id from flyball.job_group r
+        where r.retry_at <= clock_timestamp() and r.id <> all (found_groups)
+        order by r.retry_at
+        limit most
+        for no key update skip locked
+    );
+    foreach one in array found_groups || tried_again loop
+        if flyball.settle_group(one) then
+            ended := ended + 1;
+        end if;
+    end loop;
+    select e.enqueued, e.more or cardinality(found_groups) = most into calls, more from flyball.enqueue_calls() e;
+end $$;

@@ -425,6 +425,28 @@ async fn thousands_that_wait_for_one_job_are_all_freed_and_the_look_at_all_goes_
 }
 
 #[tokio::test]
+async fn jobs_that_an_open_transaction_holds_hold_up_no_other() {
+    let (database, queue) = queue().await;
+    let worker = worker(&queue, SOON).await;
+    let first = enqueue_one(&queue, http()).await;
+    let waiting = queue.enqueue(&vec![after(&[first]); 5_000]).await.unwrap();
+    let last = waiting.iter().map(|job| job.id).max().unwrap();
+    let mut connection = PgConnection::connect(database.url()).await.unwrap();
+    let mut open = connection.begin().await.unwrap();
+    sqlx::query("select from flyball.scheduled where job_id <> $1 for update")
+        .bind(last)
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    run_to(&queue, worker, first, Ending::Completed).await;
+    let released = queue.release_waiting(&[first]).await.unwrap();
+
+    assert_eq!(released.jobs, 1);
+    assert_eq!(state(&queue, last).await, State::Ready);
+}
+
+#[tokio::test]
 async fn ends_touch_nothing_of_those_that_wait() {
     let (database, queue) = queue().await;
     let worker = worker(&queue, SOON).await;

@@ -571,3 +571,25 @@ async fn groups_go_with_the_history_and_open_ones_stay() {
     queue.settle_groups().await.unwrap();
     assert_eq!(state(&queue, jobs[0]).await, State::Ready);
 }
+
+#[tokio::test]
+async fn an_open_transaction_that_holds_a_group_holds_up_no_other() {
+    let (database, queue) = queue().await;
+    let (held, _) = sealed_group(&queue, 1).await;
+    let changes = format!(
+        "insert into flyball.group_change (group_id) select {held} from generate_series(1, 10001)"
+    );
+    run(&queue.pool, &changes).await;
+    let (free, jobs) = sealed_group(&queue, 1).await;
+    let worker = worker(&queue, SOON).await;
+    claim_all(&queue, worker, FENCE, 9).await;
+    finish(&queue, jobs[0], Ending::Completed).await;
+    let mut open = PgConnection::connect(database.url()).await.unwrap();
+    let hold = format!("begin; select from flyball.job_group where id = {held} for update");
+    let hold = sqlx::raw_sql(AssertSqlSafe(hold));
+    open.execute(hold).await.unwrap();
+
+    assert_eq!(queue.settle_groups().await.unwrap(), 1);
+
+    assert_eq!(group(&queue, free).await.state, GroupState::Ended);
+}
