@@ -88,6 +88,7 @@ async fn jobs_of_an_unknown_throttle_are_parked_until_it_exists() {
     let mut fixture = WorkerFixture::new().await;
     let (_, run) = counter(Outcome::Done);
     fixture.kind("noop", run);
+    let parked = fixture.enqueue("noop", "nobody-made-me", "", 1).await[0];
     // All of these names are asked for in turn.
     let others: Vec<NewJob> = (0..300)
         .map(|n| NewJob {
@@ -96,7 +97,6 @@ async fn jobs_of_an_unknown_throttle_are_parked_until_it_exists() {
         })
         .collect();
     fixture.queue.enqueue(&others).await.unwrap();
-    let parked = fixture.enqueue("noop", "nobody-made-me", "", 1).await[0];
     let other = fixture.enqueue("noop", "fast", "", 1).await[0];
     let worker = fixture.worker(quick()).await;
 
