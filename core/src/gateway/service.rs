@@ -118,7 +118,7 @@ pub struct Gateway {
     pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
     /// Tells of the first of them.
     pub(super) has_heard: Arc<Notify>,
-    older: Arc<OlderCollectors>,
+    pub(super) older: Arc<OlderCollectors>,
     /// The windows that hold while the store of throttles is away.
     pub(super) own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
     pub(super) window_lease: WindowLease,

@@ -2,8 +2,8 @@
 
 use sqlx::Row;
 
-use super::collect;
 use super::history::StoredMessage;
+use super::lock::{OlderCollectors, lock};
 use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
@@ -63,10 +63,13 @@ pub async fn history_end(db: &Db, mark: &ReadMark) -> Result<FoundEnd, Error> {
 
 /// Gives all channels a new epoch if the history lacks a message; returns false if it does not, or
 /// while a collector is at work.
-pub async fn renew_channels(db: &Db, mark: &ReadMark) -> Result<bool, Error> {
+pub async fn renew_channels(
+    db: &Db,
+    older: &OlderCollectors,
+    mark: &ReadMark,
+) -> Result<bool, Error> {
     let mut transaction = db.begin().await?;
-    let locked = query(collect::LOCK).fetch_one(&mut *transaction).await?;
-    if !locked.try_get::<bool, _>(0)? {
+    if !lock(&mut transaction, older).await? {
         transaction.rollback().await?;
         return Ok(false);
     }
