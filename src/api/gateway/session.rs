@@ -556,11 +556,33 @@ fn ended_by(error: axum::Error) -> Ended {
     use tungstenite::Error as Socket;
     match error.into_inner().downcast_ref::<Socket>() {
         Some(Socket::Capacity(_)) => Ended::Close(CloseReason::TooLarge),
+        // The listener gives up on a client that has taken nothing for half a minute.
+        Some(Socket::Io(error)) if error.kind() == std::io::ErrorKind::TimedOut => {
+            Ended::Close(CloseReason::Slow)
+        }
         Some(Socket::Utf8(_)) => Ended::Close(CloseReason::NotUtf8),
         Some(Socket::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => {
             Ended::Gone
         }
         Some(Socket::Protocol(_)) => Ended::Close(CloseReason::Protocol),
         _ => Ended::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_client_that_takes_nothing_is_slow_and_one_that_breaks_off_has_gone() {
+        let end = |kind: ErrorKind| {
+            let error = tungstenite::Error::Io(kind.into());
+            ended_by(axum::Error::new(error))
+        };
+        let slow = end(ErrorKind::TimedOut);
+        assert!(matches!(slow, Ended::Close(CloseReason::Slow)));
+        assert!(matches!(end(ErrorKind::ConnectionReset), Ended::Gone));
     }
 }
