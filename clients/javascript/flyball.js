@@ -42,7 +42,8 @@ const NAME_MOST = 256;
 const REFRESH_LEAST = 10_000;
 /** Requests that may wait for a connection. */
 const QUEUE_MOST = 1_000;
-/** Events of an iterated subscription that may wait in memory; beyond it the server keeps them. */
+/** Events of an iterated subscription that may wait in memory; beyond it the server keeps them, or the
+ * oldest are dropped if the channel has no history. */
 const BUFFER_MOST = 1_000;
 
 export class FlyballError extends Error {
@@ -130,9 +131,25 @@ class Subscription {
   give(event) {
     if (this.handlers) tell(this.handlers, event.type, event);
     else {
+      if (!this.position && this.buffer.length >= BUFFER_MOST) this.#dropOldest();
       this.buffer.push(event);
       this.wake?.();
     }
+  }
+
+  /** Makes room for an event: what is dropped counts in the first one, which tells of it. */
+  #dropOldest() {
+    const [first] = this.buffer;
+    /** @type {import('./flyball.js').Lost} */
+    const told = first && 'reason' in first && first.reason === 'dropped'
+      ? /** @type {any} */ (this.buffer.shift())
+      : { type: 'lost', channel: this.channel, reason: 'dropped', missed: 0 };
+    while (this.buffer.length > BUFFER_MOST - 2) {
+      const gone = /** @type {any} */ (this.buffer.shift());
+      const missed = gone.type === 'lost' ? gone.missed : 1;
+      told.missed = told.missed === null || missed === null ? null : told.missed + missed;
+    }
+    this.buffer.unshift(told);
   }
 
   /** @param {FlyballError | null} error */
@@ -149,10 +166,21 @@ class Subscription {
     }
   }
 
-  async *[Symbol.asyncIterator]() {
+  [Symbol.asyncIterator]() {
     if (this.handlers) throw new TypeError('a subscription with handlers is not iterated');
     if (this.isIterated) throw new TypeError('a subscription is iterated once');
     this.isIterated = true;
+    const events = this.#events();
+    const end = events.return.bind(events);
+    // One that is closed before its first event has not run, and would not end the subscription.
+    events.return = (value) => {
+      this.unsubscribe();
+      return end(value);
+    };
+    return events;
+  }
+
+  async *#events() {
     try {
       for (;;) {
         const event = this.buffer.shift();

@@ -223,6 +223,36 @@ test('a subscription is iterated, and a program that is slower than its channel 
   await until('the end on the server', () => gateway.last.cursors.size === 0);
 });
 
+test('a program that is slower than a channel without history has the newest messages and the number of the others', { timeout: 30_000 }, async (t) => {
+  const { gateway, client } = await stage(t);
+  const subscription = client.subscribe('presence.1');
+  await subscription.ready;
+  for (const n of numbers(1, 2_500)) gateway.publish('presence.1', n);
+  // Its answer comes behind them.
+  await client.publish('other', 1);
+  const events = [];
+  for await (const event of subscription) {
+    events.push(event);
+    if (event.data === 2_500) break;
+  }
+  assert.deepEqual(events[0], { type: 'lost', channel: 'presence.1', reason: 'dropped', missed: 1_501 });
+  assert.deepEqual(events.slice(1).map(({ data }) => data), numbers(1_502, 2_500));
+});
+
+test('an iteration that is closed before its first event, or while it waits for one, ends the subscription', async (t) => {
+  const { gateway, client } = await stage(t);
+  for (const waits of [false, true]) {
+    const subscription = client.subscribe('orders');
+    await subscription.ready;
+    const events = subscription[Symbol.asyncIterator]();
+    const next = waits ? events.next() : null;
+    await events.return();
+    assert.equal(subscription.state, 'ended');
+    if (next) assert.deepEqual(await next, { value: undefined, done: true });
+    await until('the end on the server', () => gateway.last.cursors.size === 0);
+  }
+});
+
 test('an iteration tells of lost messages, and ends with the client', { timeout: 30_000 }, async (t) => {
   const { gateway, client } = await stage(t);
   gateway.channel('orders').epoch = 2;
