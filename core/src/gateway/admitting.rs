@@ -123,9 +123,10 @@ impl Gateway {
             holder: None,
         };
         let answer = self.store.acquire(&ask).await;
-        match answer.lanes.first().filter(|_| answer.is_decided()) {
-            Some(grant) if grant.granted >= want => Some((want, None)),
-            Some(grant) => Some((grant.granted, Some(grant.wait))),
+        let grant = answer.lanes.first().filter(|_| answer.is_decided());
+        match grant.map(|grant| (grant.granted, grant.wait)) {
+            Some((granted, _)) if granted >= want => Some((want, None)),
+            Some((granted, wait)) => Some((granted, Some(wait))),
             None => self.take_leased(tenant, want).await,
         }
     }
