@@ -7,8 +7,8 @@ use super::postgres::{ReadMark, StoredMessage};
 /// The time between two looks for the end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The least by which the epoch grows when all channels get a new one. It grows by one whenever some
-/// are forgotten, which is no more often than once in two seconds.
+/// The least by which the epoch grows when all channels get a new one. It grows by one whenever
+/// some are forgotten, which is no more often than once in two seconds.
 const RENEWED_BY: i64 = 500;
 
 /// The last message that was read, and the epoch that was seen last.

@@ -373,8 +373,8 @@ impl Hub {
         warned
     }
 
-    /// Lets all readers read what the history has after their places, because its end has gone back:
-    /// they find that something is missing.
+    /// Lets all readers read what the history has after their places, because its end has gone
+    /// back: they find that something is missing.
     pub fn restart(&self) {
         let tenants: Vec<Arc<TenantPeers>> = self.tenants.lock().values().cloned().collect();
         for tenant in tenants {

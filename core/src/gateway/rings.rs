@@ -1,8 +1,8 @@
 //! Rings: the notifications with which collectors tell all gateways of messages and of tenants at
 //! their limit.
 //!
-//! Every role of the database may send one, so a ring is a hint and no more: of messages the gateway
-//! reads the history, and of limits the table that only collectors write.
+//! Every role of the database may send one, so a ring is a hint and no more: of messages the
+//! gateway reads the history, and of limits the table that only collectors write.
 
 use std::time::Duration;
 

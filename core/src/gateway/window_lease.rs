@@ -1,8 +1,8 @@
 //! The lease of the windows that hold while the store of throttles is away.
 //!
-//! Each process has windows of its own, so only one of them may use its own at a time. It renews the
-//! lease while it collects. Another gets it two seconds after the last use at the earliest, when all
-//! that the first let go is older than a window.
+//! Each process has windows of its own, so only one of them may use its own at a time. It renews
+//! the lease while it collects. Another gets it two seconds after the last use at the earliest,
+//! when all that the first let go is older than a window.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -171,8 +171,8 @@ impl Inbox {
         row.as_ref().map_or(Ok(InboxCounts::default()), counts)
     }
 
-    /// Marks messages of an inbox; those of other inboxes are left alone. Its devices are told while
-    /// fewer than `told_max` publications of the tenant wait.
+    /// Marks messages of an inbox; those of other inboxes are left alone. Its devices are told
+    /// while fewer than `told_max` publications of the tenant wait.
     pub async fn mark(
         &self,
         tenant: &str,

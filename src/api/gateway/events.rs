@@ -152,7 +152,8 @@ fn since_of(id: &str) -> Option<Since> {
     })
 }
 
-/// The places of a stream: among the connections of its tenant, those of the process, and the streams.
+/// The places of a stream: among the connections of its tenant, those of the process, and the
+/// streams.
 type StreamPlaces = (ConnectionSeat, OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// The reader of one channel; it leaves the hub when dropped.

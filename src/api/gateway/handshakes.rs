@@ -1,7 +1,7 @@
 //! The rate at which one process opens connections.
 //!
-//! Clients with a credential share all of it. Of the others nothing is known but their address: they
-//! take at most half of it together, and those of one address an eighth.
+//! Clients with a credential share all of it. Of the others nothing is known but their address:
+//! they take at most half of it together, and those of one address an eighth.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -43,7 +43,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Returns the time at which the bucket is full again after one more; `None` if that does not fit.
+    /// Returns the time at which the bucket is full again after one more; `None` if that does not
+    /// fit.
     fn next(&self, interval: Duration, now: Instant) -> Option<Instant> {
         let next = self.full_at.map_or(now, |at| at.max(now)) + interval;
         (next.duration_since(now) <= BURST.max(interval)).then_some(next)

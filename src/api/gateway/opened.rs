@@ -1,5 +1,5 @@
-//! The begin and the end of a connection: its place in the process and among those of its tenant, and
-//! its close frame.
+//! The begin and the end of a connection: its place in the process and among those of its tenant,
+//! and its close frame.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -120,8 +120,8 @@ pub(super) async fn close(mut socket: WebSocket, reason: CloseReason) {
     finish(socket).await;
 }
 
-/// Reads a socket until both sides have closed it, which writes the answer to the close frame of the
-/// client.
+/// Reads a socket until both sides have closed it, which writes the answer to the close frame of
+/// the client.
 pub(super) async fn finish(mut socket: WebSocket) {
     let answered = async { while let Some(Ok(_)) = socket.recv().await {} };
     // The client may be gone.

@@ -71,9 +71,9 @@ pub(super) struct Session {
     pub(super) session_end: Option<BoxFuture<'static, ()>>,
     /// The time at which a stopping process closes the connection.
     leave_at: Option<Instant>,
-    /// The time until which nothing is read, because the client published or marked beyond the limit
-    /// of its tenant, or asks too much. One frame is read between two such times, so that it still
-    /// counts as alive.
+    /// The time until which nothing is read, because the client published or marked beyond the
+    /// limit of its tenant, or asks too much. One frame is read between two such times, so that it
+    /// still counts as alive.
     held_until: Option<Instant>,
     /// The pace of what it asks.
     asks: AskPace,

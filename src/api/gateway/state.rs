@@ -24,8 +24,8 @@ pub struct GatewayState {
     pub places: Arc<Semaphore>,
     /// The permits of the streams of events among them.
     pub streams: Arc<Semaphore>,
-    /// The permits of frames that read or mark an inbox: so many connections to Postgres, that claims
-    /// of jobs and the messages of channels always find others.
+    /// The permits of frames that read or mark an inbox: so many connections to Postgres, that
+    /// claims of jobs and the messages of channels always find others.
     pub inbox_asks: Semaphore,
     /// The base URL by which clients outside reach us; empty if it is not set.
     pub public_url: String,

@@ -75,8 +75,8 @@ impl SignedOut {
         self.has(pool, &digest_of_session(value), now).await
     }
 
-    /// Returns true if the session with a digest has been ended. While Postgres does not answer, the
-    /// last known state is used.
+    /// Returns true if the session with a digest has been ended. While Postgres does not answer,
+    /// the last known state is used.
     pub async fn has(&self, pool: &Db, digest: &str, now: Timestamp) -> bool {
         let is_due = {
             let mut known = self.known();
