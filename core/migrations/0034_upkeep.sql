@@ -500,3 +500,8 @@ begin
     end loop;
     select e.enqueued, e.more or cardinality(found_groups) = most into calls, more from flyball.enqueue_calls() e;
 end $$;
+
+-- === Audit log ===================================================================================
+
+-- Finds the lines of a tenant, newest first, and those that are too many.
+create index audit_tenant on flyball.audit (tenant, id);

@@ -150,12 +150,41 @@ where id = any(array(
     select id from flyball.failure where id < (select max(id) - 10000 from flyball.failure) order by id limit $1
 ))";
 
-// Each change by a person or the governor writes a line; the newest hundred thousand are kept.
+// Each change by a person or the governor writes a line. The newest hundred thousand are kept, and of
+// each tenant the newest ten thousand, so that no tenant takes the place of others. A short log is not
+// looked at.
 pub(super) const FORGET_AUDIT: &str = "
-delete from flyball.audit
-where id = any(array(
-    select id from flyball.audit where id < (select max(id) - 100000 from flyball.audit) order by id limit $1
-))";
+with recursive tenants as (
+    (
+        select (select a.tenant from flyball.audit a where a.tenant is not null order by a.tenant limit 1) as tenant
+        where (select max(a.id) - min(a.id) from flyball.audit a) >= 10000
+    )
+    union all
+    select (select a.tenant from flyball.audit a where a.tenant > t.tenant order by a.tenant limit 1)
+    from tenants t where t.tenant is not null
+),
+old as materialized (
+    select o.id
+    from tenants t
+    cross join lateral (
+        select a.id from flyball.audit a
+        where a.tenant = t.tenant and a.id <= (
+            select b.id from flyball.audit b where b.tenant = t.tenant order by b.tenant desc, b.id desc offset 10000 limit 1
+        )
+        order by a.tenant, a.id limit $1
+    ) o
+    union all
+    (
+        select a.id from flyball.audit a
+        where a.tenant is null and a.id <= (
+            select b.id from flyball.audit b
+            where b.tenant is null and (select max(m.id) - min(m.id) from flyball.audit m) >= 100000
+            order by b.tenant desc, b.id desc offset 100000 limit 1
+        )
+        order by a.tenant, a.id limit $1
+    )
+)
+delete from flyball.audit where id = any(array(select o.id from old o limit $1))";
 
 // The leases, which no index serves by worker, are read once and looked up in memory.
 pub(super) const FORGET_WORKERS: &str = "

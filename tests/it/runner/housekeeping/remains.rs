@@ -214,6 +214,32 @@ async fn small_tables_stay_small() {
 }
 
 #[tokio::test]
+async fn no_tenant_pushes_others_out_of_the_audit_log() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    run(
+        pool,
+        "insert into flyball.audit (actor, action, subject) select 'ann', 'pause', i::text from generate_series(1, 5) i;
+         insert into flyball.audit (actor, action, subject, tenant) values ('joe', 'job.cancel', '1', 'bank');
+         insert into flyball.audit (actor, action, subject, tenant) select 'eve', 'job.cancel', i::text, 'shop' from generate_series(1, 100100) i",
+    )
+    .await;
+
+    queue.maintain(WEEK).await.unwrap();
+
+    let left: Vec<(Option<String>, i64)> =
+        sqlx::query_as("select tenant, count(*) from flyball.audit group by 1 order by 1")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let of = |tenant: &str| Some(tenant.to_owned());
+    assert_eq!(left, [(of("bank"), 1), (of("shop"), 10_000), (None, 5)]);
+    let newest =
+        "select count(*) from flyball.audit where tenant = 'shop' and subject::int > 90100";
+    assert_eq!(number(pool, newest).await, 10_000);
+}
+
+#[tokio::test]
 async fn dead_letters_are_kept_for_ever_unless_somebody_says_how_long() {
     let (database, queue) = queue().await;
     let pool = database.pool();
