@@ -505,3 +505,18 @@ end $$;
 
 -- Finds the lines of a tenant, newest first, and those that are too many.
 create index audit_tenant on flyball.audit (tenant, id);
+
+-- === A job that replaces another =================================================================
+
+-- One line more where a waiting job gets the arguments of the one that replaces it: a request to cancel
+-- was for the job that is gone. It is put into the function as it is, because nothing else of it changes.
+do $$
+declare
+    rewrites constant text := 'perform flyball.rewrite_job(job, true);';
+    body     constant text := pg_get_functiondef('flyball.admit_unchecked'::regproc);
+begin
+    if strpos(body, rewrites) = 0 then
+        raise exception 'flyball.admit_unchecked does not contain: %', rewrites;
+    end if;
+    execute replace(body, rewrites, rewrites || E'\n        delete from flyball.cancel c where c.job_id = job_id;');
+end $$;

@@ -438,3 +438,24 @@ async fn a_waiting_job_is_found_by_its_place_however_long_the_queue_is() {
         assert!(least < 200, "{call}: {least} blocks were read");
     }
 }
+
+#[tokio::test]
+async fn a_job_that_replaces_one_whose_cancellation_was_requested_runs() {
+    let (_database, queue) = queue().await;
+    let first = one(&queue, numbered(1)).await;
+    // It was asked to stop while it ran, and its attempt ended at the same moment.
+    sqlx::query("insert into flyball.cancel (job_id) values ($1)")
+        .bind(first.id)
+        .execute(&queue.pool)
+        .await
+        .unwrap();
+
+    let second = one(&queue, numbered(2)).await;
+    assert_eq!((second.id, second.replaced), (first.id, true));
+
+    assert_eq!(queue.carry_out_cancels().await.unwrap(), 0);
+    let worker = worker(&queue).await;
+    let claimed = claim(&queue, worker, 1).await;
+    assert_eq!(claimed[0].job.args, json!({"n": 2}));
+    assert!(!claimed[0].cancelled);
+}
