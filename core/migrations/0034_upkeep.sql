@@ -192,7 +192,9 @@ end $$;
 create trigger check_writer before insert or update or delete on flyball.cron
 for each statement execute function flyball.check_writer();
 
--- As in 0019, and it makes no job for a role with a tenant.
+-- As in 0019, and it makes no job for a role with a tenant. With overlap `skip` an unfinished job of
+-- another kind, which the schedule had before, blocks the next one too: the unique key of that job is
+-- another one, because the kind is a part of it.
 create or replace function flyball.enqueue_occurrence(name text, at timestamptz, out job_id bigint, out duplicate boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -207,6 +209,14 @@ begin
     perform flyball.refuse_tenant_role('run_schedule');
     select * into c from flyball.cron k where k.name = name;
     if not found then
+        return;
+    end if;
+    if c.overlap = 'skip' and c.last_job_id is not null
+        and exists (select from flyball.job j where j.id = c.last_job_id and j.kind <> c.kind)
+        and flyball.job_state(c.last_job_id) in ('ready', 'scheduled', 'retryable', 'running')
+    then
+        job_id := c.last_job_id;
+        duplicate := true;
         return;
     end if;
     select e.job_id, e.duplicate into job_id, duplicate

@@ -410,3 +410,32 @@ async fn a_time_zone_that_one_process_does_not_know_costs_no_occurrence() {
         .await;
     assert_eq!(fixture.occurrences().await, [today]);
 }
+
+#[tokio::test]
+async fn an_unfinished_job_of_the_kind_before_counts_for_the_overlap() {
+    let fixture = CronFixture::new().await;
+    fixture.run("select flyball.register_kind('summary')").await;
+    let schedule = report("tick", "@daily");
+    fixture.schedules.set(&schedule).await.unwrap();
+    let first = fixture.schedules.run_now("tick").await.unwrap();
+    let RunNowOutcome::Job(first) = first else {
+        panic!("{first:?}");
+    };
+    let changed = NewSchedule::new("tick", "@daily", NewJob::new("summary", json!({})));
+    fixture.schedules.set(&changed).await.unwrap();
+
+    let blocked = fixture.schedules.run_now("tick").await.unwrap();
+    assert!(
+        matches!(&blocked, RunNowOutcome::Job(job) if job.duplicate && job.id == first.id),
+        "{blocked:?}"
+    );
+
+    fixture
+        .run("select flyball.cancel(id) from flyball.job")
+        .await;
+    let next = fixture.schedules.run_now("tick").await.unwrap();
+    assert!(
+        matches!(&next, RunNowOutcome::Job(job) if !job.duplicate && job.id != first.id),
+        "{next:?}"
+    );
+}
