@@ -54,6 +54,20 @@ async fn migrating_twice_and_beside_open_work_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_start_with_nothing_to_migrate_waits_for_no_lock() {
+    let (_database, queue) = queue().await;
+    let mut stranger = queue.pool.acquire().await.unwrap();
+    sqlx::raw_sql("select pg_advisory_lock(hashtext('flyball.migration'))")
+        .execute(&mut *stranger)
+        .await
+        .unwrap();
+
+    let migrating = tokio::time::timeout(Duration::from_secs(20), queue.migrate());
+
+    assert_eq!(migrating.await.expect("it waits").unwrap(), 0);
+}
+
+#[tokio::test]
 async fn depth_is_reported_by_throttle_and_state() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue, Duration::from_secs(30)).await;

@@ -38,8 +38,8 @@ pub struct FailedStep {
 }
 
 impl MaintenanceReport {
-    /// Adds the rows that one step deleted, or its failure. Fails only without a server, because the
-    /// steps that follow need it too.
+    /// Adds the rows that one step deleted, or its failure. Fails only without a server, because
+    /// the steps that follow need it too.
     fn note(&mut self, step: &'static str, done: Result<u64, Error>) -> Result<(), Error> {
         match done {
             Ok(rows) => self.forgotten += rows,

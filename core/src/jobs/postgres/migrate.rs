@@ -28,8 +28,9 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     migrator
 });
 
-// Nothing is read before the lock, so that the second of two processes that start at once finds the
-// work of the first.
+// What is pending is read behind the lock, so that the second of two processes that start at once
+// finds the work of the first. Every role that may connect can keep it, so it is taken only if
+// something is pending.
 const LOCK: &str = "select pg_advisory_xact_lock(hashtext('flyball.migration'))";
 
 const RECORD: &str = "
@@ -130,6 +131,9 @@ impl Queue {
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let mut done = 0;
         let mut last = Instant::now();
+        if self.has_all().await.unwrap_or(false) {
+            return Ok(done);
+        }
         // One transaction for each, so that the locks of one are not held through the next.
         loop {
             match self.migrate_once().await {
@@ -145,6 +149,24 @@ impl Queue {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Returns true if every migration of this program is applied as it is here, and the program can
+    /// work beside those that it does not know.
+    async fn has_all(&self) -> Result<bool, MigrateError> {
+        let mut transaction = self.pool.begin().await?;
+        sqlx::raw_sql(LOCK_TIMEOUT)
+            .execute(&mut *transaction)
+            .await?;
+        let applied = applied(&mut transaction).await?;
+        let are_applied = MIGRATOR.iter().all(|migration| {
+            let checksum = applied.get(&migration.version);
+            checksum.is_some_and(|checksum| **checksum == *migration.checksum)
+        });
+        let is_beside = !applied.keys().any(|version| is_unknown(*version))
+            || is_served(oldest_program(&mut *transaction).await?);
+        transaction.commit().await?;
+        Ok(are_applied && is_beside)
     }
 
     /// Applies the first pending migration; returns false if there is none.
