@@ -6,6 +6,13 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     await page.fresh(`${url}/${hash}`);
     await page.until('the page', `document.getElementById('phase').dataset.phase === 'live' && document.querySelector('section.throttle, .throttle-link')`, 15_000);
   };
+  // Details come every five seconds, and a busy machine takes its time.
+  const SLOW_MS = 30_000;
+  /** Runs a check, and sets the mock right after it, so that its faults do not become those of the next. */
+  const steered = (name, work) => check(name, () => work().finally(async () => {
+    mock.steer({ fail: null, store: '', refuse: {}, reader: false, phase: 'steady' });
+    await page.size(1400, 1000);
+  }));
   await page.size(1400, 1000);
 
   await check('items of one key have a row each, and none stays behind', async () => {
@@ -18,7 +25,7 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     return JSON.stringify(texts) === JSON.stringify(['a1 a2 b1', 'b2 a3 a4', 'a5', '']) ? [] : [JSON.stringify(texts)];
   });
 
-  await check('a pause of everything that fails keeps its question, and a resume says why', async () => {
+  await steered('a pause of everything that fails keeps its question, and a resume says why', async () => {
     provoked.push(/status of (404|409|503)/, /net::ERR_INCOMPLETE_CHUNKED_ENCODING .*\/stream$/);
     const reads = () => mock.requests.filter((r) => r === 'GET /api/v1/pause').length;
     const readTwice = async () => {
@@ -49,7 +56,7 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     return faults;
   });
 
-  await check('ages and times are those of the server although the clock of the browser is an hour fast', async () => {
+  await steered('ages and times are those of the server although the clock of the browser is an hour fast', async () => {
     const { identifier } = await page.send('Page.addScriptToEvaluateOnNewDocument', { source: `{ const now = Date.now.bind(Date); Date.now = () => now() + 3_600_000; }` });
     const faults = [];
     const near = (what, ms, wanted) => { if (!(Math.abs(ms - wanted) < 20_000)) faults.push(`${what} is ${new Date(ms).toISOString()}, not ${new Date(wanted).toISOString()}`); };
@@ -87,26 +94,26 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     return faults;
   });
 
-  await check('a throttle that left the ticks is shown by its details, in its row and in its panel', async () => {
+  await steered('a throttle that left the ticks is shown by its details, in its row and in its panel', async () => {
     await live('#throttles');
     const row = `[...document.querySelectorAll('#throttle-rows tr')].find((r) => r.textContent.startsWith('webhooks'))`;
     const numbers = `['ready', 'dead'].map((name) => ${row}.querySelector('[data-label=' + name + ']').textContent).join()`;
     await page.until('its row', `${row} && /^[\\d,]{3,},\\d/.test(${numbers})`);
     mock.steer({ silent: ['webhooks'], set: { throttle: 'webhooks', to: { ready: 0, dead: 77 } } });
     // The details come every five seconds.
-    await page.until('the new numbers', `/^\\d{0,2},77\\b/.test(${numbers})`, 12_000);
+    await page.until('the new numbers', `/^\\d{0,2},77\\b/.test(${numbers})`, SLOW_MS);
     await page.open(`${url}/#throttle-webhooks`);
     await page.until('the new numbers in the panel', `/^\\d{1,2}ready.*77dead/.test([...document.querySelectorAll('#detail .depth dl div')].map((d) => d.querySelector('dd').textContent + d.querySelector('dt').textContent).join(' '))`);
     mock.steer({ phase: 'steady' });
   });
 
-  await check('an error that is over goes from the page, where nothing else is asked too', async () => {
+  await steered('an error that is over goes from the page, where nothing else is asked too', async () => {
     for (const [view, note] of [['jobs', 'jobs-note'], ['failures', 'dead-said'], ['audit', 'audit-note'], ['job/7600001500', 'job-note']]) {
       mock.steer({ fail: 'lists' });
       await page.open(`${url}/#${view}`);
       await page.until(`the error of ${view}`, `document.getElementById('${note}').textContent === 'the queue store did not answer'`);
       mock.steer({ fail: null });
-      await page.until(`the end of the error of ${view}`, `document.getElementById('${note}').textContent === ''`, 15_000);
+      await page.until(`the end of the error of ${view}`, `document.getElementById('${note}').textContent === ''`, SLOW_MS);
     }
     await page.until('the job', `document.querySelector('#job-result .facts')`);
   });
@@ -114,7 +121,7 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
   const text = (id) => `document.getElementById('${id}').textContent`;
   const shown = (id) => `document.getElementById('${id}').checkVisibility()`;
 
-  await check('the loss of Redis is told with what still works, throttles are trouble, and everything can be paused', async () => {
+  await steered('the loss of Redis is told with what still works, throttles are trouble, and everything can be paused', async () => {
     const faults = [];
     await live();
     for (const store of ['lost', 'untold']) {
@@ -123,11 +130,11 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
       for (const isFresh of [false, true]) {
         const when = `${store}, ${isFresh ? 'opened meanwhile' : 'open before'}`;
         if (isFresh) await page.fresh(`${url}/`);
-        await page.until(`the notice (${when})`, `${shown('store-lost')} && /^Redis does not answer\\..*on_store_loss.*jobs are accepted.*pause of everything/.test(${text('store-lost')})`, 12_000);
+        await page.until(`the notice (${when})`, `${shown('store-lost')} && /^Redis does not answer\\..*on_store_loss.*jobs are accepted.*pause of everything/.test(${text('store-lost')})`, SLOW_MS);
         await page.until(`the words in the header (${when})`, `${text('phase-text')} === 'live, without Redis' && document.title.startsWith('Redis lost')`);
         await page.until(`the button (${when})`, `${shown('pause-all')}`);
-        await page.until(`throttles in trouble (${when})`, `[...document.querySelectorAll('#governed .badge')].filter((b) => b.textContent === 'unknown').length >= 6`);
-        await page.until(`the lists (${when})`, `${shown('decisions')} && document.querySelectorAll('#decisions tr').length > 0`);
+        await page.until(`throttles in trouble (${when})`, `[...document.querySelectorAll('#governed .badge')].filter((b) => b.textContent === 'unknown').length >= 6`, SLOW_MS);
+        await page.until(`the lists (${when})`, `${shown('decisions')} && document.querySelectorAll('#decisions tr').length > 0`, SLOW_MS);
         if (await page.evaluate(shown('away'))) faults.push(`${when}: a second notice says ${await page.evaluate(text('away'))}`);
       }
     }
@@ -144,11 +151,11 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     faults.push(...await page.evaluate(overflow));
     await page.size(1400, 1000);
     mock.steer({ store: '' });
-    await page.until('the store again', `!${shown('store-lost')} && ${text('phase-text')} === 'live' && document.querySelector('#governed .badge').textContent !== 'unknown'`, 12_000);
+    await page.until('the store again', `!${shown('store-lost')} && ${text('phase-text')} === 'live' && document.querySelector('#governed .badge').textContent !== 'unknown'`, SLOW_MS);
     return faults;
   });
 
-  await check('who may only read gets no buttons while Redis is lost', async () => {
+  await steered('who may only read gets no buttons while Redis is lost', async () => {
     mock.steer({ reader: true });
     await live();
     await page.until('a page for readers', `document.body.classList.contains('reader') && ${text('phase-text')} === 'live'`);
@@ -159,7 +166,7 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     return hasButtons ? ['everything can be paused'] : [];
   });
 
-  await check('a refused stream or list of throttles is told with its reason', async () => {
+  await steered('a refused stream or list of throttles is told with its reason', async () => {
     const faults = [];
     const stream = '/api/v1/stream';
     const scope = [403, 'scope missing', [], 'GET /api/v1/stream needs the scope ops:read; token page has jobs:read'];
@@ -174,18 +181,18 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     for (const [refuse, wanted] of cases) {
       mock.steer({ refuse });
       await page.fresh(`${url}/`);
-      const said = await page.until(`the reason ${wanted}`, `${shown('away')} && ${text('away-text')}`);
+      const said = await page.until(`the reason ${wanted}`, `${shown('away')} && ${text('away-text')}`, SLOW_MS);
       await page.until('it in full', `${wanted}.test(${text('away-text')})`).catch(() => faults.push(`it says "${said}"`));
       if (await page.evaluate(shown('waiting'))) faults.push(`it waits although it says "${said}"`);
       if (refuse[stream] === scope) await shot(page, 'refused', false);
       if (refuse[stream] && !/^no live data/.test(await page.evaluate(text('phase-text')))) faults.push(`the header says "${await page.evaluate(text('phase-text'))}"`);
     }
     mock.steer({ refuse: {} });
-    await page.until('nothing refused', `!${shown('away')} && ${text('phase-text')} === 'live'`, 20_000);
+    await page.until('nothing refused', `!${shown('away')} && ${text('phase-text')} === 'live'`, SLOW_MS);
     mock.steer({ refuse: { [stream]: many } });
-    await page.until('the reason with the time of the data', `/^No live data: 16 live streams .* The data is from \\d\\d:\\d\\d:\\d\\d; retrying\.$/.test(${text('away-text')})`);
+    await page.until('the reason with the time of the data', `/^No live data: 16 live streams .* The data is from \\d\\d:\\d\\d:\\d\\d; retrying\.$/.test(${text('away-text')})`, SLOW_MS);
     mock.steer({ refuse: {} });
-    await page.until('live again', `!${shown('away')} && ${text('phase-text')} === 'live'`, 20_000);
+    await page.until('live again', `!${shown('away')} && ${text('phase-text')} === 'live'`, SLOW_MS);
     return faults;
   });
 }
