@@ -403,7 +403,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store', 'content-security-policy': CSP });
         let id = 0;
         const write = (type, data) => response.write(`${type === 'tick' ? `id: ${(id += 1)}\n` : ''}event: ${type}\ndata: ${JSON.stringify(data)}\n\n`);
-        write('history', { ticks: world.ticks });
+        write('history', { may_change: world.mayChange, may_enqueue: world.mayChange, ticks: world.ticks });
         const here = world;
         here.listeners.add(write);
         streams.add(request.socket);

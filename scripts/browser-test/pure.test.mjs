@@ -12,7 +12,7 @@ import { deciderOf, spans } from '../../src/api/dashboard/ribbons.js';
 import { replicaNote } from '../../src/api/dashboard/replicanote.js';
 import { Ring } from '../../src/api/dashboard/ring.js';
 import * as scale from '../../src/api/dashboard/scale.js';
-import { apply, emptyState, facts, ordered, totalReady } from '../../src/api/dashboard/state.js';
+import { apply, emptyState, facts, mayChange, mayEnqueue, ordered, totalReady } from '../../src/api/dashboard/state.js';
 import { eventReason } from '../../src/api/dashboard/poolwords.js';
 import { unservedText } from '../../src/api/dashboard/unserved.js';
 import { auditLine, editText, isObstacle, standing } from '../../src/api/dashboard/words.js';
@@ -118,6 +118,15 @@ test('history_then_ticks_make_one_line_without_doubles', () => {
   assert.deepEqual(state.throttles.get('a').ring.between(0, 9).map((p) => p.t), [1, 2, 3]);
   assert.ok(touched.has('unknown'), 'a throttle without details is asked for');
   assert.equal(totalReady(state), 12);
+});
+
+test('the_history_tells_what_the_token_may_do_without_the_list_of_throttles', () => {
+  for (const may of [true, false]) {
+    const state = emptyState();
+    apply(state, { type: 'history', data: { may_change: may, may_enqueue: !may, ticks: [{ ...tick(1, {}).data, store_lost: true }] } });
+    assert.equal(mayChange(state), may);
+    assert.equal(mayEnqueue(state), !may);
+  }
 });
 
 test('a_null_reading_stays_null', () => {

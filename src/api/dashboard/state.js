@@ -63,6 +63,8 @@ export function apply(state, { type, data }) {
   const touched = new Set();
   switch (type) {
     case 'history':
+      // The only answer that tells it while the list of throttles has no Redis to read.
+      takeLeave(state, data);
       for (const tick of data?.ticks ?? []) takeTick(state, tick, touched);
       break;
     case 'tick':
