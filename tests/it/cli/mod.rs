@@ -15,4 +15,5 @@ mod serve;
 mod services;
 mod shell;
 mod start_checks;
+mod throttle_names;
 mod throttles;
