@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Row};
 use super::statement::query;
 use crate::jobs::Error;
 
-// The lock is that of a row, which no other role can take. Programs without migration 34 take an
+// The lock is that of a row, which no other role can take. Programs without migration 33 take an
 // advisory lock instead, so both are taken: a row tells that the first is held by this transaction,
 // and its column whether the second is as well.
 pub(super) const LOCK: &str = "
@@ -19,7 +19,7 @@ from (select from flyball.mutex where name = 'publications' for update skip lock
 /// moment, but every role that may connect can take it and keep it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The collectors of programs without migration 34, as far as their lock tells of them.
+/// The collectors of programs without migration 33, as far as their lock tells of them.
 #[derive(Debug, Default)]
 pub struct OlderCollectors {
     held: Mutex<Option<HeldLock>>,
