@@ -1,4 +1,4 @@
--- Chapter 32: batches end with what became of all their messages; keys of senders without a tenant.
+-- Chapter 31: batches end with what became of all their messages; keys of senders without a tenant.
 
 -- === Messages of senders without a tenant =========================================================
 

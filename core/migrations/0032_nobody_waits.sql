@@ -1,4 +1,4 @@
--- Chapter 33: inboxes in which nobody waits for another, and channels whose end has gone back.
+-- Chapter 32: inboxes in which nobody waits for another, and channels whose end has gone back.
 
 -- === Deliveries ==================================================================================
 

@@ -1,4 +1,4 @@
--- Chapter 34: work that no other role can stop, and repairs of schedules, retries and groups.
+-- Chapter 33: work that no other role can stop, and repairs of schedules, retries and groups.
 
 -- === Locks =======================================================================================
 
