@@ -145,8 +145,8 @@ async fn a_history_whose_end_has_gone_back_is_a_gap_for_its_readers() {
     let epoch = reader.subscribe("orders").await["epoch"].clone();
     served.publish_numbers("acme", "orders", 1, 5).await;
     assert_eq!(offsets(&mut reader, 5).await, [1, 2, 3, 4, 5]);
-    // A gateway looks for the end once a second, and first after an error of Postgres, of which there
-    // is none here.
+    // Real time: a gateway looks for the end once a second, and first after an error of Postgres, of
+    // which there is none here.
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     // As a copy that lacks the last two messages; their offsets are given again.
     for statement in [
