@@ -13,9 +13,10 @@ use super::http::auth::{AuthToken, Authenticator};
 use super::http::gate::Gate;
 use super::http::jwt::authenticate::JwtAuth;
 use super::http::metrics::HttpMetrics;
+use super::http::places::Places;
 use super::http::token_metrics::TokenMetrics;
+use super::jobs::show::WAIT_SHARES;
 use super::jobs::state::JobsState;
-use super::jobs::waits::JobWaits;
 use super::journal::Decisions;
 use super::notifications::accept::AdmissionState;
 use super::notifications::events::WebhookState;
@@ -157,7 +158,7 @@ impl ApiState {
                 kinds: deps.kinds,
                 throttles: deps.throttles.clone(),
                 metrics: metrics.clone(),
-                waits: JobWaits::default(),
+                waits: Places::with(WAIT_SHARES),
                 key_owners,
                 problem_types: deps.problem_types.clone(),
             }),

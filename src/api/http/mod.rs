@@ -21,6 +21,7 @@ pub mod listen;
 pub mod login;
 pub mod metrics;
 pub mod operate;
+pub mod places;
 pub mod problem;
 pub mod query;
 pub mod remaining;

@@ -11,4 +11,3 @@ pub mod redact;
 pub mod show;
 pub mod state;
 pub mod update;
-pub mod waits;

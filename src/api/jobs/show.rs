@@ -18,6 +18,7 @@ use crate::admission::{self, WaitingMessage};
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::link::{encoded, next_link};
+use crate::api::http::places::PlaceShares;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
@@ -37,6 +38,15 @@ pub(in crate::api) const WAIT_S_MAX: i64 = 60;
 /// The first and the longest pause between two looks at a job whose end is waited for.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The shares of the requests that wait for the end of a job; further ones are answered without
+/// waiting. Each looks at its job about once a second.
+pub(in crate::api) const WAIT_SHARES: PlaceShares = PlaceShares {
+    all: 256,
+    others: 192,
+    tenant: 96,
+    one: 64,
+};
 
 /// The values of `state` in a search: a state, or all states in which a job has ended.
 pub(in crate::api) const SEARCHED: [(&str, Searched); 8] = [
@@ -228,9 +238,11 @@ pub async fn show(
     // Without a place the answer is the job as it is.
     let place = match wait {
         0 => None,
-        _ => state
-            .waits
-            .place(&caller.key, caller.tenant.as_ref(), caller.leave.is_admin()),
+        _ => state.waits.take(
+            &caller.key,
+            caller.tenant.as_deref(),
+            caller.leave.is_admin(),
+        ),
     };
     let wait = match place {
         Some(_) => Duration::from_secs(wait.unsigned_abs()),

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::waits::JobWaits;
 use crate::api::http::caller::Caller;
 use crate::api::http::metrics::HttpMetrics;
+use crate::api::http::places::Places;
 use crate::jobs::{JobSearch, Kinds, Queue};
 use crate::throttle::Store;
 
@@ -15,7 +15,7 @@ pub struct JobsState {
     pub throttles: Arc<dyn Store>,
     pub metrics: HttpMetrics,
     /// The requests that wait for the end of a job.
-    pub waits: JobWaits,
+    pub waits: Places,
     /// The owners of the unique keys of tokens without a tenant.
     pub key_owners: Vec<String>,
     /// The beginning of the types of the problems of admission.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 
 use super::live_sample::{LiveSample, rank};
+use crate::api::http::places::{PlacePermit, PlaceShares, Places};
 use crate::governor::Phase;
 
 /// The most ticks that are kept: ten minutes.
@@ -18,6 +19,13 @@ pub const TICKS_MAX: usize = 600;
 const HISTORY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most live streams of one process.
 pub const STREAMS_MAX: usize = 64;
+/// The shares of the live streams: some are left to administrators.
+const STREAM_SHARES: PlaceShares = PlaceShares {
+    all: STREAMS_MAX,
+    others: STREAMS_OF_OTHERS,
+    tenant: STREAMS_OF_TENANT,
+    one: STREAMS_OF_ONE,
+};
 /// The most throttles in one tick that a listener gets.
 pub const TICK_THROTTLES_MAX: usize = 200;
 /// The last ticks that are kept whole, for listeners of a part of them. A listener that is behind
@@ -204,25 +212,13 @@ struct LiveInner {
     whole: Mutex<VecDeque<Arc<Tick>>>,
     sender: broadcast::Sender<StreamEvent>,
     sample: ArcSwapOption<LiveSample>,
-    /// The open streams by their holder.
-    streams: Mutex<BTreeMap<StreamHolder, usize>>,
-}
-
-/// The holder of live streams.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct StreamHolder {
-    /// True for an unrestricted token.
-    is_admin: bool,
-    /// The tenant to which the token is bound.
-    tenant: Option<String>,
-    /// The digest of the token.
-    token: String,
+    places: Places,
 }
 
 /// A place among the live streams, released when dropped.
 pub struct StreamPermit {
     live: Live,
-    of: StreamHolder,
+    _place: PlacePermit,
 }
 
 impl StreamPermit {
@@ -237,18 +233,6 @@ impl StreamPermit {
     }
 }
 
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        let mut streams = self.live.streams();
-        if let Some(open) = streams.get_mut(&self.of) {
-            *open -= 1;
-            if *open == 0 {
-                streams.remove(&self.of);
-            }
-        }
-    }
-}
-
 impl Default for Live {
     fn default() -> Self {
         Self(Arc::new(LiveInner {
@@ -256,7 +240,7 @@ impl Default for Live {
             whole: Mutex::default(),
             sender: broadcast::Sender::new(LAG_MAX),
             sample: ArcSwapOption::empty(),
-            streams: Mutex::default(),
+            places: Places::with(STREAM_SHARES),
         }))
     }
 }
@@ -310,37 +294,11 @@ impl Live {
     /// token that is not unrestricted has a share, and so have all of its tenant; all of them
     /// together leave some places to the others.
     pub fn place(&self, token: &str, tenant: Option<&str>, is_admin: bool) -> Option<StreamPermit> {
-        let mut streams = self.streams();
-        let open = |is_counted: &dyn Fn(&StreamHolder) -> bool| -> usize {
-            let counted = streams.iter().filter(|(holder, _)| is_counted(holder));
-            counted.map(|(_, open)| *open).sum()
-        };
-        let of = StreamHolder {
-            is_admin,
-            tenant: tenant.map(str::to_owned),
-            token: token.to_owned(),
-        };
-        let own = streams.get(&of).copied().unwrap_or(0);
-        let has_share = || {
-            own < STREAMS_OF_ONE
-                && open(&|holder| !holder.is_admin) < STREAMS_OF_OTHERS
-                && (tenant.is_none()
-                    || open(&|holder| !holder.is_admin && holder.tenant == of.tenant)
-                        < STREAMS_OF_TENANT)
-        };
-        let is_free = open(&|_| true) < STREAMS_MAX && (is_admin || has_share());
-        if !is_free {
-            return None;
-        }
-        streams.insert(of.clone(), own + 1);
+        let place = self.0.places.take(token, tenant, is_admin)?;
         Some(StreamPermit {
             live: self.clone(),
-            of,
+            _place: place,
         })
-    }
-
-    fn streams(&self) -> MutexGuard<'_, BTreeMap<StreamHolder, usize>> {
-        self.0.streams.lock()
     }
 
     /// Returns the history after tick `after` (or all of it), with the id of its last tick, and a
