@@ -100,6 +100,7 @@ pub struct LaneScheduler {
     blocked: Waits<usize>,
     /// Throttles that do not exist.
     unknown: Waits<usize>,
+    /// Number of due lanes, without those of throttles that do not exist.
     due: usize,
     /// Number of plans, which decides the parts of a permit.
     plans: usize,

@@ -1,7 +1,7 @@
 //! Planning: the lanes that are asked for.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use super::ring::{MIN_APPETITE, Rank};
@@ -41,7 +41,7 @@ impl LaneScheduler {
             ring.is_listed = ring.is_open();
             ring.is_listed
         });
-        let mut chosen: HashMap<usize, Turn> = HashMap::new();
+        let mut chosen: IdMap<Turn, usize> = IdMap::default();
         let (mut left, mut checked) = (permits, Vec::new());
         // Behind a long queue checks would never be made. Most are in vain, so they take a part.
         let part = self.part(permits, CHECK_PART);
@@ -74,20 +74,12 @@ impl LaneScheduler {
         permits: usize,
         left: &mut usize,
         trials: &mut usize,
-        chosen: &mut HashMap<usize, Turn>,
+        chosen: &mut IdMap<Turn, usize>,
     ) {
         // A throttle that grants nothing is not charged, so its tag must neither hold up that of
         // newcomers nor stay below those of others.
-        let ready = |place: &&usize| !self.rings[**place].ready(guests).is_empty();
-        let granting = self.open.iter().filter(ready);
-        let granting = granting.map(|place| &self.rings[*place]);
-        let tags = granting
-            .filter(|ring| ring.grants == Some(true))
-            .map(|ring| Tag(ring.tag.max(self.begin)));
-        if let Some(lowest) = tags.min() {
-            self.begin = lowest.0;
-        }
-        let mut rings: BinaryHeap<Reverse<(Tag, usize)>> = BinaryHeap::new();
+        let mut granting: Option<Tag> = None;
+        let mut ready: Vec<Reverse<(Tag, usize)>> = Vec::new();
         for place in self.open.iter().copied() {
             let ring = &mut self.rings[place];
             let Some((lowest, ..)) = ring.ready(guests).first() else {
@@ -95,9 +87,23 @@ impl LaneScheduler {
             };
             ring.begin = ring.begin.max(lowest.0);
             ring.tag = ring.tag.max(self.begin);
-            rings.push(Reverse((Tag(ring.tag), place)));
+            let tag = Tag(ring.tag);
+            if ring.grants == Some(true) {
+                granting = Some(granting.map_or(tag, |least| least.min(tag)));
+            }
+            ready.push(Reverse((tag, place)));
         }
-        let mut turns: HashMap<usize, Choice<'_>> = HashMap::new();
+        if let Some(least) = granting {
+            self.begin = least.0;
+        }
+        for Reverse((tag, place)) in &mut ready {
+            if tag.0 < self.begin {
+                *tag = Tag(self.begin);
+                self.rings[*place].tag = self.begin;
+            }
+        }
+        let mut rings = BinaryHeap::from(ready);
+        let mut turns: IdMap<Choice<'_>, usize> = IdMap::default();
         let mut aside = Vec::new();
         loop {
             while *left > 0
@@ -148,7 +154,7 @@ impl LaneScheduler {
         &mut self,
         now: Instant,
         permits: usize,
-        chosen: &mut HashMap<usize, Turn>,
+        chosen: &mut IdMap<Turn, usize>,
         checked: &mut Vec<usize>,
     ) -> usize {
         let (mut used, mut in_vain) = (0, 0);
@@ -187,7 +193,7 @@ impl LaneScheduler {
     }
 
     /// Asks throttles that are checked for further lanes, with the permits that nobody wants.
-    fn ask_more(&self, checked: &[usize], mut left: usize, chosen: &mut HashMap<usize, Turn>) {
+    fn ask_more(&self, checked: &[usize], mut left: usize, chosen: &mut IdMap<Turn, usize>) {
         for place in checked {
             let ring = &self.rings[*place];
             let turn = chosen.entry(*place).or_default();

@@ -23,6 +23,9 @@ impl LaneScheduler {
     }
 
     pub(super) fn hold(&mut self, id: i64, jobs: i64) {
+        if jobs == 0 {
+            return;
+        }
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
@@ -73,14 +76,13 @@ impl LaneScheduler {
     /// counted.
     pub fn due_reports(&mut self, now: Instant) -> Vec<HoldReport> {
         let (mut all, mut freed) = (Vec::new(), Vec::new());
-        let rings = &mut self.rings;
-        self.reporting.retain(|place| {
-            let ring = &mut rings[*place];
-            ring.is_reporting = ring.held > 0 || !ring.released.is_empty();
-            ring.is_reporting
-        });
-        for &place in &self.reporting {
+        let (lanes, rings) = (&self.lanes, &mut self.rings);
+        self.reporting.retain(|&place| {
             let ring = &mut rings[place];
+            ring.is_reporting = ring.held > 0 || !ring.released.is_empty();
+            if !ring.is_reporting {
+                return false;
+            }
             let every = if ring.counts {
                 HOLD_REPORT_INTERVAL
             } else {
@@ -96,7 +98,7 @@ impl LaneScheduler {
             if (!is_due && ring.released.is_empty())
                 || ring.unheard_until.is_some_and(|at| now < at)
             {
-                continue;
+                return true;
             }
             let mut ids = std::mem::take(&mut ring.released);
             if is_due {
@@ -109,9 +111,10 @@ impl LaneScheduler {
                 freed.push(place);
             }
             all.push(ring.hold_report(place, ring.held, ids, |id| {
-                self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))
+                lanes.get(&id).map(|lane| (&*lane.key, lane.held))
             }));
-        }
+            true
+        });
         for place in freed {
             self.block(place, None);
         }

@@ -43,7 +43,8 @@ impl LaneScheduler {
 
     /// Returns false if the throttle was dropped since it had this place.
     pub(super) fn is_ring(&self, place: usize, name: &Name) -> bool {
-        self.by_name.get(name) == Some(&place)
+        let ring = &self.rings[place];
+        ring.lanes > 0 && ring.name == *name
     }
 
     /// Forgets lanes, and throttles of which no lane is left.
