@@ -53,7 +53,7 @@ const DUE: &str = concat!(
     select_schedules!(" where not paused and next_at <= now() order by next_at limit $1"),
     ") union all (",
     select_schedules!(
-        " where not paused and next_at is null and (problem is null or problem like 'time_zone: %' and retry_at <= now())
+        " where not paused and next_at is null and (problem is null or problem like 'time_zone: %' and coalesce(retry_at <= now(), true))
     order by next_at limit $1"
     ),
     ") union all (",
