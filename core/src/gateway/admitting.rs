@@ -33,25 +33,19 @@ impl Gateway {
     async fn admit_tenant(&self, waiting: WaitingPublications) -> TenantGrant {
         let WaitingPublications { tenant, messages } = waiting;
         let now = Instant::now().into_std();
+        let later = |tenant, wait| TenantGrant {
+            tenant,
+            messages: 0,
+            wait: Some(wait),
+            told: None,
+        };
         let pace = self.limited.lock().pace(&tenant, messages, now);
         let want = match pace {
             Pace::Ask(want) => want,
-            Pace::Wait(wait) => {
-                return TenantGrant {
-                    tenant,
-                    messages: 0,
-                    wait: Some(wait),
-                    told: None,
-                };
-            }
+            Pace::Wait(wait) => return later(tenant, wait),
         };
         let Some((granted, wait)) = self.take(&tenant, want).await else {
-            return TenantGrant {
-                tenant,
-                messages: 0,
-                wait: Some(OTHERS),
-                told: None,
-            };
+            return later(tenant, OTHERS);
         };
         if granted >= messages {
             self.limited.lock().clear(&tenant);

@@ -35,7 +35,10 @@ impl HistoryEnd {
     pub fn wanted(&mut self, now: Instant) -> Option<ReadMark> {
         let is_old = |at: Instant| at + LOOK_EVERY <= now;
         let is_due = self.is_missing || self.looked_at.is_none_or(is_old);
-        let wanted = self.last.clone().filter(|_| is_due)?;
+        if !is_due {
+            return None;
+        }
+        let wanted = self.last.clone()?;
         self.looked_at = Some(now);
         Some(wanted)
     }

@@ -1,4 +1,4 @@
-//! Inboxes in Postgres, by the functions of chapters 15 and 33.
+//! Inboxes in Postgres, by the functions of chapters 15 and 32.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use sqlx::postgres::PgConnectOptions;
 use url::{Url, form_urlencoded};
 
 /// Parameters of a URL that the driver reads.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 18] = [
     "sslmode",
     "ssl-mode",
     "sslrootcert",
@@ -24,6 +24,7 @@ const KNOWN: [&str; 17] = [
     "user",
     "password",
     "application_name",
+    "options",
 ];
 
 /// The parameters that messages name as known; the others are further spellings.
@@ -39,10 +40,10 @@ pub fn connect_options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
         // The driver says what is wrong with it.
         return PgConnectOptions::from_str(url);
     };
-    if unknown_parameters(url).is_empty() {
+    let query = parsed.query().unwrap_or_default();
+    if query.split('&').all(is_known) {
         return PgConnectOptions::from_str(url);
     }
-    let query = parsed.query().unwrap_or_default();
     let kept: Vec<&str> = query.split('&').filter(|part| is_known(part)).collect();
     let kept = kept.join("&");
     parsed.set_query(Some(&kept));
@@ -66,9 +67,7 @@ pub fn unknown_parameters(url: &str) -> Vec<String> {
 }
 
 fn is_known(part: &str) -> bool {
-    name_of(part).is_none_or(|name| {
-        KNOWN.contains(&name.as_str()) || name == "options" || name.starts_with("options[")
-    })
+    name_of(part).is_none_or(|name| KNOWN.contains(&name.as_str()) || name.starts_with("options["))
 }
 
 /// Returns the name of a parameter; `None` for an empty part.

@@ -32,9 +32,7 @@ pub(super) fn place(state: &GatewayState) -> Result<OwnedSemaphorePermit, Proble
             1,
         ));
     }
-    if !state.handshakes.has_room(Instant::now()) {
-        return Err(too_many_handshakes(state));
-    }
+    admitted(state, state.handshakes.has_room(Instant::now()))?;
     state.places.clone().try_acquire_owned().map_err(|_| {
         let detail = "the server has as many connections as it may have (setting ws_connections)";
         refused(state, "full", detail, RETRY_S)
@@ -43,20 +41,23 @@ pub(super) fn place(state: &GatewayState) -> Result<OwnedSemaphorePermit, Proble
 
 /// Counts the opening of a connection whose client has shown a credential, or refuses it.
 pub(super) fn open_known(state: &GatewayState) -> Result<(), Problem> {
-    let is_admitted = state.handshakes.admit(Instant::now());
-    is_admitted
-        .then_some(())
-        .ok_or_else(|| too_many_handshakes(state))
+    admitted(state, state.handshakes.admit(Instant::now()))
 }
 
 /// Counts the opening of a connection whose client has not, or refuses it.
 pub(super) fn open_unknown(state: &GatewayState, address: Option<IpAddr>) -> Result<(), Problem> {
-    let is_admitted = state
-        .handshakes
-        .admit_unknown(&origin(address), Instant::now());
-    is_admitted
-        .then_some(())
-        .ok_or_else(|| too_many_handshakes(state))
+    let origin = origin(address);
+    admitted(
+        state,
+        state.handshakes.admit_unknown(&origin, Instant::now()),
+    )
+}
+
+fn admitted(state: &GatewayState, is_admitted: bool) -> Result<(), Problem> {
+    match is_admitted {
+        true => Ok(()),
+        false => Err(too_many_handshakes(state)),
+    }
 }
 
 fn too_many_handshakes(state: &GatewayState) -> Problem {

@@ -187,7 +187,7 @@ impl Session {
                     }
                 }
                 () = self.peer.wake.notified() => {}
-                () = opened::signed_out(&mut self.session_end), if self.session_end.is_some() => {
+                () = opened::signed_out(&mut self.session_end) => {
                     return Err(Ended::Close(CloseReason::Credential));
                 }
             }
