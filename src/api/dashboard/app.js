@@ -470,8 +470,9 @@ function askThrottles() {
       server.refused.throttles = '';
     } catch (error) {
       const { status, problem } = /** @type {any} */ (error);
-      server.refused.throttles = status > 0 && status !== 401 ? refusalText(error) : '';
-      take({ type: 'store', data: problem?.code === 'throttles_unavailable' ? refusalText(error) : '' });
+      const why = refusalText(error);
+      server.refused.throttles = status > 0 && status !== 401 ? why : '';
+      take({ type: 'store', data: problem?.code === 'throttles_unavailable' ? why : '' });
       throw error;
     }
   });

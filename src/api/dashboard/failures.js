@@ -8,7 +8,7 @@ import { ago, count, unixSeconds } from './format.js';
 import { groupByError } from './errorgroups.js';
 import { changeAll } from './jobbulk.js';
 import { cell, showRows } from './lists.js';
-import { noteFailure } from './notes.js';
+import { noting } from './notes.js';
 import { unique } from './pages.js';
 import { jobAddress, jobsAddress } from './views.js';
 
@@ -36,7 +36,7 @@ export class Failures {
     this.groups = [];
     place.deadMore.addEventListener('click', () => {
       this.thousands += 1;
-      this.refresh().catch((error) => noteFailure(place.said, error.message));
+      noting(place.said, () => this.refresh());
     });
   }
 

@@ -7,7 +7,7 @@ import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
-import { noteFailure } from './notes.js';
+import { noting } from './notes.js';
 import { Pages } from './pages.js';
 import { jobAddress } from './views.js';
 
@@ -45,7 +45,7 @@ export class Groups {
 
   restart() {
     this.pages.restart();
-    this.refresh().catch((error) => noteFailure(this.place.note, error.message));
+    noting(this.place.note, () => this.refresh());
   }
 
   /**

@@ -8,7 +8,7 @@ import { JobBulk } from './jobbulk.js';
 import { FILTERS, filterText, jobQuery, jobsPath, jobTone, laneText, STATES } from './jobwords.js';
 import { pauseKey } from './keypause.js';
 import { cell, showRows } from './lists.js';
-import { noteFailure } from './notes.js';
+import { noting } from './notes.js';
 import { unique } from './pages.js';
 import { jobAddress, jobsAddress } from './views.js';
 
@@ -61,7 +61,7 @@ export class JobList {
     place.all.addEventListener('change', () => this.bulk.selectAll(this.jobs, place.all.checked));
     place.more.addEventListener('click', () => {
       this.pages += 1;
-      this.refresh().catch((error) => noteFailure(place.note, error.message));
+      noting(place.note, () => this.refresh());
     });
   }
 

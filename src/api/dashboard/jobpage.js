@@ -9,7 +9,7 @@ import { askChange, changeJob, CHANGES } from './jobchange.js';
 import { allows, jobTone, laneText } from './jobwords.js';
 import { pauseKey } from './keypause.js';
 import { parseTime } from './knobs.js';
-import { noteFailure } from './notes.js';
+import { noting } from './notes.js';
 import { updateJob } from './updatejob.js';
 import { jobAddress, jobsAddress, throttleAddress } from './views.js';
 
@@ -105,7 +105,7 @@ export class JobPage {
     const later = allows('reschedule', job.state) ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => this.reschedule()) }, 'Reschedule …') : null;
     const update = allows('update', job.state) ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => updateJob(job)) }, 'Update …') : null;
     const pause = job.key === '' ? null : h('button', { type: 'button', class: 'change', onclick: () => this.pause(job) }, `Pause key ${job.key} …`);
-    return [...changes, later, update, pause, h('button', { type: 'button', onclick: () => this.refresh(true).catch((error) => noteFailure(this.place.note, error.message)) }, 'Refresh')];
+    return [...changes, later, update, pause, h('button', { type: 'button', onclick: () => noting(this.place.note, () => this.refresh(true)) }, 'Refresh')];
   }
 
   /** @param {any} job */

@@ -16,3 +16,13 @@ export function clearFailure(note) {
   if (failed.get(note) === note.textContent) setText(note, '');
   failed.delete(note);
 }
+
+/** Does something, and says in a note why it failed. @param {HTMLElement} note @param {() => Promise<unknown>} question */
+export async function noting(note, question) {
+  try {
+    await question();
+    clearFailure(note);
+  } catch (error) {
+    noteFailure(note, /** @type {any} */ (error).message);
+  }
+}

@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { unixSeconds } from './format.js';
-import { clearFailure, noteFailure } from './notes.js';
+import { noting } from './notes.js';
 import { clockOffset } from './poolwords.js';
 
 /**
@@ -70,16 +70,13 @@ export class Pages {
    * @param {{ more: any, note: HTMLElement }} place @param {() => void} draw
    */
   async askNext({ more, note }, draw) {
-    if (!this.next) return;
+    const next = this.next;
+    if (!next) return;
     more.disabled = true;
-    try {
-      this.takeNext(await get(this.next));
+    await noting(note, async () => {
+      this.takeNext(await get(next));
       draw();
-      clearFailure(note);
-    } catch (error) {
-      noteFailure(note, /** @type {any} */ (error).message);
-    } finally {
-      more.disabled = false;
-    }
+    });
+    more.disabled = false;
   }
 }

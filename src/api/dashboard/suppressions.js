@@ -7,7 +7,7 @@ import { ask } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
-import { noteFailure } from './notes.js';
+import { noting } from './notes.js';
 import { unique } from './pages.js';
 
 const ROWS = 50;
@@ -34,14 +34,13 @@ export class Suppressions {
       const wish = /** @type {any} */ (event.submitter)?.value ?? 'look';
       this.act(wish);
     });
-    place.more.addEventListener('click', async () => {
+    place.more.addEventListener('click', () => noting(place.note, async () => {
       if (!this.next) return;
-      const answer = await get(this.next).catch((error) => noteFailure(place.note, error.message));
-      if (!answer) return;
+      const answer = await get(this.next);
       this.rows = unique([...this.rows, ...answer.suppressions], keyOf);
       this.next = answer.next ?? null;
       this.draw();
-    });
+    }));
   }
 
   async refresh() {
