@@ -71,7 +71,8 @@ mod tests {
     fn a_pause_is_the_tenants_only_if_one_of_its_tokens_made_it() {
         let own = tenant_author("acme", "ada");
         let own = own.as_str();
-        let cases: [(&[(&str, &str)], Option<PausedBy>); 6] = [
+        type Fields<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Fields, Option<PausedBy>); 6] = [
             (&[("rps", "-1"), ("by", own)], None),
             (
                 &[("rps", "-1"), ("paused", "1"), ("by", own)],

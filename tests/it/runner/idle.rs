@@ -159,6 +159,10 @@ async fn an_idle_worker_counts_anew_what_changed_without_its_knowledge() {
     })
     .await;
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an hour from now, whichever clock says so"
+    )]
     let later = NewJob {
         throttle: "later".to_owned(),
         run_at: Some(jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1)),

@@ -116,7 +116,7 @@ async fn a_job_waits_without_using_an_attempt_until_a_worker_with_its_key_comes(
         queue.unserved().await.unwrap().into_iter().next()
     })
     .await;
-    assert_eq!(unserved.needs, [need.clone()]);
+    assert_eq!(unserved.needs, std::slice::from_ref(&need));
     assert_eq!(
         unserved.remedy,
         format!("no live worker serves {need}; add that key to FLYBALL_SECRET_KEYS of a worker")

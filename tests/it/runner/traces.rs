@@ -67,7 +67,7 @@ async fn each_attempt_hands_the_trace_on_with_a_span_of_its_own() {
 
     fixture.until(id, State::Completed).await;
 
-    let got = got.lock();
+    let got = got.lock().clone();
     let [Some(first), Some(second)] = got.as_slice() else {
         panic!("two attempts: {got:?}");
     };
@@ -124,7 +124,7 @@ async fn a_handler_gets_the_trace_of_its_attempt() {
     let ids = fixture.queue.enqueue(&[job]).await.unwrap();
     fixture.until(ids[0].id, State::Completed).await;
 
-    let got = got.lock();
+    let got = got.lock().clone();
     let [Some(traced), None] = got.as_slice() else {
         panic!("{got:?}");
     };

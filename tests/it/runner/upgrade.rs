@@ -2,7 +2,7 @@
 //! older one, and so does `scripts/test.sh` where the history of the repository is there.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -41,23 +41,23 @@ impl Sisters {
         Some(sisters)
     }
 
-    fn command(&self, program: &PathBuf) -> Command {
+    fn command(&self, program: &Path) -> Command {
         self.fixture.command_of(program)
     }
 
-    fn serve(&self, program: &PathBuf) -> Process {
+    fn serve(&self, program: &Path) -> Process {
         let mut command = self.command(program);
         command.arg("serve");
         Process::start(command)
     }
 
-    fn migrate(&self, program: &PathBuf) {
+    fn migrate(&self, program: &Path) {
         let output = self.command(program).arg("migrate").output().unwrap();
         assert!(output.status.success(), "{program:?}: {output:?}");
     }
 
     /// Runs a command that must succeed, and returns what it printed as JSON.
-    fn runs(&self, program: &PathBuf, arguments: &[&str]) -> Value {
+    fn runs(&self, program: &Path, arguments: &[&str]) -> Value {
         let output = self
             .command(program)
             .args(arguments)
