@@ -32,14 +32,14 @@ const WARM_S: u64 = 3;
 const WHOLE_USED: f64 = 0.6;
 
 /// Least share of the new quota that is used once it is found, of the share of the whole one that
-/// this machine used before. Calm runs use 0.89 to 0.99 of it: the quota is learned from the most
-/// that arrived, which is less while accounts come back, and the rate grows slowly from there.
-const USED: f64 = 0.9;
+/// this machine used before. Calm runs use 0.99 to 1.01 of it: the rate goes to what was measured and
+/// probes upwards, and the accounts that refuse then are away for a moment.
+const USED: f64 = 0.97;
 
 /// The same where tasks wake late, by more than [`LATE`], for [`OFTEN`] of the time or more:
 /// messages that were spaced arrive together then, and are refused. In between the bound falls
 /// evenly.
-const USED_WHEN_BUSY: f64 = 0.85;
+const USED_WHEN_BUSY: f64 = 0.88;
 const LATE: Duration = Duration::from_millis(5);
 const OFTEN: f64 = 0.02;
 
