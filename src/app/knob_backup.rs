@@ -22,7 +22,14 @@ const REREAD_EVERY: Duration = Duration::from_secs(10);
 
 /// Fields that change with every write, or with the resource behind the throttle, and are not worth
 /// restoring.
-const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_reason"];
+const PASSING: &[&str] = &[
+    "seq",
+    "term",
+    "at",
+    "written",
+    "capacity",
+    "capacity_reason",
+];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: CancellationToken) {
     let kept = Arc::new(tokio::sync::Mutex::new((

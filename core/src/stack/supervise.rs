@@ -99,6 +99,12 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), Error> {
         started = start_all(&mut servers) => started,
         () = stop.wait_for_end() => Ok(false),
     };
+    if let Ok(false) = ran {
+        eprintln!(
+            "flyball services: the end came before all servers ran: a signal, or a closed standard \
+             input; keep it open for as long as they are to run"
+        );
+    }
     let ran = match ran {
         Ok(true) => {
             println_json(&urls(settings, &layout, &servers));

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::Name;
 use super::RateLimit;
 use super::bucket::Rate;
+use super::direct_change::is_changed_directly;
 use super::rolling_window::WindowLimit;
 use super::rules::KnobProblem;
 use super::rules::{self, number};
@@ -143,11 +144,12 @@ pub struct Knobs {
     pub seq: u64,
     /// The term of the governor's leader that wrote last.
     pub term: u64,
-    /// The author of the last write.
+    /// The author of the last write; empty if the main knobs were changed in Redis since.
     pub by: String,
-    /// The time of the last write, in unix milliseconds.
+    /// The time of the last write, in unix milliseconds; 0 if the main knobs were changed in Redis
+    /// since.
     pub at_ms: i64,
-    /// The reason of the last write.
+    /// The reason of the last write; empty if the main knobs were changed in Redis since.
     pub why: String,
 }
 
@@ -281,11 +283,16 @@ impl Knobs {
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let until = reader.number("manual_until_ms", f64::NAN);
+        // Who made a change in Redis directly, when and why is not known.
+        let is_recorded = !is_changed_directly(raw);
         let note = |field: &str| {
-            raw.get(field).map_or_else(String::new, |text| {
-                text.chars().take(MAX_NOTE_CHARS).collect::<String>()
-            })
+            raw.get(field)
+                .filter(|_| is_recorded)
+                .map_or_else(String::new, |text| {
+                    text.chars().take(MAX_NOTE_CHARS).collect::<String>()
+                })
         };
+        let changed_at = reader.number("at", 0.0);
         let knobs = Self {
             rps,
             burst,
@@ -325,7 +332,7 @@ impl Knobs {
             seq: reader.number("seq", 0.0) as u64,
             term: reader.number("term", 0.0) as u64,
             by: note("by"),
-            at_ms: reader.number("at", 0.0) as i64,
+            at_ms: if is_recorded { changed_at as i64 } else { 0 },
             why: note("why"),
         };
         if knobs.min > knobs.max {

@@ -13,6 +13,7 @@ pub mod bucket;
 pub mod caller_knobs;
 pub mod chain;
 pub mod cost;
+pub mod direct_change;
 pub mod file;
 pub mod foreign;
 pub mod held;

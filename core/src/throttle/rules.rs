@@ -166,6 +166,8 @@ pub const TABLE: &[Knob] = &[
         meaning: "The time of that change." },
     Knob { name: "why", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "The reason for that change." },
+    Knob { name: "written", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
+        meaning: "`rps`, `paused` and `concurrency` as that change left them. If they differ, they were changed in Redis since, and `by`, `at` and `why` are not told." },
 ];
 
 /// Returns the knob of that name.

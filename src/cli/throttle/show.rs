@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::cli::output::{self, say};
+use crate::throttle::direct_change::{WRITTEN, is_changed_directly};
 use crate::throttle::{Name, Status, Store};
 
 /// Prints all throttles, with the limits of the API only if asked for.
@@ -67,6 +68,9 @@ pub(super) fn note(status: &Status) -> String {
     if status.knobs.paused {
         notes.push("paused".to_owned());
     }
+    if is_changed_directly(&status.raw) {
+        notes.push("changed in Redis directly".to_owned());
+    }
     if status.lease_expired {
         notes.push("the governor's lease has expired; safe_rps is in force".to_owned());
     }
@@ -83,9 +87,13 @@ pub(super) fn note(status: &Status) -> String {
 pub(super) fn show(status: &Status) -> anyhow::Result<()> {
     say!("{:<15} {}", "throttle", status.name);
     say!("{:<15} {}", "in force", output::rate(status.effective_rps));
+    let is_recorded = !is_changed_directly(&status.raw);
     let (edit, knobs): (Vec<_>, Vec<_>) = status
         .raw
         .iter()
+        .filter(|(field, _)| {
+            *field != WRITTEN && (is_recorded || !AUTHOR.contains(&field.as_str()))
+        })
         .partition(|(field, _)| EDIT.contains(&field.as_str()));
     for (field, value) in knobs.into_iter().chain(edit) {
         let time = value
@@ -106,6 +114,9 @@ pub(super) fn show(status: &Status) -> anyhow::Result<()> {
 
 /// Fields about the last edit of the knobs, shown behind them.
 const EDIT: [&str; 6] = ["at", "by", "why", "seq", "term", "valid_until"];
+
+/// Those that tell of an edit through Flyball, and not of one in Redis after it.
+const AUTHOR: [&str; 3] = ["at", "by", "why"];
 
 /// Fields that hold times, in unix milliseconds.
 const TIMES: [&str; 3] = ["at", "valid_until", "manual_until_ms"];

@@ -16,6 +16,7 @@ use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
 use crate::governor::time::unix_s;
 use crate::throttle::admission::units_of;
+use crate::throttle::direct_change::is_changed_directly;
 use crate::throttle::rolling_window::in_words;
 use crate::throttle::{Knobs, Mode, RateLimit, Status};
 
@@ -184,7 +185,9 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
 /// Returns the phrase for a manual rate.
 fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
     let set = writer(requested, status, " by");
-    if set.is_empty() {
+    if set.is_empty() && is_changed_directly(&status.raw) {
+        format!("{rate}, set in Redis directly")
+    } else if set.is_empty() {
         format!("{rate}, set manually")
     } else {
         format!("{rate}, set{set}")

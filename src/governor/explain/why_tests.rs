@@ -233,6 +233,17 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
         reported,
         "stopped, set by ann 5 min ago (\"deploy\"); mode off: no governor controls it."
     );
+    let mut edited = Status {
+        raw: [("rps", "5"), ("written", "20 - -")]
+            .map(|(field, text)| (field.to_owned(), text.to_owned()))
+            .into(),
+        ..status(5.0, Mode::Off)
+    };
+    edited.knobs.by.clear();
+    assert_eq!(
+        ask(Some(&edited), None, &[], None),
+        "5 rps, set in Redis directly; mode off: no governor controls it."
+    );
     let free = status(-1.0, Mode::Manual);
     assert!(ask(Some(&free), None, &[], None).starts_with("no limit, set by ann 5 min ago"));
 }

@@ -7,6 +7,7 @@ use super::world::{START, World, change, laws, name};
 laws! {
     setting_writes_the_three_together_and_counts,
     setting_is_refused_when_somebody_was_faster,
+    an_edit_in_the_store_has_no_author,
     setting_refuses_min_above_max_and_unknown_throttles,
     leaving_auto_ends_the_lease,
     a_new_mode_takes_the_end_of_the_last_one_away,
@@ -41,6 +42,31 @@ async fn setting_writes_the_three_together_and_counts(world: World) {
     let (before, after) = world.store.set(&name("new"), &removing).await.unwrap();
     assert_eq!(before.unwrap().raw["key_rps"], "3");
     assert_eq!((after.raw.get("key_rps"), after.knobs.seq), (None, 3));
+}
+
+async fn an_edit_in_the_store_has_no_author(world: World) {
+    let author = async || {
+        let status = world.store.status(&name("new")).await.unwrap().unwrap();
+        (status.knobs.by, status.knobs.why, status.knobs.at_ms)
+    };
+    let told = ("test".to_owned(), "a test".to_owned(), START / 1000);
+    let set = async |fields: &[(&str, &str)]| {
+        world
+            .store
+            .set(&name("new"), &change(fields))
+            .await
+            .unwrap();
+    };
+    set(&[("rps", "7")]).await;
+    assert_eq!(author().await, told);
+    for (field, text) in [("rps", "5"), ("paused", "1"), ("concurrency", "3")] {
+        world.write("new", field, text);
+        assert_eq!(author().await, (String::new(), String::new(), 0), "{field}");
+        set(&[("burst", "2")]).await;
+        assert_eq!(author().await, told, "{field}");
+    }
+    world.write("new", "rps", "5");
+    assert_eq!(author().await, told, "the rate is what it was");
 }
 
 async fn setting_is_refused_when_somebody_was_faster(world: World) {

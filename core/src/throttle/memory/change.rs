@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{MemoryStore, Throttles, parents, put};
 use crate::throttle::new_name::check_new_name;
 use crate::throttle::rules::number;
-use crate::throttle::{Change, Error, Knobs, Name, Status, rules};
+use crate::throttle::{Change, Error, Knobs, Name, Status, direct_change, rules};
 
 impl MemoryStore {
     pub(super) fn write(
@@ -122,6 +122,8 @@ impl MemoryStore {
             put(&mut raw, "at", Some(now.div_euclid(1000).to_string()));
             put(&mut raw, "by", Some(change.by.clone()));
             put(&mut raw, "why", Some(change.why.clone()));
+            let written = direct_change::written(&raw);
+            put(&mut raw, direct_change::WRITTEN, Some(written));
             if let Some(term) = change.term {
                 put(&mut raw, "term", Some(term.to_string()));
             }
