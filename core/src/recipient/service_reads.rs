@@ -1,12 +1,60 @@
 //! Answers of the gates to people: explanations, checks, open digests.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use super::check::RecipientCheck;
 use super::explain::{DigestView, MessageExplanation};
-use super::postgres::{self, CheckedMessage, DigestFilter, HeldCounts, MessageStanding};
+use super::postgres::{
+    self, CheckedMessage, DigestFilter, HeldCounts, MessageStanding, RecordedPlans,
+};
 use super::service::Gates;
 use crate::jobs::{Attribution, Error, Queue};
 
+/// The times between looks at messages that another process plans.
+const LOOK_AFTER: [Duration; 5] = [
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+];
+
 impl Gates {
+    /// Plans messages that were just accepted, and returns the plans of all, also of those that
+    /// another process plans: it waits a little for their records. What is unplanned then has a
+    /// planner that is slow.
+    pub async fn plan_accepted(&self, jobs: &[i64]) -> Result<RecordedPlans, Error> {
+        let planned = self.plan_jobs(jobs).await?;
+        let known: HashSet<i64> = planned.iter().map(|one| one.job_id).collect();
+        let others = jobs.iter().copied().filter(|id| !known.contains(id));
+        let mut plans = RecordedPlans {
+            planned,
+            unplanned: others.collect(),
+        };
+        let mut pauses = LOOK_AFTER.iter();
+        while !plans.unplanned.is_empty() {
+            // What is known is told although the rest cannot be read.
+            let Ok(look) = postgres::recorded_plans(&self.db, &plans.unplanned).await else {
+                break;
+            };
+            plans.planned.extend(look.planned);
+            plans.unplanned = look.unplanned;
+            let Some(pause) = pauses.next().filter(|_| !plans.unplanned.is_empty()) else {
+                break;
+            };
+            tokio::time::sleep(*pause).await;
+            // The message of a planner that died is free again.
+            let Ok(freed) = self.plan_jobs(&plans.unplanned).await else {
+                break;
+            };
+            let freed_ids: HashSet<i64> = freed.iter().map(|one| one.job_id).collect();
+            plans.unplanned.retain(|id| !freed_ids.contains(id));
+            plans.planned.extend(freed);
+        }
+        Ok(plans)
+    }
+
     /// Explains a message; with a tenant, only one of its own. `None` for an unknown one.
     pub async fn explain(
         &self,

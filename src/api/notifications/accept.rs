@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::accepted::{AcceptedNotification, HeldMessage};
 use super::known_usage::KnownUsage;
-use super::planned::{plan, refuse};
+use super::planned::{GateDecision, plan, refuse};
 use super::repeat::{digests, prefers_async};
 use crate::admission::{
     AcceptRequest, Acceptance, Admission, Batches, Digests, ExcessAnswer, ExcessMessage,
@@ -152,17 +152,26 @@ pub async fn accept(
         slot.give_back(admission, sender).await;
         return repeat(state, sender, acceptance).await;
     };
-    let plan = match is_gated && !duplicate && !is_later {
+    let decision = match is_gated && !duplicate && !is_later {
         true => plan(&state.gates, job_id).await,
-        false => Ok(None),
+        false => GateDecision::Goes,
     };
-    if !matches!(plan, Ok(None)) {
-        // The message is admitted when its gates let it go.
-        slot.give_back(admission, sender).await;
-        let mut accepted = AcceptedNotification::new(job_id, &job, false, warnings);
-        accepted.plan = plan?;
-        let location = [(LOCATION, location(job_id))];
-        return Ok((StatusCode::ACCEPTED, location, Json(accepted)).into_response());
+    match decision {
+        GateDecision::Goes => {}
+        // It may go, so its slot stays taken.
+        GateDecision::Unknown => warnings.push(GateDecision::UNKNOWN.to_owned()),
+        GateDecision::Planned(plan) => {
+            // The message is admitted when its gates let it go.
+            slot.give_back(admission, sender).await;
+            let mut accepted = AcceptedNotification::new(job_id, &job, false, warnings);
+            accepted.plan = Some(*plan);
+            let location = [(LOCATION, location(job_id))];
+            return Ok((StatusCode::ACCEPTED, location, Json(accepted)).into_response());
+        }
+        GateDecision::Refused(problem) => {
+            slot.give_back(admission, sender).await;
+            return Err(problem);
+        }
     }
     match slot {
         _ if duplicate => slot.give_back(admission, sender).await,

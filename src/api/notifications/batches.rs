@@ -253,8 +253,8 @@ async fn read(
     read.map_err(|_| Problem::new(Code::Internal, "the batch could not be read"))?
 }
 
-/// Returns the plans of the messages that do not go now, by their jobs. A planner makes those that
-/// cannot be made here.
+/// Returns the plans of the messages that do not go now, by their jobs, whoever planned them. A
+/// planner makes those that cannot be made here.
 async fn plans(
     state: &AdmissionState,
     jobs: &[NewJob],
@@ -264,9 +264,9 @@ async fn plans(
     if is_later || !jobs.iter().any(|job| is_gated(&job.args)) {
         return HashMap::new();
     }
-    let planned = tokio::time::timeout(ROW_TIMEOUT, state.gates.plan_jobs(made)).await;
-    let planned = planned.map(Result::unwrap_or_default).unwrap_or_default();
-    let each = planned.iter().filter_map(|one| {
+    let plans = tokio::time::timeout(ROW_TIMEOUT, state.gates.plan_accepted(made)).await;
+    let plans = plans.map(Result::unwrap_or_default).unwrap_or_default();
+    let each = plans.planned.iter().filter_map(|one| {
         let plan = PlannedNotification::of(one).or_else(|| PlannedNotification::refused(one))?;
         Some((one.job_id, plan))
     });

@@ -13,7 +13,7 @@ use super::accept::{AdmissionState, MessageSender, accept, repeat};
 use super::accepted::{AcceptedNotification, HeldMessage, priority_word};
 use super::fields::MessageFields;
 use super::input;
-use super::planned::{plan, refuse};
+use super::planned::{GateDecision, plan, refuse};
 use super::repeat::KEY;
 use crate::admission::{AcceptRequest, Acceptance};
 use crate::api::clock;
@@ -149,8 +149,13 @@ pub async fn send(
     };
     let location = format!("/api/v1/notifications/{id}");
     let mut accepted = AcceptedNotification::new(id, &job, duplicate, warnings);
-    if is_gated && !duplicate {
-        accepted.plan = plan(&admission.gates, id).await?;
+    if is_gated && !duplicate && !is_later {
+        match plan(&admission.gates, id).await {
+            GateDecision::Goes => {}
+            GateDecision::Planned(plan) => accepted.plan = Some(*plan),
+            GateDecision::Refused(problem) => return Err(problem),
+            GateDecision::Unknown => accepted.warnings.push(GateDecision::UNKNOWN.to_owned()),
+        }
     }
     Ok((status, [(LOCATION, location)], Json(accepted)).into_response())
 }

@@ -168,16 +168,50 @@ async fn refuse_capped(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), 
     }
 }
 
-/// Plans a message that was accepted; `None` if it goes now, or if another process plans it.
-pub async fn plan(gates: &Gates, job_id: i64) -> Result<Option<PlannedNotification>, Problem> {
+/// The decision of the gates about a message that was accepted.
+pub enum GateDecision {
+    /// It goes now, or waits for the limits of its tenant alone.
+    Goes,
+    /// It does not go now.
+    Planned(Box<PlannedNotification>),
+    /// Others took the last room under a cap that refuses, so it ended.
+    Refused(Problem),
+    /// Nobody knows yet: another process plans it, or the gates could not be asked.
+    Unknown,
+}
+
+impl GateDecision {
+    /// The warning to the sender of a message of which nobody knows yet.
+    pub const UNKNOWN: &str = "the gates of the recipient have not decided yet, so the message may \
+        wait or end at one of them; its state tells";
+
+    fn of(planned: &PlannedMessage) -> Self {
+        match &planned.plan {
+            MessagePlan::Refused { rule, reset_at } => {
+                Self::Refused(Problem::capped(rule.clone(), *reset_at))
+            }
+            _ => match PlannedNotification::of(planned) {
+                Some(plan) => Self::Planned(Box::new(plan)),
+                None => Self::Goes,
+            },
+        }
+    }
+}
+
+/// Plans a message that was accepted, or waits a little for the process that plans it.
+pub async fn plan(gates: &Gates, job_id: i64) -> GateDecision {
     let jobs = [job_id];
-    let planned = with_timeout(ROW_TIMEOUT, gates.plan_jobs(&jobs)).await?;
-    let Some(planned) = planned.first() else {
-        return Ok(None);
-    };
-    match &planned.plan {
-        // Others took the last room meanwhile.
-        MessagePlan::Refused { rule, reset_at } => Err(Problem::capped(rule.clone(), *reset_at)),
-        _ => Ok(PlannedNotification::of(planned)),
+    let planned = tokio::time::timeout(ROW_TIMEOUT, gates.plan_accepted(&jobs)).await;
+    match planned {
+        Ok(Ok(plans)) => plans
+            .planned
+            .first()
+            .map_or(GateDecision::Unknown, GateDecision::of),
+        // It was accepted, and a planner makes the plan that could not be made here.
+        Ok(Err(error)) => {
+            tracing::debug!(job.id = job_id, %error, "a message could not be planned");
+            GateDecision::Unknown
+        }
+        Err(_) => GateDecision::Unknown,
     }
 }

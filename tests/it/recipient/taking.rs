@@ -248,3 +248,59 @@ async fn messages_are_planned_whatever_advisory_locks_strangers_keep() {
         assert_eq!(gates.fixture.state(id).await, State::Ready);
     }
 }
+
+/// The door that accepted a message answers with the plan of whoever was faster.
+#[tokio::test]
+async fn the_plans_of_other_planners_are_read_once_they_are_committed() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let held = gates
+        .send(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    let goes = gates.send(json!({"category": "billing"})).await;
+    let same = gates.send(json!({"category": "billing"})).await;
+    while gates.gates.plan_due().await.unwrap() {}
+
+    let mut plans = gates
+        .gates
+        .plan_accepted(&[held, goes, same])
+        .await
+        .unwrap();
+
+    assert!(plans.unplanned.is_empty());
+    plans.planned.sort_by_key(|one| one.job_id);
+    let [first, second, third] = &plans.planned[..] else {
+        panic!("{plans:?}");
+    };
+    assert!(
+        matches!(first.plan, MessagePlan::Held { .. }),
+        "{:?}",
+        first.plan
+    );
+    assert_eq!(second.plan, MessagePlan::Send);
+    assert!(
+        matches!(third.plan, MessagePlan::Ended { .. }),
+        "{:?}",
+        third.plan
+    );
+    assert_eq!(third.duplicate_of, Some(goes));
+}
+
+#[tokio::test]
+async fn a_planner_that_has_a_message_is_waited_for_and_its_message_is_planned_if_it_dies() {
+    let gates = GatesFixture::new("").await;
+    let ids = gates.send_many(1).await;
+    let mut planner = gates.fixture.database.pool().begin().await.unwrap();
+    assert_eq!(take(&mut planner, 10).await, ids);
+
+    let plans = gates.gates.plan_accepted(&ids).await.unwrap();
+    assert_eq!((plans.unplanned, plans.planned.len()), (ids.clone(), 0));
+
+    let again = gates.gates.clone();
+    let (waited, ()) = tokio::join!(again.plan_accepted(&ids), async {
+        planner.rollback().await.unwrap();
+    });
+    let waited = waited.unwrap();
+    assert!(waited.unplanned.is_empty());
+    assert_eq!(waited.planned[0].plan, MessagePlan::Send);
+}

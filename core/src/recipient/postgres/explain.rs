@@ -445,7 +445,7 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
 }
 
 /// Returns a plan in the form in which the gates made it.
-fn recorded_plan(
+pub(super) fn recorded_plan(
     row: &PgRow,
     until: Option<Timestamp>,
     digest: Option<&DigestView>,

@@ -22,6 +22,7 @@ mod profiles;
 mod prune;
 mod queued_digests;
 mod reachable;
+mod recorded_plans;
 mod refusal;
 mod reservations;
 mod rows;
@@ -48,6 +49,7 @@ pub use profiles::{
 };
 pub use prune::prune;
 pub use reachable::{Addressless, addressless};
+pub use recorded_plans::{RecordedPlans, recorded_plans};
 pub use refusal::refusal;
 pub use rows::ClaimKey;
 pub use rules_in_force::publish_rules;
@@ -105,6 +107,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: slots of ended messages", ended_slots::ENDED_SLOTS),
     ("gates: forget slots", ended_slots::FORGET_SLOTS),
     ("gates: recorded", explain::RECORDED),
+    ("gates: plans of jobs", recorded_plans::PLANS_OF_JOBS),
     ("gates: clock", check::CLOCK),
     ("gates: profile changed", rule_sources::PROFILE_CHANGED),
     ("gates: defaults changed", rule_sources::DEFAULTS_CHANGED),

@@ -271,3 +271,43 @@ async fn a_cancelled_batch_leaves_no_item_in_a_digest() {
     let went = "select count(*) from flyball.message_plan where origin <> 'sender'";
     assert_eq!(served.count(went).await, 2);
 }
+
+/// Messages that a planner in the background plans before the door does are told, and counted, as
+/// those that the door plans.
+#[tokio::test]
+async fn the_answer_is_the_same_whoever_plans_the_message() {
+    let served = admission_server(TenantLimits::default()).await;
+    let gates = crate::recipient::gates(&served.server.queue);
+    let planner = tokio::spawn(async move {
+        loop {
+            _ = gates.plan_due().await;
+        }
+    });
+    let item = |n: usize| {
+        json!({
+            "channel": "email", "to": format!("ada{n}@example.com"), "body": "x", "category": "product",
+            "template_id": "comment", "digest": "new-comment",
+        })
+    };
+    for n in 0..30 {
+        let answer = served.send("web", &item(n)).await;
+        assert_eq!(answer.status(), StatusCode::ACCEPTED);
+        assert_eq!(limits_of(&answer)[1], "100", "no slot is used");
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["status"], "collected", "{body}");
+        assert!(body["planned_at"].is_string(), "{body}");
+    }
+    let recipients: Vec<String> = (30..60).map(|n| format!("ada{n}@example.com")).collect();
+    let mut batch = item(0);
+    batch.as_object_mut().unwrap().remove("to");
+    batch["recipients"] = json!(recipients);
+    let answer = served.send_batch("web", &batch).await;
+    assert_eq!(limits_of(&answer)[1], "100", "no slot is used");
+    let body: Value = answer.json().await.unwrap();
+    let results = body["results"].as_array().unwrap();
+    assert!(
+        results.iter().all(|one| one["status"] == "collected"),
+        "{body}"
+    );
+    planner.abort();
+}
