@@ -113,6 +113,11 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
             true => deliveries.expire(&pool.name, pool.valid_for, MAX_MESSAGES_PER_STEP).await?,
             false => StepResult::default(),
         };
+        // They use no slots of their tenants.
+        let late = deliveries.expire_waiting(&pool.name, pool.valid_for, MAX_MESSAGES_PER_STEP).await?;
+        if late.jobs > 0 {
+            tracing::info!(pool = %pool.name, messages = late.jobs, "messages became dead letters: their deadline passed while they waited for the limits of their tenants");
+        }
         if expired.jobs > 0 {
             tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages became dead letters: no account was available before their deadline");
         }

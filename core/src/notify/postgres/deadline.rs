@@ -11,6 +11,9 @@ use crate::notify::StepResult;
 pub(super) const EXPIRE: &str =
     "select jobs, next from flyball.expire_notifications($1, $2, $3, $4)";
 
+pub(super) const EXPIRE_WAITING: &str =
+    "select jobs, next from flyball.expire_waiting($1, $2, $3, $4)";
+
 pub(super) const REQUEUE_UNSENT: &str =
     "select examined, jobs from flyball.requeue_unsent($1, $2, $3, $4)";
 
@@ -31,8 +34,35 @@ impl Deliveries {
         valid_for: Duration,
         limit: u32,
     ) -> Result<StepResult, Error> {
-        let start = self.places.expire().get(throttle).cloned();
-        let row = sqlx::query(EXPIRE)
+        self.expire_by(EXPIRE, throttle.to_owned(), throttle, valid_for, limit)
+            .await
+    }
+
+    /// Ends messages of a pool that wait for the limits of their tenants and whose deadline has
+    /// passed, at most about `limit`, so that they use no slot. Each call examines the next
+    /// messages of some lanes and continues after the last one.
+    pub async fn expire_waiting(
+        &self,
+        pool: &str,
+        valid_for: Duration,
+        limit: u32,
+    ) -> Result<StepResult, Error> {
+        // No throttle has a space in its name.
+        let place = format!("waiting {pool}");
+        self.expire_by(EXPIRE_WAITING, place, pool, valid_for, limit)
+            .await
+    }
+
+    async fn expire_by(
+        &self,
+        statement: &'static str,
+        place: String,
+        throttle: &str,
+        valid_for: Duration,
+        limit: u32,
+    ) -> Result<StepResult, Error> {
+        let start = self.places.expire().get(&place).cloned();
+        let row = sqlx::query(statement)
             .bind(throttle)
             .bind(valid_for.as_secs_f64())
             .bind(step(limit))
@@ -46,8 +76,8 @@ impl Deliveries {
         };
         let mut places = self.places.expire();
         match next {
-            Some(next) => places.insert(throttle.to_owned(), next),
-            None => places.remove(throttle),
+            Some(next) => places.insert(place, next),
+            None => places.remove(&place),
         };
         Ok(swept)
     }

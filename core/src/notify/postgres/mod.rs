@@ -25,6 +25,10 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("unmatched events", sweep_events::UNMATCHED),
     ("remember signature", once::REMEMBER),
     ("expire messages", deadline::EXPIRE),
+    (
+        "expire messages that wait for limits",
+        deadline::EXPIRE_WAITING,
+    ),
     ("requeue unsent messages", deadline::REQUEUE_UNSENT),
     ("find message", read::FIND),
     ("list messages", read::LIST),

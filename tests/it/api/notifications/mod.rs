@@ -1,6 +1,7 @@
 //! Notifications over HTTP, on a real Postgres, with the signatures of a real provider.
 
 mod admission;
+mod admission_again;
 mod admission_answers;
 mod admission_batches;
 mod admission_excess;
