@@ -352,6 +352,42 @@ begin
     return total;
 end $$;
 
+-- As in 0010, but by all windows and rates of the tenant and its modules: the latest of the times counts.
+-- Null while the tenant or everything is paused, because nobody knows how long.
+create or replace function flyball.held_until(job_id bigint) returns timestamptz
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_variable
+declare
+    waiting record;
+    knobs   jsonb;
+begin
+    select a.place, a.tenant_place, a.tenant into waiting from flyball.admission_place(job_id) a;
+    if waiting.place is null then
+        return null;
+    end if;
+    select k.fields into knobs
+    from flyball.knobs k
+    where k.throttle in (flyball.admission_throttle(waiting.tenant), 'notify:*')
+    order by k.throttle = 'notify:*'
+    limit 1;
+    if exists (select from flyball.pause) or knobs ->> 'paused' = '1' or knobs ->> 'rps' ~ '^0+(\.0*)?$' then
+        return null;
+    end if;
+    return now() + make_interval(secs => (
+        select coalesce(max(floor((l.place - 1) / l.tokens) * l.span_s), 0)::float8
+        from (
+            select w.place, p.numbers[1]::numeric as tokens, p.numbers[2]::numeric as span_s
+            from (values
+                (waiting.place, knobs ->> 'key_windows'), (waiting.tenant_place, knobs ->> 'windows'),
+                (waiting.place, (knobs ->> 'key_rps') || '/1'), (waiting.tenant_place, (knobs ->> 'rps') || '/1')) as w(place, windows)
+            cross join lateral regexp_split_to_table(w.windows, '\s+') as t(word)
+            cross join lateral (select regexp_match(t.word, '^(\d{1,9}(?:\.\d{1,9})?)/(\d{1,7}(?:\.\d{1,9})?)$') as numbers) p
+            where p.numbers is not null
+        ) l
+        where l.tokens > 0
+    ));
+end $$;
+
 -- === Permissions =================================================================================
 
 revoke execute on function flyball.await_admission, flyball.expire_waiting, flyball.dead_letter_expired from public;

@@ -13,7 +13,7 @@ mod usage;
 
 pub use excess::ExcessAnswer;
 pub use expand::{BATCH, ExpandBatch};
-pub use pause::{PAUSED_RETRY_S, PausedBy, is_author, tenant_author};
+pub use pause::{ModulePause, PAUSED_RETRY_S, PausedBy, is_author, tenant_author};
 pub use postgres::{
     AcceptRequest, Acceptance, BATCH_STATEMENTS, Batch, BatchAcceptance, BatchFilter, BatchPage,
     BatchRequest, Batches, CancelledBatch, Digests, ExcessMessage, INLINE_MAX, PENDING_COUNTED_MAX,

@@ -1,6 +1,6 @@
-//! The pause of a tenant's messages, and the side that made it. Pure; the time is an argument.
+//! The pauses of a tenant's messages, and the side that made them. Pure; the time is an argument.
 
-use crate::throttle::Knobs;
+use crate::throttle::{KeyState, Knobs};
 
 /// The time after which a client should ask again while messages are paused, in seconds.
 pub const PAUSED_RETRY_S: u64 = 60;
@@ -10,6 +10,8 @@ pub const PAUSED_RETRY_S: u64 = 60;
 pub enum PausedBy {
     /// The operators, also where they set the rate to 0.
     Operators,
+    /// The operators, who paused all jobs.
+    OperatorsAll,
     /// A token of the tenant.
     Tenant,
 }
@@ -32,8 +34,31 @@ impl PausedBy {
     pub fn words(self) -> &'static str {
         match self {
             Self::Operators => "paused by operators",
+            Self::OperatorsAll => "paused by operators, as all jobs are",
             Self::Tenant => "paused by the tenant",
         }
+    }
+}
+
+/// The pause of one module, which ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModulePause {
+    /// The side that made it.
+    pub by: PausedBy,
+    /// The time that is left of it, in microseconds.
+    pub left_us: i64,
+}
+
+impl ModulePause {
+    /// Returns the pause of a module whose key is in this state; `None` while it grants.
+    pub fn of(tenant: &str, key: &KeyState, now_us: i64) -> Option<Self> {
+        let until_us = key.paused_until_ms?.saturating_mul(1000);
+        let by = match is_author(tenant, &key.why) {
+            true => PausedBy::Tenant,
+            false => PausedBy::Operators,
+        };
+        let left_us = until_us.saturating_sub(now_us);
+        (left_us > 0).then_some(Self { by, left_us })
     }
 }
 
@@ -65,6 +90,28 @@ mod tests {
             .map(|(field, text)| ((*field).to_owned(), (*text).to_owned()))
             .collect();
         Knobs::read(&raw).0
+    }
+
+    #[test]
+    fn a_module_is_paused_until_its_key_grants() {
+        let key = |until_ms, why: &str| KeyState {
+            paused_until_ms: until_ms,
+            why: why.to_owned(),
+            ..KeyState::default()
+        };
+        let now_us = 7_000_000;
+        let pause = |by, left_us| Some(ModulePause { by, left_us });
+        assert_eq!(ModulePause::of("acme", &key(None, ""), now_us), None);
+        assert_eq!(ModulePause::of("acme", &key(Some(7000), ""), now_us), None);
+        assert_eq!(
+            ModulePause::of("acme", &key(Some(7500), "too loud"), now_us),
+            pause(PausedBy::Operators, 500_000)
+        );
+        let own = tenant_author("acme", "a loop");
+        assert_eq!(
+            ModulePause::of("acme", &key(Some(8000), &own), now_us),
+            pause(PausedBy::Tenant, 1_000_000)
+        );
     }
 
     #[test]

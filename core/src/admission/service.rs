@@ -7,9 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::excess::Excess;
-use super::pause::{PAUSED_RETRY_S, PausedBy};
+use super::pause::{ModulePause, PAUSED_RETRY_S, PausedBy};
 use super::postgres::{self, AcceptRequest, Acceptance, Batch, Batches, Digests};
-use super::usage::{AWAY_RETRY_S, AdmissionUsage, WaitingMessage, due_in_s, place_of_tenant};
+use super::usage::{
+    AWAY_RETRY_S, AdmissionLevel, AdmissionUsage, WaitingMessage, after_pause_s, by_rate_s,
+    due_in_s, place_of_tenant,
+};
 use crate::jobs::{Error, Queue};
 use crate::throttle::admission::{TenantLimits, critical_throttle_of, throttle_of};
 use crate::throttle::rolling_window::WindowUsage;
@@ -131,7 +134,7 @@ impl Admission {
         &self,
         places: &HashMap<i64, postgres::Place>,
     ) -> HashMap<i64, WaitingMessage> {
-        waits(&*self.store, places).await
+        waits(&self.queue, &*self.store, places).await
     }
 
     /// Returns a batch with the time at which the last of its waiting messages is admitted.
@@ -154,13 +157,16 @@ impl Admission {
             Some(last) => postgres::places(&self.queue, &[last]).await?.remove(&last),
             None => None,
         };
-        if (waiting.is_some() || expanding > 0)
-            && let (Some(usage), None) = sender(&*self.store, &batch.tenant, &batch.module).await
+        if waiting.is_none() && expanding == 0 || batch.state == "paused" {
+            return Ok(batch);
+        }
+        let sender = SenderState::read(&*self.store, &batch.tenant, &batch.module).await;
+        if let (Some(usage), None) = (&sender.usage, sender.paused_by)
+            && !matches!(self.queue.paused().await, Ok(Some(_)))
         {
             let (place, beside) =
                 waiting.map_or((0, Vec::new()), |found| (found.place, found.beside));
-            let tenant_place = |place| place_of_tenant(place, &beside);
-            let (wait_s, _) = due_in_s(&usage, (place + expanding) as f64, tenant_place);
+            let (wait_s, _) = sender.wait(usage, (place + expanding) as f64, &beside);
             let at_us = usage.at_us.saturating_add(wait_s as i64 * 1_000_000);
             batch.estimate = jiff::Timestamp::from_microsecond(at_us).ok();
         }
@@ -200,29 +206,36 @@ pub async fn waiting(
     job_id: i64,
 ) -> Result<Option<WaitingMessage>, Error> {
     let places = postgres::places(queue, &[job_id]).await?;
-    Ok(waits(store, &places).await.remove(&job_id))
+    Ok(waits(queue, store, &places).await.remove(&job_id))
 }
 
 /// Returns the waits of messages with these places.
 async fn waits(
+    queue: &Queue,
     store: &dyn Store,
     places: &HashMap<i64, postgres::Place>,
 ) -> HashMap<i64, WaitingMessage> {
     let mut senders: HashMap<(&str, &str), SenderState> = HashMap::new();
     let mut waiting = HashMap::with_capacity(places.len());
+    if places.is_empty() {
+        return waiting;
+    }
+    let all_paused = matches!(queue.paused().await, Ok(Some(_)));
     for (id, found) in places {
         let name = (found.tenant.as_str(), found.module.as_str());
         if let Entry::Vacant(new) = senders.entry(name) {
-            new.insert(sender(store, name.0, name.1).await);
+            new.insert(SenderState::read(store, name.0, name.1).await);
         }
-        let Some((usage, paused_by)) = senders.get(&name) else {
+        let Some(sender) = senders.get(&name) else {
             continue;
         };
+        let usage = &sender.usage;
+        let all = all_paused.then_some(PausedBy::OperatorsAll);
+        let paused_by = sender.paused_by.or(all);
         let (wait_s, level) = match usage {
             _ if paused_by.is_some() => (PAUSED_RETRY_S, None),
             Some(usage) => {
-                let tenant_place = |place| place_of_tenant(place, &found.beside);
-                let (wait_s, level) = due_in_s(usage, found.place as f64, tenant_place);
+                let (wait_s, level) = sender.wait(usage, found.place as f64, &found.beside);
                 (wait_s, Some(level))
             }
             None => (AWAY_RETRY_S, None),
@@ -230,7 +243,8 @@ async fn waits(
         let message = WaitingMessage {
             wait_s,
             level,
-            paused_by: *paused_by,
+            paused_by,
+            module_pause: sender.module_pause,
             place: found.place,
             priority: found.priority.into(),
             usage: usage.as_ref().map(|usage| AdmissionUsage::of(usage, true)),
@@ -240,25 +254,67 @@ async fn waits(
     waiting
 }
 
-/// The grants of a tenant and its module that count, and the side that paused the tenant.
-type SenderState = (Option<WindowUsage>, Option<PausedBy>);
+/// The state of a tenant and its module.
+#[derive(Default)]
+struct SenderState {
+    /// The grants that count; `None` while the store is away.
+    usage: Option<WindowUsage>,
+    /// The knobs of the tenant's throttle; `None` if they are not known.
+    knobs: Option<Knobs>,
+    /// The side that paused the tenant; `None` while its messages go.
+    paused_by: Option<PausedBy>,
+    module_pause: Option<ModulePause>,
+}
 
-/// Returns the state of a tenant and its module.
-async fn sender(store: &dyn Store, tenant: &str, module: &str) -> SenderState {
-    let Some(throttle) = throttle_of(tenant) else {
-        return (None, None);
-    };
-    let throttles = [throttle];
-    let (usage, mut written) = tokio::join!(
-        usage(store, tenant, module),
-        store.written_knobs(&throttles)
-    );
-    let (usage, knobs) = match (usage, written.pop()) {
-        (Some(usage), Some(Ok(Some(written)))) => (usage, Knobs::read(&written.fields).0),
-        (usage, _) => return (usage, None),
-    };
-    let paused_by = PausedBy::of(tenant, &knobs, usage.at_us);
-    (Some(usage), paused_by)
+impl SenderState {
+    async fn read(store: &dyn Store, tenant: &str, module: &str) -> Self {
+        let Some(throttle) = throttle_of(tenant) else {
+            return Self::default();
+        };
+        let throttles = [throttle];
+        let modules = [module.to_owned()];
+        let (usage, mut written, keys) = tokio::join!(
+            usage(store, tenant, module),
+            store.written_knobs(&throttles),
+            store.look(&throttles[0], &modules)
+        );
+        let Some(usage) = usage else {
+            return Self::default();
+        };
+        let knobs = match written.pop() {
+            Some(Ok(Some(written))) => Some(Knobs::read(&written.fields).0),
+            _ => None,
+        };
+        let key = keys.ok().and_then(|mut keys| keys.pop());
+        Self {
+            paused_by: knobs
+                .as_ref()
+                .and_then(|knobs| PausedBy::of(tenant, knobs, usage.at_us)),
+            module_pause: key.and_then(|key| ModulePause::of(tenant, &key, usage.at_us)),
+            knobs,
+            usage: Some(usage),
+        }
+    }
+
+    /// Returns the seconds until the message at `place` of the module is due, and the level with the
+    /// longest wait. `beside` are the numbers of messages of the tenant's other modules.
+    fn wait(&self, usage: &WindowUsage, place: f64, beside: &[i64]) -> (u64, AdmissionLevel) {
+        let tenant_place = |place| place_of_tenant(place, beside);
+        let by_windows = due_in_s(usage, place, tenant_place);
+        let by_rate = self
+            .knobs
+            .as_ref()
+            .and_then(|knobs| by_rate_s(knobs, usage.at_us, place, tenant_place(place)));
+        let after_pause = self
+            .module_pause
+            .map(|pause| (after_pause_s(usage, place, pause), AdmissionLevel::Module));
+        [by_rate, after_pause]
+            .into_iter()
+            .flatten()
+            .fold(by_windows, |longest, other| {
+                if other.0 > longest.0 { other } else { longest }
+            })
+    }
 }
 
 /// Returns the grants that count; `None` while the store is away or has no such throttle yet.

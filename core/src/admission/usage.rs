@@ -1,9 +1,10 @@
 //! The usage of a tenant and of one of its modules, and the time at which a waiting message is
 //! due. Pure; the time comes with the figures.
 
-use super::pause::PausedBy;
+use super::pause::{ModulePause, PausedBy};
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::rolling_window::{OpenWindow, WindowLimit, WindowUsage};
+use crate::throttle::{Knobs, RateLimit};
 
 /// The span of the limits in the settings, in seconds.
 const MINUTE_S: f64 = 60.0;
@@ -48,8 +49,8 @@ pub struct LevelUsage {
     pub remaining: u64,
     /// The time at which the next one may be sent, in unix seconds; now if any remains.
     pub next_at_s: i64,
-    /// The time at which the oldest message that counts leaves the window, in unix seconds; now if
-    /// none counts.
+    /// The time at which the oldest message that counts leaves the window, in unix seconds; if more
+    /// count than the limit allows, the time at which the next one may be sent; now if none counts.
     pub resets_at_s: i64,
 }
 
@@ -77,6 +78,8 @@ pub struct WaitingMessage {
     pub level: Option<AdmissionLevel>,
     /// The side that paused the messages of its tenant; `None` while they go.
     pub paused_by: Option<PausedBy>,
+    /// The pause of its module, whose end the time respects; `None` if there is none.
+    pub module_pause: Option<ModulePause>,
     /// Its place among the waiting messages of its module, from 1.
     pub place: i64,
     /// Its priority, 0 to 3.
@@ -93,18 +96,23 @@ impl WaitingMessage {
 
     /// Returns the answer to its sender.
     pub fn sentence(&self) -> String {
-        match (self.paused_by, self.level) {
-            (Some(by), _) => format!(
+        match (self.paused_by, self.module_pause, self.level) {
+            (Some(by), ..) => format!(
                 "The notifications of this tenant are {}. Notification queued until they are \
                  resumed.",
                 by.words()
             ),
-            (None, Some(level)) => format!(
+            (None, Some(pause), Some(_)) => format!(
+                "The notifications of this module are {}. Notification queued with {}s delay.",
+                pause.by.words(),
+                self.wait_s
+            ),
+            (None, None, Some(level)) => format!(
                 "{} rate limit exceeded. Notification queued with {}s delay.",
                 level.word(),
                 self.wait_s
             ),
-            (None, None) => {
+            (None, _, None) => {
                 "The rate limits cannot be read now. Notification queued until they can.".to_owned()
             }
         }
@@ -112,11 +120,15 @@ impl WaitingMessage {
 
     /// Returns what it waits for, as a sentence without its subject.
     pub fn reason(&self) -> String {
-        let why = match (self.paused_by, self.level) {
-            (Some(by), _) => by.words(),
-            (None, Some(AdmissionLevel::Tenant)) => "the tenant is at its limit",
-            (None, Some(AdmissionLevel::Module)) => "its module is at its limit",
-            (None, None) => "they cannot be read now",
+        let why = match (self.paused_by, self.module_pause, self.level) {
+            (Some(by), ..) => by.words(),
+            (None, Some(pause), Some(_)) => match pause.by {
+                PausedBy::Tenant => "its module is paused by the tenant",
+                _ => "its module is paused by operators",
+            },
+            (None, None, Some(AdmissionLevel::Tenant)) => "the tenant is at its limit",
+            (None, None, Some(AdmissionLevel::Module)) => "its module is at its limit",
+            (None, _, None) => "they cannot be read now",
         };
         format!("waits for the limits of its tenant: {why}")
     }
@@ -244,8 +256,10 @@ impl AdmissionUsage {
 }
 
 fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelUsage> {
+    // Of more than the limit some leave before there is room.
+    let resets_us = |window: &OpenWindow| window.frees_us(now_us).max(window.wait_us(1.0, now_us));
     let binding = windows.iter().min_by(|a, b| {
-        let order = |window: &OpenWindow| (window.left(), -window.frees_us(now_us));
+        let order = |window: &OpenWindow| (window.left(), -resets_us(window));
         order(a)
             .partial_cmp(&order(b))
             .unwrap_or(std::cmp::Ordering::Equal)
@@ -257,7 +271,7 @@ fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelUsage> {
         used: binding.used().round() as u64,
         remaining: binding.left() as u64,
         next_at_s: ((now_us + wait_us.fold(0.0, f64::max)) / 1e6).ceil() as i64,
-        resets_at_s: ((now_us + binding.frees_us(now_us)) / 1e6).ceil() as i64,
+        resets_at_s: ((now_us + resets_us(binding)) / 1e6).ceil() as i64,
     })
 }
 
@@ -308,6 +322,44 @@ pub fn due_in_s(
     };
     let seconds = (tenant_us.max(module_us) / 1e6).ceil() as u64;
     (seconds.max(1), level)
+}
+
+/// Returns the seconds until the message at `place` of its module is due after a pause of the module,
+/// at least 1. No grant of the module counts then whose span the pause outlasts.
+pub fn after_pause_s(usage: &WindowUsage, place: f64, pause: ModulePause) -> u64 {
+    let left_us = pause.left_us as f64;
+    let spans_us = usage.key.iter().map(|window| {
+        let limit = window.limit();
+        ((place - 1.0) / limit.tokens).floor().max(0.0) * limit.span_s * 1e6
+    });
+    let wait_us = left_us + spans_us.fold(0.0, f64::max);
+    ((wait_us / 1e6).ceil() as u64).max(1)
+}
+
+/// Returns the seconds until the message at these places of its module and of its tenant is due by
+/// the rates of the throttle, at least 1, with the level of the slower one; `None` if it has no rate.
+pub fn by_rate_s(
+    knobs: &Knobs,
+    now_us: i64,
+    place: f64,
+    tenant_place: f64,
+) -> Option<(u64, AdmissionLevel)> {
+    let wait_s = |rate: RateLimit, place: f64| match rate {
+        RateLimit::PerSecond(rps) => Some(place / rps),
+        RateLimit::Stopped | RateLimit::Unlimited => None,
+    };
+    let waits = [
+        (
+            wait_s(knobs.effective_rps(now_us), tenant_place),
+            AdmissionLevel::Tenant,
+        ),
+        (wait_s(knobs.key_rps, place), AdmissionLevel::Module),
+    ];
+    let (wait_s, level) = waits
+        .into_iter()
+        .filter_map(|(wait_s, level)| Some((wait_s?, level)))
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(((wait_s.ceil() as u64).max(1), level))
 }
 
 /// Returns the place among the waiting messages of a tenant of the one at `place` of its module, if
@@ -410,6 +462,45 @@ mod tests {
     }
 
     #[test]
+    fn the_reset_is_told_once_there_is_room() {
+        // The limit was lowered from 100 to 50: the fiftieth newest leaves at 65 s.
+        let usage = usage(30.0, &[(0.0, 30.0), (5.0, 70.0)], &[]);
+        let level_usage = AdmissionUsage::of(&usage, false);
+        assert_eq!(level_usage.module.unwrap().resets_at_s, BEGIN_S as i64 + 65);
+        assert_eq!(level_usage.module.unwrap().next_at_s, BEGIN_S as i64 + 65);
+        assert_eq!(level_usage.tenant.unwrap().resets_at_s, BEGIN_S as i64 + 60);
+        assert_eq!(level_usage.resets_at_s(), BEGIN_S as i64 + 65);
+    }
+
+    #[test]
+    fn a_pause_of_the_module_and_a_rate_put_the_time_off() {
+        let usage = usage(42.0, &[(0.0, 50.0)], &[]);
+        let pause = ModulePause {
+            by: PausedBy::Operators,
+            left_us: 300_000_000,
+        };
+        assert_eq!(after_pause_s(&usage, 1.0, pause), 300);
+        assert_eq!(after_pause_s(&usage, 50.0, pause), 300);
+        assert_eq!(after_pause_s(&usage, 51.0, pause), 360);
+
+        let rate = |rps, key_rps| Knobs {
+            rps: RateLimit::new(rps),
+            key_rps: RateLimit::new(key_rps),
+            ..Knobs::default()
+        };
+        let by_rate = |knobs: &Knobs| by_rate_s(knobs, 0, 5.0, 20.0);
+        assert_eq!(by_rate(&rate(-1.0, -1.0)), None);
+        assert_eq!(
+            by_rate(&rate(0.1, -1.0)),
+            Some((200, AdmissionLevel::Tenant))
+        );
+        assert_eq!(
+            by_rate(&rate(0.1, 0.02)),
+            Some((250, AdmissionLevel::Module))
+        );
+    }
+
+    #[test]
     fn what_waits_leaves_nothing_for_a_further_one() {
         let level_usage = AdmissionUsage::of(&usage(7.0, &[], &[]), true);
         assert_eq!(level_usage.module.unwrap().remaining, 0);
@@ -434,6 +525,7 @@ mod tests {
             wait_s: 60,
             level,
             paused_by,
+            module_pause: None,
             place: 1,
             priority: 2,
             usage: None,

@@ -69,9 +69,11 @@ pub fn priority_word(priority: i32) -> &'static str {
 /// The time until which a message waits, and the reason.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
 pub struct HeldMessage {
-    /// The estimated time at which it goes to its pool; `null` while its tenant is paused.
+    /// The estimated time at which it goes to its pool; `null` while its tenant or everything is
+    /// paused.
     pub until: Option<Timestamp>,
-    /// The level whose limit it waits for; `null` while Redis is away or its tenant is paused.
+    /// The level whose limit it waits for; `null` while Redis is away, or its tenant or everything
+    /// is paused.
     pub by: Option<AdmissionLevel>,
     /// Its place among the waiting messages of its module, from 1.
     pub place: i64,

@@ -304,8 +304,7 @@ async fn the_time_of_a_held_message_knows_both_levels() {
             select flyball.lane_of('notify:acme', m), 'notify:acme', m from unnest(array['one', 'two']) m",
         )
         .await;
-    let mut told = Vec::new();
-    for module in ["one", "one", "one", "one", "two", "two", "two"] {
+    let told_of = async |module: &str| {
         let mut transaction = fixture.pool().begin().await.unwrap();
         sqlx::query("select flyball.as_tenant('acme', $1)")
             .bind(module)
@@ -320,12 +319,26 @@ async fn the_time_of_a_held_message_knows_both_levels() {
             .fetch_one(&mut *transaction)
             .await
             .unwrap();
-        told.push(wait);
         transaction.commit().await.unwrap();
+        wait
+    };
+    let mut told = Vec::new();
+    for module in ["one", "one", "one", "one", "two", "two", "two"] {
+        told.push(told_of(module).await);
     }
     // The fourth of a module waits for its own window, the third of the other one for the tenant's:
     // it has three of the first module before it.
     assert_eq!(told, [0, 0, 0, 30, 0, 0, 60]);
+
+    // Of several windows the one that lets it go last counts, and a rate as well.
+    for (fields, wait) in [
+        (r#"{"windows": "4/60 5/600", "key_windows": "3/30"}"#, 600),
+        (r#"{"windows": "400/60", "rps": "0.01"}"#, 800),
+    ] {
+        let turn = format!("update flyball.knobs set fields = '{fields}'");
+        fixture.owner(&turn).await;
+        assert_eq!(told_of("two").await, wait, "{fields}");
+    }
 }
 
 #[tokio::test]

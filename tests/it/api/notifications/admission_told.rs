@@ -139,6 +139,51 @@ async fn a_paused_tenant_is_told_no_time_and_only_operators_end_their_pause() {
 }
 
 #[tokio::test]
+async fn the_told_time_respects_rates_and_every_pause() {
+    let served = admission_server(TenantLimits {
+        per_module: 1,
+        ..TenantLimits::default()
+    })
+    .await;
+    served.admitted("web", 0..1).await;
+    let late = served.send("web", &message(1)).await;
+    assert_eq!(header(&late, "retry-after"), "60");
+    let path = header(&late, "location").to_owned();
+    let path = path.as_str();
+    let held = async || served.shown(path).await["held"].clone();
+    // Seconds from now to the told time; some may pass between the answer and the look.
+    let wait_s = async || {
+        let told: jiff::Timestamp = held().await["until"].as_str().unwrap().parse().unwrap();
+        told.duration_since(flyball::api::clock::now()).as_secs()
+    };
+
+    served.server.turn("notify:acme", &[("rps", "0.005")]).await;
+    assert!((180..=200).contains(&wait_s().await), "{}", held().await);
+    served.server.turn("notify:acme", &[("rps", "-1")]).await;
+
+    let name = Name::new("notify:acme").unwrap();
+    let store = served.server.store.clone();
+    let pause = Duration::from_secs(600);
+    store
+        .pause_key(&name, "web", pause, "a loop")
+        .await
+        .unwrap();
+    assert!((580..=600).contains(&wait_s().await), "{}", held().await);
+    assert_eq!(
+        held().await["why"],
+        "The notifications of this module are paused by operators. Notification queued with 600s delay."
+    );
+
+    let signed = flyball::jobs::Attribution::default();
+    served.server.queue.pause_all(&signed).await.unwrap();
+    assert_eq!(
+        held().await,
+        json!({"until": null, "by": null, "place": 1, "why": "The notifications of this tenant are paused by operators, \
+            as all jobs are. Notification queued until they are resumed."})
+    );
+}
+
+#[tokio::test]
 async fn a_tenant_ends_no_pause_of_operators_of_one_of_its_modules() {
     let served = admission_server(TenantLimits::default()).await;
     served.admitted("web", 0..1).await;
