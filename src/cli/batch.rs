@@ -47,9 +47,14 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     let gone = |id: i64| CliError::NotFound(format!("there is no batch {id}"));
     match command {
         Command::Show(args) => {
-            let store = connect::throttles(&settings).await?;
-            let admission = Admission::new(store, queue, settings.tenant_limits());
-            let found = admission.show_batch(&batches, None, args.id).await?;
+            // Redis knows the estimate alone.
+            let (found, away) = match connect::throttles(&settings).await {
+                Ok(store) => {
+                    let admission = Admission::new(store, queue, settings.tenant_limits());
+                    (admission.show_batch(&batches, None, args.id).await?, None)
+                }
+                Err(error) => (batches.show(None, args.id).await?, Some(error)),
+            };
             let batch = found.ok_or_else(|| gone(args.id))?;
             if args.json {
                 output::json(&batch)?;
@@ -75,6 +80,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 }
                 if let Some(estimate) = batch.estimate {
                     say!("the limits let the last one go at about {estimate:.0}");
+                }
+                if let Some(error) = away {
+                    say!("when the limits let the last one go is not known: {error:#}");
                 }
             }
         }

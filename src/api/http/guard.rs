@@ -44,9 +44,6 @@ pub async fn guard(
     {
         return problem.into_response();
     }
-    if let Some(problem) = request.uri().query().and_then(query::unreadable) {
-        return problem.into_response();
-    }
     let caller = auth.caller(headers, clock::now()).await;
     let changes = !matches!(
         *request.method(),
@@ -76,6 +73,13 @@ pub async fn guard(
             return refuse(&gate, address, wants_page(&request), has_shown, reason).await;
         }
     };
+    if let Some(problem) = request.uri().query().and_then(query::unreadable) {
+        let mut response = problem.into_response();
+        if let Some(caller) = caller {
+            response.extensions_mut().insert(caller);
+        }
+        return response;
+    }
     if let Some(caller) = caller {
         let template = request
             .extensions()

@@ -302,7 +302,7 @@ struct BatchSlots {
 }
 
 /// Takes slots for the messages that are enqueued with the request. If not all critical messages
-/// fit, all of them get the priority `high`.
+/// fit, all of them get the priority `high`; those for a later time are judged then.
 async fn take(
     state: &AdmissionState,
     sender: &MessageSender<'_>,
@@ -316,12 +316,20 @@ async fn take(
     };
     let size = jobs.len() as u32;
     let is_later = jobs[0].run_at.is_some_and(|at| at > clock::now());
-    if is_later || jobs.len() > INLINE_MAX {
+    if is_later {
         return none;
     }
+    let is_inline = jobs.len() <= INLINE_MAX;
     let admission = &state.admission;
     if jobs[0].priority == 0 {
         let slots = admission.take_critical(sender.tenant, size).await;
+        if slots.granted == size && !is_inline {
+            // They count when they are enqueued and released.
+            if slots.was_asked {
+                admission.give_back_critical(sender.tenant, size).await;
+            }
+            return none;
+        }
         if slots.granted == size {
             return BatchSlots {
                 granted: size,
@@ -343,6 +351,9 @@ async fn take(
             "tenant {} is at its limit of critical messages, so this batch has the priority {word}",
             sender.tenant
         ));
+    }
+    if !is_inline {
+        return none;
     }
     let slots = admission.take(sender.tenant, sender.module, size).await;
     BatchSlots {

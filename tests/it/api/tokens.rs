@@ -498,6 +498,11 @@ async fn a_query_that_is_not_utf8_is_refused_by_its_name() {
             "{problem}"
         );
     }
+    // Nobody is told so without a token.
+    let stranger = server
+        .client
+        .get(format!("{}/api/v1/jobs?key=%ff", server.base));
+    assert_eq!(stranger.send().await.unwrap().status().as_u16(), 401);
     assert_eq!(
         server
             .call(Method::GET, "/api/v1/jobs?key=%c3%bc", ADMIN, json!({}))

@@ -267,6 +267,18 @@ async fn a_batch_is_shown_paused_resumed_and_cancelled_on_the_command_line() {
     );
     let shown = shell.ok(&["batch", "show", id, "--json"]).json();
     assert_eq!(shown["counts"], json!({"queued": 1, "waiting": 2}));
+    // Without Redis nobody knows when the last one goes.
+    let mut away = shell.command(&["batch", "show", id]);
+    let away = away
+        .env("REDIS_URL", "redis://127.0.0.1:1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(away.stdout).unwrap();
+    assert!(
+        away.status.success()
+            && said.contains("2 waiting\nwhen the limits let the last one go is not known: "),
+        "{said}"
+    );
     let says = |command: &str, words: &str| {
         let said = shell
             .ok(&["batch", command, id, "--why", "a wrong list"])

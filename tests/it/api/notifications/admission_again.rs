@@ -163,6 +163,38 @@ async fn a_message_whose_deadline_passes_while_it_waits_uses_no_slot() {
 }
 
 #[tokio::test]
+async fn a_critical_batch_beyond_the_critical_limit_is_high_whatever_its_size() {
+    let served = admission_server(TenantLimits {
+        critical_per_minute: 101,
+        ..TenantLimits::default()
+    })
+    .await;
+    for (recipients, priority) in [(101, "critical"), (102, "high"), (101, "critical")] {
+        let mut critical = batch(recipients);
+        critical["priority"] = json!("critical");
+        let sent = served.send_batch("urgent", &critical).await;
+        let status = sent.status();
+        let body: Value = sent.json().await.unwrap();
+        assert_eq!(
+            (status, &body["priority"]),
+            (StatusCode::ACCEPTED, &json!(priority)),
+            "{body}"
+        );
+        assert_eq!(
+            body["warnings"].to_string().contains("high"),
+            priority == "high"
+        );
+    }
+    // Nothing has been released, so nothing counts.
+    let mut critical = message(0);
+    critical["priority"] = json!("critical");
+    let sent = served.send("urgent", &critical).await;
+    assert_eq!(sent.status(), StatusCode::ACCEPTED);
+    let stored = "select count(distinct priority) from flyball.batch where priority in (0, 1)";
+    assert_eq!(served.count(stored).await, 2);
+}
+
+#[tokio::test]
 async fn a_forced_sweep_reaches_what_ended_behind_many_that_wait() {
     let served = admission_server(TenantLimits::default()).await;
     served.admitted("web", 0..4).await;
