@@ -192,6 +192,30 @@ begin
     return found_state;
 end $$;
 
+-- What keeps a message of a paused batch, as a sentence without its end; null for any other.
+create function flyball.batch_pause(job_id bigint) returns text
+language sql stable set enable_seqscan = off as $$
+    select format('its batch %s is paused by %s since %s', b.id, case when b.paused_by_operators then 'operators' else 'the tenant' end,
+        flyball.time_text(date_trunc('second', b.updated_at)))
+    from flyball.batch_message m
+    join flyball.batch b on b.id = m.batch_id
+    where m.job_id = batch_pause.job_id and b.state = 'paused'
+$$;
+
+-- One branch more where the wait of a scheduled job is explained. It is put into the function as it is,
+-- because nothing else of it changes.
+do $$
+declare
+    was  constant text := E'    elsif state = ''running'' then\n        if exists (select from flyball.cancel c';
+    body constant text := pg_get_functiondef('flyball.why_job'::regproc);
+begin
+    if length(body) - length(replace(body, was, '')) <> length(was) then
+        raise exception 'flyball.why_job does not contain once: %', was;
+    end if;
+    execute replace(body, was, E'        if job.kind = ''notification'' and flyball.batch_pause(job.id) is not null then\n'
+        || E'            reason := flyball.batch_pause(job.id);\n            until := null;\n        end if;\n' || was);
+end $$;
+
 -- === Deadlines of messages that wait for the limits ==============================================
 
 -- One process at a time looks for them.
@@ -390,4 +414,4 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.await_admission, flyball.expire_waiting, flyball.dead_letter_expired from public;
+revoke execute on function flyball.await_admission, flyball.expire_waiting, flyball.dead_letter_expired, flyball.batch_pause from public;

@@ -39,6 +39,14 @@ pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
     })
 }
 
+/// Explains the wait of a message whose batch is paused.
+pub fn for_its_batch(pause: String) -> WaitReason {
+    WaitReason {
+        reason: pause,
+        until: None,
+    }
+}
+
 /// Explains the wait of a job for others; `None` if it waits for none.
 pub fn for_others(job: &JobDetail) -> Option<WaitReason> {
     let dead = job.waits_for.iter().find(|one| one.state == State::Dead);

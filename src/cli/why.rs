@@ -106,8 +106,14 @@ async fn message(
     let Some(mut explained) = connect::gates(queue, settings)?.explain(id, None).await? else {
         bail!(CliError::NotFound(format!("there is no message {id}")));
     };
+    let pause = match explained.state.as_str() {
+        "queued" => admission::Batches::new(queue.clone()).pause_of(id).await?,
+        _ => None,
+    };
     // The gates explain without Redis as well.
-    if explained.state == "queued"
+    if let Some(pause) = pause {
+        crate::api::tell_pause(&mut explained, &pause);
+    } else if explained.state == "queued"
         && let Ok(throttles) = connect::throttles(settings).await
         && let Some(waiting) = admission::waiting(queue, &*throttles, id).await?
     {

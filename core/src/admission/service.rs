@@ -320,7 +320,10 @@ impl SenderState {
 /// Returns the grants that count; `None` while the store is away or has no such throttle yet.
 async fn usage(store: &dyn Store, tenant: &str, module: &str) -> Option<WindowUsage> {
     let throttle = throttle_of(tenant)?;
-    let read = async || store.window_usage(&throttle, module).await;
+    let read = async || {
+        let found = store.window_usage(&throttle, module).await;
+        found.map(|usage| usage.map(|usage| of_module(usage, module)))
+    };
     match read().await {
         Ok(Some(usage)) => Some(usage),
         // The first request of a tenant creates its throttle.
@@ -339,6 +342,14 @@ async fn usage(store: &dyn Store, tenant: &str, module: &str) -> Option<WindowUs
         }
         Err(_) => None,
     }
+}
+
+/// Returns the usage that counts for a module: one without a name has the limit of its tenant alone.
+pub(super) fn of_module(mut usage: WindowUsage, module: &str) -> WindowUsage {
+    if module.is_empty() {
+        usage.key.clear();
+    }
+    usage
 }
 
 async fn settle(store: &dyn Store, throttle: Option<Name>, key: &str, tokens: f64) {

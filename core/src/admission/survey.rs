@@ -8,7 +8,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use super::postgres::{
     Batch, BatchFilter, BatchPage, Batches, TenantFilter, TenantQueue, list_tenants,
 };
-use super::service::Admission;
+use super::service::{Admission, of_module};
 use super::usage::{AdmissionUsage, TenantUsage};
 use crate::jobs::{Error, Queue};
 use crate::throttle::admission::throttle_of;
@@ -76,7 +76,7 @@ impl Admission {
                 return None;
             }
             match self.store.window_usage(throttle, &module).await {
-                Ok(Some(usage)) => Some(AdmissionUsage::of(&usage, false)),
+                Ok(Some(usage)) => Some(AdmissionUsage::of(&of_module(usage, &module), false)),
                 Ok(None) => Some(AdmissionUsage::unused(limits, now_s)),
                 Err(_) => {
                     away.store(true, Relaxed);

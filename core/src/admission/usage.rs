@@ -316,7 +316,7 @@ pub fn due_in_s(
         .map(|window| behind_tenant_us(window.limit()))
         .fold(wait_us(&usage.key, place), f64::max);
     let tenant_us = tenant_us(place);
-    let level = match tenant_us > module_us {
+    let level = match tenant_us > module_us || usage.key.is_empty() {
         true => AdmissionLevel::Tenant,
         false => AdmissionLevel::Module,
     };
@@ -438,6 +438,15 @@ mod tests {
             due_in_s(&usage, 1.0, |_| 51.0),
             (52, AdmissionLevel::Tenant)
         );
+    }
+
+    #[test]
+    fn a_module_without_a_name_waits_for_its_tenant_alone() {
+        let mut usage = usage(10.0, &[(0.0, 100.0)], &[]);
+        usage.key.clear();
+        assert_eq!(AdmissionUsage::of(&usage, true).module, None);
+        assert_eq!(due_in_s(&usage, 1.0, |k| k), (50, AdmissionLevel::Tenant));
+        assert_eq!(due_in_s(&usage, 101.0, |k| k).0, 110);
     }
 
     #[test]

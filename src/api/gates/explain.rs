@@ -36,6 +36,11 @@ pub async fn explain(
         )
     })?;
     if explained.state == DeliveryState::Queued.as_str() {
+        let pause = admission.batches.pause_of(id);
+        if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, pause).await {
+            tell_pause(&mut explained, &pause);
+            return Ok(Json(explained));
+        }
         match with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await {
             Ok(Some(waiting)) => tell_admission(&mut explained, &waiting),
             Ok(None) => {}
@@ -44,6 +49,12 @@ pub async fn explain(
         }
     }
     Ok(Json(explained))
+}
+
+/// Adds to the explanation of a message that its batch is paused, about which the gates know nothing.
+pub fn tell_pause(explained: &mut MessageExplanation, pause: &str) {
+    explained.sentence = format!("message {} waits: {pause}", explained.id);
+    explained.planned_at = None;
 }
 
 /// Adds to the explanation of a message that it has passed its gates and waits for the limits of

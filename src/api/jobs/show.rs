@@ -14,7 +14,7 @@ use super::filters::{pattern_of_query, search_of_query};
 use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::redact::mask_args;
 use super::state::JobsState;
-use crate::admission::{self, WaitingMessage};
+use crate::admission::{self, Batches, WaitingMessage};
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::link::{encoded, next_link};
@@ -344,6 +344,9 @@ pub async fn why_job_waits(
 ) -> Option<WaitReason> {
     let job = &detail.summary;
     if job.state != JobState::Ready {
+        if let Some(pause) = pause_of_batch(queue, job).await {
+            return Some(waiting::for_its_batch(pause));
+        }
         return waiting::for_others(detail)
             .or_else(|| waiting::for_its_time(job))
             .or_else(|| waiting::for_its_handler(detail));
@@ -386,6 +389,19 @@ pub async fn why_job_waits(
         waiting::without_texts(&mut answer);
     }
     Some(waiting::for_tokens(job, &answer, is_served))
+}
+
+/// Returns the pause of the batch of a message that is put aside; `None` for other jobs.
+async fn pause_of_batch(queue: &Queue, job: &Summary) -> Option<String> {
+    let is_aside = matches!(job.state, JobState::Scheduled | JobState::Retryable);
+    if job.kind != KIND || !is_aside {
+        return None;
+    }
+    let batches = Batches::new(queue.clone());
+    with_timeout(ROW_TIMEOUT, batches.pause_of(job.id))
+        .await
+        .ok()
+        .flatten()
 }
 
 /// Returns the wait of a message for the limits of its tenant; `None` for other jobs.

@@ -33,6 +33,8 @@ const PAUSE: &str = "select flyball.pause_batch($1, $2, $3, $4)";
 
 const RESUME: &str = "select flyball.resume_batch($1, $2, $3, $4)";
 
+const PAUSE_OF: &str = "select flyball.batch_pause($1)";
+
 const CANCEL: &str =
     "select state, sent, cancelled, too_late, ended from flyball.cancel_batch($1, $2, $3, $4)";
 
@@ -132,6 +134,7 @@ pub const BATCH_STATEMENTS: &[(&str, &str)] = &[
     ("pause batch", PAUSE),
     ("resume batch", RESUME),
     ("cancel batch", CANCEL),
+    ("pause of a message", PAUSE_OF),
     ("show batch", SHOW),
     ("list batches", LIST),
     ("list batches of a tenant", LIST_OF_TENANT),
@@ -390,6 +393,13 @@ impl Batches {
     /// have paused it.
     pub async fn resume(&self, id: i64, signed: &Attribution) -> Result<Option<String>, Error> {
         self.turn(RESUME, id, signed).await
+    }
+
+    /// Returns the reason for which a message does not go, if its batch is paused: the batch, who
+    /// paused it, and since when.
+    pub async fn pause_of(&self, job_id: i64) -> Result<Option<String>, Error> {
+        let pause = sqlx::query_scalar(PAUSE_OF).bind(job_id);
+        Ok(pause.fetch_one(&self.queue.pool).await?)
     }
 
     async fn turn(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flyball::notify::Deliveries;
 use flyball::throttle::admission::TenantLimits;
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::admission::*;
@@ -75,12 +75,29 @@ async fn what_waits_for_a_time_is_put_aside_with_its_batch_and_waits_for_it_agai
     let mut later = batch(3);
     later["run_at"] = json!((flyball::api::clock::now() + HOUR).to_string());
     let sent = served.send_batch("web", &later).await;
-    let id = sent.json::<Value>().await.unwrap()["id"].as_i64().unwrap();
+    let sent: Value = sent.json().await.unwrap();
+    let (id, message) = (sent["id"].as_i64().unwrap(), &sent["results"][0]["id"]);
     let soon = "select count(*) from flyball.scheduled where run_at < now() + interval '2 hours'";
     assert_eq!(served.count(soon).await, 3);
 
     served.change(id, "pause").await;
     assert_eq!(served.count(soon).await, 0);
+    for (path, pointer) in [
+        (
+            format!("/api/v1/notifications/{message}/explain"),
+            "/sentence",
+        ),
+        (format!("/api/v1/jobs/{message}"), "/waiting/reason"),
+    ] {
+        let shown = served.ask("tenant-admin", Method::GET, &path).await;
+        let shown: Value = shown.json().await.unwrap();
+        let said = shown.pointer(pointer).unwrap().as_str().unwrap();
+        let why = format!("its batch {id} is paused by the tenant since 2");
+        assert!(said.contains(&why), "{shown}");
+        assert!(shown.pointer("/waiting/until").is_none_or(Value::is_null));
+    }
+    let by_sql = "select count(*) from flyball.job j where flyball.why_job(j.id) ->> 'reason' like '% is paused by the tenant since %'";
+    assert_eq!(served.count(by_sql).await, 3);
 
     served.change(id, "resume").await;
     assert_eq!(served.count(soon).await, 3);
