@@ -217,7 +217,7 @@ pub struct Batch {
     #[cfg_attr(feature = "api", schema(value_type = BTreeMap<String, u64>))]
     pub counts: BTreeMap<String, i64>,
     /// The time at which the last of those that wait is admitted, as estimated; `null` if none
-    /// waits or it cannot be estimated.
+    /// waits, while it is paused, or if it cannot be estimated.
     pub estimate: Option<Timestamp>,
     /// The time at which it was accepted.
     pub created_at: Timestamp,
