@@ -6,7 +6,7 @@
 -- Lets messages of tenants wait for the limits of their tenants, whatever they took before; returns them
 -- with the lanes in which they wait. Others are left out. The caller puts them there.
 create function flyball.await_admission(jobs bigint[]) returns table (job_id bigint, lane_id bigint)
-language plpgsql volatile set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
     update flyball.job j
@@ -58,8 +58,8 @@ begin
                 'requeued as (',
                 E'waiting as materialized (\n        select a.job_id, a.lane_id from flyball.await_admission(array(select w.job_id from was_dead w)) a\n    ),\n    targets as materialized (\n        select w.job_id, coalesce(a.lane_id, w.lane_id) as lane_id, w.priority, w.cost from was_dead w left join waiting a on a.job_id = w.job_id\n    ),\n    requeued as ('),
             ('flyball.requeue_unsent',
-                'w.job_id in (select h.job_id from keyed h) from was_dead w',
-                'w.job_id in (select h.job_id from keyed h) from targets w'),
+                E'from was_dead w\n        on conflict do nothing',
+                E'from targets w\n        on conflict do nothing'),
             ('flyball.requeue_unsent',
                 'into jobs, notified_lanes from was_dead w;',
                 'into jobs, notified_lanes from targets w;'),
@@ -96,7 +96,7 @@ where b.id = m.batch_id and b.state = 'paused'
 -- As in 0030, but what waits for a time is put aside as well, and what has not been tried comes back
 -- before the limits of its tenant, where it uses no slot while it is put aside.
 create or replace function flyball.pause_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
-language plpgsql volatile set enable_seqscan = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
     found_state text;
@@ -161,7 +161,7 @@ end $$;
 
 -- As in 0030, and what waited for a time when the batch was paused waits for it again.
 create or replace function flyball.resume_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
-language plpgsql volatile set enable_seqscan = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
     found_state  text;
@@ -194,7 +194,7 @@ end $$;
 
 -- What keeps a message of a paused batch, as a sentence without its end; null for any other.
 create function flyball.batch_pause(job_id bigint) returns text
-language sql stable set enable_seqscan = off as $$
+language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
     select format('its batch %s is paused by %s since %s', b.id, case when b.paused_by_operators then 'operators' else 'the tenant' end,
         flyball.time_text(date_trunc('second', b.updated_at)))
     from flyball.batch_message m
@@ -226,7 +226,7 @@ insert into flyball.mutex (name) values ('expire_waiting');
 -- `next` is not null there are more lanes: call again with `start` set to it.
 create function flyball.expire_waiting(pool text, valid_for float8, max_jobs int default 1000, start text default null,
     out jobs bigint, out next text)
-language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     lane_rows  constant int := 500;
@@ -315,7 +315,7 @@ end $$;
 -- Makes messages dead that were taken out of their queue, because their deadline passed before they were
 -- sent.
 create function flyball.dead_letter_expired(ids bigint[], attempts smallint[], spans interval[], holders bigint[]) returns void
-language plpgsql volatile set enable_seqscan = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     with expired as materialized (
         select g.job_id, g.attempt, j.lane_id, j.priority, j.cost, j.args, j.tenant, j.throttle,
@@ -376,22 +376,21 @@ begin
     return total;
 end $$;
 
--- As in 0010, but by all windows and rates of the tenant and its modules: the latest of the times counts.
--- Null while the tenant or everything is paused, because nobody knows how long.
-create or replace function flyball.held_until(job_id bigint) returns timestamptz
-language plpgsql stable set enable_seqscan = off as $$
+-- The time at which a message with these places in the queues of its module and its tenant can go, by all
+-- windows and rates of both: the latest counts. Null while the tenant or everything is paused, because
+-- nobody knows how long.
+create or replace function flyball.held_at(tenant text, place bigint, tenant_place bigint) returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp set standard_conforming_strings = on set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
-    waiting record;
-    knobs   jsonb;
+    knobs jsonb;
 begin
-    select a.place, a.tenant_place, a.tenant into waiting from flyball.admission_place(job_id) a;
-    if waiting.place is null then
+    if place is null then
         return null;
     end if;
     select k.fields into knobs
     from flyball.knobs k
-    where k.throttle in (flyball.admission_throttle(waiting.tenant), 'notify:*')
+    where k.throttle in (flyball.admission_throttle(held_at.tenant), 'notify:*')
     order by k.throttle = 'notify:*'
     limit 1;
     if exists (select from flyball.pause) or knobs ->> 'paused' = '1' or knobs ->> 'rps' ~ '^0+(\.0*)?$' then
@@ -402,8 +401,8 @@ begin
         from (
             select w.place, p.numbers[1]::numeric as tokens, p.numbers[2]::numeric as span_s
             from (values
-                (waiting.place, knobs ->> 'key_windows'), (waiting.tenant_place, knobs ->> 'windows'),
-                (waiting.place, (knobs ->> 'key_rps') || '/1'), (waiting.tenant_place, (knobs ->> 'rps') || '/1')) as w(place, windows)
+                (held_at.place, knobs ->> 'key_windows'), (held_at.tenant_place, knobs ->> 'windows'),
+                (held_at.place, (knobs ->> 'key_rps') || '/1'), (held_at.tenant_place, (knobs ->> 'rps') || '/1')) as w(place, windows)
             cross join lateral regexp_split_to_table(w.windows, '\s+') as t(word)
             cross join lateral (select regexp_match(t.word, '^(\d{1,9}(?:\.\d{1,9})?)/(\d{1,7}(?:\.\d{1,9})?)$') as numbers) p
             where p.numbers is not null
@@ -412,6 +411,15 @@ begin
     ));
 end $$;
 
+-- As in 0010, with the times of the function above.
+create or replace function flyball.held_until(job_id bigint) returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+#variable_conflict use_variable
+begin
+    return flyball.held_at(a.tenant, a.place, a.tenant_place) from flyball.admission_place(job_id) a;
+end $$;
+
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.await_admission, flyball.expire_waiting, flyball.dead_letter_expired, flyball.batch_pause from public;
+revoke execute on function flyball.await_admission, flyball.expire_waiting, flyball.dead_letter_expired, flyball.batch_pause,
+    flyball.held_at from public;
