@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::accepted::{AcceptedNotification, HeldMessage};
 use super::known_usage::KnownUsage;
-use super::planned::{GateDecision, plan, refuse};
+use super::planned::{GatesAnswer, plan, refuse};
 use super::repeat::{digests, prefers_async};
 use crate::admission::{
     AcceptRequest, Acceptance, Admission, Batches, Digests, ExcessAnswer, ExcessMessage,
@@ -154,13 +154,13 @@ pub async fn accept(
     };
     let decision = match is_gated && !duplicate && !is_later {
         true => plan(&state.gates, job_id).await,
-        false => GateDecision::Goes,
+        false => GatesAnswer::Goes,
     };
     match decision {
-        GateDecision::Goes => {}
+        GatesAnswer::Goes => {}
         // It may go, so its slot stays taken.
-        GateDecision::Unknown => warnings.push(GateDecision::UNKNOWN.to_owned()),
-        GateDecision::Planned(plan) => {
+        GatesAnswer::Unknown => warnings.push(GatesAnswer::UNKNOWN.to_owned()),
+        GatesAnswer::Planned(plan) => {
             // The message is admitted when its gates let it go.
             slot.give_back(admission, sender).await;
             let mut accepted = AcceptedNotification::new(job_id, &job, false, warnings);
@@ -168,7 +168,7 @@ pub async fn accept(
             let location = [(LOCATION, location(job_id))];
             return Ok((StatusCode::ACCEPTED, location, Json(accepted)).into_response());
         }
-        GateDecision::Refused(problem) => {
+        GatesAnswer::Refused(problem) => {
             slot.give_back(admission, sender).await;
             return Err(problem);
         }

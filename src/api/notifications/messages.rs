@@ -13,7 +13,7 @@ use super::accept::{AdmissionState, MessageSender, accept, repeat};
 use super::accepted::{AcceptedNotification, HeldMessage, priority_word};
 use super::fields::MessageFields;
 use super::input;
-use super::planned::{GateDecision, plan, refuse};
+use super::planned::{GatesAnswer, plan, refuse};
 use super::repeat::KEY;
 use crate::admission::{AcceptRequest, Acceptance};
 use crate::api::clock;
@@ -151,10 +151,10 @@ pub async fn send(
     let mut accepted = AcceptedNotification::new(id, &job, duplicate, warnings);
     if is_gated && !duplicate && !is_later {
         match plan(&admission.gates, id).await {
-            GateDecision::Goes => {}
-            GateDecision::Planned(plan) => accepted.plan = Some(*plan),
-            GateDecision::Refused(problem) => return Err(problem),
-            GateDecision::Unknown => accepted.warnings.push(GateDecision::UNKNOWN.to_owned()),
+            GatesAnswer::Goes => {}
+            GatesAnswer::Planned(plan) => accepted.plan = Some(*plan),
+            GatesAnswer::Refused(problem) => return Err(problem),
+            GatesAnswer::Unknown => accepted.warnings.push(GatesAnswer::UNKNOWN.to_owned()),
         }
     }
     Ok((status, [(LOCATION, location)], Json(accepted)).into_response())

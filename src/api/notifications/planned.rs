@@ -168,8 +168,8 @@ async fn refuse_capped(gates: &Gates, tenant: &str, job: &NewJob) -> Result<(), 
     }
 }
 
-/// The decision of the gates about a message that was accepted.
-pub enum GateDecision {
+/// The answer of the gates about a message that was accepted.
+pub enum GatesAnswer {
     /// It goes now, or waits for the limits of its tenant alone.
     Goes,
     /// It does not go now.
@@ -180,7 +180,7 @@ pub enum GateDecision {
     Unknown,
 }
 
-impl GateDecision {
+impl GatesAnswer {
     /// The warning to the sender of a message of which nobody knows yet.
     pub const UNKNOWN: &str = "the gates of the recipient have not decided yet, so the message may \
         wait or end at one of them; its state tells";
@@ -199,19 +199,19 @@ impl GateDecision {
 }
 
 /// Plans a message that was accepted, or waits a little for the process that plans it.
-pub async fn plan(gates: &Gates, job_id: i64) -> GateDecision {
+pub async fn plan(gates: &Gates, job_id: i64) -> GatesAnswer {
     let jobs = [job_id];
     let planned = tokio::time::timeout(ROW_TIMEOUT, gates.plan_accepted(&jobs)).await;
     match planned {
         Ok(Ok(plans)) => plans
             .planned
             .first()
-            .map_or(GateDecision::Unknown, GateDecision::of),
+            .map_or(GatesAnswer::Unknown, GatesAnswer::of),
         // It was accepted, and a planner makes the plan that could not be made here.
         Ok(Err(error)) => {
             tracing::debug!(job.id = job_id, %error, "a message could not be planned");
-            GateDecision::Unknown
+            GatesAnswer::Unknown
         }
-        Err(_) => GateDecision::Unknown,
+        Err(_) => GatesAnswer::Unknown,
     }
 }
