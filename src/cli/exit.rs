@@ -95,6 +95,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             | jobs::Error::QueueFull { .. }
             | jobs::Error::Capped { .. } => 75,
             jobs::Error::Lost(_) => 69,
+            error if error.was_broken_off() => 75,
             error if error.is_of_settings() => 78,
             jobs::Error::Store(_) => 1,
         });

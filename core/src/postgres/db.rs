@@ -19,7 +19,8 @@ use super::transaction::BEGIN;
 ///
 /// JIT compilation and re-planning cost more than the statements themselves. A plan made while a
 /// table was empty must not scan it sequentially once it is full, nor collect all matches from an
-/// index before a limit sees the first. A forgotten transaction must not pin old rows.
+/// index before a limit sees the first. A forgotten transaction must not pin old rows, and nothing may
+/// wait for long behind a transaction that a producer leaves open.
 macro_rules! settings {
     ($set:literal) => {
         concat!(
@@ -32,17 +33,28 @@ macro_rules! settings {
             $set,
             " enable_bitmapscan = off; ",
             $set,
-            " idle_in_transaction_session_timeout = '60s'"
+            " idle_in_transaction_session_timeout = '60s'; ",
+            $set,
+            " lock_timeout = '3s'"
         )
     };
 }
 
 /// The statements sent once on a connection of our own.
-const SESSION: &str = settings!("set");
+///
+/// The isolation may be another for the role or the database; under a stricter one, statements that
+/// only wait for each other would fail.
+const SESSION: &str = concat!(
+    settings!("set"),
+    "; set default_transaction_isolation = 'read committed'"
+);
 
 /// The statements that begin a transaction on a lent connection, because a setting for longer would
 /// reach the next borrower.
-const BEGIN_LENT: &str = concat!("begin; ", settings!("set local"));
+const BEGIN_LENT: &str = concat!(
+    "begin isolation level read committed; ",
+    settings!("set local")
+);
 
 /// The name of our connections in `pg_stat_activity`, unless the URL gives another.
 const APPLICATION: &str = "flyball";
@@ -367,9 +379,15 @@ mod tests {
 
     #[test]
     fn a_lent_connection_gets_the_settings_of_a_session_for_one_transaction() {
+        let (begin, lent) = BEGIN_LENT.split_once("; ").unwrap();
+        let (session, isolation) = SESSION.rsplit_once("; ").unwrap();
+
+        assert_eq!(lent.replace("set local", "set"), session);
+        assert_eq!(begin, "begin isolation level read committed");
         assert_eq!(
-            BEGIN_LENT.replace("set local", "set"),
-            format!("begin; {SESSION}")
+            isolation,
+            "set default_transaction_isolation = 'read committed'"
         );
+        assert!(session.contains("set lock_timeout = '3s'"), "{session}");
     }
 }

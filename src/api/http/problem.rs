@@ -249,6 +249,12 @@ impl Problem {
                               send it again with a unique_key, which creates a job once";
                 Self::new(Code::QueueUnavailable, detail).retry_after(1)
             }
+            error if error.was_broken_off() => {
+                tracing::warn!(%error, "the queue store broke a request off");
+                let detail = "an open transaction holds what the request needs; nothing was \
+                              changed: send it again";
+                Self::new(Code::QueueUnavailable, detail).retry_after(1)
+            }
             jobs::Error::Store(error) => {
                 // Postgres' message may quote the data of a job, so it goes to the log of the
                 // server only.
@@ -446,7 +452,65 @@ pub fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+    use std::error::Error;
+    use std::fmt;
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
     use super::*;
+
+    /// An error of Postgres with only its code.
+    #[derive(Debug)]
+    struct CodedError(&'static str);
+
+    impl fmt::Display for CodedError {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for CodedError {}
+
+    impl DatabaseError for CodedError {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn what_an_open_transaction_holds_is_asked_for_again() {
+        let problem = |code| {
+            let broken = sqlx::Error::Database(Box::new(CodedError(code)));
+            Problem::from_queue(broken.into(), false)
+        };
+        for code in ["55P03", "40P01", "40001"] {
+            let problem = problem(code);
+            assert_eq!(problem.code, Code::QueueUnavailable, "{code}");
+            assert_eq!(problem.retry_after_s, Some(1), "{code}");
+        }
+        assert_eq!(problem("42601").code, Code::Internal);
+    }
 
     #[test]
     fn what_the_queue_refuses_points_at_the_job_of_a_batch() {

@@ -59,13 +59,22 @@ impl Error {
     /// Returns true for deadlocks, serialization failures and locks that took too long, after which a
     /// transaction may succeed the next time.
     pub fn was_broken_off(&self) -> bool {
+        self.has_code(&["40001", "40P01", "55P03"])
+    }
+
+    /// Returns true if a lock was not free in time, so that a repeat at once would wait as long again.
+    pub fn was_locked_out(&self) -> bool {
+        self.has_code(&["55P03"])
+    }
+
+    fn has_code(&self, codes: &[&str]) -> bool {
         let Self::Store(error) = self else {
             return false;
         };
         error
             .as_database_error()
             .and_then(|error| error.code())
-            .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01" | "55P03"))
+            .is_some_and(|code| codes.contains(&code.as_ref()))
     }
 
     /// Returns true if Postgres refused the statement, so that nothing of it was committed. After a
