@@ -13,6 +13,7 @@ mod groups;
 mod groups_refused;
 mod lane_caps;
 mod notify;
+mod open_transactions;
 mod operate;
 mod permissions;
 mod plans;

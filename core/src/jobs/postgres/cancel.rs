@@ -67,7 +67,10 @@ released_keys as (
     ))
 ),
 done as (
-    delete from flyball.cancel where job_id = any(array(select job_id from removed))
+    delete from flyball.cancel
+    where job_id = any(array(
+        select c.job_id from flyball.cancel c where c.job_id = any(array(select r.job_id from removed r)) for update skip locked
+    ))
 )
 select count(*) from removed";
 

@@ -61,6 +61,9 @@ kept as (
 
 // An ambiguous ending without a delay is the job's last.
 //
+// A request to cancel that another transaction has locked stays, and is forgotten later: no end waits
+// for it.
+//
 // A row whose fence does not match is not returned: the answer of a stale worker changes nothing.
 // An attempt that another would follow ends the job if cancellation was requested in the meantime.
 pub(super) const FINISH: &str = "
@@ -87,8 +90,10 @@ ended as (
     ) s on s.job_id = t.job_id and s.fence = t.fence
 ),
 stopped as (
-    delete from flyball.cancel c using ended e where c.job_id = e.job_id
-    returning c.job_id
+    delete from flyball.cancel
+    where job_id = any(array(
+        select c.job_id from flyball.cancel c where c.job_id = any(array(select e.job_id from ended e)) for update skip locked
+    ))
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at, error)

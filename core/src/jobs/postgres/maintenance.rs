@@ -136,9 +136,12 @@ pub(super) const PRUNE_DAY: &str =
 pub(super) const THIN_DAY: &str =
     "select next from flyball.thin_day($1, now() - make_interval(days => $2), $3)";
 
+// A producer that takes an expired key over has locked its row until it commits.
 pub(super) const FORGET_UNIQUE: &str = "
 delete from flyball.unique_holder
-where digest = any(array(select digest from flyball.unique_holder where expires_at < now() order by expires_at limit $1))";
+where digest = any(array(
+    select digest from flyball.unique_holder where expires_at < now() order by expires_at limit $1 for update skip locked
+))";
 
 pub(super) const FORGET_RESULTS: &str = "
 delete from flyball.result
@@ -206,6 +209,7 @@ where c.job_id = any(array(
         and coalesce(flyball.job_state(o.job_id), 'deleted') not in ('ready', 'scheduled', 'retryable')
     order by o.job_id
     limit $1
+    for update of o skip locked
 ))";
 
 // A lease whose job cannot be found is run by no worker, and nothing else would ever end it.
@@ -224,6 +228,7 @@ returning job_id";
 pub(super) const FORGET_DEAD: &str = "
 with old as materialized (
     select job_id from flyball.dead where died_at < now() - make_interval(days => $2) order by died_at limit $1
+    for update skip locked
 ),
 deleted as (
     delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt

@@ -51,7 +51,10 @@ missing as (
     select * from checked where max_attempts is null
 ),
 stopped as (
-    delete from flyball.cancel c using checked j where c.job_id = j.job_id
+    delete from flyball.cancel
+    where job_id = any(array(
+        select c.job_id from flyball.cancel c where c.job_id = any(array(select j.job_id from checked j)) for update skip locked
+    ))
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at, error)

@@ -118,7 +118,7 @@ select count(*) from flyball.worker
 where stopped_at is null and heartbeat_at + ttl >= clock_timestamp() and role <> 'remote'";
 
 // A job that was asked to stop in the meantime ends as cancelled: handed back, it would run again
-// and the request would be lost.
+// and the request would be lost. A request that another transaction has locked is forgotten later.
 macro_rules! give_back {
     ($whose:literal) => {
         concat!(
@@ -132,7 +132,10 @@ checked as (
     select m.*, exists (select 1 from flyball.cancel c where c.job_id = m.job_id) as cancelled from own m
 ),
 stopped as (
-    delete from flyball.cancel c using checked j where c.job_id = j.job_id
+    delete from flyball.cancel
+    where job_id = any(array(
+        select c.job_id from flyball.cancel c where c.job_id = any(array(select j.job_id from checked j)) for update skip locked
+    ))
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at)

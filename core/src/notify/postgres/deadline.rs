@@ -15,7 +15,7 @@ pub(super) const EXPIRE_WAITING: &str =
     "select jobs, next from flyball.expire_waiting($1, $2, $3, $4)";
 
 pub(super) const REQUEUE_UNSENT: &str =
-    "select examined, jobs from flyball.requeue_unsent($1, $2, $3, $4)";
+    "select examined, jobs, skipped from flyball.requeue_unsent($1, $2, $3, $4)";
 
 /// Most messages of one step.
 const MAX_MESSAGES_PER_STEP: i32 = 1_000;
@@ -83,7 +83,7 @@ impl Deliveries {
     }
 
     /// Requeues messages of the throttle that died for lack of an account, at most `limit`, the
-    /// oldest first. Their deadlines count from now on.
+    /// oldest first. Their deadlines count from now on. One that an open transaction has locked is left.
     pub async fn requeue_unsent(
         &self,
         throttle: &str,
@@ -99,6 +99,14 @@ impl Deliveries {
             .fetch_one(&self.db)
             .await?;
         let examined: i64 = row.try_get("examined")?;
+        let skipped: i64 = row.try_get("skipped")?;
+        if skipped > 0 {
+            tracing::warn!(
+                pool = throttle,
+                messages = skipped,
+                "left messages that had found no account, because open transactions hold their unique keys"
+            );
+        }
         Ok(StepResult {
             jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
             more: examined >= i64::from(limit),
