@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
@@ -49,6 +50,9 @@ const VERIFY_EVERY: Duration = Duration::from_millis(5);
 /// Most repeats of a transaction after a deadlock.
 const REPEATS_MAX: u32 = 5;
 
+/// Most transactions at once of items that run alone.
+const ALONE_AT_ONCE: usize = 4;
+
 /// The capacity of a throttle whose rate has not been read yet, in messages a second.
 const UNKNOWN_CAPACITY_PER_S: f64 = 100.0;
 
@@ -84,6 +88,14 @@ impl Gates {
                 let verified = repeated(|| postgres::verify(&db, &jobs, &rules)).await;
                 match verified {
                     Ok(verdicts) => verdicts.into_iter().map(Ok).collect(),
+                    Err(error) if error.was_locked_out() && jobs.len() > 1 => {
+                        let verify = |job| postgres::verify(&db, job, &rules);
+                        let verdicts = alone(&jobs, verify).await.into_iter();
+                        let first = |verdicts: Vec<Option<GateVerdict>>| {
+                            verdicts.into_iter().next().flatten()
+                        };
+                        verdicts.map(|verdict| verdict.map(first)).collect()
+                    }
                     Err(error) => same(jobs.len(), &error),
                 }
             })
@@ -96,6 +108,9 @@ impl Gates {
                 Box::pin(async move {
                     match repeated(|| postgres::end_attempts(&db, &ends)).await {
                         Ok(()) => ends.iter().map(|_| Ok(())).collect(),
+                        Err(error) if error.was_locked_out() && ends.len() > 1 => {
+                            alone(&ends, |end| postgres::end_attempts(&db, end)).await
+                        }
                         Err(error) => same(ends.len(), &error),
                     }
                 })
@@ -172,15 +187,48 @@ impl Gates {
     pub async fn plan_due(&self) -> Result<bool, Error> {
         let rules = self.rules.load();
         let capacity = |throttle: &str| self.capacity(throttle);
-        let mut look = self.next_look();
-        let planned = repeated(|| {
+        let first = self.next_look();
+        let mut look = first;
+        let mut plan = || {
             // What was broken off has touched its messages.
             let look = std::mem::replace(&mut look, Look::AtAll);
             postgres::plan_due(&self.db, &rules, &capacity, look, PLANNED_MAX)
-        });
-        let planned = planned.await?;
+        };
+        let mut planned = repeated(&mut plan).await;
+        if first == Look::AtFresh && planned.as_ref().is_err_and(Error::was_locked_out) {
+            planned = repeated(&mut plan).await;
+        }
+        let planned = match planned {
+            Err(error) if error.was_locked_out() => self.plan_apart().await?,
+            planned => planned?,
+        };
         planned.iter().for_each(|one| self.metrics.note(&one.plan));
         Ok(planned.len() as i64 >= PLANNED_MAX)
+    }
+
+    /// Plans messages that are due in ever smaller parts, because an open transaction holds what one of
+    /// them needs: only that one waits.
+    async fn plan_apart(&self) -> Result<Vec<PlannedMessage>, Error> {
+        let rules = self.rules.load();
+        let capacity = |throttle: &str| self.capacity(throttle);
+        let jobs = postgres::due_jobs(&self.db, PLANNED_MAX).await?;
+        let mut planned = Vec::new();
+        let mut parts = vec![&jobs[..]];
+        while let Some(part) = parts.pop() {
+            match postgres::plan_apart(&self.db, part, &rules, &capacity).await {
+                Ok(more) => planned.extend(more),
+                Err(error) if error.was_broken_off() && part.len() > 1 => {
+                    let (left, right) = part.split_at(part.len() / 2);
+                    parts.push(right);
+                    parts.push(left);
+                }
+                Err(error) if error.was_broken_off() => {
+                    tracing::debug!(jobs = ?part, %error, "a message is planned later");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(planned)
     }
 
     fn next_look(&self) -> Look {
@@ -223,7 +271,11 @@ impl Gates {
         let closed = repeated(|| postgres::close_due(&self.db, &rules, &capacity, most)).await?;
         self.metrics.closed(closed.closed as u64);
         if !closed.jobs.is_empty() {
-            self.plan_jobs(&closed.jobs).await?;
+            match self.plan_jobs(&closed.jobs).await {
+                // The planner finds them.
+                Err(error) if error.was_broken_off() => {}
+                planned => drop(planned?),
+            }
         }
         Ok(closed.seen as i64)
     }
@@ -329,7 +381,24 @@ where
     Ok(())
 }
 
-/// Runs a transaction again that was broken off by a deadlock.
+/// Runs a transaction for each item, some at a time, because an open transaction holds what one of them
+/// needs: only that one waits.
+async fn alone<'a, T, R, F>(items: &'a [T], run: impl Fn(&'a [T]) -> F) -> Vec<Result<R, Error>>
+where
+    F: Future<Output = Result<R, Error>>,
+{
+    let mut answers = Vec::with_capacity(items.len());
+    for some in items.chunks(ALONE_AT_ONCE) {
+        let each: Vec<F> = some.chunks(1).map(&run).collect();
+        let answered = join_all(each).await.into_iter();
+        answers
+            .extend(answered.map(|answer| answer.map_err(|error| Error::Lost(error.to_string()))));
+    }
+    answers
+}
+
+/// Runs a transaction again that was broken off by a deadlock. One that waited for a lock as long as it
+/// may is not repeated.
 async fn repeated<T, F>(mut run: impl FnMut() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
@@ -337,7 +406,11 @@ where
     let mut repeats = 0;
     loop {
         match run().await {
-            Err(error) if error.was_broken_off() && repeats < REPEATS_MAX => repeats += 1,
+            Err(error)
+                if error.was_broken_off() && !error.was_locked_out() && repeats < REPEATS_MAX =>
+            {
+                repeats += 1;
+            }
             ended => return ended,
         }
     }

@@ -112,6 +112,16 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
                     );
                 }
             }
+            Err(error) if error.was_locked_out() && part.len() > 1 => {
+                tracing::warn!(%error, jobs = part.len(), "an open transaction holds what a job result needs; writing them one by one");
+                halves.extend(part.chunks(1));
+            }
+            // The others first.
+            Err(error) if error.was_locked_out() => {
+                tracing::warn!(%error, job.id = part[0].job_id, "an open transaction holds what this job's result needs; it is kept for a retry");
+                halves.insert(0, part);
+                tokio::time::sleep(pause).await;
+            }
             Err(error) if !error.blames_a_row() => {
                 tracing::warn!(%error, jobs = part.len(), "writing job results failed; they are kept for a retry");
                 halves.push(part);

@@ -75,6 +75,36 @@ async fn a_message_that_an_open_transaction_holds_is_left_until_it_is_free() {
 }
 
 #[tokio::test]
+async fn a_message_whose_caps_an_open_transaction_holds_waits_alone() {
+    let rules = "[categories.news]\nover_cap = \"hold\"\ncaps.sms = { per_day = \"1 per 24h\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    let mut ids = Vec::new();
+    for (category, to) in [
+        ("transactional", "+15550100"),
+        ("news", "+15550101"),
+        ("transactional", "+15550102"),
+    ] {
+        ids.push(gates.send(json!({"category": category, "to": to})).await);
+    }
+    let capped = ids.remove(1);
+    let mut open = gates.fixture.database.pool().begin().await.unwrap();
+    sqlx::query("lock table flyball.cap in access exclusive mode")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    gates.gates.plan_due().await.unwrap();
+
+    for id in ids {
+        assert_eq!(gates.fixture.state(id).await, State::Ready);
+    }
+    assert_eq!(gates.fixture.state(capped).await, State::Scheduled);
+    open.rollback().await.unwrap();
+    while gates.gates.plan_due().await.unwrap() {}
+    assert_eq!(gates.fixture.state(capped).await, State::Ready);
+}
+
+#[tokio::test]
 async fn a_message_whose_cancellation_is_not_committed_is_left_alone() {
     let gates = GatesFixture::new("").await;
     let ids = gates.send_many(2).await;

@@ -162,10 +162,12 @@ pub(super) const CLOCK: &str = "select extract(epoch from clock_timestamp())::fl
 
 pub(super) const WRITTEN_THROTTLES: &str = "select throttle from flyball.depth";
 
+// A lane that somebody has locked, to change its weight, keeps its figure until the next one.
 pub(super) const WRITE_LANES: &str = "
 update flyball.lane l set depth = p.depth, depth_at = clock_timestamp()
 from unnest($1::bigint[], $2::bigint[]) as p(lane_id, depth)
-where l.lane_id = p.lane_id and l.lane_id = any($1)";
+where l.lane_id = p.lane_id
+    and l.lane_id = any(array(select q.lane_id from flyball.lane q where q.lane_id = any($1) for no key update skip locked))";
 
 pub(super) const WRITE_THROTTLES: &str = "
 insert into flyball.depth as d (throttle, ready, scheduled, running, dead, oldest_ready_at)

@@ -108,6 +108,9 @@ left join lateral (
     from flyball.job where id = r.job_id limit 1
 ) j on true";
 
+/// The longest wait for a lane that somebody else adds to the directory and has not committed.
+const ADOPT_BEGIN: &str = "begin isolation level read committed; set local lock_timeout = '50ms'";
+
 // A name that the index of lanes cannot hold is left out, or it would fail all others. No door lets
 // one in.
 pub(super) const ADOPT: &str = "
@@ -238,15 +241,37 @@ impl Queue {
             }
             named.push(lane);
         }
-        if !ids.is_empty() {
-            sqlx::query(ADOPT)
-                .bind(ids)
-                .bind(throttles)
-                .bind(keys)
-                .execute(&self.pool)
-                .await?;
+        match self.adopt(&ids, &throttles, &keys).await {
+            Err(error) if error.was_locked_out() => {
+                for n in 0..ids.len() {
+                    let one = n..n + 1;
+                    let (throttle, key) = (&throttles[one.clone()], &keys[one.clone()]);
+                    match self.adopt(&ids[one], throttle, key).await {
+                        Err(error) if error.was_locked_out() => {
+                            tracing::debug!(%error, "a lane is written into the directory later");
+                        }
+                        adopted => adopted?,
+                    }
+                }
+            }
+            adopted => adopted?,
         }
         Ok(named)
+    }
+
+    /// Writes lanes into the directory.
+    async fn adopt(&self, ids: &[i64], throttles: &[String], keys: &[String]) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.pool.begin_with(ADOPT_BEGIN).await?;
+        let statement = sqlx::query(ADOPT)
+            .persistent(false)
+            .bind(ids)
+            .bind(throttles)
+            .bind(keys);
+        let done = statement.execute(&mut *transaction).await;
+        Ok(transaction.end(done.map(drop)).await?)
     }
 
     /// Returns every lane that holds ready jobs now, in the order of their ids.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{begin, events, record};
@@ -24,6 +25,9 @@ const MIN_STATEMENT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Most retries of a statement after a deadlock or a serialization failure.
 const MAX_CONFLICT_RETRIES: u32 = 5;
+
+/// Most items at once that run alone, because one of their batch needs a lock.
+const ALONE_AT_ONCE: usize = 4;
 
 /// Writes all items or none, and returns one result for each.
 type BatchStatement<T, R> = for<'a> fn(&'a Db, &'a [T]) -> BoxFuture<'a, Result<Vec<R>, Error>>;
@@ -155,7 +159,8 @@ fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
 /// Runs a batch.
 ///
 /// A batch with an item that Postgres rejects is halved until that item is alone, so that it fails
-/// alone. A batch that lost a deadlock or a serialization conflict is retried.
+/// alone. A batch that lost a deadlock or a serialization conflict is retried. After a lock that was not
+/// free in time, each item runs alone, so that only those wait which need the lock.
 async fn singly<T, R>(db: &Db, batch: &[T], run: BatchStatement<T, R>) -> Vec<Result<R, Error>> {
     let mut answers = Vec::with_capacity(batch.len());
     let mut parts = vec![batch];
@@ -163,6 +168,17 @@ async fn singly<T, R>(db: &Db, batch: &[T], run: BatchStatement<T, R>) -> Vec<Re
     while let Some(part) = parts.pop() {
         match run(db, part).await {
             Ok(results) => answers.extend(results.into_iter().map(Ok)),
+            Err(error) if error.was_locked_out() && part.len() > 1 => {
+                let each: Vec<_> = part.chunks(1).map(|item| run(db, item)).collect();
+                let mut alone = stream::iter(each).buffered(ALONE_AT_ONCE);
+                while let Some(answer) = alone.next().await {
+                    match answer {
+                        Ok(results) => answers.extend(results.into_iter().map(Ok)),
+                        Err(error) => answers.extend(same(1, &error)),
+                    }
+                }
+            }
+            Err(error) if error.was_locked_out() => answers.extend(same(part.len(), &error)),
             Err(error) if error.was_broken_off() && again > 0 => {
                 again -= 1;
                 parts.push(part);

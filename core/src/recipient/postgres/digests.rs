@@ -14,7 +14,7 @@ use sqlx::{PgConnection, Row};
 
 use super::copy::CopiedRows;
 use super::messages::GatedMessage;
-use super::plans::{Capacity, PlanBatch};
+use super::plans::{Capacity, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query;
@@ -155,6 +155,8 @@ struct NewDigestMessage<'a> {
 }
 
 /// Closes digests that are due, at most `most`. One that may not go out now stays open and collects.
+///
+/// A digest that is closed alone does not wait for long for what somebody else has locked.
 pub async fn close_due(
     db: &Db,
     rules: &RecipientRules,
@@ -162,6 +164,9 @@ pub async fn close_due(
     most: i64,
 ) -> Result<ClosedDigests, Error> {
     let mut transaction = db.begin().await?;
+    if most == 1 {
+        give_way_soon(&mut transaction).await?;
+    }
     let (due, now) = due(&mut transaction, most).await?;
     if due.is_empty() {
         transaction.rollback().await?;

@@ -42,7 +42,7 @@ pub use explain::{MessageStanding, explain, standing};
 pub use held::{HeldCounts, held_counts, replan};
 pub use open_digests::{DigestFilter, open_digests, withdraw};
 pub use open_types::open_types;
-pub use plans::{PlannedMessage, plan_due, plan_jobs};
+pub use plans::{PlannedMessage, due_jobs, plan_apart, plan_due, plan_jobs};
 pub use profiles::{
     ErasedRecipient, PROFILE_STATEMENTS, PutRecipients, RecipientProfiles, StoredDefaults,
     StoredRecipient,
@@ -65,6 +65,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: fresh messages", taken::TAKE_FRESH),
     ("gates: due messages", taken::TAKE_DUE),
     ("gates: messages of jobs", taken::TAKE_JOBS),
+    ("gates: jobs that are due", taken::DUE_JOBS),
     ("gates: siblings", taken::TAKE_SIBLINGS),
     ("gates: messages", messages::LOAD),
     ("gates: profiles", rows::PROFILES),

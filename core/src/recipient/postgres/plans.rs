@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Row};
 
 use super::claims::{NewClaim, write_claims};
 use super::messages::{GatedMessage, load};
@@ -15,7 +15,8 @@ use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
     inputs, reserved, sent, stored_claims,
 };
-use super::taken::{Look, TakenMessages, take_due, take_jobs, take_siblings};
+use super::statement::query;
+use super::taken::{DUE_JOBS, Look, TakenMessages, take_due, take_jobs, take_siblings};
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
@@ -30,6 +31,9 @@ use crate::recipient::gates::{
 use crate::recipient::quiet::COALESCED_MIN;
 use crate::recipient::release::BUCKET_S;
 use crate::recipient::rules::RecipientRules;
+
+/// The longest wait for a lock of a transaction that gives way soon.
+const GIVE_WAY_SOON: &str = "set local lock_timeout = '100ms'";
 
 /// A message with its plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +77,46 @@ pub async fn plan_jobs(
     let planned = plan_taken(&mut transaction, taken, rules, capacity).await?;
     transaction.commit().await?;
     Ok(planned)
+}
+
+/// Returns the jobs of messages whose plan is due, at most `most`.
+pub async fn due_jobs(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
+    let mut transaction = db.begin().await?;
+    let rows = query(DUE_JOBS)
+        .bind(most)
+        .fetch_all(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    let jobs: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get("job_id")).collect();
+    Ok(jobs?)
+}
+
+/// Plans messages like [`plan_jobs`], and gives way soon if somebody else has locked what they need.
+pub async fn plan_apart(
+    db: &Db,
+    jobs: &[i64],
+    rules: &RecipientRules,
+    capacity: Capacity<'_>,
+) -> Result<Vec<PlannedMessage>, Error> {
+    let mut transaction = db.begin().await?;
+    give_way_soon(&mut transaction).await?;
+    let taken = take_jobs(&mut transaction, jobs).await?;
+    match plan_taken(&mut transaction, taken, rules, capacity).await {
+        Ok(planned) => {
+            transaction.commit().await?;
+            Ok(planned)
+        }
+        Err(error) => {
+            transaction.rollback().await?;
+            Err(error)
+        }
+    }
+}
+
+/// Makes a transaction fail soon where it would wait for a lock.
+pub(super) async fn give_way_soon(connection: &mut PgConnection) -> Result<(), Error> {
+    sqlx::raw_sql(GIVE_WAY_SOON).execute(connection).await?;
+    Ok(())
 }
 
 async fn plan_taken(

@@ -42,6 +42,9 @@ const DEFAULTS: &str =
 
 const SET_DEFAULTS: &str = "select flyball.put_recipient_defaults($1, $2, $3, $4)";
 
+/// The most repeats of an erasure after a deadlock.
+const ERASE_REPEATS_MAX: u32 = 5;
+
 /// The statements of this file.
 pub const PROFILE_STATEMENTS: &[(&str, &str)] = &[
     ("put recipients", PUT),
@@ -175,8 +178,32 @@ impl RecipientProfiles {
 
     /// Erases a recipient with everything that is kept about it.
     ///
-    /// The addresses are read here, because SQL cannot normalise all of them.
+    /// It takes what it deletes in another order than planners and attempts do, so it is repeated after
+    /// a deadlock.
     pub async fn erase(
+        &self,
+        tenant: &str,
+        id: &str,
+        signed: &Attribution,
+    ) -> Result<ErasedRecipient, Error> {
+        let mut repeats = 0;
+        loop {
+            match self.erase_once(tenant, id, signed).await {
+                Err(error)
+                    if error.was_broken_off()
+                        && !error.was_locked_out()
+                        && repeats < ERASE_REPEATS_MAX =>
+                {
+                    repeats += 1;
+                }
+                erased => return erased,
+            }
+        }
+    }
+
+    /// Erases a recipient in one transaction. The addresses are read here, because SQL cannot normalise
+    /// all of them.
+    async fn erase_once(
         &self,
         tenant: &str,
         id: &str,

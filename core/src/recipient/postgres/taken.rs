@@ -38,6 +38,18 @@ where ctid = any(array(
 ))
 returning *";
 
+/// Names the messages whose plan is due, and takes none.
+pub(super) const DUE_JOBS: &str = "
+select d.job_id
+from (values (-4::smallint), (-3::smallint), (-2::smallint), (-1::smallint)) as p(turn)
+cross join lateral (
+    select s.job_id from flyball.scheduled s
+    where (s.turn, s.run_at) >= (p.turn, '-infinity') and (s.turn, s.run_at) <= (p.turn, now())
+    order by s.turn, s.run_at
+    limit $1
+) d
+limit $1";
+
 pub(super) const TAKE_JOBS: &str = "
 delete from flyball.scheduled
 where ctid = any(array(
