@@ -12,8 +12,8 @@ const POSTGRES_MIN: i32 = 150_000;
 const REDIS_MIN: u32 = 7;
 
 /// Connections of a process besides those of the setting: two each for heartbeats, the governor's
-/// lease and its journal.
-const MORE_CONNECTIONS: i64 = 6;
+/// lease and its journal, and four for LISTEN.
+const MORE_CONNECTIONS: i64 = 10;
 
 /// Differences between clocks, in seconds, that warn and that fail.
 const SKEW_WARN_S: f64 = 2.0;
@@ -363,7 +363,7 @@ mod tests {
         };
         let found = &postgres(&small, 16)[0];
         assert!(
-            found.health == Health::Fail && found.seen.ends_with("one process takes up to 22"),
+            found.health == Health::Fail && found.seen.ends_with("one process takes up to 26"),
             "{found:?}"
         );
     }

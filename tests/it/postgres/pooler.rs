@@ -221,7 +221,8 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
     let (database, pooler, _db) = pooled().await;
     let listens = "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
     let notified = std::sync::Arc::new(tokio::sync::Notify::new());
-    for (direct_url, expected) in [(None, 0), (Some(database.url().to_owned()), 1)] {
+    let planned = std::sync::Arc::new(tokio::sync::Notify::new());
+    for (direct_url, expected) in [(None, 0), (Some(database.url().to_owned()), 2)] {
         let access = Access {
             direct_url,
             ..pooler.access()
@@ -234,8 +235,16 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
             let (queue, notified, cancel) = (queue.clone(), notified.clone(), cancel.clone());
             async move { queue.listen(|_| notified.notify_one(), cancel).await }
         });
-        if expected == 1 {
+        let planning = tokio::spawn({
+            let (queue, planned, cancel) = (queue.clone(), planned.clone(), cancel.clone());
+            async move {
+                let wake = |_: &str| planned.notify_one();
+                queue.listen_to("flyball_plan", wake, cancel).await;
+            }
+        });
+        if expected > 0 {
             notified.notified().await;
+            planned.notified().await;
             queue.fall_asleep().await.unwrap();
             sqlx::query("select pg_notify('flyball', '')")
                 .execute(&queue.pool)
@@ -252,6 +261,7 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
         assert_eq!(found, expected);
         cancel.cancel();
         listening.await.unwrap();
+        planning.await.unwrap();
     }
 }
 
