@@ -51,6 +51,19 @@ pub(super) const APPLY: &str = "
 insert into flyball.migration (version, description, success, checksum, execution_time)
 values ($1, $2, true, $3, (extract(epoch from clock_timestamp() - now()) * 1e9)::bigint)";
 
+/// What the database lacks, and the remedy, as text; null if nothing.
+///
+/// Texts of jobs are Unicode, and days that are pruned are copied by way of temporary tables.
+pub(super) const LACKING: &str = "
+select case
+    when current_setting('server_encoding') <> 'UTF8' then
+        format('the encoding of the database %I is %s, and Flyball needs UTF8; create one with: create database %I encoding ''UTF8'' template template0',
+            current_database(), current_setting('server_encoding'), current_database())
+    when not has_database_privilege(current_database(), 'TEMPORARY') then
+        format('the role %I may not create temporary tables, without which old jobs are not deleted; run: grant temporary on database %I to %I',
+            current_user, current_database(), current_user)
+    end";
+
 /// The longest wait of a migration for one lock. Behind a migration that waits for a long reader, a
 /// backup for instance, claims would wait as well; so it gives way and comes again.
 const LOCK_TIMEOUT: &str = "set local lock_timeout = '500ms'";
@@ -131,6 +144,7 @@ impl Queue {
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let mut done = 0;
         let mut last = Instant::now();
+        self.refuse_lacking().await?;
         if self.has_all().await.unwrap_or(false) {
             return Ok(done);
         }
@@ -148,6 +162,18 @@ impl Queue {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Fails, naming the remedy, if the database lacks what no migration can give it.
+    async fn refuse_lacking(&self) -> Result<(), MigrateError> {
+        let lacking: Option<String> = sqlx::query_scalar(LACKING)
+            .persistent(false)
+            .fetch_one(&self.pool)
+            .await?;
+        match lacking {
+            Some(lacking) => Err(sqlx::Error::Configuration(lacking.into()).into()),
+            None => Ok(()),
         }
     }
 

@@ -189,6 +189,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("learn costs", costs::LEARN),
     ("mean costs", costs::MEANS),
     ("due work", due::DUE),
+    ("what the database lacks", migrate::LACKING),
     ("applied migrations", migrate::APPLIED),
     ("versions of the schema", migrate::VERSIONS),
     ("oldest program of the schema", migrate::OLDEST_PROGRAM),
