@@ -112,6 +112,9 @@ matched as (
 )
 select count(*) from found";
 
+/// The beginning of a transaction for the events of one message, which does not wait for long.
+const BEGIN_ALONE: &str = "begin isolation level read committed; set local lock_timeout = '100ms'";
+
 /// Writes events and applies those whose messages are known. Returns one result for each notice, in
 /// order.
 pub(super) async fn record_events(db: &Db, notices: &[EventReport]) -> Result<Vec<Fresh>, Error> {
@@ -186,6 +189,30 @@ pub(super) async fn apply(db: &Db, keys: &[(String, String)]) -> Result<i64, Err
         .bind(column(keys, |(pool, _)| pool.as_str()))
         .bind(column(keys, |(_, id)| id.as_str()));
     Ok(statement.fetch_one(db).await?)
+}
+
+/// Applies events like [`apply`]. If an open transaction holds what one message needs, each is applied
+/// alone, and that one is left. Returns the number of events, and false if any was left.
+pub(super) async fn apply_apart(db: &Db, keys: &[(String, String)]) -> Result<(i64, bool), Error> {
+    match apply(db, keys).await {
+        Err(error) if error.was_locked_out() => {}
+        applied => return Ok((applied?, true)),
+    }
+    let (mut applied, mut are_all) = (0, true);
+    for (pool, id) in keys {
+        let mut transaction = db.begin_with(BEGIN_ALONE).await?;
+        let statement = sqlx::query_scalar(APPLY)
+            .persistent(false)
+            .bind(vec![pool.as_str()])
+            .bind(vec![id.as_str()]);
+        let done: Result<i64, sqlx::Error> = statement.fetch_one(&mut *transaction).await;
+        match transaction.end(done).await.map_err(Error::from) {
+            Ok(events) => applied += events,
+            Err(error) if error.was_locked_out() => are_all = false,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((applied, are_all))
 }
 
 fn column<'a, T, V>(rows: &'a [T], field: impl Fn(&'a T) -> V) -> Vec<V> {

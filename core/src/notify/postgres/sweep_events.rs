@@ -24,11 +24,13 @@ limit $3";
 
 impl Deliveries {
     /// Applies events that arrived while their message was being recorded, so that neither
-    /// transaction saw the other. Returns their number.
+    /// transaction saw the other. Returns their number. Those that an open transaction holds are left to
+    /// the next sweep.
     pub async fn sweep_events(&self) -> Result<u64, Error> {
         let mut since = *self.places.swept_to.lock();
         let mut began = None;
         let mut applied = 0;
+        let mut are_all = true;
         loop {
             let rows = sqlx::query(UNMATCHED)
                 .bind(since)
@@ -45,12 +47,16 @@ impl Deliveries {
                 .iter()
                 .map(|row| Ok((row.try_get("pool")?, row.try_get("provider_id")?)));
             let keys: Vec<(String, String)> = keys.collect::<Result<_, sqlx::Error>>()?;
-            applied += events::apply(&self.db, &keys).await?.unsigned_abs();
+            let (events, is_whole) = events::apply_apart(&self.db, &keys).await?;
+            applied += events.unsigned_abs();
+            are_all &= is_whole;
             if (rows.len() as i64) < MAX_EVENTS_SWEPT {
                 break;
             }
         }
-        if let Some(began) = began {
+        if let Some(began) = began
+            && are_all
+        {
             *self.places.swept_to.lock() = Some(began - OVERLAP_S);
         }
         Ok(applied)

@@ -290,6 +290,41 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
 }
 
 #[tokio::test]
+async fn an_event_whose_message_an_open_transaction_holds_is_left_to_the_next_sweep() {
+    let (database, queue, deliveries) = store().await;
+    let mut ids = Vec::new();
+    for n in 0..2 {
+        let id = enqueue_one(&queue, message("a@b.c")).await;
+        let unnamed = DeliveryUpdate {
+            provider_id: None,
+            ..sent(id, "a@b.c")
+        };
+        deliveries.record(unnamed).await.unwrap();
+        let bounced = event(&format!("e{n}"), id, EventKind::Bounced, None);
+        assert_eq!(record_events(&deliveries, vec![bounced]).await, 1);
+        run(
+            &database,
+            &format!("update flyball.delivery set provider_id = 'p{id}' where job_id = {id}"),
+        )
+        .await;
+        ids.push(id);
+    }
+    let mut open = database.pool().begin().await.unwrap();
+    sqlx::query("select from flyball.delivery where job_id = $1 for update")
+        .bind(ids[0])
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    assert_eq!(deliveries.sweep_events().await.unwrap(), 1);
+    assert_eq!(state(&database, ids[1]).await, "bounced");
+
+    open.rollback().await.unwrap();
+    assert_eq!(deliveries.sweep_events().await.unwrap(), 1);
+    assert_eq!(state(&database, ids[0]).await, "bounced");
+}
+
+#[tokio::test]
 async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database() {
     let (database, queue, _) = store().await;
     let of = |priority: &str| json!({"channel": "email", "to": "a@b.c", "body": "x", "priority": priority});
