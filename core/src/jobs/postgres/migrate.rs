@@ -51,7 +51,7 @@ pub(super) const APPLY: &str = "
 insert into flyball.migration (version, description, success, checksum, execution_time)
 values ($1, $2, true, $3, (extract(epoch from clock_timestamp() - now()) * 1e9)::bigint)";
 
-/// What the database lacks, and the remedy, as text; null if nothing.
+/// Names what the database lacks, and the remedy; null if nothing.
 ///
 /// Texts of jobs are Unicode, and days that are pruned are copied by way of temporary tables.
 pub(super) const LACKING: &str = "
