@@ -433,6 +433,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn of_items_that_run_alone_one_fails_alone_and_the_others_keep_their_places() {
+        let items = [1, 2, 3, 4, 5, 6];
+
+        let answers = alone(&items, |one| async move {
+            match one[0] {
+                3 => Err(Error::Lost("locked".to_owned())),
+                n => Ok(n * 10),
+            }
+        });
+
+        let answers = answers.await.into_iter().map(Result::ok);
+        let expected = [Some(10), Some(20), None, Some(40), Some(50), Some(60)];
+        assert_eq!(answers.collect::<Vec<Option<i32>>>(), expected);
+    }
+
+    #[tokio::test]
     async fn batches_are_taken_until_none_is_full() {
         let (left, taken) = (Cell::new(5), Cell::new(0));
         let batch = || async {

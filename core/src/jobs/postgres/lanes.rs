@@ -243,10 +243,9 @@ impl Queue {
         }
         match self.adopt(&ids, &throttles, &keys).await {
             Err(error) if error.was_locked_out() => {
-                for n in 0..ids.len() {
-                    let one = n..n + 1;
-                    let (throttle, key) = (&throttles[one.clone()], &keys[one.clone()]);
-                    match self.adopt(&ids[one], throttle, key).await {
+                let each = ids.chunks(1).zip(throttles.chunks(1)).zip(keys.chunks(1));
+                for ((id, throttle), key) in each {
+                    match self.adopt(id, throttle, key).await {
                         Err(error) if error.was_locked_out() => {
                             tracing::debug!(%error, "a lane is written into the directory later");
                         }
