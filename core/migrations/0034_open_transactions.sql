@@ -266,7 +266,7 @@ language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = 
 declare
     ids            bigint[];
     dead_ids       bigint[];
-    keyed          bigint[] := '{}';
+    keys           bigint[] := '{}';
     busy           bigint[];
     one            bigint;
     notified_lanes text;
@@ -290,13 +290,13 @@ begin
     busy := array(select d.job_id from flyball.dead d where d.job_id = any(ids) and d.job_id <> all (dead_ids));
     begin
         perform set_config('lock_timeout', '100ms', true);
-        keyed := flyball.lock_unique_keys(dead_ids);
+        keys := flyball.lock_unique_keys(dead_ids);
         perform set_config('lock_timeout', patience, true);
     exception when lock_not_available then
         foreach one in array dead_ids loop
             begin
                 perform set_config('lock_timeout', '10ms', true);
-                keyed := keyed || flyball.lock_unique_keys(array[one]);
+                keys := keys || flyball.lock_unique_keys(array[one]);
                 perform set_config('lock_timeout', patience, true);
             exception when lock_not_available then
                 busy := busy || one;
@@ -307,9 +307,12 @@ begin
     with was_dead as (
         delete from flyball.dead d where d.job_id = any(dead_ids) and d.job_id <> all (busy) returning *
     ),
+    keyed as materialized (
+        select unnest(keys) as job_id
+    ),
     requeued as (
         insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-        select w.lane_id, w.priority, w.job_id, 0, w.cost, w.job_id = any(keyed) from was_dead w
+        select w.lane_id, w.priority, w.job_id, 0, w.cost, w.job_id in (select h.job_id from keyed h) from was_dead w
         on conflict do nothing
     )
     select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, notified_lanes from was_dead w;
