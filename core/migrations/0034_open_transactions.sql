@@ -254,6 +254,22 @@ begin
     end;
 end $$;
 
+-- The lock under which messages of one tenant are counted one after another. As in 0033, it is the lock of
+-- a row, because every role that may connect can keep an advisory lock. It is put into the function as it
+-- is, because nothing else of it changes.
+do $$
+declare
+    locks constant text := 'perform pg_advisory_xact_lock(hashtextextended(''flyball.pending '' || record_pending.tenant, 0));';
+    body  constant text := pg_get_functiondef('flyball.record_pending'::regproc);
+begin
+    if length(body) - length(replace(body, locks, '')) <> length(locks) then
+        raise exception 'flyball.record_pending does not contain once: %', locks;
+    end if;
+    execute replace(body, locks,
+        E'insert into flyball.mutex (name) values (''pending '' || record_pending.tenant) on conflict do nothing;\n'
+        '        perform from flyball.mutex m where m.name = ''pending '' || record_pending.tenant for update;');
+end $$;
+
 -- === Requeueing ==================================================================================
 
 -- As in 0021, but messages whose unique key, or whose dead letter, an open transaction has locked are left

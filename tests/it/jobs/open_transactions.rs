@@ -175,6 +175,37 @@ async fn what_a_sweep_finds_locked_is_left_and_the_rest_is_swept() {
 }
 
 #[tokio::test]
+async fn a_stranger_who_keeps_an_advisory_lock_keeps_no_tenant_from_sending() {
+    let (database, queue) = queue().await;
+    let mut stranger = database.pool().begin().await.unwrap();
+    stranger
+        .execute("select pg_advisory_lock(hashtextextended('flyball.pending acme', 0))")
+        .await
+        .unwrap();
+
+    let mut sender = queue.pool.begin().await.unwrap();
+    sender
+        .execute(
+            "insert into flyball.tenant_limit (tenant, max_pending) values ('acme', 10);
+             select flyball.record_pending('notify', 'acme', array[1::bigint, 2], false)",
+        )
+        .await
+        .unwrap();
+    sender.commit().await.unwrap();
+
+    let pending: i64 =
+        sqlx::query_scalar("select count(*) from flyball.pending where tenant = 'acme'")
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+    assert_eq!(pending, 2);
+    stranger
+        .execute("select pg_advisory_unlock_all()")
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn a_lane_that_somebody_adds_just_now_is_named_and_the_others_are_written() {
     let (database, queue) = queue().await;
     let ids = [

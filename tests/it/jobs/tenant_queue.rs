@@ -76,9 +76,8 @@ async fn batches_at_the_same_moment_fill_a_queue_to_its_limit_and_no_further() {
             })
         })
         .collect();
-    let waiting = "select count(*) from pg_locks l
-        join pg_database d on d.oid = l.database and d.datname = current_database()
-        where l.locktype = 'advisory' and not l.granted";
+    let waiting = "select count(*) from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'";
     eventually("each is through or waits for its turn", SOON, || async {
         let through = others.iter().filter(|other| other.is_finished()).count();
         let waiting = number(pool, waiting).await;
