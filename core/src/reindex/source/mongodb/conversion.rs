@@ -40,7 +40,7 @@ pub fn document_json(document: &RawDocument) -> Result<String, String> {
 /// Returns the id in the index of a document with this `_id`.
 ///
 /// A string is its own id, an ObjectId its digits, a number its decimal form, anything else its
-/// canonical extended JSON. Two `_id`s can have the same id only if one is a string: see
+/// [`extended_json`]. Two `_id`s can have the same id only if one is a string: see
 /// [`lookalikes`].
 pub fn document_id(id: &Bson) -> String {
     match id {
@@ -48,9 +48,36 @@ pub fn document_id(id: &Bson) -> String {
         Bson::ObjectId(id) => id.to_hex(),
         Bson::Int32(number) => number.to_string(),
         Bson::Int64(number) => number.to_string(),
+        // All digits of a whole number, because the shortest form of a large one is the id of
+        // another integer.
+        Bson::Double(number) if number.fract() == 0.0 => format!("{number:.0}"),
         Bson::Double(number) => number.to_string(),
+        other => extended_json(other),
+    }
+}
+
+/// Returns a value as canonical extended JSON, which keeps its type, with the fields of a document
+/// in their order: MongoDB tells `{a, b}` from `{b, a}`, and sorts them apart.
+pub fn extended_json(value: &Bson) -> String {
+    match value {
+        Bson::Document(document) => {
+            let field = |(name, value): (&String, &Bson)| {
+                format!("{}:{}", Value::from(name.as_str()), extended_json(value))
+            };
+            let fields: Vec<String> = document.iter().map(field).collect();
+            format!("{{{}}}", fields.join(","))
+        }
+        Bson::Array(values) => {
+            let values: Vec<String> = values.iter().map(extended_json).collect();
+            format!("[{}]", values.join(","))
+        }
         other => other.clone().into_canonical_extjson().to_string(),
     }
+}
+
+/// Returns the value of an [`extended_json`]; `None` for anything else.
+pub fn from_extended_json(text: &str) -> Option<Bson> {
+    serde_json::from_str(text).ok()
 }
 
 /// Returns the `_id`s of other types that have the same id as the string `text`.
@@ -60,15 +87,27 @@ pub fn lookalikes(text: &str) -> Vec<Bson> {
         .map(Bson::ObjectId);
     let number = text.parse().ok().map(Bson::Int64);
     let double = text.parse().ok().map(Bson::Double);
-    let other = serde_json::from_str::<Value>(text)
-        .ok()
-        .and_then(|value| Bson::try_from(value).ok())
-        .filter(|value| !matches!(value, Bson::String(_)));
+    // A query for a regular expression would find every text that it matches; it is no `_id`.
+    let other = from_extended_json(text).filter(|value| {
+        !matches!(
+            value,
+            Bson::String(_) | Bson::Array(_) | Bson::RegularExpression(_) | Bson::Undefined
+        )
+    });
     [object, number, double, other]
         .into_iter()
         .flatten()
         .filter(|id| document_id(id) == text)
         .collect()
+}
+
+/// Returns the `_id`s, without `id` itself, of other documents that may have the same id in the
+/// index.
+pub fn twins(id: &Bson) -> Vec<Bson> {
+    match id {
+        Bson::String(text) => lookalikes(text),
+        other => vec![Bson::String(document_id(other))],
+    }
 }
 
 /// A value that has no form in JSON, with the fields that lead to it.
@@ -287,8 +326,13 @@ mod tests {
                 "{text}: {twins:?}"
             );
         }
+        for id in &ids {
+            assert_eq!(twins(id), [Bson::String(document_id(id))]);
+        }
         for plain in [
             "a",
+            "[1]",
+            "{\"$regularExpression\":{\"pattern\":\"^a\",\"options\":\"\"}}",
             "article-7",
             "05",
             "507f1f77bcf86cd79943901",
@@ -297,6 +341,50 @@ mod tests {
             "",
         ] {
             assert_eq!(lookalikes(plain), [], "{plain}");
+        }
+    }
+
+    /// 2^60 as a double, and the integer that its shortest form reads like.
+    #[test]
+    fn a_large_number_has_an_id_of_its_own() {
+        let double = Bson::Double(1_152_921_504_606_846_976.0);
+        assert_eq!(document_id(&double), "1152921504606846976");
+        let integer = Bson::Int64(1_152_921_504_606_847_000);
+        assert_ne!(document_id(&double), document_id(&integer));
+    }
+
+    #[test]
+    fn the_fields_of_an_id_keep_their_order() {
+        let id = Bson::Document(doc! {"shop": 1, "n": {"b": [2_i64, "x"], "a": Bson::Null}});
+        let text = extended_json(&id);
+        assert_eq!(
+            text,
+            r#"{"shop":{"$numberInt":"1"},"n":{"b":[{"$numberLong":"2"},"x"],"a":null}}"#
+        );
+        assert_eq!(from_extended_json(&text), Some(id.clone()));
+        assert_ne!(
+            document_id(&id),
+            document_id(&Bson::Document(
+                doc! {"n": {"b": [2_i64, "x"], "a": Bson::Null}, "shop": 1}
+            ))
+        );
+        for id in [
+            Bson::Double(2.0),
+            Bson::DateTime(DateTime::from_millis(-5)),
+            Bson::Timestamp(Timestamp {
+                time: 5,
+                increment: 7,
+            }),
+            Bson::Binary(Binary {
+                subtype: BinarySubtype::Uuid,
+                bytes: (0..16).collect(),
+            }),
+            Bson::Decimal128("2.50".parse().unwrap()),
+            Bson::String("{\"a\":1}".into()),
+            Bson::Boolean(true),
+            Bson::MinKey,
+        ] {
+            assert_eq!(from_extended_json(&extended_json(&id)), Some(id));
         }
     }
 }

@@ -9,6 +9,10 @@ use crate::reindex::source::Error;
 /// pipeline, and fields of a projection that exclude each other.
 const WRONG: [i32; 11] = [2, 9, 13, 14, 26, 72, 73, 115, 31249, 31254, 40324];
 
+/// Code of a change stream on a server that is no member of a replica set: it keeps no log of
+/// changes.
+const NO_CHANGES: i32 = 40573;
+
 /// Codes of a position that the log of changes no longer has: InvalidResumeToken,
 /// ChangeStreamFatalError, ChangeStreamHistoryLost, CappedPositionLost.
 const CHANGES_LOST: [i32; 4] = [136, 260, 280, 286];
@@ -18,11 +22,7 @@ pub(super) fn classify(error: &MongoError) -> Error {
     match &*error.kind {
         ErrorKind::Command(command) => {
             let text = format!("{} ({})", command.message, command.code_name);
-            match command.code {
-                code if CHANGES_LOST.contains(&code) => Error::ChangesLost(text),
-                code if WRONG.contains(&code) => Error::Wrong(text),
-                _ => Error::Lost(text),
-            }
+            of_code(command.code, text)
         }
         ErrorKind::InvalidArgument { message, .. } => Error::Wrong(message.clone()),
         ErrorKind::BsonDeserialization(_) | ErrorKind::Bson(_) => {
@@ -35,5 +35,35 @@ pub(super) fn classify(error: &MongoError) -> Error {
         ErrorKind::Io(io) => Error::Lost(format!("the connection failed: {}", io.kind())),
         ErrorKind::DnsResolve { .. } => Error::Lost("its name cannot be resolved".to_owned()),
         _ => Error::Lost("the driver reported an error without a code".to_owned()),
+    }
+}
+
+/// Returns the error of a command by its code.
+fn of_code(code: i32, text: String) -> Error {
+    match code {
+        code if CHANGES_LOST.contains(&code) => Error::ChangesLost(text),
+        NO_CHANGES => Error::Wrong(format!(
+            "following the changes needs a replica set, and this server is no member of one: {text}"
+        )),
+        code if WRONG.contains(&code) => Error::Wrong(text),
+        _ => Error::Lost(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_log_of_changes_is_not_asked_again() {
+        let of = |code| of_code(code, "no (Location)".to_owned());
+        let alone = of(40573);
+        assert!(
+            matches!(&alone, Error::Wrong(why) if why.contains("needs a replica set")),
+            "{alone:?}"
+        );
+        assert!(matches!(of(13), Error::Wrong(why) if why == "no (Location)"));
+        assert!(matches!(of(286), Error::ChangesLost(_)));
+        assert!(matches!(of(10107), Error::Lost(_)));
     }
 }

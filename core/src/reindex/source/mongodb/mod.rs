@@ -1,6 +1,7 @@
 //! A collection in MongoDB as a source: a scan by `_id`, each page one query, and the collection's
 //! change stream.
 
+mod changed;
 mod conversion;
 mod error;
 mod scan;

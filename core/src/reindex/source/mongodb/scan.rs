@@ -3,7 +3,7 @@
 //! A query for `_id`s above a value finds only those of its type, so the scan bounds the index
 //! instead: every `_id` from the last one on, of any type, in the order of the index.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,12 @@ use mongodb::options::{
     ClientOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, SessionOptions,
 };
 use mongodb::{Client, ClientSession, Collection};
-use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-use super::conversion::{document_id, document_json, lookalikes};
+use super::changed::ChangedIds;
+use super::conversion::{
+    document_id, document_json, extended_json, from_extended_json, lookalikes,
+};
 use super::error::classify;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::source::page::PAGE_BYTES;
@@ -222,16 +224,14 @@ impl CollectionScan {
         }
     }
 
-    /// Takes documents out of `wanted`, which holds their `_id`s by key, and returns them as they are
-    /// now, in any order, until [`PAGE_BYTES`]. Also returns true if all were read, so that those
-    /// left in `wanted` are gone.
+    /// Takes documents out of `wanted` and returns them as they are now, in any order, until
+    /// [`PAGE_BYTES`]. Also returns true if all were read, so that those left in `wanted` are gone.
     pub(super) async fn take(
         &self,
-        wanted: &mut BTreeMap<String, Bson>,
+        wanted: &mut ChangedIds,
     ) -> Result<(Vec<Document>, bool), Error> {
         let mut session = self.session().await?;
-        let ids: Vec<Bson> = wanted.values().cloned().collect();
-        let query = self.query(doc! {"_id": {"$in": ids}});
+        let query = self.query(doc! {"_id": {"$in": wanted.ids()}});
         let mut cursor = query
             .session(&mut *session)
             .await
@@ -244,7 +244,7 @@ impl CollectionScan {
             }
             let read = cursor.current().to_owned();
             let id = id(&read)?;
-            if wanted.remove(&key_of(&id)).is_some() {
+            if wanted.take(&id) {
                 bytes += read.as_bytes().len();
                 documents.push(self.document(&read, &id)?);
             }
@@ -286,16 +286,24 @@ impl CollectionScan {
         if twins.is_empty() {
             return Ok(());
         }
+        // At least as new as the documents, or a member that is behind would hide a twin.
+        let mut session = self.session().await?;
         let found = self
             .collection
             .find(doc! {"_id": {"$in": twins}})
             .projection(doc! {"_id": 1})
             .max_time(self.timeout);
-        let mut found = found.await.map_err(|e| classify(&e))?;
-        let mut taken = std::collections::BTreeSet::new();
-        while found.advance().await.map_err(|e| classify(&e))? {
+        let found = found.session(&mut *session).await;
+        let mut found = found.map_err(|e| classify(&e))?;
+        let mut taken = BTreeSet::new();
+        while found
+            .advance(&mut session)
+            .await
+            .map_err(|e| classify(&e))?
+        {
             taken.insert(document_id(&id(&found.current().to_owned())?));
         }
+        drop(session);
         for document in documents {
             let is_text = matches!(id_of(&document.key), Ok(Bson::String(_)));
             if is_text && document.id.as_ref().is_some_and(|id| taken.contains(id)) {
@@ -325,15 +333,14 @@ pub(super) fn pauses() -> impl Iterator<Item = Duration> {
 
 /// Returns an `_id` as a key: its canonical extended JSON, which keeps its type.
 pub(super) fn key_of(id: &Bson) -> String {
-    id.clone().into_canonical_extjson().to_string()
+    extended_json(id)
 }
 
 /// Returns the `_id` of a key.
 pub(super) fn id_of(key: &[String]) -> Result<Bson, Error> {
     let wrong = || Error::Wrong("the cursor does not hold an _id".to_owned());
     let [key] = key else { return Err(wrong()) };
-    let value: Value = serde_json::from_str(key).map_err(|_| wrong())?;
-    Bson::try_from(value).map_err(|_| wrong())
+    from_extended_json(key).ok_or_else(wrong)
 }
 
 fn id(document: &RawDocumentBuf) -> Result<Bson, Error> {

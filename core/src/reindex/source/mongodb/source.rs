@@ -3,7 +3,7 @@
 //! An event says which document changed. The document itself is read afterwards, so that several
 //! changes of one are a single write, and the index never gets an older state after a newer one.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Bson, Document as BsonDocument, doc};
@@ -15,9 +15,9 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::conversion::document_id;
+use super::changed::ChangedIds;
 use super::error::classify;
-use super::scan::{CollectionScan, id_of, key_of, pauses};
+use super::scan::{CollectionScan, pauses};
 use crate::reindex::document::{Action, Document};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource, Error};
 use crate::reindex::source_args::{CollectionName, SourceArgs};
@@ -36,8 +36,8 @@ struct OpenStream {
     position: String,
     /// The position up to which changes were collected.
     reached: String,
-    /// The `_id`s of the documents that changed between the two and were not returned yet, by key.
-    changed: BTreeMap<String, Bson>,
+    /// The documents that changed between the two and were not returned yet.
+    changed: ChangedIds,
     /// The second of the newest of these changes.
     newest: Option<u32>,
 }
@@ -60,7 +60,7 @@ impl OpenStream {
                 "insert" | "update" | "replace" | "delete" => {
                     let key = event.get_document("documentKey").ok();
                     if let Some(id) = key.and_then(|key| key.get("_id")) {
-                        self.changed.insert(key_of(id), id.clone());
+                        self.changed.insert(id);
                     }
                 }
                 // The rest of an index that is left behind must not look complete.
@@ -153,7 +153,7 @@ impl MongoSource {
             events,
             reached: position.clone(),
             position,
-            changed: BTreeMap::new(),
+            changed: ChangedIds::default(),
             newest: None,
         };
         self.scan.catch_up(&opened.session).await?;
@@ -204,28 +204,23 @@ impl MongoSource {
         Ok(page)
     }
 
-    /// Takes documents out of `changed` and returns them as they are now; one that is gone is to be
-    /// deleted. If they are large, some are left for the next page.
-    async fn as_they_are(
-        &self,
-        changed: &mut BTreeMap<String, Bson>,
-    ) -> Result<Vec<Document>, Error> {
+    /// Takes documents out of `changed` and returns them as they are now; an id that none has is to
+    /// be deleted. If they are large, some are left for the next page.
+    async fn as_they_are(&self, changed: &mut ChangedIds) -> Result<Vec<Document>, Error> {
         if changed.is_empty() {
             return Ok(Vec::new());
         }
         let (mut documents, is_all) = self.scan.take(changed).await?;
-        if is_all {
-            for key in std::mem::take(changed).into_keys() {
-                let key = [key];
-                documents.push(Document {
-                    id: Some(document_id(&id_of(&key)?)),
-                    key: key.into(),
-                    routing: None,
-                    action: Action::Delete,
-                });
-            }
-        }
         self.scan.refuse_lookalikes(&mut documents).await?;
+        if is_all {
+            let gone = changed.take_gone().into_iter();
+            documents.extend(gone.map(|id| Document {
+                key: Arc::from([id.clone()]),
+                id: Some(id),
+                routing: None,
+                action: Action::Delete,
+            }));
+        }
         Ok(documents)
     }
 
