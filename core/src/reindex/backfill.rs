@@ -1,7 +1,7 @@
 //! The handler: reads ahead, acquires tokens, sends bulk requests, handles their answers and saves
 //! the cursor.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 use super::args::{Args, OnBadDocument};
 use super::document::Action;
 use super::flight::{FinishedFlight, Item, send};
+use super::progress::RefusedDocument;
 use super::reader::PageReader;
 use super::sink::{Sink, WriteError};
 use super::source::DocumentSource;
@@ -68,6 +69,7 @@ pub async fn backfill(
         progress,
         pace: BulkPacer::new(args.batch_docs),
         window: Window::default(),
+        refused: BTreeMap::new(),
         fresh: VecDeque::new(),
         again: Vec::new(),
         again_bytes: 0,
@@ -116,6 +118,9 @@ struct Backfill<'a> {
     has_followed: bool,
     pace: BulkPacer,
     window: Window,
+    /// The refused documents that the checkpoint does not count, by number: a worker that takes over
+    /// meets them again.
+    refused: BTreeMap<u64, RefusedDocument>,
     /// Documents that were read and not sent yet.
     fresh: VecDeque<Item>,
     /// Documents to retry, each with its earliest time.
@@ -254,9 +259,7 @@ impl Backfill<'_> {
                 (Some(_), _) => None,
             };
             if let Some(fault) = fault {
-                let key = document.key.join(",");
-                self.progress.refuse(document.id.unwrap_or(key), &fault);
-                self.window.settle(number);
+                self.refuse(number, document, &fault);
                 continue;
             }
             self.fresh.push_back(Item {

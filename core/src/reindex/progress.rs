@@ -21,6 +21,16 @@ pub struct RefusedDocument {
     pub reason: String,
 }
 
+impl RefusedDocument {
+    /// Creates an entry of the list, with texts that people and Postgres can read.
+    pub fn new(id: &str, reason: &str) -> Self {
+        Self {
+            id: legible(id),
+            reason: legible(reason),
+        }
+    }
+}
+
 /// The cursor of a reindex as the checkpoint stores it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -101,13 +111,10 @@ impl Progress {
     }
 
     /// Counts a refused document, and lists it if it is among the first.
-    pub fn refuse(&mut self, id: String, reason: &str) {
+    pub fn refuse(&mut self, document: RefusedDocument) {
         self.mark.refused += 1;
         if self.mark.listed.len() < LISTED {
-            self.mark.listed.push(RefusedDocument {
-                id: legible(&id),
-                reason: legible(reason),
-            });
+            self.mark.listed.push(document);
         }
     }
 
@@ -254,7 +261,7 @@ mod tests {
     fn a_checkpoint_is_resumed_where_it_was_and_a_finished_one_starts_over() {
         let mut progress = Progress::resume(None);
         progress.advance(7, &keys(7));
-        progress.refuse("3".into(), "mapper_parsing_exception");
+        progress.refuse(RefusedDocument::new("3", "mapper_parsing_exception"));
 
         let mut resumed = Progress::resume(Some(progress.checkpoint(Duration::ZERO)));
         assert_eq!((&resumed.mark, resumed.done), (&progress.mark, 7));
@@ -283,7 +290,7 @@ mod tests {
     fn many_refusals_are_counted_and_the_first_are_listed() {
         let mut progress = Progress::resume(None);
         for n in 0..1000 {
-            progress.refuse(n.to_string(), "too strange");
+            progress.refuse(RefusedDocument::new(&n.to_string(), "too strange"));
         }
 
         assert_eq!(
@@ -301,7 +308,7 @@ mod tests {
     #[test]
     fn control_characters_of_a_refused_document_are_replaced() {
         let mut progress = Progress::resume(None);
-        progress.refuse("a\0b".into(), "failed\nto parse [\0]");
+        progress.refuse(RefusedDocument::new("a\0b", "failed\nto parse [\0]"));
 
         let listed = &progress.mark.listed[0];
         assert_eq!(

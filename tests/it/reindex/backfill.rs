@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Job, Outcome};
-use flyball::reindex::sink::{ElasticSink, Sink, WriteOutcome};
+use flyball::reindex::sink::{ElasticSink, Sink};
 use flyball::reindex::sink_args::Elastic;
-use flyball::reindex::{Action, Args, Catalogue, Document, backfill::backfill};
+use flyball::reindex::{Args, Catalogue, backfill::backfill};
 use flyball::throttle::{Name, Store};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -31,7 +31,7 @@ fn args(more: Value) -> Value {
 }
 
 /// Starts a reindex of the numbers up to `n` into the index at `url`.
-fn start(n: u64, url: &str, hands: &Hands, more: Value) -> JoinHandle<Outcome> {
+pub(super) fn start(n: u64, url: &str, hands: &Hands, more: Value) -> JoinHandle<Outcome> {
     let client = reqwest::Client::builder()
         .timeout(Duration::from_secs(5))
         .build()
@@ -55,14 +55,14 @@ fn start(n: u64, url: &str, hands: &Hands, more: Value) -> JoinHandle<Outcome> {
     })
 }
 
-async fn run(n: u64, url: &str, hands: &Hands, more: Value) -> Outcome {
+pub(super) async fn run(n: u64, url: &str, hands: &Hands, more: Value) -> Outcome {
     tokio::time::timeout(SOON, start(n, url, hands, more))
         .await
         .expect("the reindex ends")
         .unwrap()
 }
 
-fn all(n: u64) -> BTreeSet<u64> {
+pub(super) fn all(n: u64) -> BTreeSet<u64> {
     (1..=n).collect()
 }
 
@@ -187,75 +187,6 @@ async fn failures_nonsense_and_cut_connections_lose_nothing() {
 
     assert_eq!(index.ids(), all(400));
     assert_eq!(hands.cursor(), 400);
-}
-
-#[tokio::test]
-async fn refused_documents_are_listed_and_make_the_job_dead_while_all_others_are_stored() {
-    let (index, url) = Index::start().await;
-    index
-        .refused
-        .lock()
-        .unwrap()
-        .extend(["7".to_owned(), "70".to_owned()]);
-    let hands = Hands::at("-1");
-
-    let outcome = run(100, &url, &hands, json!({"concurrency": 1})).await;
-
-    let Outcome::Dead { error } = outcome else {
-        panic!("{outcome:?}")
-    };
-    assert!(
-        error.contains("2 refused (7: 400 mapper_parsing_exception: as requested; 70: "),
-        "{error}"
-    );
-    assert_eq!(index.ids().len(), 98);
-
-    let skipped = run(
-        100,
-        &url,
-        &Hands::at("-1"),
-        json!({"on_bad_document": "skip"}),
-    )
-    .await;
-    assert_eq!(skipped, Outcome::Done);
-}
-
-#[tokio::test]
-async fn a_document_whose_id_the_index_cannot_hold_is_refused_alone() {
-    let (index, url) = Index::start().await;
-    let asked = Elastic {
-        url,
-        index: "numbers".into(),
-        id: "id".into(),
-        ..Elastic::default()
-    };
-    let sink = ElasticSink::new(reqwest::Client::new(), asked);
-    let document = |id: String| Document {
-        key: Arc::from([id.clone()]),
-        id: Some(id),
-        routing: None,
-        action: Action::Store(Arc::from("{}")),
-    };
-    let ids = [
-        "1".to_owned(),
-        "x".repeat(513),
-        String::new(),
-        "2".to_owned(),
-    ];
-
-    let written = sink.write(&ids.map(document)).await.unwrap();
-
-    assert_eq!(
-        (&written[0], &written[3]),
-        (&WriteOutcome::Stored, &WriteOutcome::Stored)
-    );
-    for (outcome, bytes) in [(&written[1], "513 bytes"), (&written[2], "0 bytes")] {
-        let WriteOutcome::Refused(reason) = outcome else {
-            panic!("{outcome:?}")
-        };
-        assert!(reason.contains(bytes), "{reason}");
-    }
-    assert_eq!(index.ids(), all(2));
 }
 
 #[tokio::test]

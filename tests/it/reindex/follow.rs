@@ -25,12 +25,6 @@ struct Collection {
 impl Collection {
     /// A collection of two documents, whose log holds no change up to each of the positions.
     fn with(second: Action, positions: &[&str]) -> Self {
-        let document = |id: &str, action: Action| Document {
-            key: Arc::from([id.to_owned()]),
-            id: Some(id.to_owned()),
-            routing: None,
-            action,
-        };
         let changes = positions.iter().map(|position| ChangePage {
             position: (*position).to_owned(),
             ..ChangePage::default()
@@ -98,6 +92,15 @@ impl Sink for Index {
     }
 }
 
+fn document(id: &str, action: Action) -> Document {
+    Document {
+        key: Arc::from([id.to_owned()]),
+        id: Some(id.to_owned()),
+        routing: None,
+        action,
+    }
+}
+
 fn good() -> Action {
     Action::Store(Arc::from("{}"))
 }
@@ -158,4 +161,18 @@ async fn an_outage_uses_no_attempt_of_a_job_that_followed_a_source_without_chang
     let away = Collection::with(good(), &[]);
     let (outcome, _) = run(away, &hands, "dead_letter").await;
     assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_part_of_the_changes_that_is_read_again_counts_its_refused_documents_once() {
+    let hands = Hands::at("-1");
+    for position in ["start", "later"] {
+        let source = Collection::with(good(), &[position]);
+        source.changes.lock().unwrap()[0].documents = vec![document("3", bad())];
+        run(source, &hands, "skip").await;
+    }
+
+    let kept = hands.checkpoints.kept.lock().unwrap().clone().unwrap();
+    assert_eq!(kept.cursor["position"], "later");
+    assert_eq!(kept.cursor["refused"], 1);
 }

@@ -7,4 +7,6 @@ mod follow;
 mod mongodb;
 mod pace;
 mod postgres;
+mod refused;
 mod rights;
+mod twins;

@@ -10,6 +10,19 @@ impl Backfill<'_> {
         if let Some((count, key)) = self.window.advance() {
             self.progress.advance(count, &key);
         }
+        // The position of a job that follows moves with a page, not with a document.
+        if !self.progress.mark.scanned {
+            self.count_refused();
+        }
+    }
+
+    /// Counts the refused documents behind the cursor.
+    pub(super) fn count_refused(&mut self) {
+        while let Some(first) = self.refused.first_entry()
+            && *first.key() < self.window.first()
+        {
+            self.progress.refuse(first.remove());
+        }
     }
 
     /// Saves the checkpoint in the background, so that a slow database holds up nothing.

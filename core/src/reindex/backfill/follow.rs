@@ -32,6 +32,11 @@ impl Backfill<'_> {
                 more: true,
             });
             self.settle_all().await?;
+            // Before the last part of a page the position stays, and all of it is read again after a
+            // kill.
+            if self.progress.mark.position.as_ref() != Some(&position) {
+                self.count_refused();
+            }
             self.progress.mark.position = Some(position);
             self.has_followed = true;
             if self.saving.is_empty() {
@@ -85,6 +90,7 @@ impl Backfill<'_> {
         self.again.clear();
         self.again_bytes = 0;
         self.window = Window::default();
+        self.refused.clear();
         self.pace = BulkPacer::new(self.args.batch_docs);
         self.progress.restart();
         self.resumed_at = 0;

@@ -6,7 +6,9 @@ use tokio::time::Instant;
 
 use super::{Backfill, BackfillEnd};
 use crate::jobs::Scope;
+use crate::reindex::document::Document;
 use crate::reindex::flight::{FinishedFlight, Item, item_backoff, whole_backoff};
+use crate::reindex::progress::RefusedDocument;
 use crate::reindex::sink::{WriteError, WriteOutcome};
 use crate::throttle::{KeyOutcomes, UpstreamRefusal};
 
@@ -82,20 +84,21 @@ impl Backfill<'_> {
                 self.stored += 1;
                 self.window.settle(item.number);
             }
-            WriteOutcome::Refused(reason) => {
-                let id = item
-                    .document
-                    .id
-                    .unwrap_or_else(|| item.document.key.join(","));
-                self.progress.refuse(id, &reason);
-                self.window.settle(item.number);
-            }
+            WriteOutcome::Refused(reason) => self.refuse(item.number, item.document, &reason),
             WriteOutcome::Rejected(reason) => {
                 self.rejected.get_or_insert_with(|| reason.clone());
                 self.busy(item, &reason);
             }
             WriteOutcome::Busy(reason) => self.busy(item, &reason),
         }
+    }
+
+    /// Settles a document that is refused for good, which counts once the checkpoint is behind it.
+    pub(super) fn refuse(&mut self, number: u64, document: Document, reason: &str) {
+        let id = document.id.unwrap_or_else(|| document.key.join(","));
+        self.refused
+            .insert(number, RefusedDocument::new(&id, reason));
+        self.window.settle(number);
     }
 
     fn busy(&mut self, mut item: Item, reason: &str) {

@@ -250,7 +250,8 @@ fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<WriteOutcome>
             items.len()
         )));
     }
-    let written: Vec<_> = items.iter().map(|item| verdict(item, creates)).collect();
+    let verdicts = items.iter().map(|item| verdict(item, creates));
+    let written: Vec<_> = verdicts.collect::<Result<_, _>>()?;
     // An answer that contradicts itself is not trusted; the documents are sent again, which does no
     // harm.
     if answer.errors && !creates && written.iter().all(|w| *w == WriteOutcome::Stored) {
@@ -261,7 +262,8 @@ fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<WriteOutcome>
     Ok(written)
 }
 
-fn verdict(item: &Value, creates: bool) -> WriteOutcome {
+/// Returns the outcome of one document, or the error that all have if there is no index.
+fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
     let (action, outcome) = item
         .as_object()
         .and_then(|o| o.iter().next())
@@ -283,10 +285,14 @@ fn verdict(item: &Value, creates: bool) -> WriteOutcome {
             outcome["error"]["reason"].as_str().unwrap_or_default()
         )),
     };
-    match status {
+    Ok(match status {
         200..300 => WriteOutcome::Stored,
+        // Without an index no document can be stored, and none counts as deleted.
+        404 if matches!(kind, "index_not_found_exception" | "IndexMissingException") => {
+            return Err(WriteError::Wrong(reason()));
+        }
         // The document to delete does not exist.
-        404 if action == "delete" => WriteOutcome::Stored,
+        404 if action == "delete" && outcome["error"].is_null() => WriteOutcome::Stored,
         // The document exists: an earlier request whose answer was lost stored it, or another
         // writer did.
         409 if creates => WriteOutcome::Stored,
@@ -300,7 +306,7 @@ fn verdict(item: &Value, creates: bool) -> WriteOutcome {
         // trouble.
         0 | 408 | 500.. => WriteOutcome::Busy(reason()),
         _ => WriteOutcome::Refused(reason()),
-    }
+    })
 }
 
 async fn read(mut response: Response) -> Result<String, WriteError> {
@@ -411,6 +417,30 @@ mod tests {
             verdicts(&item("security_exception"), 1, false).unwrap()[0],
             WriteOutcome::Refused(_)
         ));
+    }
+
+    #[test]
+    fn an_index_that_is_gone_ends_the_job_and_counts_nothing_as_deleted() {
+        for (action, error) in [
+            (
+                "index",
+                r#"{"type":"index_not_found_exception","reason":"no such index [a]"}"#,
+            ),
+            (
+                "delete",
+                r#"{"type":"index_not_found_exception","reason":"no such index [a]"}"#,
+            ),
+            ("delete", r#""IndexMissingException[[a] missing]""#),
+        ] {
+            let item = format!(r#"{{"{action}":{{"status":404,"error":{error}}}}}"#);
+            let text =
+                format!(r#"{{"errors":true,"items":[{{"index":{{"status":201}}}},{item}]}}"#);
+            let wrong = verdicts(&text, 2, false).unwrap_err();
+            assert!(
+                matches!(&wrong, WriteError::Wrong(why) if why.starts_with("404 ")),
+                "{wrong:?}"
+            );
+        }
     }
 
     #[test]
