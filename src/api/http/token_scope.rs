@@ -136,7 +136,7 @@ impl Permissions {
         match &self.throttles {
             Some(patterns) if !patterns.is_empty() => patterns.join(", "),
             Some(_) => "none".to_owned(),
-            None => "all but those that begin with api:".to_owned(),
+            None => "all but those that begin with api: or limit:".to_owned(),
         }
     }
 
