@@ -55,6 +55,20 @@ impl WindowLimit {
         (self.span_s * 1e6).round()
     }
 
+    /// Returns the grants that count under this limit: those of the window with its span or, if the
+    /// span was turned, those of the shortest longer one, or else of the longest.
+    fn nearest<'a>(&self, known: &'a [WindowGrants]) -> Option<&'a WindowGrants> {
+        let nearer = |best: &'a WindowGrants, other: &'a WindowGrants| {
+            let is_nearer = if best.span_s < self.span_s {
+                other.span_s > best.span_s
+            } else {
+                other.span_s >= self.span_s && other.span_s < best.span_s
+            };
+            if is_nearer { other } else { best }
+        };
+        known.iter().reduce(nearer)
+    }
+
     fn parse(word: &str) -> Option<Self> {
         let number = |text: &str| -> Option<f64> {
             let is_plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -118,19 +132,20 @@ pub struct OpenWindow {
     limit: WindowLimit,
     grants: Vec<(f64, f64)>,
     used: f64,
-    is_clamped: bool,
+    is_changed: bool,
 }
 
 impl OpenWindow {
     /// Opens the windows of `limits` at `now` (unix microseconds). A grant of the future counts as
-    /// one of now, so that a clock that steps back delays nothing for longer than a span.
+    /// one of now, so that a clock that steps back delays nothing for longer than a span. A window
+    /// whose span was turned counts the grants of before that are within it.
     pub fn open_all(limits: &[WindowLimit], known: &[WindowGrants], now: f64) -> Vec<Self> {
         let open = |limit: &WindowLimit| {
             let span_us = limit.span_us();
-            let (mut grants, mut used, mut is_clamped) = (Vec::new(), 0.0, false);
-            let known = known.iter().find(|known| known.span_s == limit.span_s);
+            let (mut grants, mut used, mut is_changed) = (Vec::new(), 0.0, false);
+            let known = limit.nearest(known);
             for (at, tokens) in known.iter().flat_map(|known| &known.grants) {
-                is_clamped |= *at > now;
+                is_changed |= *at > now;
                 let at = at.min(now);
                 if at + span_us > now {
                     grants.push((at, *tokens));
@@ -141,7 +156,7 @@ impl OpenWindow {
                 limit: *limit,
                 grants,
                 used,
-                is_clamped,
+                is_changed,
             }
         };
         limits.iter().map(open).collect()
@@ -154,14 +169,15 @@ impl OpenWindow {
             limit,
             grants,
             used,
-            is_clamped: false,
+            is_changed: false,
         }
     }
 
-    /// Returns true if a grant of the future counts as one of now. It must be stored like this, or
-    /// it would move along with the clock.
-    pub fn is_clamped(&self) -> bool {
-        self.is_clamped
+    /// Returns true if the window must be stored: it granted something, or a grant of the future
+    /// counts as one of now, which would move along with the clock. Others are left as they are
+    /// stored, which may be more than the present limits need.
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
     }
 
     /// Returns the units of `cost` tokens that may be granted now. One that costs more than the
@@ -239,6 +255,7 @@ impl OpenWindow {
     /// Records a grant at `now`.
     pub fn take(&mut self, tokens: f64, now: f64) {
         self.used += tokens;
+        self.is_changed = true;
         let part_us = self.limit.span_us() / EXACT_GRANTS as f64;
         let is_crowded = self.grants.len() >= EXACT_GRANTS;
         if let Some(last) = self.grants.last_mut()
@@ -455,6 +472,17 @@ mod tests {
         // An hour back.
         let open = OpenWindow::open_all(&limits, &known, -3500e6);
         assert_eq!(open[0].wait_us(1.0, -3500e6), 5e6);
+    }
+
+    #[test]
+    fn a_span_that_is_turned_keeps_the_grants_that_count() {
+        let mut known = Vec::new();
+        assert_eq!(grant(&limits("5/60"), &mut known, 9, 0.0), 5);
+        assert_eq!(grant(&limits("8/3600"), &mut known, 9, 10.0), 3);
+        assert_eq!(grant(&limits("5/30"), &mut known, 9, 35.0), 2);
+        assert_eq!(grant(&limits("9/60 6/10"), &mut known, 9, 36.0), 4);
+        // Those of the minute count, and not those of the ten seconds.
+        assert_eq!(grant(&limits("9/20"), &mut known, 9, 46.5), 3);
     }
 
     #[test]

@@ -270,8 +270,7 @@ impl Service<'_> {
         if let Some(open) = open.filter(|open| granted > 0.0 || open.was_clamped(&bucket)) {
             limits.keys.insert(wish.key.to_owned(), open.close());
         }
-        let is_clamped = windows.iter().any(OpenWindow::is_clamped);
-        if !windows.is_empty() && (granted > 0.0 || is_clamped) {
+        if windows.iter().any(OpenWindow::is_changed) {
             let closed = windows.into_iter().map(OpenWindow::close).collect();
             limits.grants.insert(wish.key.to_owned(), closed);
         }
@@ -509,7 +508,9 @@ impl Service<'_> {
                 && windows
                     .iter()
                     .all(|window| window.units(highest_cost) >= 1.0);
-            level.grants = windows.into_iter().map(OpenWindow::close).collect();
+            if windows.iter().any(OpenWindow::is_changed) {
+                level.grants = windows.into_iter().map(OpenWindow::close).collect();
+            }
             if let Some(open) = open {
                 level.bucket = open.close();
             }

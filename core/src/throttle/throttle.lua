@@ -206,6 +206,19 @@ local function forget_grants(w)
   if not whole or w.grants == 0 then sum_grants(w) end
 end
 
+-- Gives a window whose span was turned the grants of before: those of the shortest window with a
+-- longer span, or else of the longest. `value` remembers them from the byte `at` on, and is sound.
+local function adopt_grants(w, value, at)
+  local best
+  while at <= #value do
+    local span, used, grants = packed_window(value, at, #value)
+    local from = at + WINDOW_BYTES
+    at = from + grants * GRANT_BYTES
+    local is_nearer = not best or (best < w.span and span > best) or (best >= w.span and span >= w.span and span < best)
+    if is_nearer then best, w.used, w.grants, w.text, w.from, w.to = span, used, grants, value, from, at - 1 end
+  end
+end
+
 -- Opens windows at the present time; `value` remembers them from the byte `at` on.
 local function open_windows(limits, value, at)
   local open = {}
@@ -215,7 +228,7 @@ local function open_windows(limits, value, at)
       limit = limit.tokens, span = limit.span, us = limit.us, grants = 0, used = 0, text = false, from = 1, to = 0, last_at = false, last = 0,
     }
   end
-  local length = value and #value or 0
+  local first, length = at, value and #value or 0
   while at <= length do
     local span, used, grants = packed_window(value, at, length)
     if not span then return open_windows(limits, nil, 1) end
@@ -228,6 +241,7 @@ local function open_windows(limits, value, at)
   end
   for i = 1, #open do
     local w = open[i]
+    if not w.text and first <= length then adopt_grants(w, value, first) end
     if w.grants > 0 and grant(w, w.grants) > now then
       local list = {}
       for n = 1, w.grants do

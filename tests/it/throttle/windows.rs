@@ -17,6 +17,7 @@ laws! {
     what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts,
     a_clock_that_steps_back_costs_one_span_at_most,
     the_grants_that_count_can_be_read,
+    a_span_that_is_turned_keeps_the_grants_that_count,
 }
 
 async fn the_fifty_first_of_a_minute_waits_until_the_first_is_a_minute_old(world: World) {
@@ -155,6 +156,41 @@ async fn a_limit_that_is_raised_frees_who_waits_and_nonsense_speeds_nothing_up(w
     let careful = world.take("t", 100).await;
     assert_eq!(careful.effective_rps.number(), 1.0, "it runs at safe_rps");
     assert_eq!(world.status("t").await.problems[0].field, "windows");
+}
+
+async fn a_span_that_is_turned_keeps_the_grants_that_count(world: World) {
+    let turn = |windows: &str, key_windows: &str| {
+        world.write("t", "windows", windows);
+        world.write("t", "key_windows", key_windows);
+    };
+    let ada = async || {
+        world
+            .store
+            .acquire(&ask("t", &[("ada", 9, 1.0)]))
+            .await
+            .lanes[0]
+            .granted
+    };
+    world.knobs(
+        "t",
+        &[("rps", "-1"), ("windows", "5/60"), ("key_windows", "3/60")],
+    );
+    assert_eq!(ada().await, 3);
+    assert_eq!(world.granted("t", 9).await, 2);
+    world.pass(Duration::from_secs(10));
+
+    turn("5/5", "3/60");
+    assert_eq!(
+        world.granted("t", 2).await,
+        2,
+        "none of before is within the span"
+    );
+    turn("3/30 100/60", "3/60");
+    assert_eq!(world.granted("t", 9).await, 1);
+    turn("3/3600 5/5", "4/45");
+    assert_eq!(ada().await, 0, "the throttle has granted three lately");
+    turn("100/3600", "4/45");
+    assert_eq!(ada().await, 1);
 }
 
 async fn what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts(world: World) {

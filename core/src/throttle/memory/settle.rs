@@ -65,7 +65,9 @@ impl MemoryStore {
                 now,
                 (tokens, most),
             );
-            level.grants = settle_all(&knobs.windows, &level.grants, tokens, now as f64);
+            if !knobs.windows.is_empty() {
+                level.grants = settle_all(&knobs.windows, &level.grants, tokens, now as f64);
+            }
             if name == *throttle && !key.is_empty() && !knobs.key_windows.is_empty() {
                 let known = level.key_grants.entry(key.to_owned()).or_default();
                 *known = settle_all(&knobs.key_windows, known, tokens, now as f64);
