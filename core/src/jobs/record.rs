@@ -257,6 +257,9 @@ pub struct LaneDepth {
     pub counted_at: Option<Timestamp>,
     /// The time at which the oldest job that is ready now was enqueued.
     pub oldest_at: Option<Timestamp>,
+    /// The time from which that job waits: that of its creation, or the later one for which it was
+    /// enqueued.
+    pub oldest_due_at: Option<Timestamp>,
     /// The share of the lane relative to the other lanes of its throttle.
     pub weight: f64,
     /// The time at which the lane was first seen.

@@ -78,7 +78,7 @@ async fn over_quota(
         .iter()
         .zip(states)
         .filter_map(|(lane, state)| {
-            let oldest_s = now.duration_since(lane.oldest_at?).as_secs_f64();
+            let oldest_s = now.duration_since(lane.oldest_due_at?).as_secs_f64();
             let granted = granted_rps(knobs, &lane.key, state)?;
             (oldest_s >= OVER_QUOTA_AFTER_S).then_some((lane, oldest_s, granted))
         })

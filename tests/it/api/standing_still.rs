@@ -165,7 +165,8 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
     let registered = sqlx::query("select flyball.register_kind('http')");
     registered.execute(fixture.pool()).await.unwrap();
     // One job in four seconds runs. The jobs of one key were enqueued evenly over ten minutes, 0.8
-    // per second; those of the other all at once, ten minutes ago.
+    // per second, every second one two hours before it was due; those of the other all at once, ten
+    // minutes ago.
     let job = |n: usize| NewJob {
         throttle: "calendar".into(),
         key: if n < 480 { "steady" } else { "burst" }.into(),
@@ -173,11 +174,16 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
         ..NewJob::new("http", json!({"url": format!("{url}/500/x")}))
     };
     fixture.enqueue_as(960, job).await;
-    let backdated = "update flyball.job j set created_at = clock_timestamp() - make_interval(secs => case \
-         when j.key = 'steady' then 600 - n.rank * 1.25 else 600 end) \
+    let backdated = "update flyball.job j \
+         set created_at = case when a.is_later then a.at - interval '2 hours' else a.at end, \
+             run_at = case when a.is_later then a.at end \
          from flyball.ready r \
          cross join lateral (select count(*) as rank from flyball.ready o \
              where o.lane_id = r.lane_id and o.job_id < r.job_id) n \
+         cross join lateral (select k.key = 'steady' and n.rank % 2 = 0 as is_later, \
+             clock_timestamp() - make_interval(secs => case \
+                 when k.key = 'steady' then 600 - n.rank * 1.25 else 600 end) as at \
+             from flyball.job k where k.id = r.job_id) a \
          where j.id = r.job_id";
     let done = sqlx::query(backdated).execute(fixture.pool()).await;
     assert_eq!(done.unwrap().rows_affected(), 960);

@@ -11,13 +11,14 @@ use crate::jobs::record::{LaneDepth, LanePage, LanesAfter};
 use crate::jobs::{Error, record};
 
 // The oldest ready job of a lane is the smallest of its four heads: four probes of an index and one
-// of a primary key.
+// of a primary key. One that was enqueued for later waits from then on; one that was let run before
+// that time, from its creation.
 macro_rules! lanes {
     ($which:literal, $order:literal) => {
         concat!(
             "
 select l.lane_id, l.key, l.depth, l.weight::float8 as weight, l.first_seen, greatest(l.depth_at, s.lanes_at) as counted_at,
-    j.created_at as oldest_at
+    j.created_at as oldest_at, greatest(j.created_at, case when j.run_at <= clock_timestamp() then j.run_at end) as oldest_due_at
 from (
     select * from flyball.lane d
     where d.throttle = $1",
@@ -34,7 +35,7 @@ left join lateral (
         limit 1
     ) h
 ) o on true
-left join lateral (select created_at from flyball.job where id = o.job_id limit 1) j on true
+left join lateral (select created_at, run_at from flyball.job where id = o.job_id limit 1) j on true
 ",
             $order
         )
@@ -125,6 +126,7 @@ fn lane(row: &PgRow) -> Result<LaneDepth, sqlx::Error> {
         depth: row.try_get("depth")?,
         counted_at: moment("counted_at")?,
         oldest_at: moment("oldest_at")?,
+        oldest_due_at: moment("oldest_due_at")?,
         weight: row.try_get("weight")?,
         first_seen: row.try_get::<Timestamp, _>("first_seen")?.to_jiff(),
     })

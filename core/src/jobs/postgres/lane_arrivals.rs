@@ -1,4 +1,5 @@
-//! The latest arrivals in lanes: the jobs that were enqueued a short time ago and are still ready.
+//! The latest arrivals in lanes: the jobs that were enqueued, or became due, a short time ago and are
+//! still ready.
 
 use std::time::Duration;
 
@@ -12,20 +13,23 @@ const READ_MAX: i64 = 1000;
 // attempt has an old id and an old time.
 pub(super) const LANE_ARRIVALS: &str = "
 select l.lane_id, count(*) as jobs, coalesce(sum(n.cost), 0)::float8 as tokens,
-    case when bool_or(n.is_last) then extract(epoch from clock_timestamp() - min(n.created_at))
+    case when bool_or(n.is_last) then extract(epoch from clock_timestamp() - min(n.arrived_at))
         else $2 end::float8 as span_s
 from unnest($1::bigint[]) l (lane_id)
 cross join generate_series(0, 3) p
 cross join lateral (
-    select r.cost, j.created_at, row_number() over (order by r.job_id desc) = $3 as is_last
+    select r.cost, j.arrived_at, row_number() over (order by r.job_id desc) = $3 as is_last
     from (
         select r.job_id, r.cost from flyball.ready r
         where r.lane_id = l.lane_id and r.priority = p::smallint
         order by r.lane_id desc, r.priority desc, r.job_id desc
         limit $3
     ) r
-    cross join lateral (select created_at from flyball.job where id = r.job_id limit 1) j
-    where j.created_at > clock_timestamp() - make_interval(secs => $2::float8)
+    cross join lateral (
+        select greatest(created_at, case when run_at <= clock_timestamp() then run_at end) as arrived_at
+        from flyball.job where id = r.job_id limit 1
+    ) j
+    where j.arrived_at > clock_timestamp() - make_interval(secs => $2::float8)
 ) n
 group by l.lane_id";
 
