@@ -6,7 +6,7 @@ use toml::Table;
 
 use crate::input::toml::json_of;
 use crate::input::{Issue, Reader};
-use crate::throttle::api_limit::API_PREFIX;
+use crate::throttle::api_limit::{API_PREFIX, plain_path};
 use crate::throttle::{ApiLimit, Name, OWN_API};
 
 /// Keys of `[[api_limits]]`.
@@ -126,6 +126,12 @@ fn limit(fields: &mut Reader<'_>) -> ApiLimit {
     let prefix = fields.text("prefix", 1..=1024).unwrap_or_default();
     if !prefix.is_empty() && !prefix.starts_with('/') {
         fields.wrong("prefix", "must begin with /");
+    } else if !prefix.is_empty() && plain_path(&prefix) != prefix {
+        let plain = format!(
+            "would hold no request, because it is compared with the path that is served; allowed: {}",
+            plain_path(&prefix)
+        );
+        fields.wrong("prefix", plain);
     }
     let number = |fields: &mut Reader<'_>, key: &str, (low, high): (f64, f64), default: f64| {
         fields.number(key, low..=high, "").unwrap_or(default)
@@ -204,6 +210,28 @@ mod tests {
             };
             assert_eq!(at, "/api_limits/1/name");
             assert!(message.contains(clash), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_the_beginning_of_a_path_as_it_is_served() {
+        for (prefix, allowed) in [
+            ("/api//v1/", Some("/api/v1/")),
+            ("/api/%6cead", Some("/api/lead")),
+            ("/api/../v1", Some("/v1")),
+            ("/api?x=1", Some("/api")),
+            ("/api/v1/lead/", None),
+            ("/", None),
+        ] {
+            let text = format!("name = \"a\"\nprefix = \"{prefix}\"\nkey_rps = 1");
+            let issues = read(&[toml::from_str::<Table>(&text).unwrap()]).err();
+            let message = issues.map(|issues| issues[0].message.clone());
+            let end = allowed.map(|allowed| format!("allowed: {allowed}"));
+            let is_as_expected = match (&message, &end) {
+                (Some(message), Some(end)) => message.ends_with(end),
+                (message, end) => message.is_none() && end.is_none(),
+            };
+            assert!(is_as_expected, "{prefix}: {message:?}");
         }
     }
 

@@ -27,9 +27,11 @@ pub struct ApiLimit {
     pub name: String,
     /// The API; [`OWN_API`] for our own, empty for the only other one.
     pub api: String,
-    /// The methods of the group, in upper case; empty for all.
+    /// The methods of the group, in upper case; empty for all. `GET` holds `HEAD` as well, which
+    /// costs the API as much.
     pub methods: Vec<String>,
-    /// The beginning of the paths of the group, such as `/api/v1/lead/`.
+    /// The beginning of the paths of the group, such as `/api/v1/lead/`, as [`plain_path`] returns
+    /// it.
     pub prefix: String,
     /// The requests of one key, per second.
     pub key_rps: f64,
@@ -42,10 +44,21 @@ pub struct ApiLimit {
 }
 
 impl ApiLimit {
-    /// Returns true if the group holds a request with this method and this [`plain_path`].
-    fn holds(&self, method: &str, path: &str) -> bool {
-        path.starts_with(&self.prefix)
-            && (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
+    /// Returns the closeness of a request with this method, in upper case, and this [`plain_path`]
+    /// to the group; `None` if the group does not hold it.
+    ///
+    /// The case of letters keeps no request out, because it does not for many servers.
+    fn closeness(&self, method: &str, path: &str) -> Option<(usize, bool, u8)> {
+        let beginning = path.as_bytes().get(..self.prefix.len())?;
+        let is_below = beginning.eq_ignore_ascii_case(self.prefix.as_bytes());
+        let has = |method: &str| self.methods.iter().any(|known| known == method);
+        let by_method = match method {
+            _ if self.methods.is_empty() => 0,
+            "HEAD" if !has("HEAD") && has("GET") => 1,
+            method if has(method) => 2,
+            _ => return None,
+        };
+        is_below.then_some((self.prefix.len(), path.starts_with(&self.prefix), by_method))
     }
 
     /// Returns the throttle of the keys of another API; its keys are those of the API.
@@ -73,16 +86,21 @@ pub fn limit_of<'a>(
     path: &str,
 ) -> Option<&'a ApiLimit> {
     let (method, path) = (method.to_ascii_uppercase(), plain_path(path));
-    limits
-        .iter()
-        .filter(|limit| limit.api == api && limit.holds(&method, &path))
-        .max_by_key(|limit| (limit.prefix.len(), !limit.methods.is_empty()))
+    let of_the_api = limits.iter().filter(|limit| limit.api == api);
+    let holding = of_the_api.filter_map(|limit| Some((limit.closeness(&method, &path)?, limit)));
+    let closest = holding.max_by_key(|(closeness, _)| *closeness);
+    closest.map(|(_, limit)| limit)
 }
 
-/// Returns the path that a server would serve: without the query, decoded once, without repeated
-/// slashes, `.` and `..`. Otherwise `/api//v1/%6cead/` would pass the limit of `/api/v1/lead/`.
+/// Returns the path that a server would serve: without the query and the origin, decoded once,
+/// without repeated slashes, `.` and `..`. Otherwise `/api//v1/%6cead/` would pass the limit of
+/// `/api/v1/lead/`.
 pub fn plain_path(path: &str) -> String {
     let path = path.split(['?', '#']).next().unwrap_or_default();
+    let origin = path.split_once("://").filter(|_| !path.starts_with('/'));
+    let path = origin.map_or(path, |(_, rest)| {
+        rest.find('/').map_or("", |at| &rest[at..])
+    });
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
@@ -135,8 +153,27 @@ mod tests {
         assert_eq!(of("POST", "/api/v1/lead"), Some("all"));
         assert_eq!(of("GET", "/api/v1/reports/3"), Some("report"));
         assert_eq!(of("GET", "/elsewhere"), Some("all"));
+        assert_eq!(of("POST", "/API/v1/Lead/7"), Some("lead"));
+        assert_eq!(of("POST", "/api/v1/leä"), Some("all"));
         assert_eq!(limit_of(&limits[1..], "", "GET", "/elsewhere"), None);
         assert_eq!(limit_of(&limits, "other", "GET", "/"), None);
+    }
+
+    #[test]
+    fn a_limit_of_reads_holds_those_without_a_body_as_well() {
+        let limits = [
+            limit("read", &["GET"], "/"),
+            limit("all", &[], "/"),
+            limit("probe", &["HEAD"], "/health"),
+            limit("health", &["GET"], "/health"),
+        ];
+        let of = |method: &str, path: &str| {
+            limit_of(&limits, "", method, path).map(|limit| limit.name.as_str())
+        };
+        assert_eq!(of("HEAD", "/reports"), Some("read"));
+        assert_eq!(of("head", "/health"), Some("probe"));
+        assert_eq!(of("GET", "/health"), Some("health"));
+        assert_eq!(of("POST", "/reports"), Some("all"));
     }
 
     #[test]
@@ -147,6 +184,9 @@ mod tests {
             ("/../../api/v1/lead/", "/api/v1/lead/"),
             ("/api/v1/lead/..", "/api/v1/"),
             ("", "/"),
+            ("http://shop.example/api/v1/lead/7?x", "/api/v1/lead/7"),
+            ("http://shop.example", "/"),
+            ("/to/http://shop.example/x", "/to/http:/shop.example/x"),
             ("/%2e%2e/", "/"),
         ] {
             assert_eq!(plain_path(given), plain, "{given}");

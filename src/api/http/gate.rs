@@ -187,10 +187,12 @@ impl Gate {
             return GateDecision::Free;
         };
         if was_asked {
-            self.tokens.note(name.as_str(), key, grant.granted > 0);
             let is_unknown =
                 matches!(&grant.limit, Some(Limit::Unknown { name: unknown }) if unknown == name);
             self.note_answer(name, !is_unknown);
+            if !is_unknown {
+                self.tokens.note(name.as_str(), key, grant.granted > 0);
+            }
         }
         if grant.granted > 0 {
             if was_asked {

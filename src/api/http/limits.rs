@@ -12,6 +12,7 @@ use axum::http::Method;
 
 use crate::throttle::api_limit::API_PREFIX;
 pub use crate::throttle::api_limit::is_of_the_api;
+use crate::throttle::rolling_window::WindowLimit;
 use crate::throttle::{ApiLimit, Change, Error, Knobs, Name, OWN_API, RateLimit, Store};
 
 /// The tenant of tokens that name none.
@@ -232,9 +233,8 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
 /// The limits of a throttle of the API, for the headers of draft-ietf-httpapi-ratelimit-headers-10.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimitPolicy {
-    name: Name,
-    key_rps: RateLimit,
-    rps: RateLimit,
+    /// The name of each quota, its requests, and its seconds.
+    quotas: Vec<(String, u64, u64)>,
 }
 
 /// Returns true for the routes that open a connection of the gateway, which a browser does with a
@@ -245,30 +245,38 @@ pub fn opens_gateway(path: &str) -> bool {
 }
 
 impl RateLimitPolicy {
-    /// Reads the limits from the knobs.
+    /// Reads the limits from the knobs: the quotas of one token, and those of all tokens of its
+    /// tenant. Each of the two has a rate, rolling windows, or both; the first has the plain name, to
+    /// which [`Self::rate_limit_header`] refers, and another one also its span.
     pub fn of(name: &Name, knobs: &Knobs) -> Self {
-        Self {
-            name: name.clone(),
-            key_rps: knobs.key_rps,
-            rps: knobs.rps,
-        }
+        let cost = knobs.cost_factor;
+        let of_part = |part: &str, rate: RateLimit, windows: &[WindowLimit]| {
+            let rate = rate.rate().map(|rps| (None, quota(rps / cost)));
+            let windows = windows
+                .iter()
+                .map(|limit| (Some(limit.span_s), window_quota(limit, cost)));
+            let named = rate.into_iter().chain(windows).enumerate();
+            let named = named.map(|(place, (span_s, (requests, seconds)))| {
+                let span = match span_s {
+                    Some(span_s) if place > 0 => format!("/{span_s}s"),
+                    _ => String::new(),
+                };
+                (format!("{name}{part}{span}"), requests, seconds)
+            });
+            named.collect::<Vec<_>>()
+        };
+        let mut quotas = of_part("", knobs.key_rps, &knobs.key_windows);
+        quotas.extend(of_part("/total", knobs.rps, &knobs.windows));
+        Self { quotas }
     }
 
-    /// Returns the `RateLimit-Policy` header: the quota of one token, and that of all tokens of its
-    /// tenant; empty where nothing limits.
+    /// Returns the `RateLimit-Policy` header; empty where nothing limits.
     pub fn policy(&self) -> String {
-        let policies = [
-            (String::new(), self.key_rps),
-            ("/total".to_owned(), self.rps),
-        ];
-        let limited = policies
+        let policies = self
+            .quotas
             .iter()
-            .filter_map(|(part, limit)| Some((part, limit.rate()?)))
-            .map(|(part, rps)| {
-                let (quota, window) = quota(rps);
-                format!("\"{}{part}\";q={quota};w={window}", self.name)
-            });
-        limited.collect::<Vec<_>>().join(", ")
+            .map(|(name, requests, seconds)| format!("\"{name}\";q={requests};w={seconds}"));
+        policies.collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the `RateLimit` header: the requests that are left and, if none is, the wait until
@@ -291,6 +299,13 @@ fn quota(rps: f64) -> (u64, u64) {
     } else {
         (1, (1.0 / rps).ceil() as u64)
     }
+}
+
+/// Converts a rolling window to a whole quota in whole seconds; a request costs `cost` tokens. One
+/// that costs more than the limit goes alone.
+fn window_quota(limit: &WindowLimit, cost: f64) -> (u64, u64) {
+    let requests = (limit.tokens / cost).floor() as u64;
+    (requests.max(1), limit.span_s.ceil() as u64)
 }
 
 #[cfg(test)]
@@ -396,6 +411,27 @@ mod tests {
             )
             .policy(),
             ""
+        );
+        // Two tokens a request, and windows beside a rate and without one.
+        let windows = |text| WindowLimit::parse_all(text).unwrap();
+        let knobs = Knobs {
+            rps: RateLimit::PerSecond(120.0),
+            key_rps: RateLimit::Unlimited,
+            windows: windows("9000/3600"),
+            key_windows: windows("5/0.5 1/60 90/3600"),
+            cost_factor: 2.0,
+            ..Knobs::default()
+        };
+        let policy = RateLimitPolicy::of(&name, &knobs).policy();
+        assert_eq!(
+            policy.split(", ").collect::<Vec<_>>(),
+            [
+                r#""api:write:acme";q=2;w=1"#,
+                r#""api:write:acme/60s";q=1;w=60"#,
+                r#""api:write:acme/3600s";q=45;w=3600"#,
+                r#""api:write:acme/total";q=60;w=1"#,
+                r#""api:write:acme/total/3600s";q=4500;w=3600"#,
+            ]
         );
         assert_eq!(
             RateLimitPolicy::rate_limit_header(&name, false, 7, 0),

@@ -52,11 +52,21 @@ impl TokenMetrics {
         }
     }
 
-    /// Counts a request for tokens.
+    /// Counts a request for tokens of a throttle that exists.
     pub fn note(&self, throttle: &str, key: &str, is_allowed: bool) {
+        self.count(throttle, key, is_allowed, true);
+    }
+
+    /// Counts a request that the store did not answer. Whether the throttle exists is unknown, and
+    /// clients choose names, so it makes no series.
+    pub fn note_unanswered(&self, throttle: &str, key: &str, is_allowed: bool) {
+        self.count(throttle, key, is_allowed, false);
+    }
+
+    fn count(&self, throttle: &str, key: &str, is_allowed: bool, exists: bool) {
         let answer = if is_allowed { "allowed" } else { "refused" };
         let counts_keys = allows(&self.key_metrics, throttle);
-        let (throttle, key) = self.labels(throttle, key, counts_keys);
+        let (throttle, key) = self.labels(throttle, key, counts_keys, exists);
         let labels = TokenLabels {
             throttle: throttle.clone(),
             answer,
@@ -73,9 +83,15 @@ impl TokenMetrics {
     }
 
     /// Returns the labels of a throttle and its key; their number is limited.
-    fn labels(&self, throttle: &str, key: &str, counts_keys: bool) -> (String, String) {
+    fn labels(
+        &self,
+        throttle: &str,
+        key: &str,
+        counts_keys: bool,
+        exists: bool,
+    ) -> (String, String) {
         let mut known = self.labels.lock();
-        if !known.contains_key(throttle) && known.len() >= THROTTLES_MAX {
+        if !known.contains_key(throttle) && (!exists || known.len() >= THROTTLES_MAX) {
             return (OTHER.to_owned(), OTHER.to_owned());
         }
         let keys = known.entry(throttle.to_owned()).or_default();
@@ -100,8 +116,12 @@ mod tests {
             metrics.note("limit:lead", &format!("k{n}"), n % 2 == 0);
         }
         for n in 0..300 {
+            metrics.note_unanswered(&format!("guessed{n}"), "k", false);
+        }
+        for n in 0..300 {
             metrics.note(&format!("t{n}"), "secret", true);
         }
+        metrics.note_unanswered("t0", "secret", false);
 
         let of = |throttle: &str, answer| {
             let throttle = throttle.to_owned();
@@ -116,6 +136,7 @@ mod tests {
         );
         assert_eq!((of("t0", "allowed"), of("t299", "allowed")), (1, 0));
         assert_eq!(of(OTHER, "allowed"), 300 - 199);
+        assert_eq!((of("t0", "refused"), of(OTHER, "refused")), (1, 300));
         let key = |key: &str, answer| {
             let (throttle, key) = ("limit:lead".to_owned(), key.to_owned());
             let labels = KeyLabels {

@@ -159,11 +159,13 @@ pub async fn acquire(
     }
     for (lane, grant) in ask.lanes.iter().zip(&answer.lanes) {
         // A request for nothing only reports what its holder runs.
-        if lane.want > 0 {
+        if lane.want > 0 && !is_unknown(&ask, grant) {
+            let (tokens, throttle) = (&state.tokens, ask.throttle.as_str());
             let is_allowed = grant.granted > 0;
-            state
-                .tokens
-                .note(ask.throttle.as_str(), &lane.key, is_allowed);
+            match answer.at_us {
+                0 => tokens.note_unanswered(throttle, &lane.key, is_allowed),
+                _ => tokens.note(throttle, &lane.key, is_allowed),
+            }
         }
     }
     granted(&state, &caller, &ask, answer, false)
@@ -223,10 +225,7 @@ async fn declare_again(
     knobs: Option<&KnobTexts>,
     answer: &AcquireResponse,
 ) -> Result<bool, Problem> {
-    let is_unknown = answer.lanes.iter().any(
-        |grant| matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle),
-    );
-    if knobs.is_none() || !is_unknown {
+    if knobs.is_none() || !answer.lanes.iter().any(|grant| is_unknown(ask, grant)) {
         return Ok(false);
     }
     state.caller_knobs.forget(&ask.throttle);
@@ -397,8 +396,12 @@ async fn wait_for(
 
 /// Returns the wait of a caller that got nothing; `None` if there is nothing to wait for.
 fn retry_wait(ask: &AcquireRequest, grant: &Grant) -> Option<Duration> {
-    let is_unknown = matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle);
-    (grant.granted == 0 && ask.lanes[0].want > 0 && !is_unknown).then_some(grant.wait)
+    (grant.granted == 0 && ask.lanes[0].want > 0 && !is_unknown(ask, grant)).then_some(grant.wait)
+}
+
+/// Returns true if the throttle that was asked does not exist.
+fn is_unknown(ask: &AcquireRequest, grant: &Grant) -> bool {
+    matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle)
 }
 
 /// Builds the answer for one lane. A peek does not subtract its grant from the remaining tokens.
