@@ -111,8 +111,12 @@ impl Seeding {
         let store = &*self.store;
         let odd = knob_backup::tick(store, &self.record, &mut RecordedKnobs::default()).await?;
         odd.iter().for_each(knob_backup::log_failure);
-        let seeded = seed(store, &self.files).await?;
+        // Patterns come first: a throttle of a file gets the other knobs of the one that fits it.
+        let files = self.files.iter().cloned();
+        let (patterns, others): (Vec<_>, Vec<_>) = files.partition(|file| file.name.is_pattern());
+        let mut seeded = seed(store, &patterns).await?;
         seed_patterns(store, &self.tenant_limits).await?;
+        seeded.extend(seed(store, &others).await?);
         #[cfg(feature = "api")]
         {
             let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();

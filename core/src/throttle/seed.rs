@@ -3,18 +3,26 @@
 use std::collections::BTreeMap;
 
 use super::admission::{SETTINGS, TenantLimits};
+use super::api_limit::is_of_the_api;
+use super::caller_knobs::pattern_of;
 use super::on_demand::{MADE_FROM, follow, make};
 use super::{Change, Error, KnobsFile, Name, Store};
 
 /// Seeds every file and returns the throttles that were created.
+///
+/// A new throttle gets the other knobs of the pattern that fits it, as one that a person sets before
+/// its first use does.
 pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, Error> {
     let mut created = Vec::new();
+    let mut patterns = match files.iter().all(|file| file.name.is_pattern()) {
+        true => Vec::new(),
+        false => store.names().await?,
+    };
+    patterns.retain(Name::is_pattern);
     for file in files {
-        let fields: BTreeMap<_, _> = file
-            .fields
-            .iter()
-            .map(|(field, text)| (field.clone(), Some(text.clone())))
-            .collect();
+        let mut fields = of_pattern(store, &file.name, &patterns).await?;
+        let own = file.fields.iter();
+        fields.extend(own.map(|(field, text)| (field.clone(), Some(text.clone()))));
         let change = Change {
             fields,
             by: "file".to_owned(),
@@ -34,8 +42,27 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
             }
             Err(error) => return Err(error),
         }
+        if file.name.is_pattern() && !patterns.contains(&file.name) {
+            patterns.push(file.name.clone());
+        }
     }
     Ok(created)
+}
+
+/// Returns the fields that a throttle gets of the pattern that fits it; none if it exists, or if
+/// Flyball makes it for its own API.
+async fn of_pattern(
+    store: &dyn Store,
+    name: &Name,
+    patterns: &[Name],
+) -> Result<BTreeMap<String, Option<String>>, Error> {
+    let Some((pattern, knobs)) = pattern_of(store, name, patterns).await? else {
+        return Ok(BTreeMap::new());
+    };
+    if is_of_the_api(name.as_str()) || store.status(name).await?.is_some() {
+        return Ok(BTreeMap::new());
+    }
+    Ok(make(pattern.as_str(), &knobs).fields)
 }
 
 /// Makes the patterns if they do not exist, and brings the knobs that were not set since to the

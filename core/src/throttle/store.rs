@@ -19,10 +19,21 @@ pub struct Refund<'a> {
     pub key: &'a str,
     /// The grant that charged the units.
     pub grant: &'a Grant,
-    /// The number of its units that are given back.
+    /// The number of its units that are given back; more than were granted count as all of them.
     pub units: u32,
     /// The cost of one unit, in tokens.
     pub cost: f64,
+}
+
+impl Refund<'_> {
+    /// Returns the same with no more units than were granted.
+    #[must_use]
+    pub(super) fn within_grant(self) -> Self {
+        Self {
+            units: self.units.min(self.grant.granted),
+            ..self
+        }
+    }
 }
 
 /// Returns the text of the knob `capacity`; `None` without a limit.

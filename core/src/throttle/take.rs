@@ -23,7 +23,13 @@ use serde_json::{Value, json};
 
 use super::caller_knobs::CallerKnobs;
 use super::on_demand::{KnobTexts, MADE_MAX};
-use super::{AcquireRequest, Error, Grant, Knobs, LaneRequest, Limit, Name, PatternStore, Store};
+use super::{
+    AcquireRequest, Error, Grant, KnobProblem, Knobs, LaneRequest, Limit, MAX_COST, Name,
+    PatternStore, Store, check_cost,
+};
+
+/// The name of the tokens in messages.
+const TOKENS_FIELD: &str = "requested_tokens";
 
 /// The knobs with which a caller makes a throttle that does not exist; those in the store win.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,6 +88,11 @@ impl TokenClient {
     /// if there is none.
     ///
     /// The grant has one unit or none; if none, `wait` is the time until the tokens are there.
+    ///
+    /// # Errors
+    ///
+    /// Fails for knobs that cannot be, for tokens that no single request may have (not above 0, or
+    /// above the knob `max_cost`), and if the throttle cannot be made.
     pub async fn throttle(
         &self,
         name: &Name,
@@ -89,6 +100,7 @@ impl TokenClient {
         requested_tokens: f64,
     ) -> Result<Grant, Error> {
         let texts = knobs.texts()?;
+        check_tokens(requested_tokens)?;
         let lane = LaneRequest {
             cost: requested_tokens,
             ..LaneRequest::default()
@@ -104,6 +116,13 @@ impl TokenClient {
             Ok(()) | Err(Error::Lost(_)) => {}
             Err(error) => return Err(error),
         }
+        // Most requests ask for one token: a throttle that limits a job to less charges less.
+        if requested_tokens > 1.0 {
+            match check_cost(store, name, TOKENS_FIELD, requested_tokens).await {
+                Ok(()) | Err(Error::Lost(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let mut grant = first(store.acquire(&ask).await.lanes);
         if matches!(&grant.limit, Some(Limit::Unknown { name: unknown }) if unknown == name) {
             // It was deleted since it was made.
@@ -113,6 +132,19 @@ impl TokenClient {
         }
         Ok(grant)
     }
+}
+
+/// Refuses a number of tokens that no request can have.
+fn check_tokens(requested_tokens: f64) -> Result<(), Error> {
+    if requested_tokens > 0.0 && requested_tokens <= MAX_COST {
+        return Ok(());
+    }
+    Err(Error::Invalid(vec![KnobProblem {
+        field: TOKENS_FIELD.to_owned(),
+        message: format!(
+            "must be a number above 0 and at most {MAX_COST} tokens, not {requested_tokens}"
+        ),
+    }]))
 }
 
 /// Returns the grant of the only lane; without an answer nothing is granted.

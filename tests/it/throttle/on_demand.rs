@@ -1,6 +1,7 @@
 //! Throttles created on first use: from patterns, and from the knobs of a caller.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use flyball::app::Roles;
 use flyball::jobs::NewJob;
 use flyball::throttle::on_demand::{MADE_FROM, UNUSED_US};
 use flyball::throttle::{
-    AcquireRequest, AcquireResponse, CallKnobs, CallerKnobs, Change, Error, Limit, Name,
-    PatternStore, RedisStore, Store, TokenClient,
+    AcquireRequest, AcquireResponse, CallKnobs, CallerKnobs, Change, Error, KnobsFile, Limit, Name,
+    PatternStore, RedisStore, Store, TokenClient, seed,
 };
 use redis::Commands;
 use serde_json::{Value, json};
@@ -145,6 +146,16 @@ async fn a_knob_set_before_the_first_use_leaves_those_of_the_pattern() {
         raw(&*redis, &name("notify:acme")).await["windows"],
         "600/60"
     );
+
+    // A file is no other way to set a knob.
+    let text = "[knobs]\nrps = 7\nwindows = \"300/60\"\n".to_owned();
+    let file = KnobsFile::parse(Path::new("knobs/notify:shop.toml"), text).unwrap();
+    let files = [file];
+    assert_eq!(seed(&*redis, &files).await.unwrap(), [name("notify:shop")]);
+    let knobs = raw(&*redis, &name("notify:shop")).await;
+    let texts = ["rps", "windows", "key_windows", MADE_FROM].map(|knob| knobs[knob].as_str());
+    assert_eq!(texts, ["7", "300/60", "50/60", "notify:*"]);
+    assert!(seed(&*redis, &files).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -263,6 +274,15 @@ async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
         (again.granted, raw(&*redis, &gcal).await["rps"].as_str()),
         (1, "50")
     );
+
+    // No single request has more than the throttle's max_cost, nor less than something.
+    for tokens in [5000.0, 0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let refused = throttles.throttle(&gcal, call_knobs, tokens).await;
+        assert!(
+            matches!(&refused, Err(Error::Invalid(problems)) if problems[0].field == "requested_tokens"),
+            "{tokens}: {refused:?}"
+        );
+    }
 
     let nonsense = throttles.throttle(&gcal, CallKnobs::rps(-3.0), 1.0).await;
     assert!(

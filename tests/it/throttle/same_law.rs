@@ -316,12 +316,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             None => String::new(),
             Some((throttle, grants)) => {
                 let one = |((lane, grant), units): (&'_ (Lane, Grant), &u32)| {
-                    (
-                        KEYS[lane.key],
-                        grant.clone(),
-                        (*units).min(grant.granted),
-                        lane.cost,
-                    )
+                    (KEYS[lane.key], grant.clone(), *units, lane.cost)
                 };
                 let grants: Vec<_> = grants.iter().zip(units).map(one).collect();
                 let refunds: Vec<Refund<'_>> = grants

@@ -15,6 +15,7 @@ laws! {
     each_key_has_windows_of_its_own_and_a_lasting_burst_gets_three_every_five_seconds,
     a_limit_that_is_raised_frees_who_waits_and_nonsense_speeds_nothing_up,
     what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts,
+    no_more_is_given_back_than_was_granted,
     a_clock_that_steps_back_costs_one_span_at_most,
     the_grants_that_count_can_be_read,
     a_span_that_is_turned_keeps_the_grants_that_count,
@@ -156,6 +157,24 @@ async fn a_limit_that_is_raised_frees_who_waits_and_nonsense_speeds_nothing_up(w
     let careful = world.take("t", 100).await;
     assert_eq!(careful.effective_rps.number(), 1.0, "it runs at safe_rps");
     assert_eq!(world.status("t").await.problems[0].field, "windows");
+}
+
+async fn no_more_is_given_back_than_was_granted(world: World) {
+    world.knobs("t", &[("rps", "-1"), ("windows", "10/60")]);
+    let taken = world.take("t", 4).await;
+    assert_eq!(world.granted("t", 9).await, 6);
+    let refund = Refund {
+        key: "",
+        grant: &taken.lanes[0],
+        units: 9,
+        cost: 1.0,
+    };
+    world
+        .store
+        .refund_many(&name("t"), &[refund])
+        .await
+        .unwrap();
+    assert_eq!(world.granted("t", 9).await, 4);
 }
 
 async fn a_span_that_is_turned_keeps_the_grants_that_count(world: World) {

@@ -13,7 +13,7 @@ impl MemoryStore {
             return;
         };
         let chain = Self::chain(throttles, throttle);
-        let units = f64::from(refund.units);
+        let units = f64::from(refund.within_grant().units);
         let cost = sane_cost(refund.cost) * Self::cost_factor(throttles, throttle);
         // If the chain changed since the grant, its charges belong to other throttles, and only the
         // key is repaid.

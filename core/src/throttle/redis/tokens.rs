@@ -283,7 +283,7 @@ impl RedisStore {
         // A grant of a lost store has no charges to give back.
         let refunds: Vec<Refund<'_>> = refunds
             .iter()
-            .copied()
+            .map(|one| one.within_grant())
             .filter(|one| !one.grant.charge_us.is_empty())
             .collect();
         for part in refunds.chunks(MAX_LANES_PER_ASK) {
