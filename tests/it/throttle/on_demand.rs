@@ -292,6 +292,28 @@ async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
 }
 
 #[tokio::test]
+async fn two_callers_with_different_knobs_do_not_take_turns() {
+    let world = World::memory();
+    let (callers, gcal) = (CallerKnobs::default(), name("gcal:1"));
+    let rate_after = async |callers: &CallerKnobs, rps: &str| {
+        let knobs = BTreeMap::from([("rps".to_owned(), rps.to_owned())]);
+        let declared = callers.declare(&*world.store, &gcal, &knobs, 100).await;
+        declared.unwrap();
+        raw(&*world.store, &gcal).await["rps"].clone()
+    };
+    let mut rates = Vec::new();
+    for rps in ["5", "7", "5", "7", "5"] {
+        rates.push(rate_after(&callers, rps).await);
+    }
+    assert_eq!(rates, ["5", "7", "7", "7", "7"]);
+
+    // A process that starts later is newer.
+    let later = CallerKnobs::default();
+    assert_eq!(rate_after(&later, "5").await, "5");
+    assert_eq!(rate_after(&callers, "7").await, "5");
+}
+
+#[tokio::test]
 async fn over_http_a_call_brings_its_own_knobs_and_learns_what_is_wrong_with_them() {
     let server = ApiServer::start(Fixture::new().await, |_| ()).await;
     let send = async |path: &str, body: Value| {
