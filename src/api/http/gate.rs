@@ -370,8 +370,9 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
             // The promise is read while the request is served, so that the request does not wait
             // for it.
             let (mut response, promise) = tokio::join!(next.run(request), gate.promise(&name));
+            let is_total = promise.as_ref().is_some_and(RateLimitPolicy::is_total);
             let standing =
-                left.map(|left| RateLimitPolicy::rate_limit_header(&name, false, left, 0));
+                left.map(|left| RateLimitPolicy::rate_limit_header(&name, is_total, left, 0));
             // The response to a check reports the limits of the checked request.
             if !is_check {
                 set_rate_limit_headers(&mut response, promise, standing);

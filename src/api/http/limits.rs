@@ -235,6 +235,8 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
 pub struct RateLimitPolicy {
     /// The name of each quota, its requests, and its seconds.
     quotas: Vec<(String, u64, u64)>,
+    /// True if one token has no quota, and all tokens of its tenant together have one.
+    is_total: bool,
 }
 
 /// Returns true for the routes that open a connection of the gateway, which a browser does with a
@@ -266,8 +268,15 @@ impl RateLimitPolicy {
             named.collect::<Vec<_>>()
         };
         let mut quotas = of_part("", knobs.key_rps, &knobs.key_windows);
-        quotas.extend(of_part("/total", knobs.rps, &knobs.windows));
-        Self { quotas }
+        let of_all = of_part("/total", knobs.rps, &knobs.windows);
+        let is_total = quotas.is_empty() && !of_all.is_empty();
+        quotas.extend(of_all);
+        Self { quotas, is_total }
+    }
+
+    /// Returns true if the requests that are left to one token are those of its whole tenant.
+    pub fn is_total(&self) -> bool {
+        self.is_total
     }
 
     /// Returns the `RateLimit-Policy` header; empty where nothing limits.
@@ -423,6 +432,13 @@ mod tests {
             ..Knobs::default()
         };
         let policy = RateLimitPolicy::of(&name, &knobs).policy();
+        let shared = Knobs {
+            key_rps: RateLimit::Unlimited,
+            key_windows: Vec::new(),
+            ..knobs.clone()
+        };
+        assert!(RateLimitPolicy::of(&name, &shared).is_total());
+        assert!(!RateLimitPolicy::of(&name, &knobs).is_total());
         assert_eq!(
             policy.split(", ").collect::<Vec<_>>(),
             [

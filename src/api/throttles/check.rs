@@ -126,9 +126,11 @@ pub async fn check(
     };
     if let Some(throttle) = outcome.throttle {
         let wait_s = if allowed { 0 } else { wait_s.max(1) };
+        let promise = gate.promise(&throttle).await;
+        let is_total = promise.as_ref().is_some_and(RateLimitPolicy::is_total);
         let standing =
-            left.map(|left| RateLimitPolicy::rate_limit_header(&throttle, false, left, wait_s));
-        set_rate_limit_headers(&mut response, gate.promise(&throttle).await, standing);
+            left.map(|left| RateLimitPolicy::rate_limit_header(&throttle, is_total, left, wait_s));
+        set_rate_limit_headers(&mut response, promise, standing);
         if !allowed && let Ok(wait) = wait_s.to_string().parse() {
             response.headers_mut().insert("retry-after", wait);
         }
