@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::jobs::Error;
 use crate::postgres::Db;
-use crate::service::{BatchPanicked, Batcher};
+use crate::service::{BatchBroken, Batcher};
 
 /// The most requests in one statement.
 const BATCH_MAX: usize = 128;
@@ -60,6 +60,6 @@ async fn each_alone<T: Clone, R>(
 }
 
 /// Returns the answer to a request whose batch broke off.
-pub(super) fn lost<R>(broken: BatchPanicked) -> Result<R, Error> {
+pub(super) fn lost<R>(broken: BatchBroken) -> Result<R, Error> {
     Err(Error::Lost(broken.to_string()))
 }

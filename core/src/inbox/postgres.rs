@@ -13,7 +13,7 @@ use super::message::{InboxCounts, InboxMessage, InboxPage, MarkedMessages};
 use super::request::{MarkRequest, MarkTarget, PageRequest};
 use crate::jobs::Error;
 use crate::postgres::Db;
-use crate::service::{BatchPanicked, Batcher};
+use crate::service::{BatchBroken, Batcher};
 
 const DELIVER: &str = "select d.job_id, d.kept from flyball.deliver_inboxes($1, $2, $3, $4, $5) d";
 
@@ -107,7 +107,7 @@ impl Inbox {
     /// Writes a message into an inbox and publishes it, once for its job; concurrent calls share a
     /// transaction. One whose inbox is locked waits for it apart, so that it delays no other.
     pub async fn deliver(&self, message: NewInboxMessage) -> Result<InboxDelivery, Error> {
-        let lost = |broken: BatchPanicked| Err(Error::Lost(broken.to_string()));
+        let lost = |broken: BatchBroken| Err(Error::Lost(broken.to_string()));
         let delivered = self.delivers.submit(message.clone()).await;
         match delivered.unwrap_or_else(lost)? {
             InboxDelivery::Locked => self.deliver_apart(&message).await,

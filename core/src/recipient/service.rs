@@ -20,7 +20,7 @@ use super::postgres::{self, Addressless, ClaimKey, GateVerdict, Look, PlannedMes
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{
-    BatchPanicked, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, periodic, periodic_unless_watched,
+    BatchBroken, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, periodic, periodic_unless_watched,
 };
 
 /// The channel on which Postgres tells of messages to plan.
@@ -422,7 +422,7 @@ fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
         .collect()
 }
 
-fn lost<R>(broken: BatchPanicked) -> Result<R, Error> {
+fn lost<R>(broken: BatchBroken) -> Result<R, Error> {
     Err(Error::Lost(broken.to_string()))
 }
 

@@ -8,10 +8,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// The limit of submitted items, in batches of the largest size.
 const BATCHES_WAITING: usize = 16;
+
+/// The timeout of a call. A longer one hangs, on a silently lost connection for example, and all
+/// items would wait behind it.
+const LONGEST_CALL: Duration = Duration::from_secs(30);
 
 /// The function that processes a batch of items and returns one result for each, in order.
 type BatchFn<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync;
@@ -28,6 +32,8 @@ struct BatcherShared<T, R> {
     most: usize,
     /// The shortest time from the begin of a call with several items to the begin of the next.
     every: Duration,
+    /// The timeout of a call.
+    longest: Duration,
     run: Box<BatchFn<T, R>>,
     /// The permits of submitted items; further callers wait for one.
     room: Arc<Semaphore>,
@@ -53,10 +59,11 @@ struct Item<T, R> {
     _room: OwnedSemaphorePermit,
 }
 
-/// The error of a call that panicked; it is unknown whether its items were processed.
+/// The error of a call that panicked or took too long; it is unknown whether its items were
+/// processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the batch ended unexpectedly")]
-pub struct BatchPanicked;
+pub struct BatchBroken;
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// Collects up to `most` items for one call of `run`, which returns one result for each, in
@@ -65,13 +72,22 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         most: usize,
         run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
     ) -> Self {
-        Self::paced(most, Duration::ZERO, run)
+        Self::within(LONGEST_CALL, most, Duration::ZERO, run)
     }
 
     /// Collects items for calls with a high fixed cost: while items keep coming, a call begins at
     /// least `every` after the previous one, unless `most` items wait. After a call of one item
     /// there is no wait.
     pub fn paced(
+        most: usize,
+        every: Duration,
+        run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::within(LONGEST_CALL, most, every, run)
+    }
+
+    fn within(
+        longest: Duration,
         most: usize,
         every: Duration,
         run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
@@ -85,6 +101,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
             shared: Arc::new(BatcherShared {
                 most,
                 every,
+                longest,
                 run: Box::new(run),
                 room,
                 waiting,
@@ -93,14 +110,14 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     }
 
     /// Submits an item and waits for its result.
-    pub async fn submit(&self, what: T) -> Result<R, BatchPanicked> {
+    pub async fn submit(&self, what: T) -> Result<R, BatchBroken> {
         let room = self
             .shared
             .room
             .clone()
             .acquire_owned()
             .await
-            .map_err(|_| BatchPanicked)?;
+            .map_err(|_| BatchBroken)?;
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut waiting = self.shared.lock();
@@ -122,7 +139,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
                 .all(),
             );
         }
-        answered.await.map_err(|_| BatchPanicked)
+        answered.await.map_err(|_| BatchBroken)
     }
 }
 
@@ -152,7 +169,9 @@ impl<T: Send + 'static, R: Send + 'static> BatchTask<T, R> {
                 .into_iter()
                 .map(|item| (item.what, (item.answer, item._room)))
                 .unzip();
-            let results = (self.shared.run)(what).await;
+            // Without results the callers get an error, because their answers are dropped.
+            let called = timeout(self.shared.longest, (self.shared.run)(what));
+            let results = called.await.unwrap_or_default();
             for ((answer, _room), result) in answers.into_iter().zip(results) {
                 // The send fails if the caller has gone away.
                 let _ = answer.send(result);
@@ -293,10 +312,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_call_that_hangs_is_given_up_and_what_waits_behind_it_goes_on() {
+        // Real time: the call of the item 13 hangs for this long.
+        let longest = Duration::from_millis(50);
+        let run = |items: Vec<u64>| -> BoxFuture<'static, Vec<u64>> {
+            Box::pin(async move {
+                if items.contains(&13) {
+                    std::future::pending::<()>().await;
+                }
+                items
+            })
+        };
+        let batcher = Batcher::within(longest, 8, Duration::ZERO, run);
+        let behind = async {
+            tokio::task::yield_now().await;
+            batcher.submit(4).await
+        };
+
+        let (hung, behind) = tokio::join!(batcher.submit(13), behind);
+
+        assert_eq!(hung, Err(BatchBroken));
+        assert_eq!(behind, Ok(4));
+    }
+
+    #[tokio::test]
     async fn after_a_sudden_end_the_next_item_begins_anew() {
         let (batcher, _) = doubling(Arc::new(Semaphore::new(1)));
 
-        assert_eq!(batcher.submit(13).await, Err(BatchPanicked));
+        assert_eq!(batcher.submit(13).await, Err(BatchBroken));
 
         assert_eq!(batcher.submit(4).await, Ok(8));
     }

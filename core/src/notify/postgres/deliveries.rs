@@ -14,7 +14,7 @@ use crate::notify::metrics::NotifyMetrics;
 use crate::notify::record::Fresh;
 use crate::notify::{BeginRequest, BegunDelivery, DeliveryUpdate, EventReport};
 use crate::postgres::Db;
-use crate::service::{BatchPanicked, Batcher};
+use crate::service::{BatchBroken, Batcher};
 
 /// Most items of one statement.
 const MAX_STATEMENT_ITEMS: usize = 256;
@@ -145,7 +145,7 @@ impl Deliveries {
     }
 }
 
-fn lost(broken: BatchPanicked) -> Error {
+fn lost(broken: BatchBroken) -> Error {
     Error::Lost(broken.to_string())
 }
 
