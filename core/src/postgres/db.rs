@@ -12,6 +12,7 @@ use sqlx::postgres::{
 use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, SqlStr};
 
 use super::Transaction;
+use super::held::HeldConnection;
 use super::options::connect_options;
 use super::transaction::BEGIN;
 
@@ -102,7 +103,8 @@ impl From<&String> for Access {
 /// A pool of connections on which `&Db` runs single statements, with or without a pooler before the
 /// server.
 ///
-/// Without a pooler it is the pool itself. Behind a pooler in transaction mode, a prepared
+/// Without a pooler, a statement runs on a connection of the pool, which is closed if it does not
+/// answer soon after the end of the call. Behind a pooler in transaction mode, a prepared
 /// statement, a setting or a lock of the session would stay on a connection that the next
 /// transaction of another client receives. Each statement is therefore parsed without a name,
 /// inside a transaction of its own that commits before the first row is returned. A call that is
@@ -275,12 +277,15 @@ impl<'p> Executor<'p> for &'_ Db {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Some(begin) = self.lent else {
-            return self.pool.fetch_many(query);
-        };
-        let pool = self.pool.clone();
+        let (pool, lent) = (self.pool.clone(), self.lent);
         // Nothing is returned before the commit, so that every returned row is durable.
         let done = async move {
+            let Some(begin) = lent else {
+                let mut connection = HeldConnection::of(&pool).await?;
+                let items: Result<Vec<_>, sqlx::Error> =
+                    connection.fetch_many(query).try_collect().await;
+                return items;
+            };
             let mut transaction = Transaction::begin(&pool, begin).await?;
             let items: Result<Vec<_>, _> =
                 transaction.fetch_many(Unnamed(query)).try_collect().await;
@@ -300,11 +305,12 @@ impl<'p> Executor<'p> for &'_ Db {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Some(begin) = self.lent else {
-            return self.pool.fetch_optional(query);
-        };
-        let pool = self.pool.clone();
+        let (pool, lent) = (self.pool.clone(), self.lent);
         Box::pin(async move {
+            let Some(begin) = lent else {
+                let mut connection = HeldConnection::of(&pool).await?;
+                return connection.fetch_optional(query).await;
+            };
             let mut transaction = Transaction::begin(&pool, begin).await?;
             let row = transaction.fetch_optional(Unnamed(query)).await;
             transaction.end(row).await

@@ -6,6 +6,7 @@
 
 mod columns;
 mod db;
+mod held;
 mod hidden;
 mod options;
 mod reach;

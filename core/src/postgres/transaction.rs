@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 
+use super::held::HeldConnection;
+
 /// The statement that begins a transaction on a connection of our own.
 pub(super) const BEGIN: &str = "begin";
 
@@ -33,14 +35,14 @@ impl Transaction {
     /// Commits the transaction. After an error it is unknown whether the commit took place.
     pub async fn commit(mut self) -> Result<(), sqlx::Error> {
         self.execute_raw("commit").await?;
-        self.connection = None;
+        self.give_back();
         Ok(())
     }
 
     /// Rolls the transaction back.
     pub async fn rollback(mut self) -> Result<(), sqlx::Error> {
         self.execute_raw("rollback").await?;
-        self.connection = None;
+        self.give_back();
         Ok(())
     }
 
@@ -49,7 +51,7 @@ impl Transaction {
         for words in words {
             self.execute_raw(words).await?;
         }
-        self.connection = None;
+        self.give_back();
         Ok(())
     }
 
@@ -64,6 +66,10 @@ impl Transaction {
                 Err(error)
             }
         }
+    }
+
+    fn give_back(&mut self) {
+        drop(self.connection.take().map(HeldConnection::from));
     }
 
     async fn execute_raw(&mut self, words: &str) -> Result<(), sqlx::Error> {

@@ -1,4 +1,5 @@
 //! The executor shared by all stores, and the replica for lists.
 
+mod lost;
 mod pooler;
 mod replica;

@@ -1,0 +1,47 @@
+//! Connections to a server that vanished without a word, as in a failover.
+
+use std::time::Duration;
+
+use flyball::postgres::{Access, Db};
+
+use crate::support::proxy::{Proxy, Way};
+use crate::support::{database, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+
+const RUNNING: &str = "select count(*) from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid() and state = 'active' and query like '%pg_sleep(2)%'";
+
+#[tokio::test]
+async fn a_call_that_was_given_up_does_not_keep_its_place_in_the_pool() {
+    let database = database().await;
+    let proxy = Proxy::start(database.url()).await;
+    let db = Db::connect(&Access::from(&proxy.url), 1, SOON)
+        .await
+        .unwrap();
+    let requested = tokio::spawn({
+        let db = db.clone();
+        async move { sqlx::query("select pg_sleep(2)").execute(&db).await }
+    });
+    eventually("the statement runs", SOON, || async {
+        let running: i64 = sqlx::query_scalar(RUNNING)
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+        (running > 0).then_some(())
+    })
+    .await;
+
+    proxy.way(Way::Hung);
+    requested.abort();
+
+    assert!(requested.await.unwrap_err().is_cancelled());
+    // Real time: the connection has some seconds to answer.
+    eventually("its connection is closed", SOON, || async {
+        (db.pool().size() == 0).then_some(())
+    })
+    .await;
+    proxy.way(Way::Open);
+    let answer: i32 = sqlx::query_scalar("select 1").fetch_one(&db).await.unwrap();
+    assert_eq!(answer, 1);
+}
