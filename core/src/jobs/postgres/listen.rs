@@ -5,12 +5,21 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgListener;
+use sqlx::{Acquire, Connection};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::Queue;
 
 /// The channel that `flyball.enqueue` notifies.
 const CHANNEL: &str = "flyball";
+
+/// The time without a notification after which the connection is asked if it still works: one that
+/// was lost without a word tells nothing for ever.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// The time in which it must answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 impl Queue {
     /// Returns true if this process hears notifications, which needs sessions of its own.
@@ -65,13 +74,26 @@ impl Queue {
         // Every new connection notifies once, because notifications may have been missed before it.
         notify("");
         loop {
-            match listener.try_recv().await {
+            let heard = match timeout(SILENT, listener.try_recv()).await {
+                Ok(heard) => heard,
+                Err(_) => match timeout(ANSWER_WITHIN, answer(&mut listener)).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(error)) => Err(error),
+                    Err(_) => Err(sqlx::Error::PoolTimedOut),
+                },
+            };
+            match heard {
                 Ok(Some(notification)) => notify(notification.payload()),
                 Ok(None) => notify(""),
                 Err(error) => return error,
             }
         }
     }
+}
+
+/// Waits for an answer of the server. Notifications before it are kept for the next wait.
+async fn answer(listener: &mut PgListener) -> Result<(), sqlx::Error> {
+    listener.acquire().await?.ping().await
 }
 
 /// Returns the lanes of a payload: decimal numbers separated by commas.
