@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::excess::{ExcessAnswer, PendingMessage};
 use super::postgres::{self, AcceptRequest, Acceptance, CountedPlace, ExcessMessage, Place};
@@ -16,6 +16,10 @@ use crate::jobs::Error;
 /// The time between the transactions of one tenant. The first message that waits is accepted at
 /// once; those after it are answered at most this much later.
 const SPACING: Duration = Duration::from_millis(50);
+
+/// The timeout of one of them. A longer one hangs, on a silently lost connection for example, and
+/// all messages of its tenant would wait behind it.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// The work for one tenant. If it panics, those who wait are told that it ended, and the next
 /// message begins anew.
@@ -72,7 +76,13 @@ impl Admission {
             if group.is_empty() {
                 return;
             }
-            self.accept_group(tenant, group).await;
+            // The answers are dropped with the group, which tells those who wait.
+            if timeout(LONGEST, self.accept_group(tenant, group))
+                .await
+                .is_err()
+            {
+                tracing::warn!(tenant, "accepting messages took too long and was given up");
+            }
             tokio::time::sleep_until(begun + SPACING).await;
         }
     }

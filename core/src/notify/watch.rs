@@ -6,17 +6,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::PoolHandle;
 use super::{Alarms, Deliveries, StepResult};
-use crate::jobs::Attribution;
+use crate::jobs::{Attribution, Error};
 use crate::providers::PoolMetrics;
-use crate::providers::pool::{BreakerState, Change};
+use crate::providers::pool::{AccountPool, BreakerState, Change};
 use crate::service::{LoopOptions, periodic};
 
 /// Interval between checks of waiting messages.
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Longest wait for the record of a change. A longer one hangs, on a silently lost connection for
+/// example, and the changes behind it would be told to nobody.
+const RECORDED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Most messages that end or are requeued in one step.
 const MAX_MESSAGES_PER_STEP: u32 = 1000;
@@ -66,13 +71,13 @@ pub async fn publish_changes(
         let Some(carrier) = carriers.get(&pool) else {
             continue;
         };
-        while let Err(error) = alarms.record_change(carrier.accounts.pool(), &change).await {
+        while let Err(error) = record(&alarms, &carrier.accounts, &change).await {
             if matches!(
                 error,
-                crate::jobs::Error::Refused { .. }
-                    | crate::jobs::Error::Full { .. }
-                    | crate::jobs::Error::QueueFull { .. }
-                    | crate::jobs::Error::Capped { .. }
+                Error::Refused { .. }
+                    | Error::Full { .. }
+                    | Error::QueueFull { .. }
+                    | Error::Capped { .. }
             ) {
                 // It would be refused again and would block the changes behind it.
                 tracing::error!(pool, account, %error, "alerting about a breaker change failed");
@@ -85,6 +90,15 @@ pub async fn publish_changes(
             }
         }
     }
+}
+
+async fn record(alarms: &Alarms, accounts: &AccountPool, change: &Change) -> Result<(), Error> {
+    let recorded = timeout(
+        RECORDED_WITHIN,
+        alarms.record_change(accounts.pool(), change),
+    );
+    let lost = |_| Err(Error::Lost("no answer in time".to_owned()));
+    recorded.await.unwrap_or_else(lost)
 }
 
 /// Maintains the waiting messages of a pool until `cancel` fires.
@@ -136,7 +150,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
             }
         }
         looks_left.store(if is_away { REQUEUE_ROUNDS } else { left.saturating_sub(1) }, Ordering::Relaxed);
-        Ok::<(), crate::jobs::Error>(())
+        Ok::<(), Error>(())
     })
     .await;
 }

@@ -349,9 +349,11 @@ async fn settle(
     dispatcher: &mut DispatcherState,
     done: Result<Claim, JoinError>,
 ) -> Result<(), Error> {
-    // Nothing in a claim panics; if it did, its jobs would be found by their lease.
     let claim = match done {
         Ok(claim) => claim,
+        // Nothing in a claim panics. If one did, its jobs would count as granted and its lanes as
+        // in use for ever, so this loop ends too, and the worker with it.
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(error) => {
             dispatcher.scheduler.retry_first_claims();
             return Err(Error::Lost(format!("a claim was aborted: {error}")));

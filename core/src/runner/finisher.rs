@@ -49,11 +49,23 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<Finish
         }
         pace.record(batch.len(), Instant::now());
         if writers.len() >= WRITERS {
-            writers.join_next().await;
+            wait_for_one(&mut writers).await;
         }
         writers.spawn(write_all(backlog.clone(), std::mem::take(&mut batch)));
     }
-    while writers.join_next().await.is_some() {}
+    while wait_for_one(&mut writers).await {}
+}
+
+/// Waits until a batch is written; returns false if none is left.
+///
+/// The ends in a batch whose writer panicked are lost, and their jobs would seem to run for as long
+/// as the worker lives. So the loop ends as well, which ends the worker and gives the jobs back.
+async fn wait_for_one(writers: &mut JoinSet<()>) -> bool {
+    match writers.join_next().await {
+        None => false,
+        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Some(_) => true,
+    }
 }
 
 /// Writes a batch. Completed jobs go separately, because there is a faster statement for them.
@@ -158,4 +170,22 @@ fn goes_back(ending: &Ending) -> bool {
         ending,
         Ending::Throttled { alone: None, .. } | Ending::HandedBack
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_writer_that_panics_takes_its_loop_along() {
+        let mut writers = JoinSet::new();
+        writers.spawn(async {});
+        assert!(wait_for_one(&mut writers).await);
+        assert!(!wait_for_one(&mut writers).await);
+
+        writers.spawn(async { panic!("a defect") });
+
+        let waited = tokio::spawn(async move { wait_for_one(&mut writers).await });
+        assert!(waited.await.unwrap_err().is_panic());
+    }
 }

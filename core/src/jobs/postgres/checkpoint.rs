@@ -1,11 +1,18 @@
 //! Checkpoints of long jobs, guarded by the fence of their lease.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use tokio::time::timeout;
 
 use crate::jobs::{Checkpoint, CheckpointError, Checkpoints};
 use crate::postgres::Db;
+
+/// Longest wait for an answer. A job that waited for ever for one, on a silently lost connection for
+/// example, would seem to run, because its worker lives.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) const LOAD: &str =
     "select cursor, done, total, note from flyball.checkpoint where job_id = $1";
@@ -36,11 +43,8 @@ impl PgCheckpoints {
 impl Checkpoints for PgCheckpoints {
     fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>> {
         Box::pin(async move {
-            let row = sqlx::query(LOAD)
-                .bind(job_id)
-                .fetch_optional(&self.pool)
-                .await
-                .map_err(|error| lost(job_id, &error))?;
+            let load = sqlx::query(LOAD).bind(job_id).fetch_optional(&self.pool);
+            let row = bounded(job_id, load).await?;
             row.as_ref()
                 .map(checkpoint)
                 .transpose()
@@ -55,7 +59,7 @@ impl Checkpoints for PgCheckpoints {
         at: &'a Checkpoint,
     ) -> BoxFuture<'a, Result<(), CheckpointError>> {
         Box::pin(async move {
-            let done = sqlx::query(STORE)
+            let store = sqlx::query(STORE)
                 .bind(job_id)
                 .bind(fence)
                 .bind(&at.cursor)
@@ -64,15 +68,27 @@ impl Checkpoints for PgCheckpoints {
                 // Postgres cannot store NUL, and the note is text for people. The cursor is left as
                 // it is, because another cursor would be another place.
                 .bind(at.note.replace('\0', ""))
-                .execute(&self.pool)
-                .await
-                .map_err(|error| lost(job_id, &error))?;
+                .execute(&self.pool);
+            let done = bounded(job_id, store).await?;
             if done.rows_affected() == 0 {
                 Err(CheckpointError::LeaseLost(job_id))
             } else {
                 Ok(())
             }
         })
+    }
+}
+
+async fn bounded<T>(
+    job: i64,
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, CheckpointError> {
+    match timeout(ANSWER_WITHIN, statement).await {
+        Ok(answer) => answer.map_err(|error| lost(job, &error)),
+        Err(_) => Err(CheckpointError::Store {
+            job,
+            reason: format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
+        }),
     }
 }
 
