@@ -106,6 +106,14 @@ impl AccountPool {
         self.shared.view.load_full()
     }
 
+    /// Waits until a task of the pool has died of a defect: without it no message gets an account.
+    pub(super) async fn died(&self) {
+        tokio::select! {
+            () = self.wishes.closed() => {}
+            () = self.ends.closed() => {}
+        }
+    }
+
     pub(super) fn shared(&self) -> &Arc<AccountPoolInner> {
         &self.shared
     }

@@ -122,7 +122,8 @@ fn number(number: f64) -> String {
     format!("{number:.6}")
 }
 
-/// Maintains the pool until `cancel` fires. `drivers` are those of its accounts, in the same order.
+/// Maintains the pool until `cancel` fires, or a task of the pool dies. `drivers` are those of its
+/// accounts, in the same order.
 pub async fn maintain(
     pool: AccountPool,
     drivers: Arc<Vec<Box<dyn Driver>>>,
@@ -159,7 +160,12 @@ pub async fn maintain(
         ask_quotas(pool.shared(), &drivers, &cancel).await;
         Ok::<(), Error>(())
     });
-    tokio::join!(looked, requested);
+    tokio::select! {
+        _ = async { tokio::join!(looked, requested) } => {}
+        () = pool.died() => {
+            tracing::error!(pool = %pool.pool().name, "a task of the pool died");
+        }
+    }
 }
 
 /// Observes each account once, for a look from outside: it publishes nothing in the store.

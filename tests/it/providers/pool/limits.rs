@@ -7,17 +7,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::Issue;
-use flyball::providers::pool::{Checkout, Flow, maintain};
+use flyball::providers::pool::{AccountPool, Checkout, Flow, maintain};
 use flyball::providers::{
     Driver, Message, PoolMetrics, Provider, ProviderResponse, SendContext, Sent,
 };
 use flyball::throttle::{AcquireRequest, LaneRequest, Name, Store};
 
 use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::fixture::{SOON, next, pool, workers};
 use crate::support::eventually;
+use crate::support::observed_store::ObservedStore;
 
 /// A provider whose accounts accept this many requests per second of its own clock.
 struct Limits {
@@ -302,4 +304,24 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
         // Ten observations take ten seconds; on a slower machine the test proves nothing.
         println!("{knob}: after {:?}", begun.elapsed());
     }
+}
+
+#[tokio::test]
+async fn the_loop_of_a_pool_ends_with_the_task_that_hands_out_its_accounts() {
+    let workers = workers(1, pool("dying", 1, -1.0, |_| {})).await;
+    let broken = ObservedStore::new(workers.store.clone(), |_, _| panic!("a defect"));
+    let (changes, _) = mpsc::unbounded_channel();
+    let dying = pool("dying", 1, -1.0, |_| {});
+    let dying = AccountPool::open(dying, Arc::new(broken), workers.store.clone(), changes).unwrap();
+    let kept = tokio::spawn(maintain(
+        dying.clone(),
+        Arc::default(),
+        PoolMetrics::register(&mut Registry::default()),
+        CancellationToken::new(),
+    ));
+
+    let taken = dying.take(next(), &[], SOON).await;
+
+    assert!(!matches!(taken, Checkout::Held(_)), "there is an account");
+    tokio::time::timeout(SOON, kept).await.unwrap().unwrap();
 }
