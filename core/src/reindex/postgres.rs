@@ -7,9 +7,11 @@
 //! client: the transaction's connection is closed, and the server checks every second whether it
 //! still has one.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use tokio::time::timeout;
 
 use super::catalogue::DatabaseRights;
 use crate::postgres::{Db, Pooler, Transaction, connect_options};
@@ -76,11 +78,17 @@ const LEAVE_NOTHING: &str = "select pg_catalog.pg_advisory_unlock_all(); rollbac
 /// Drops all other session state, on a connection that is not shared by a pooler.
 const FORGET: &str = "discard all";
 
+/// The time for which a transaction waits for its answers beside the timeouts of its statements.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Most statements of one transaction that may take their whole timeout.
+const LONG_STATEMENTS: u32 = 4;
+
 /// A source of transactions on one database, all begun in the same way.
 pub(super) struct TransactionPool {
     db: Db,
     begin: String,
     is_ours: bool,
+    longest: Duration,
 }
 
 impl TransactionPool {
@@ -114,7 +122,17 @@ impl TransactionPool {
             ),
             begin,
             is_ours,
+            longest: patience + rights.statement_timeout * LONG_STATEMENTS + ANSWER_WITHIN,
         }
+    }
+
+    /// Waits for a whole transaction. The server ends its statements in time, but an answer that a
+    /// network has lost never comes, and a job that waited for it would seem to run.
+    pub(super) async fn bounded<T>(
+        &self,
+        transaction: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, sqlx::Error> {
+        within(self.longest, transaction).await
     }
 
     /// Begins a transaction. If dropped before its end, it closes its connection, which ends its
@@ -133,6 +151,14 @@ impl TransactionPool {
             })
             .await
     }
+}
+
+async fn within<T>(
+    longest: Duration,
+    transaction: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let answer = timeout(longest, transaction).await;
+    answer.unwrap_or_else(|_| Err(std::io::Error::from(ErrorKind::TimedOut).into()))
 }
 
 /// Returns `"schema"."table"`.
@@ -162,6 +188,20 @@ pub(super) fn class(error: &sqlx::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_never_comes_is_an_error_that_may_pass() {
+        // Real time: the answer is waited for this long.
+        let longest = Duration::from_millis(20);
+
+        let lost = within::<()>(longest, std::future::pending()).await;
+
+        let lost = lost.unwrap_err();
+        assert!(matches!(lost, sqlx::Error::Io(_)), "{lost}");
+        assert_eq!(class(&lost), "");
+        let answered = within(longest, async { Ok(1) }).await;
+        assert_eq!(answered.unwrap(), 1);
+    }
 
     #[test]
     fn names_are_quoted_so_that_none_can_end_the_statement() {

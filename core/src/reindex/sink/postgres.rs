@@ -135,7 +135,8 @@ impl PostgresSink {
         let mut written = vec![WriteOutcome::Stored; documents.len()];
         let mut parts = vec![(0, documents.len())];
         while let Some((from, to)) = parts.pop() {
-            match self.write_all(&documents[from..to]).await {
+            let write = self.session.bounded(self.write_all(&documents[from..to]));
+            match write.await {
                 Ok(()) => {}
                 Err(error) if !faulty(&error) => return Err(trouble(&error)),
                 Err(error) if to - from == 1 => {
@@ -150,7 +151,8 @@ impl PostgresSink {
 
 impl Sink for PostgresSink {
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
-        Box::pin(async { self.create().await.map_err(|e| trouble(&e)) })
+        let created = self.session.bounded(self.create());
+        Box::pin(async move { created.await.map_err(|e| trouble(&e)) })
     }
 
     fn write<'a>(

@@ -164,7 +164,8 @@ impl PostgresSource {
         } else {
             query
         };
-        let (mut documents, page_len) = self.documents(query, limit).await?;
+        let read = self.session.bounded(self.documents(query, limit));
+        let (mut documents, page_len) = read.await.map_err(error)?;
         if let Some(twice) = documents.windows(2).find(|pair| pair[0].key == pair[1].key) {
             return Err(Error::Wrong(format!(
                 "the key {} is not unique ({} appears twice), so that a scan by key would miss rows",
@@ -195,14 +196,14 @@ impl PostgresSource {
         &self,
         query: sqlx::query::Query<'_, Postgres, PgArguments>,
         limit: usize,
-    ) -> Result<(Vec<Document>, usize), Error> {
-        let mut transaction = self.session.begin().await.map_err(error)?;
+    ) -> Result<(Vec<Document>, usize), sqlx::Error> {
+        let mut transaction = self.session.begin().await?;
         let (mut documents, mut bytes, mut is_cut) = (Vec::new(), 0, false);
         {
             let mut rows = query.persistent(false).fetch(&mut *transaction);
-            while let Some(row) = rows.try_next().await.map_err(error)? {
+            while let Some(row) = rows.try_next().await? {
                 is_cut = bytes > PAGE_BYTES;
-                let read = document(&row).map_err(error)?;
+                let read = document(&row)?;
                 bytes += read.bytes();
                 documents.push(read);
                 if is_cut {
@@ -217,7 +218,7 @@ impl PostgresSource {
             let page_len = documents.len() - 1;
             return Ok((documents, page_len));
         }
-        self.session.leave(transaction).await.map_err(error)?;
+        self.session.leave(transaction).await?;
         Ok((documents, limit))
     }
 
@@ -263,16 +264,15 @@ async fn ask(
     session: &TransactionPool,
     query: sqlx::query::Query<'_, Postgres, PgArguments>,
 ) -> Result<Vec<PgRow>, Error> {
-    let mut transaction = session.begin().await.map_err(error)?;
-    // Arguments, even if there are none, make this the extended protocol, which takes only one
-    // statement.
-    let rows = query
-        .persistent(false)
-        .fetch_all(&mut *transaction)
-        .await
-        .map_err(error)?;
-    session.leave(transaction).await.map_err(error)?;
-    Ok(rows)
+    let asked = async {
+        let mut transaction = session.begin().await?;
+        // Arguments, even if there are none, make this the extended protocol, which takes only one
+        // statement.
+        let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
+        session.leave(transaction).await?;
+        Ok::<_, sqlx::Error>(rows)
+    };
+    session.bounded(asked).await.map_err(error)
 }
 
 impl DocumentSource for PostgresSource {
