@@ -3,6 +3,7 @@
 use axum::extract::{Query as Pairs, State};
 use axum::{Extension, Json};
 use serde::Serialize;
+use tracing::Instrument as _;
 
 use super::entry::AuditEntry;
 use crate::api::http::caller::Caller;
@@ -20,12 +21,26 @@ pub struct Audit {
     entries: Vec<AuditEntry>,
 }
 
+/// The warning with a change whose entry could not be written.
+const UNWRITTEN: &str = "the change was made, but writing it to the audit log failed";
+
 /// Writes an entry. A change that is already made is not undone if its entry cannot be written, so
 /// the failure is returned as a warning.
 pub async fn note(queue: &Queue, entry: &AuditEntry) -> Option<String> {
-    let problem = with_timeout(ROW_TIMEOUT, postgres::write_audit(&queue.pool, entry))
-        .await
-        .err()?;
+    // In a task of its own, because the request ends here if its client goes away.
+    let write = write(queue.clone(), entry.clone()).in_current_span();
+    match tokio::spawn(write).await {
+        Ok(true) => None,
+        _ => Some(UNWRITTEN.to_owned()),
+    }
+}
+
+/// Writes an entry, or a line of the log in its place; returns false in that case.
+async fn write(queue: Queue, entry: AuditEntry) -> bool {
+    let written = with_timeout(ROW_TIMEOUT, postgres::write_audit(&queue.pool, &entry));
+    let Err(problem) = written.await else {
+        return true;
+    };
     tracing::error!(
         reason = problem.detail,
         actor = entry.actor,
@@ -33,7 +48,7 @@ pub async fn note(queue: &Queue, entry: &AuditEntry) -> Option<String> {
         subject = entry.subject,
         "a change was made but not written to the audit log"
     );
-    Some("the change was made, but writing it to the audit log failed".to_owned())
+    false
 }
 
 /// Lists the last changes.

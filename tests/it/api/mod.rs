@@ -2,6 +2,7 @@
 
 mod api_limits;
 mod api_throttles;
+mod audit;
 mod enqueue;
 mod gates;
 mod groups;
