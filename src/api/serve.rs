@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower_service::Service as _;
 
 use crate::api::deps::Deps;
@@ -69,16 +69,27 @@ pub async fn serve(deps: Deps, listener: TcpListener) -> io::Result<()> {
 }
 
 /// Serves, and samples, until the cancel token fires and the running requests have ended or the
-/// grace time is over.
+/// grace time is over. Fails if the sampling ends before that.
 pub async fn serve_within(
     deps: Deps,
     listener: TcpListener,
     connections: Connections,
 ) -> io::Result<()> {
     let cancel = deps.cancel.clone();
-    let sampler = tokio::spawn(sample::run(deps.clone()));
-    attend_all(router::router(deps), listener, &connections, &cancel).await;
-    sampler.abort();
+    let mut sampler = AbortOnDropHandle::new(tokio::spawn(sample::run(deps.clone())));
+    let app = router::router(deps);
+    let mut served = pin!(attend_all(app, listener, &connections, &cancel));
+    tokio::select! {
+        () = served.as_mut() => return Ok(()),
+        _ = &mut sampler => {}
+    }
+    // It ends before the last requests when the process stops, and otherwise never.
+    if !cancel.is_cancelled() {
+        return Err(io::Error::other(
+            "the task that samples for the dashboard died",
+        ));
+    }
+    served.await;
     Ok(())
 }
 

@@ -339,10 +339,17 @@ impl Gateway {
         let hub = self.hub.clone();
         // A task of its own, because it takes turns with the tasks of connections.
         let woken = tokio::spawn(async move { hub.wake_peers().await });
-        let _woken = AbortOnDropHandle::new(woken);
-        tokio::join!(
-            heard, rung, collected, read, pruned, limited, reported, told
-        );
+        let woken = AbortOnDropHandle::new(woken);
+        let loops = async {
+            tokio::join!(
+                heard, rung, collected, read, pruned, limited, reported, told
+            )
+        };
+        tokio::select! {
+            _ = loops => {}
+            // Without it no connection would ever hear of a message again.
+            ended = woken => tracing::error!(?ended, "the task that wakes connections died"),
+        }
     }
 
     /// Collects until nothing is left that may go now.
