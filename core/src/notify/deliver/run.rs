@@ -15,6 +15,10 @@ use crate::recipient::gate::{AttemptEnd, UnsentReason};
 /// Interval between attempts to record a delivery.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
 
+/// Time for which an outcome is still recorded after its attempt was asked to stop; much less than
+/// the time after which the attempt is dropped, and the message would be sent again.
+const STOPPING: Duration = Duration::from_secs(2);
+
 /// Shortest wait of a message that a gate holds.
 const SHORTEST_HOLD: Duration = Duration::from_millis(100);
 
@@ -92,23 +96,34 @@ impl DeliveryRun<'_> {
         }
     }
 
-    /// Records the outcome of a delivery, and repeats until Postgres has it, the lease is lost or
-    /// the time is over.
+    /// Records the outcome of a delivery, and repeats until Postgres has it, the time is over, or the
+    /// attempt was asked to stop a moment ago.
     ///
     /// The outcome holds even if it cannot be recorded. But if the worker died without a record,
     /// the message would be sent twice.
     pub(super) async fn record_update(&self, written: DeliveryUpdate) {
+        let stopped = async {
+            self.context.cancelled.cancelled().await;
+            tokio::time::sleep(STOPPING).await;
+        };
+        tokio::select! {
+            biased;
+            () = self.record_in_time(written) => {}
+            () = stopped => {
+                tracing::error!(job_id = self.job.id, "an attempt was stopped before the outcome of its message was recorded; it is not sent again");
+            }
+        }
+    }
+
+    async fn record_in_time(&self, written: DeliveryUpdate) {
         let mut refusals = 0;
         while let Err(error) = self.means.deliveries.record(written.clone()).await {
             refusals += u32::from(!matches!(error, crate::jobs::Error::Lost(_)));
             if refusals >= REFUSALS_MAX || Instant::now() >= self.until {
                 tracing::error!(job_id = self.job.id, %error, "recording the outcome of a message failed; it is not sent again");
-                break;
+                return;
             }
-            tokio::select! {
-                () = self.context.cancelled.cancelled() => break,
-                () = tokio::time::sleep(RECORD_EVERY) => {}
-            }
+            tokio::time::sleep(RECORD_EVERY).await;
         }
     }
 

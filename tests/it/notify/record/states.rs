@@ -26,6 +26,26 @@ async fn every_statement_of_the_record_can_be_prepared_on_the_migrated_schema() 
 }
 
 #[tokio::test]
+async fn a_message_whose_job_has_completed_without_a_record_is_not_queued_for_ever() {
+    let (database, queue, _) = store().await;
+    let id = enqueue_one(&queue, message("ada@example.com")).await;
+    assert_eq!(state(&database, id).await, "queued");
+
+    run(
+        &database,
+        &format!(
+            "delete from flyball.ready where job_id = {id}; delete from flyball.scheduled where job_id = {id};
+             insert into flyball.attempt (job_id, attempt, outcome) values ({id}, 1, 'completed')"
+        ),
+    )
+    .await;
+
+    let (state, reason, ..) = seen(&database, id).await;
+    assert_eq!(state, "sent");
+    assert!(reason.contains("could not be recorded"), "{reason}");
+}
+
+#[tokio::test]
 async fn a_message_is_queued_then_what_was_written_down() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("Ada@Example.com")).await;
