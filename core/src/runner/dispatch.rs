@@ -30,6 +30,9 @@ const MAX_RINGS: u32 = 200;
 /// Pause after a failure of Postgres.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
+/// Time after which failures that go on are logged again.
+const TELL_AGAIN: Duration = Duration::from_secs(300);
+
 /// Interval of maintenance while everything is paused or no permit is free.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
@@ -114,15 +117,15 @@ async fn serve_lanes(
     dispatcher: &mut DispatcherState,
     cancel: &CancellationToken,
 ) {
-    let mut failing = false;
+    let mut told: Option<Instant> = None;
     while !cancel.is_cancelled() {
         match turn(shared, dispatcher, cancel).await {
-            Ok(()) => failing = false,
+            Ok(()) => told = None,
             Err(error) => {
-                if !failing {
+                if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
                     tracing::warn!(%error, "dispatching failed; retrying");
+                    told = Some(Instant::now());
                 }
-                failing = true;
                 tokio::select! {
                     () = cancel.cancelled() => {}
                     () = tokio::time::sleep(AFTER_FAILURE) => {}

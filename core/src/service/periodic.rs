@@ -13,6 +13,10 @@ use super::DueWork;
 /// connection for example.
 const LONGEST_TICK: Duration = Duration::from_secs(30);
 
+/// The time after which a loop that still fails is logged again, so that it is not forgotten in a
+/// log of hours.
+const TELL_AGAIN: Duration = Duration::from_secs(300);
+
 /// The schedule of a loop.
 #[derive(Clone)]
 pub struct LoopOptions {
@@ -27,7 +31,7 @@ pub struct LoopOptions {
 /// Runs `tick` until `cancel` fires, which also interrupts a tick that waits for a store.
 ///
 /// A single statement is either done or not done, and the next tick sees the result. A failing tick
-/// is logged when it begins to fail and when it works again, not each time.
+/// is logged when it begins to fail, every few minutes, and when it works again, not each time.
 pub async fn periodic<E, F>(pace: LoopOptions, cancel: CancellationToken, tick: impl FnMut() -> F)
 where
     E: Display,
@@ -60,6 +64,7 @@ async fn run<E, F>(
     F: Future<Output = Result<(), E>>,
 {
     let mut failing = false;
+    let mut told: Option<Instant> = None;
     let longest = LONGEST_TICK.max(pace.every * 10);
     loop {
         let ended = tokio::select! {
@@ -80,8 +85,8 @@ async fn run<E, F>(
                     "aborted because it took too long"
                 );
             }
-            Ok(Err(error)) if !failing => {
-                failing = true;
+            Ok(Err(error)) if !failing || told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
+                (failing, told) = (true, Some(Instant::now()));
                 tracing::warn!(service = pace.name, %error, "failed; retrying");
             }
             Ok(Err(error)) => tracing::debug!(service = pace.name, %error, "still failing"),
