@@ -56,6 +56,24 @@ async fn the_answer_tells_what_the_gates_found() {
     assert!(collected["planned_at"].is_string());
 }
 
+#[tokio::test]
+async fn a_message_is_accepted_although_it_cannot_be_planned_now() {
+    let served = admission_server(TenantLimits::default()).await;
+    let broken = "create function flyball.broken() returns trigger language plpgsql as
+            $$ begin raise exception 'planning fails'; end $$;
+        create trigger broken before insert on flyball.dedup for each statement execute function flyball.broken()";
+    sqlx::raw_sql(broken)
+        .execute(&served.server.queue.pool)
+        .await
+        .unwrap();
+
+    let (status, body) = sent(&served, json!({"category": "billing"})).await;
+
+    assert_eq!(status, StatusCode::ACCEPTED, "{body}");
+    let waiting = "select count(*) from flyball.scheduled where turn between -4 and -1";
+    assert_eq!(served.count(waiting).await, 1, "it waits for a planner");
+}
+
 /// A slot of the tenant's limits is used by messages that go, and by no others.
 #[tokio::test]
 async fn a_message_that_is_held_uses_no_slot_until_it_goes() {
