@@ -185,7 +185,11 @@ pub async fn accept(
     if held && !is_later && !duplicate {
         let waiting = match waiting {
             Some(waiting) => Some(waiting),
-            None => with_timeout(ROW_TIMEOUT, admission.waiting(job_id)).await?,
+            // It is accepted, so a place that cannot be read is no failure of the request.
+            None => {
+                let waiting = with_timeout(ROW_TIMEOUT, admission.waiting(job_id));
+                waiting.await.unwrap_or_default()
+            }
         };
         // It may have been released by now.
         if let Some(waiting) = waiting {
