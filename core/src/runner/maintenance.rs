@@ -281,19 +281,21 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, own: OwnWork, cancel: Can
     periodic(pace, cancel, || {
         let (shared, own, last) = (shared.clone(), own.clone(), last.clone());
         async move {
-            return_uncertain(&shared).await?;
+            // What fails comes again, and must not keep the jobs of dead workers leased meanwhile.
+            let returned = return_uncertain(&shared).await;
             let is_late = |at: Instant| {
                 at.elapsed() >= UNWOKEN_EVERY && shared.config.due.must_look(at.elapsed())
             };
             let is_needed =
                 own.rescues.swap(false, Ordering::Relaxed) || last.lock().is_none_or(is_late);
             if !is_needed {
-                return Ok(());
+                return returned;
             }
             *last.lock() = Some(Instant::now());
-            log_rescued(&shared, &shared.queue.rescue().await?);
-            let expired = shared.queue.rescue_expired().await?;
-            log_rescued(&shared, &expired);
+            let rescued = shared.queue.rescue().await;
+            let rescued = rescued.map(|rescued| log_rescued(&shared, &rescued));
+            let expired = shared.queue.rescue_expired().await;
+            let expired = expired.map(|expired| log_rescued(&shared, &expired));
             let cancelled = shared.queue.carry_out_cancels().await?;
             if cancelled > 0 {
                 tracing::info!(
@@ -301,7 +303,7 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, own: OwnWork, cancel: Can
                     "cancelled returned jobs whose cancellation was requested"
                 );
             }
-            Ok::<(), Error>(())
+            rescued.and(expired).and(returned)
         }
     })
     .await;
@@ -329,9 +331,11 @@ pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: Cancellat
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
-            log_rescued(&shared, &shared.queue.rescue_orphans().await?);
-            shared.queue.sweep_pending().await?;
-            give_back_forgotten(&shared).await
+            // Each goes on although another fails.
+            let orphans = shared.queue.rescue_orphans().await;
+            let orphans = orphans.map(|orphans| log_rescued(&shared, &orphans));
+            let swept = shared.queue.sweep_pending().await.map(drop);
+            give_back_forgotten(&shared).await.and(orphans).and(swept)
         }
     })
     .await;
