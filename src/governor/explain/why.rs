@@ -28,6 +28,11 @@ const MIN_TREND_S: f64 = 60.0;
 const STEADY_CHANGE: f64 = 0.01;
 /// The age up to which a trip is reported, in seconds.
 const TRIP_S: f64 = 7.0 * 86_400.0;
+/// The age of a governor's last look from which it is gone, in seconds: more than three of the
+/// longest ticks.
+const GONE_S: f64 = 200.0;
+/// The remedy for a governor that is gone.
+const START_A_GOVERNOR: &str = "check that a process with the role governor is running";
 
 /// The facts about a throttle from which the sentence is built.
 #[derive(Clone, Copy, Debug)]
@@ -134,12 +139,27 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| {
             format!(" for {}", seconds(requested.now - ms as f64 / 1e3))
         });
-        return vec![
+        // The breaker's zero is below safe_rps and stays.
+        let stands = if knobs.rps.is_stopped() {
+            let tripped = requested.view.and_then(|view| view.last_trip.as_ref());
+            let tripped = tripped.map_or_else(String::new, |trip| {
+                format!(
+                    " ({} rose to {} x its setpoint {} ago)",
+                    trip.by,
+                    number(trip.height),
+                    seconds(requested.now - unix_s(trip.at))
+                )
+            });
+            format!("stopped by the breaker{tripped}, and nothing restarts it")
+        } else {
             format!(
-                "{rate}, limited to safe_rps {}, because no governor has renewed its lease{since}",
+                "{rate}, limited to safe_rps {}",
                 number(knobs.safe_rps.number())
-            ),
-            "check that a process with the role governor is running".to_owned(),
+            )
+        };
+        return vec![
+            format!("{stands}, because no governor has renewed its lease{since}"),
+            START_A_GOVERNOR.to_owned(),
         ];
     }
     match knobs.mode {
@@ -149,7 +169,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
                 .manual_until_ms
                 .map(|ms| ms as f64 / 1e3 - requested.now);
             let ends = ends.map_or_else(String::new, |left| match left {
-                _ if requested.view.is_none() => {
+                _ if requested.view.is_none() && requested.decisions.is_empty() => {
                     " (its end is ignored, because the throttle has no governor)".to_owned()
                 }
                 left if left > 0.0 => format!(" for {} more", seconds(left)),
@@ -167,7 +187,11 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         Mode::Shadow => {
             let mut parts = vec![by_hand(requested, status, &rate)];
             let Some(view) = requested.view else {
-                parts.push("mode shadow: the governor has not decided yet".to_owned());
+                let decided = last_decision(requested);
+                parts.push(decided.map_or_else(
+                    || "mode shadow: the governor has not decided yet".to_owned(),
+                    |decided| format!("mode shadow: {decided}"),
+                ));
                 return parts;
             };
             parts.push(format!(
@@ -197,13 +221,22 @@ fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
 /// Returns the phrases for a governed rate.
 fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
     let Some(view) = requested.view else {
+        let slots = status.knobs.concurrency.filter(|slots| *slots > 0);
+        let decided = last_decision(requested);
+        let slots = slots.filter(|_| decided.is_some());
         return vec![
-            rate.to_owned(),
-            "its mode is auto, but no governor has decided yet".to_owned(),
+            slots.map_or_else(
+                || rate.to_owned(),
+                |slots| format!("{rate}, and at most {slots} slots"),
+            ),
+            decided
+                .unwrap_or_else(|| "its mode is auto, but no governor has decided yet".to_owned()),
         ];
     };
     if view.breaker == Phase::Open {
-        return vec![format!("{rate} by the breaker: {}", view.reason)];
+        let mut parts = vec![format!("{rate} by the breaker: {}", view.reason)];
+        parts.extend(gone(requested, view, "so nothing restarts it"));
+        return parts;
     }
     if view.actuator.in_force(status).is_stopped() {
         let who = writer(requested, status, " by");
@@ -219,6 +252,7 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         ];
     }
     let mut parts = vec![format!("{rate}, {}", holds(requested, view))];
+    parts.extend(gone(requested, view, "so its knob stays as it is"));
     if view.breaker == Phase::HalfOpen && view.limiting != "confirm" {
         parts.push("probing after a trip (breaker half open)".to_owned());
     }
@@ -242,6 +276,35 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         ));
     }
     parts
+}
+
+/// Returns the phrase for a governor that has not looked for long, with what follows; `None` while
+/// one is at work.
+fn gone(requested: &WhyInput, view: &GovernorView, so: &str) -> Option<String> {
+    let age_s = requested.now - unix_s(view.at);
+    (age_s > GONE_S).then(|| {
+        format!(
+            "no governor has looked at it for {}, {so}; {START_A_GOVERNOR}",
+            seconds(age_s)
+        )
+    })
+}
+
+/// Returns the phrase for the last decision in the journal, for a process that lacks the policy and
+/// so knows no signals; `None` without a decision.
+fn last_decision(requested: &WhyInput) -> Option<String> {
+    let last = requested.decisions.first()?;
+    let age_s = requested.now - unix_s(last.at);
+    let then = if age_s > GONE_S {
+        START_A_GOVERNOR
+    } else {
+        "its signals are unknown here, because its policy is not in the knobs files of this process"
+    };
+    Some(format!(
+        "its governor decided {} ago: {}; {then}",
+        seconds(age_s),
+        last.reason
+    ))
 }
 
 /// Returns the phrase for what holds the rate, and the reason.

@@ -9,6 +9,9 @@ use crate::governor::{
 };
 use crate::throttle::{KnobProblem, Knobs, Name, RateLimit};
 
+#[path = "why_gone_tests.rs"]
+mod gone;
+
 const NOW: f64 = 1_700_000_000.0;
 
 fn status(rps: f64, mode: Mode) -> Status {
@@ -358,9 +361,10 @@ fn a_persons_stop_is_theirs_after_the_lease_too_and_the_breakers_is_not() {
 
     stopped.raw.insert("rps".to_owned(), "0.000".to_owned());
     let reported = ask(Some(&stopped), Some(&view), &[], None);
-    assert!(
-        reported.contains("because no governor has renewed its lease for 40 s"),
-        "{reported}"
+    assert_eq!(
+        reported,
+        "stopped by the breaker, and nothing restarts it, because no governor has renewed its \
+         lease for 40 s; check that a process with the role governor is running."
     );
 }
 
