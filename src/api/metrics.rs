@@ -23,6 +23,7 @@ use crate::governor::Finding;
 use crate::governor::Phase;
 use crate::governor::explain::view::{GovernorView, ShadowView, SignalView};
 use crate::governor::law::Verdict;
+use crate::throttle::status::EXPIRES;
 
 /// The most throttles that get a label of their own; the jobs of the others are summed under
 /// `other`.
@@ -245,6 +246,9 @@ impl Sampled {
         let limiting = governors()
             .map(|(name, g)| (word(name, "limiting", &g.limiting), 1.0))
             .collect();
+        let governed_knobs = governors()
+            .map(|(name, g)| (word(name, "knob", g.actuator.field()), 1.0))
+            .collect();
         let states = named.iter().filter_map(|(name, measured)| {
             let state = view::state_word(measured.status.as_ref()?, Some(measured));
             Some((word(name, "state", state), 1.0))
@@ -318,7 +322,15 @@ impl Sampled {
             (
                 "flyball_throttle_invalid_knobs",
                 "Knobs with unusable values",
-                status(&|status| status.problems.len() as f64),
+                status(&|status| {
+                    let unusable = status.problems.iter().filter(|one| one.field != EXPIRES);
+                    unusable.count() as f64
+                }),
+            ),
+            (
+                "flyball_throttle_expires_seconds",
+                "Seconds until the knobs expire, where another program gave them a time to live",
+                each(&|measured| measured.status.as_ref()?.expires_in_s),
             ),
             (
                 "flyball_throttle_lease_expired",
@@ -404,6 +416,20 @@ impl Sampled {
                         .as_ref()
                         .map(|governor| breaker_number(governor.breaker))
                 }),
+            ),
+            (
+                "flyball_governor_age_seconds",
+                "Seconds since a governor last looked at the throttle; it grows while none does",
+                each(&|measured| {
+                    measured.status.as_ref()?;
+                    let governor = measured.governor.as_ref()?;
+                    Some(since_s(governor.at, sample.at))
+                }),
+            ),
+            (
+                "flyball_governor_knob",
+                "1 for the knob that the governor sets: rps or concurrency",
+                governed_knobs,
             ),
             (
                 "flyball_governor_limiting",
@@ -497,6 +523,16 @@ impl Sampled {
                 "flyball_throttle_store_unavailable",
                 "1 while the throttle store does not answer this process",
                 vec![(Vec::new(), f64::from(u8::from(sample.is_store_lost)))],
+            ),
+            (
+                "flyball_postgres_unavailable",
+                "1 while Postgres does not answer this process, or accepts no writes",
+                vec![(Vec::new(), f64::from(u8::from(sample.is_queue_lost)))],
+            ),
+            (
+                "flyball_paused",
+                "1 while everything is paused",
+                vec![(Vec::new(), f64::from(u8::from(sample.is_paused)))],
             ),
             (
                 "flyball_workers",

@@ -18,7 +18,14 @@ use crate::governor::law::LearnedQuota;
 use crate::governor::policy::SignalKind;
 use crate::governor::{Actuator, Finding, Phase};
 use crate::jobs::Depth;
-use crate::throttle::{HeldKeys, Knobs, Mode, Name, RateLimit, Status};
+use crate::throttle::{HeldKeys, KnobProblem, Knobs, Mode, Name, RateLimit, Status};
+
+fn problem(field: &str) -> KnobProblem {
+    KnobProblem {
+        field: field.to_owned(),
+        message: String::new(),
+    }
+}
 
 fn measured(name: &str) -> Measured {
     let knobs = Knobs {
@@ -35,13 +42,13 @@ fn measured(name: &str) -> Measured {
         name: Name::new(name).unwrap(),
         knobs,
         raw: Default::default(),
-        problems: Vec::new(),
+        problems: ["burst", EXPIRES].map(problem).to_vec(),
         effective_rps: RateLimit::PerSecond(5.0),
         lease_expired: false,
         used: 0.0,
         limited_us: 0.0,
         at_us: 0,
-        expires_in_s: None,
+        expires_in_s: Some(90.0),
         refusal: None,
         debt_until_ms: None,
         has_bucket: false,
@@ -138,6 +145,8 @@ fn sample(throttles: usize) -> Arc<LiveSample> {
     let mut sample = LiveSample {
         counted_at: Some(Timestamp::UNIX_EPOCH),
         workers: 2,
+        at: Timestamp::from_second(40).unwrap(),
+        is_queue_lost: true,
         ..LiveSample::default()
     };
     for i in 0..throttles {
@@ -232,6 +241,12 @@ fn values_and_labels_are_what_was_sampled() {
         r#"flyball_throttle_min_rps{throttle="t0000"} 1.0"#,
         r#"flyball_throttle_max_rps{throttle="t0000"} 100.0"#,
         r#"flyball_http_requests_total{route="/healthz",method="GET",status="200"} 1"#,
+        r#"flyball_throttle_invalid_knobs{throttle="t0000"} 1.0"#,
+        r#"flyball_throttle_expires_seconds{throttle="t0000"} 90.0"#,
+        r#"flyball_governor_age_seconds{throttle="t0000"} 40.0"#,
+        r#"flyball_governor_knob{throttle="t0000",knob="rps"} 1.0"#,
+        "flyball_postgres_unavailable 1.0",
+        "flyball_paused 0.0",
         "flyball_workers 2.0",
     ] {
         assert!(

@@ -37,6 +37,10 @@ pub struct LiveSample {
     pub workers: i64,
     /// True while the throttle store does not answer.
     pub is_store_lost: bool,
+    /// True while Postgres does not answer, or accepts no writes.
+    pub is_queue_lost: bool,
+    /// True while everything is paused.
+    pub is_paused: bool,
 }
 
 impl LiveSample {

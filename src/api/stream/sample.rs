@@ -52,6 +52,9 @@ struct Counts {
     depths: Vec<Depth>,
     failing: Vec<Failing>,
     workers: i64,
+    is_paused: bool,
+    /// True while Postgres does not answer, or accepts no writes.
+    is_lost: bool,
 }
 
 /// Samples until the cancel token fires.
@@ -138,6 +141,8 @@ impl Sampler {
             counted_at: counts.at,
             workers: counts.workers,
             is_store_lost,
+            is_queue_lost: counts.is_lost,
+            is_paused: counts.is_paused,
             ..LiveSample::default()
         };
         for (name, status) in statuses {
@@ -274,30 +279,39 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     loop {
-        let (depths, failing) = tokio::join!(
+        let (depths, failing, stands) = tokio::join!(
             deps.queue
                 .read_lagging(|queue| async move { queue.depths().await }),
-            deps.queue.workers_and_failing()
+            deps.queue.workers_and_failing(),
+            deps.queue.is_paused_and_read_only()
         );
-        match (depths, failing) {
-            (Ok(depths), Ok((workers, failing))) => {
+        match (depths, failing, stands) {
+            (Ok(depths), Ok((workers, failing)), Ok((is_paused, is_read_only))) => {
                 counts.store(Arc::new(Counts {
                     at: depths.at,
                     depths: depths.throttles,
                     failing,
                     workers,
+                    is_paused,
+                    is_lost: is_read_only,
                 }));
                 is_lost = false;
             }
-            (depths, failing) if !is_lost => {
+            (depths, failing, stands) if !is_lost => {
                 let reason = depths
                     .err()
                     .or(failing.err())
+                    .or(stands.err())
                     .map(|error| error.to_string());
                 tracing::warn!(
                     reason = reason.unwrap_or_default(),
                     "jobs cannot be counted; the last count is shown"
                 );
+                let last = Counts::clone(&counts.load());
+                counts.store(Arc::new(Counts {
+                    is_lost: true,
+                    ..last
+                }));
                 is_lost = true;
             }
             _ => {}

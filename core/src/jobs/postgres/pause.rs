@@ -13,6 +13,11 @@ pub(super) const RESUME_ALL: &str = "select flyball.resume_all($1, $2)";
 
 pub(super) const PAUSED: &str = "select since, by, why from flyball.pause";
 
+/// Tells whether everything is paused, and whether the server accepts no writes.
+pub(super) const STANDS: &str = "
+    select exists (select from flyball.pause) as paused,
+           current_setting('transaction_read_only') = 'on' as read_only";
+
 impl Queue {
     /// Stops all claiming in all processes until [`Queue::resume_all`]; running jobs go on.
     ///
@@ -42,5 +47,12 @@ impl Queue {
             by: row.get("by"),
             why: row.get("why"),
         }))
+    }
+
+    /// Returns true if everything is paused, and true if Postgres accepts no writes: a standby, or a
+    /// server or role that is set to read only.
+    pub async fn is_paused_and_read_only(&self) -> Result<(bool, bool), Error> {
+        let row = sqlx::query(STANDS).fetch_one(&self.pool).await?;
+        Ok((row.get("paused"), row.get("read_only")))
     }
 }
