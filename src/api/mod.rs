@@ -48,7 +48,7 @@ pub mod workers;
 
 pub use audit::entry::AuditEntry;
 pub use deps::Deps;
-pub use gates::explain::{tell_admission, tell_pause};
+pub use gates::explain::{tell_admission, tell_pause, tell_wait};
 pub use http::auth::AuthToken;
 pub use http::connections::Connections;
 pub use http::jwt::algorithm::SigningAlgorithm;

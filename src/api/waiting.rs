@@ -4,8 +4,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::admission::WaitingMessage;
+use crate::governor::actuator::BREAKERS_ZERO;
 use crate::jobs::{JobDetail, Pause, State, Summary};
-use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, RateLimit};
+use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, Name, RateLimit, Status};
 
 /// The reason for which a job does not run yet.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
@@ -157,6 +158,72 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_served: bool) -> W
     }
 }
 
+/// Returns the throttle whose knobs may be the whole cause of a limit below `leaf`; `None` for
+/// limits with another cause.
+pub fn decider<'a>(limit: &'a Limit, leaf: &'a Name) -> Option<&'a Name> {
+    match limit {
+        Limit::Stopped { name, .. } | Limit::Concurrency { name, .. } => Some(name),
+        Limit::Key => Some(leaf),
+        _ => None,
+    }
+}
+
+/// Explains a limit that ends only when someone changes a knob: a pause, or a knob that is 0;
+/// `None` for one that ends by itself or says its cause. `status` is that of its [`decider`].
+pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
+    let (name, knobs) = (&status.name, &status.knobs);
+    let why = match first_line(&knobs.why) {
+        why if why.is_empty() => why,
+        why => format!(" (\"{why}\")"),
+    };
+    let by = match knobs.by.as_str() {
+        "" => String::new(),
+        by => format!(" by {by}{why}"),
+    };
+    let zero = |field: &str| {
+        if status
+            .raw
+            .get(field)
+            .is_some_and(|text| text == BREAKERS_ZERO)
+        {
+            let alone = match status.lease_expired {
+                true => ", and no governor is at work to restart it",
+                false => "",
+            };
+            return format!("its breaker is open{why}{alone}");
+        }
+        let set = if by.is_empty() { "" } else { ", set" };
+        format!("its knob {field} is 0{set}{by}")
+    };
+    let of_keys = |field: &str| {
+        format!(
+            "no job with a key of throttle {name} starts: {}",
+            zero(field)
+        )
+    };
+    let reason = match limit {
+        Limit::Stopped { why, .. } if !why.is_empty() => return None,
+        Limit::Stopped { .. } if knobs.paused => {
+            format!("throttle {name} is stopped: it is paused{by}")
+        }
+        Limit::Stopped { .. } if knobs.rps.is_stopped() => {
+            format!("throttle {name} is stopped: {}", zero("rps"))
+        }
+        Limit::Concurrency { key: false, .. } if knobs.concurrency == Some(0) => {
+            format!("throttle {name} is stopped: {}", zero("concurrency"))
+        }
+        Limit::Concurrency { key: true, .. } if knobs.key_concurrency == Some(0) => {
+            of_keys("key_concurrency")
+        }
+        Limit::Key if knobs.key_rps.is_stopped() => of_keys("key_rps"),
+        _ => return None,
+    };
+    Some(WaitReason {
+        reason,
+        until: None,
+    })
+}
+
 /// Removes the texts that people and receivers left at a throttle, which may tell about other
 /// tenants.
 pub fn without_texts(answer: &mut AcquireResponse) {
@@ -294,7 +361,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::throttle::{Grant, Name};
+    use crate::throttle::Grant;
+    use crate::throttle::bucket::UsageCounters;
 
     fn job(state: State) -> Summary {
         Summary {
@@ -401,6 +469,63 @@ mod tests {
         let waiting = for_tokens(&job(State::Ready), &answer(0, 0, Some(limit)), true);
         assert!(waiting.reason.contains("flyball throttle set new"));
         assert_eq!(waiting.until, None);
+    }
+
+    #[test]
+    fn a_pause_and_each_knob_that_is_0_are_named_with_their_author() {
+        let name = Name::new("hooks").unwrap();
+        let reason = |fields: &[(&str, &str)], limit: &Limit| {
+            let raw = fields.iter().chain(&[("by", "ann"), ("why", "a move")]);
+            let raw = raw.map(|(field, text)| ((*field).to_owned(), (*text).to_owned()));
+            let status = Status::read(
+                name.clone(),
+                raw.collect(),
+                &UsageCounters::default(),
+                1_000_000,
+            );
+            for_closed(&status, limit).map(|waiting| waiting.reason)
+        };
+        let stopped = |why: &str| Limit::Stopped {
+            name: name.clone(),
+            why: why.to_owned(),
+        };
+        let slots = |key| Limit::Concurrency {
+            name: name.clone(),
+            key,
+        };
+        let told = |fields: &[(&str, &str)], limit: &Limit| reason(fields, limit).unwrap();
+        assert_eq!(
+            told(&[("rps", "5"), ("paused", "1")], &stopped("")),
+            "throttle hooks is stopped: it is paused by ann (\"a move\")"
+        );
+        assert_eq!(
+            told(&[("rps", "0")], &stopped("")),
+            "throttle hooks is stopped: its knob rps is 0, set by ann (\"a move\")"
+        );
+        assert_eq!(
+            told(&[("rps", "0.000")], &stopped("")),
+            "throttle hooks is stopped: its breaker is open (\"a move\")"
+        );
+        assert!(
+            told(&[("rps", "5"), ("concurrency", "0")], &slots(false))
+                .starts_with("throttle hooks is stopped: its knob concurrency is 0, set by ann")
+        );
+        assert!(
+            told(&[("rps", "5"), ("key_concurrency", "0")], &slots(true)).starts_with(
+                "no job with a key of throttle hooks starts: its knob key_concurrency"
+            )
+        );
+        assert!(
+            told(&[("rps", "5"), ("key_rps", "0")], &Limit::Key)
+                .starts_with("no job with a key of throttle hooks starts: its knob key_rps is 0")
+        );
+        // Those that end by themselves, and one that says its cause.
+        assert_eq!(reason(&[("rps", "5"), ("key_rps", "1")], &Limit::Key), None);
+        assert_eq!(
+            reason(&[("rps", "5"), ("concurrency", "2")], &slots(false)),
+            None
+        );
+        assert_eq!(reason(&[("rps", "0")], &stopped("no account")), None);
     }
 
     #[test]

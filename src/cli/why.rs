@@ -12,7 +12,7 @@ use crate::admission;
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::serving::UnservedJobs;
-use crate::jobs::{Kinds, Queue};
+use crate::jobs::{Kinds, Queue, State};
 use crate::throttle::{Name, Store};
 
 mod history;
@@ -115,9 +115,18 @@ async fn message(
         crate::api::tell_pause(&mut explained, &pause);
     } else if explained.state == "queued"
         && let Ok(throttles) = connect::throttles(settings).await
-        && let Some(waiting) = admission::waiting(queue, &*throttles, id).await?
     {
-        crate::api::tell_admission(&mut explained, &waiting);
+        if let Some(waiting) = admission::waiting(queue, &*throttles, id).await? {
+            crate::api::tell_admission(&mut explained, &waiting);
+        } else if let Some(detail) = queue.get(id).await?
+            && detail.summary.state == State::Ready
+        {
+            let kinds = app::built_in_kinds(settings, None)?;
+            let stores = (queue, &*throttles, &kinds);
+            if let Some(waiting) = crate::api::why_job_waits(stores, &detail, true).await {
+                crate::api::tell_wait(&mut explained, &waiting);
+            }
+        }
     }
     if json {
         output::json(&explained)?;

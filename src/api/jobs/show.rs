@@ -380,7 +380,7 @@ pub async fn why_job_waits(
     };
     let mut answer = throttles
         .peek(&AcquireRequest {
-            throttle,
+            throttle: throttle.clone(),
             lanes: vec![lane],
             holder: Some(waiting::anonymous_holder()),
         })
@@ -388,7 +388,22 @@ pub async fn why_job_waits(
     if !sees_all {
         waiting::without_texts(&mut answer);
     }
-    Some(waiting::for_tokens(job, &answer, is_served))
+    let mut wait = waiting::for_tokens(job, &answer, is_served);
+    let grant = answer.lanes.first().filter(|grant| grant.granted == 0);
+    if let Some(limit) = grant.and_then(|grant| grant.limit.as_ref())
+        && sees_all
+    {
+        if let Some(name) = waiting::decider(limit, &throttle)
+            && let Ok(Some(status)) = throttles.status(name).await
+            && let Some(closed) = waiting::for_closed(&status, limit)
+        {
+            wait = closed;
+        }
+        if !is_served {
+            wait.reason += "; besides, no worker is live: start one";
+        }
+    }
+    Some(wait)
 }
 
 /// Returns the pause of the batch of a message that is put aside; `None` for other jobs.

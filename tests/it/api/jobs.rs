@@ -55,7 +55,8 @@ async fn a_waiting_job_says_why_and_until_when() {
     let slow = waiting(json!({"throttle": "slow"})).await;
     assert_eq!(
         slow["reason"],
-        "throttle slow grants 0.01 tokens a second, and other jobs go first"
+        "throttle slow grants 0.01 tokens a second, and other jobs go first; besides, no worker is \
+         live: start one"
     );
     assert!(slow["until"].is_string(), "{slow}");
 
@@ -70,7 +71,9 @@ async fn a_waiting_job_says_why_and_until_when() {
     assert_eq!(
         (&held["reason"], &held["until"]),
         (
-            &json!("key \"acme\" of throttle open is paused: 429"),
+            &json!(
+                "key \"acme\" of throttle open is paused: 429; besides, no worker is live: start one"
+            ),
             &paused["until"]
         )
     );
@@ -130,7 +133,11 @@ async fn programs_that_name_themselves_are_counted_by_limits_of_concurrency() {
         .enqueue(json!({"throttle": "slots", "key": "acme"}))
         .await;
     let waiting = api.body(&format!("/api/v1/jobs/{id}")).await["waiting"].clone();
-    assert_eq!(waiting["reason"], reason);
+    let reason = reason.as_str().unwrap();
+    assert_eq!(
+        waiting["reason"],
+        format!("{reason}; besides, no worker is live: start one")
+    );
 
     assert_eq!(
         take(json!({"holder": "a", "key": "acme", "want": 0, "held": 1, "key_held": 1}))
