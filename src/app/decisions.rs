@@ -181,7 +181,9 @@ impl JournalReader {
                 full_slots(throttles, status).await,
             )
         } else {
-            (None, None)
+            // Worth telling before the first job waits.
+            let closed = status.knobs.concurrency == Some(0);
+            (None, closed.then(|| status.clone()))
         };
         let above = closed_above(throttles, status).await;
         let obstacles = Obstacles {

@@ -155,11 +155,12 @@ impl Status {
         self
     }
 
-    /// Returns true if no token is granted now: it is paused, stopped, refused by another server,
-    /// or in debt.
+    /// Returns true if no job starts now: it is paused, stopped, without slots, refused by another
+    /// server, or in debt.
     pub fn lets_nothing_through(&self) -> bool {
         self.knobs.paused
             || self.effective_rps.is_stopped()
+            || self.knobs.concurrency == Some(0)
             || self.refusal.is_some()
             || self.debt_until_ms.is_some()
     }

@@ -2,6 +2,7 @@
 //! debt, a throttle above, slots, keys, failures.
 
 use crate::api::waiting::{first_line, for_everything};
+use crate::governor::actuator::BREAKERS_ZERO;
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
 use crate::jobs::{Failing, Pause};
@@ -52,6 +53,7 @@ impl Obstacles<'_> {
         before
             .chain([sentence.to_owned()])
             .chain(self.full.map(full))
+            .chain(without_keys(self.status))
             .chain(last)
             .chain(over_quota)
             .collect::<Vec<_>>()
@@ -92,16 +94,56 @@ fn closed(requested: &Obstacles) -> Vec<String> {
         let name = &above.name;
         let why = match own(requested, above) {
             Some(sentence) => sentence,
-            None if above.knobs.paused => {
-                format!("It is paused; resume it with: flyball throttle resume {name}.")
-            }
-            None => format!("Its rate is 0; set one with: flyball throttle set {name} rps=10."),
+            None => at_zero(above),
         };
         all.push(format!(
             "No job starts, because the throttle {name} above it grants nothing. {why}"
         ));
     }
     all
+}
+
+/// Returns the pause or the knob for which a throttle grants nothing, and the remedy.
+fn at_zero(status: &Status) -> String {
+    let (name, knobs) = (&status.name, &status.knobs);
+    let is_breakers = |field: &str| {
+        status
+            .raw
+            .get(field)
+            .is_some_and(|text| text == BREAKERS_ZERO)
+    };
+    if knobs.paused {
+        return format!("It is paused; resume it with: flyball throttle resume {name}.");
+    }
+    if let Some(why) = knobs.stopped_because(status.at_us) {
+        return format!("It is stopped: {}.", first_line(why));
+    }
+    if is_breakers("rps") || is_breakers("concurrency") {
+        let restarts = match status.lease_expired {
+            true => "nothing restarts it, because no governor is at work",
+            false => "it restarts when the load is gone",
+        };
+        return format!("Its breaker is open: {}; {restarts}.", quoted(&knobs.why));
+    }
+    if !status.effective_rps.is_stopped() && knobs.concurrency == Some(0) {
+        return format!(
+            "Its knob concurrency is 0; set it with: flyball throttle set {name} concurrency=10."
+        );
+    }
+    format!("Its rate is 0; set one with: flyball throttle set {name} rps=10.")
+}
+
+/// Describes a knob for keys that is 0; `None` if jobs with a key can start.
+fn without_keys(status: &Status) -> Option<String> {
+    let (name, knobs) = (&status.name, &status.knobs);
+    let field = match (knobs.key_rps.is_stopped(), knobs.key_concurrency) {
+        (true, _) => "key_rps",
+        (false, Some(0)) => "key_concurrency",
+        _ => return None,
+    };
+    Some(format!(
+        "No job with a key starts, because the knob {field} of {name} is 0."
+    ))
 }
 
 fn own(requested: &Obstacles, status: &Status) -> Option<String> {
@@ -178,8 +220,13 @@ fn keys(requested: &Obstacles, held: &HeldKeys) -> Option<String> {
             if n == 1 { "is" } else { "are" }
         ),
     };
+    // A person pauses keys too.
+    let held_by = match held.paused {
+        0 => "held by their server's answers",
+        _ => "held back",
+    };
     Some(format!(
-        "{of} held by their server's answers: {} (the slowest: {}); free a key with: flyball \
+        "{of} {held_by}: {} (the slowest: {}); free a key with: flyball \
          throttle resume {} --key {key}.",
         parts.join(", "),
         detail,
@@ -285,7 +332,7 @@ mod tests {
 
         assert_eq!(
             sentence,
-            "All 3 keys with waiting jobs are held by their server's answers: 1 paused, 1 without \
+            "All 3 keys with waiting jobs are held back: 1 paused, 1 without \
              quota, 1 at a learned rate (the slowest: tenant-3, for 14 min more, \"answered \
              429\"); free a key with: flyball throttle resume hooks --key tenant-3. 12 rps, set by \
              ann."
@@ -404,6 +451,59 @@ mod tests {
             sentence,
             "No job starts, because the throttle mail above it grants nothing. It is paused; \
              resume it with: flyball throttle resume mail. 12 rps, set by ann."
+        );
+
+        let sentence = |field: &str, text: &str| {
+            let raw = [("rps", "12"), ("why", "load rose")];
+            let raw = raw.map(|(field, text)| (field.to_owned(), text.to_owned()));
+            let mut raw = BTreeMap::from(raw);
+            raw.insert(field.to_owned(), text.to_owned());
+            let above = Status::read(
+                Name::new("mail").unwrap(),
+                raw,
+                &UsageCounters::default(),
+                (NOW * 1e6) as i64,
+            );
+            Obstacles {
+                above: Some(&above),
+                ..obstacles_of(&below)
+            }
+            .around(RATE)
+        };
+        for (field, text, told) in [
+            ("rps", "0", "Its rate is 0; set one with: flyball throttle"),
+            (
+                "rps",
+                "0.000",
+                "Its breaker is open: \"load rose\"; it restarts",
+            ),
+            ("concurrency", "0", "Its knob concurrency is 0; set it with"),
+            (
+                "concurrency",
+                "0.000",
+                "Its breaker is open: \"load rose\"; it",
+            ),
+            ("capacity", "0", "It is stopped: "),
+        ] {
+            let reported = sentence(field, text);
+            assert!(reported.contains(told), "{reported}");
+        }
+    }
+
+    #[test]
+    fn knobs_of_keys_that_are_0_are_named() {
+        let mut hooks = status("hooks");
+        hooks.knobs.key_concurrency = Some(0);
+        assert_eq!(
+            obstacles_of(&hooks).around(RATE),
+            "12 rps, set by ann. No job with a key starts, because the knob key_concurrency of \
+             hooks is 0."
+        );
+        hooks.knobs.key_rps = crate::throttle::RateLimit::Stopped;
+        assert!(
+            obstacles_of(&hooks)
+                .around(RATE)
+                .contains("the knob key_rps of hooks is 0")
         );
     }
 

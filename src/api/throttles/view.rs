@@ -501,6 +501,7 @@ fn own_state(status: &Status) -> &'static str {
     match status.effective_rps {
         _ if status.knobs.paused => "paused",
         RateLimit::Stopped => "stopped",
+        _ if status.knobs.concurrency == Some(0) => "stopped",
         _ if status.has_missing_parent() => "stopped",
         _ if status.refusal.is_some() => "refused",
         _ if status.debt_until_ms.is_some() => "debt",
@@ -570,8 +571,12 @@ fn explain_rate(status: &Status) -> String {
     match own_state(status) {
         "paused" => format!("{name} is paused; its knobs were last changed by {who}{when}{why}"),
         "stopped" => format!(
-            "{name} is stopped because its rate is 0; its knobs were last changed by \
-             {who}{when}{why}"
+            "{name} is stopped because its {} is 0; its knobs were last changed by \
+             {who}{when}{why}",
+            match status.effective_rps {
+                RateLimit::Stopped => "rate",
+                _ => "knob concurrency",
+            }
         ),
         "safe_rps" => format!(
             "{name} runs at its safe rate of {rate} a second because its governor's lease has \

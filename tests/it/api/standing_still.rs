@@ -106,9 +106,7 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
 
     let sentence = sentence(&api, "hooks").await;
     assert!(
-        sentence.starts_with(
-            "All 5 keys with waiting jobs are held by their server's answers: 5 paused"
-        ),
+        sentence.starts_with("All 5 keys with waiting jobs are held back: 5 paused"),
         "{sentence}"
     );
     assert!(sentence.contains(" min more, \"answered 429"), "{sentence}");
