@@ -123,7 +123,7 @@ pub async fn write_audit(pool: &Db, entry: &AuditEntry) -> Result<(), ReadError>
         .execute(pool)
         .await
         .map(drop)
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 /// Returns the last entries of the audit log, newest first; with a tenant those that its tokens
@@ -138,11 +138,11 @@ pub async fn read_audit(
         .bind(tenant)
         .fetch_all(pool)
         .await
-        .map_err(read_error)?;
+        .map_err(ReadError::from)?;
     rows.iter()
         .map(entry)
         .collect::<Result<_, _>>()
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 /// Returns the live workers.
@@ -150,11 +150,11 @@ pub async fn read_workers(pool: &Db) -> Result<Vec<Worker>, ReadError> {
     let rows = sqlx::query(READ_WORKERS)
         .fetch_all(pool)
         .await
-        .map_err(read_error)?;
+        .map_err(ReadError::from)?;
     rows.iter()
         .map(worker)
         .collect::<Result<_, _>>()
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 /// Returns the kinds that can be enqueued.
@@ -162,7 +162,7 @@ pub async fn read_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_KINDS)
         .fetch_all(pool)
         .await
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 /// Returns the public kinds, which every token with the scope to enqueue may enqueue.
@@ -170,7 +170,7 @@ pub async fn read_public_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_PUBLIC_KINDS)
         .fetch_all(pool)
         .await
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 /// Returns the digests of ended sessions, each with the unix second of its expiry.
@@ -178,7 +178,7 @@ pub async fn read_signed_out(pool: &Db) -> Result<Vec<(String, i64)>, ReadError>
     sqlx::query_as(READ_SIGNED_OUT)
         .fetch_all(pool)
         .await
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 /// Stores the end of a session.
@@ -195,7 +195,7 @@ pub async fn write_signed_out(
         .execute(pool)
         .await
         .map(drop)
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 /// Returns once Postgres answers.
@@ -204,7 +204,7 @@ pub async fn ping(pool: &Db) -> Result<(), ReadError> {
         .execute(pool)
         .await
         .map(drop)
-        .map_err(read_error)
+        .map_err(ReadError::from)
 }
 
 fn entry(row: &PgRow) -> Result<AuditEntry, sqlx::Error> {
@@ -248,24 +248,4 @@ fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
 fn time(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get::<jiff_sqlx::Timestamp, _>(column)
         .map(jiff_sqlx::Timestamp::to_jiff)
-}
-
-fn read_error(error: sqlx::Error) -> ReadError {
-    let is_lost = match &error {
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed => true,
-        // Connection exceptions, too many connections, and a server that is starting or stopping.
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            code.starts_with("08") || ["53300", "57P01", "57P02", "57P03"].contains(&&*code)
-        }),
-        _ => false,
-    };
-    if is_lost {
-        ReadError::Lost(error.to_string())
-    } else {
-        ReadError::Failed(error.to_string())
-    }
 }

@@ -12,7 +12,7 @@ use crate::governor::postgres::Error;
 use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
 use crate::jobs::serving::{remedy, serves_throttle};
-use crate::jobs::{self, Attribution, CancelFilter, Count, Queue, State, WorkerCapabilities};
+use crate::jobs::{Attribution, CancelFilter, Count, Queue, State, WorkerCapabilities};
 use crate::throttle::{Name, Status, Store};
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
@@ -121,9 +121,8 @@ impl JournalReader {
     /// Counts that nobody keeps miss what came since, so without a worker the jobs are counted
     /// here.
     async fn jobs_of(&self, name: &Name) -> Result<(Vec<WorkerCapabilities>, JobsOf), ReadError> {
-        let failed = |error: jobs::Error| ReadError::Failed(error.to_string());
-        let live = self.queue.serving().await.map_err(failed)?;
-        let depths = self.queue.depths().await.map_err(failed)?;
+        let live = self.queue.serving().await?;
+        let depths = self.queue.depths().await?;
         let depth = depths
             .throttles
             .iter()
@@ -165,16 +164,8 @@ impl JournalReader {
         now: f64,
     ) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
-        let everything = self
-            .queue
-            .paused()
-            .await
-            .map_err(|error| ReadError::Failed(error.to_string()))?;
-        let failing = self
-            .queue
-            .failing_of(name.as_str())
-            .await
-            .map_err(|error| ReadError::Failed(error.to_string()))?;
+        let everything = self.queue.paused().await?;
+        let failing = self.queue.failing_of(name.as_str()).await?;
         let (held, full) = if ready > 0 {
             (
                 held_keys(&self.queue, throttles, name).await?,
@@ -236,5 +227,8 @@ impl Decisions for JournalReader {
 }
 
 fn read_error(error: Error) -> ReadError {
-    ReadError::Failed(error.to_string())
+    match error {
+        Error::Postgres(error) => error.into(),
+        error @ Error::Fenced { .. } => ReadError::Failed(error.to_string()),
+    }
 }

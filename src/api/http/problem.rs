@@ -13,6 +13,7 @@ pub use super::code::Code;
 use super::fields::{Errors, FieldError};
 use super::json::JsonReadError;
 use crate::api::read_error::ReadError;
+use crate::jobs::postgres::READ_ONLY;
 use crate::{jobs, throttle};
 
 /// The media type of a problem.
@@ -37,6 +38,16 @@ pub struct Problem {
     pub admission: Option<Box<AdmissionProblem>>,
     /// The cap of a recipient that refuses a message.
     pub cap: Option<Box<RefusingCap>>,
+    /// True if the detail says that a change may have been made, which a request that only reads
+    /// does not get told.
+    pub is_unsure: bool,
+}
+
+/// The problem of a request that only reads, beside an answer that tells of changes.
+#[derive(Clone)]
+struct ProblemOfRead {
+    code: Code,
+    detail: String,
 }
 
 /// The cap of a recipient that refuses a message.
@@ -133,7 +144,18 @@ impl Problem {
             backlog: None,
             admission: None,
             cap: None,
+            is_unsure: false,
         }
+    }
+
+    /// Creates the problem that the queue did not answer: `what` happened, and what a `change` has
+    /// to know.
+    pub fn unsure(code: Code, what: &str, change: &str) -> Self {
+        Self {
+            is_unsure: true,
+            ..Self::new(code, format!("{what}; {change}"))
+        }
+        .retry_after(1)
     }
 
     /// Creates the problem of a recipient that got as many messages as its caps allow.
@@ -245,9 +267,16 @@ impl Problem {
             jobs::Error::Capped { rule, reset_at, .. } => Self::capped(rule, reset_at),
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
-                let detail = "Postgres does not answer; a change may have been made: check, or \
-                              send it again with a unique_key, which creates a job once";
-                Self::new(Code::QueueUnavailable, detail).retry_after(1)
+                if reason.starts_with(READ_ONLY) {
+                    let detail = format!(
+                        "{READ_ONLY}; nothing was changed; after a failover, let DATABASE_URL lead \
+                         to the primary"
+                    );
+                    return Self::new(Code::QueueUnavailable, detail).retry_after(1);
+                }
+                let change = "a change may have been made: check, or send it again with a \
+                              unique_key, which creates a job once";
+                Self::unsure(Code::QueueUnavailable, "Postgres does not answer", change)
             }
             error if error.was_broken_off() => {
                 tracing::warn!(%error, "the queue store broke a request off");
@@ -268,6 +297,12 @@ impl Problem {
     }
 
     fn response(self, status: StatusCode) -> Response {
+        let what = self.detail.split_once("; ").map(|(what, _)| what);
+        let of_read = what.filter(|_| self.is_unsure);
+        let of_read = of_read.map(|what| ProblemOfRead {
+            code: self.code,
+            detail: format!("{what}; try again soon"),
+        });
         let (kind, queued) = match self.admission {
             Some(admission) => (admission.kind, admission.queued),
             None => (format!("urn:flyball:problem:{}", self.code.slug()), None),
@@ -290,6 +325,9 @@ impl Problem {
         };
         let text = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = (status, [(CONTENT_TYPE, MEDIA_TYPE)], text).into_response();
+        if let Some(of_read) = of_read {
+            response.extensions_mut().insert(of_read);
+        }
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -349,13 +387,17 @@ impl From<throttle::Error> for Problem {
         match error {
             throttle::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the throttle store did not answer a request");
-                let detail = match throttle::reason_meaning(&reason) {
-                    Some(answer) => format!("Redis refuses: {answer}"),
-                    None => "Redis does not answer; a change may have been made: check, and try \
-                             again soon"
-                        .to_owned(),
-                };
-                Self::new(Code::ThrottlesUnavailable, detail).retry_after(1)
+                let code = Code::ThrottlesUnavailable;
+                match throttle::reason_meaning(&reason) {
+                    Some(answer) => {
+                        Self::new(code, format!("Redis refuses: {answer}")).retry_after(1)
+                    }
+                    None => Self::unsure(
+                        code,
+                        "Redis does not answer",
+                        "a change may have been made: check, and try again soon",
+                    ),
+                }
             }
             throttle::Error::Unknown(name) => Self::throttle_not_found(&name),
             conflict @ throttle::Error::Conflict { .. } => {
@@ -376,6 +418,7 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Lost(reason) => jobs::Error::Lost(reason).into(),
+            ReadError::ThrottlesLost(reason) => throttle::Error::Lost(reason).into(),
             ReadError::Failed(reason) => {
                 tracing::error!(%reason, "a read failed");
                 Self::new(
@@ -388,11 +431,19 @@ impl From<ReadError> for Problem {
 }
 
 /// Turns every error answer that is not a problem yet into one: those of the router, the extractors
-/// and the layers.
+/// and the layers. Tells a request that only reads nothing of changes.
 pub async fn dress(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
     let status = response.status();
+    if let Some(of_read) = response.extensions_mut().remove::<ProblemOfRead>()
+        && method.is_safe()
+    {
+        let told = Problem::new(of_read.code, of_read.detail).retry_after(1);
+        let mut told = told.response(status);
+        copy_headers(response.into_parts().0.headers, told.headers_mut());
+        return told;
+    }
     let is_an_error = status.is_client_error() || status.is_server_error();
     if !is_an_error || has_media(&response, MEDIA_TYPE) || has_media(&response, "text/html") {
         return response;
@@ -527,5 +578,26 @@ mod tests {
             Problem::from_queue(refused(), false).errors.listed[0].pointer,
             "/kind"
         );
+    }
+
+    #[test]
+    fn a_database_that_is_read_only_is_named_and_leaves_nothing_unsure() {
+        let lost = |reason: &str| Problem::from(jobs::Error::Lost(reason.to_owned()));
+        let problem = lost(&format!("{READ_ONLY}; after a failover"));
+        assert!(problem.detail.starts_with(READ_ONLY), "{}", problem.detail);
+        assert!(!problem.is_unsure && problem.detail.contains("nothing was changed"));
+        assert_eq!(problem.code, Code::QueueUnavailable);
+        assert!(lost("broken pipe").is_unsure);
+    }
+
+    #[test]
+    fn an_unsure_answer_has_another_one_for_those_that_only_read() {
+        let lost = Problem::from(jobs::Error::Lost("broken pipe".to_owned()));
+        assert!(lost.detail.contains("a change may have been made"));
+        let response = lost.into_response();
+        let of_read = response.extensions().get::<ProblemOfRead>().unwrap();
+        assert_eq!(of_read.detail, "Postgres does not answer; try again soon");
+        let refused = Problem::new(Code::Conflict, "taken; try another").into_response();
+        assert!(refused.extensions().get::<ProblemOfRead>().is_none());
     }
 }

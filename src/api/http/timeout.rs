@@ -21,13 +21,14 @@ pub async fn with_timeout<T, E: Into<Problem>>(
                 limit_s = limit.as_secs(),
                 "Postgres did not answer a request in time"
             );
-            let detail = format!(
+            let what = format!(
                 "Postgres did not answer within {} s: it is busy, or an open transaction holds \
-                 what this request needs, such as an equal unique_key; the change may still be \
-                 made. Try again soon; a job with a unique_key is created once",
+                 what this request needs, such as an equal unique_key",
                 limit.as_secs()
             );
-            Err(Problem::new(Code::QueueUnavailable, detail).retry_after(1))
+            let change = "the change may still be made. Try again soon; a job with a unique_key is \
+                          created once";
+            Err(Problem::unsure(Code::QueueUnavailable, &what, change))
         }
     }
 }

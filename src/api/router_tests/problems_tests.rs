@@ -352,7 +352,9 @@ async fn while_postgres_does_not_answer_requests_are_told_to_come_back() {
     for path in ["/api/v1/workers", "/api/v1/audit"] {
         let response = fixture.get(path).send().await.unwrap();
         assert_eq!(response.headers()["retry-after"], "1");
-        problem(response, 503, "queue_unavailable").await;
+        let read = problem(response, 503, "queue_unavailable").await;
+        let detail = read["detail"].as_str().unwrap();
+        assert!(detail.ends_with("; try again soon"), "{detail}");
     }
     let ready = problem(
         fixture.get("/readyz").send().await.unwrap(),
@@ -388,7 +390,9 @@ async fn while_postgres_does_not_answer_nobody_can_say_that_a_kind_is_wrong() {
         let response = fixture.send(method, path, body).await;
 
         assert_eq!(response.headers()["retry-after"], "1", "{path}");
-        problem(response, 503, "queue_unavailable").await;
+        let change = problem(response, 503, "queue_unavailable").await;
+        let detail = change["detail"].as_str().unwrap();
+        assert!(detail.contains("change may"), "{detail}");
     }
 }
 

@@ -34,7 +34,6 @@ pub async fn held_keys(
     if throttles.peek(&ask).await.levels_decide {
         return Ok(None);
     }
-    let failed = |error: String| ReadError::Failed(error);
     let page = queue
         .lanes_of(
             name.as_str(),
@@ -42,16 +41,10 @@ pub async fn held_keys(
             MAX_LANES_PER_ASK as i64,
         )
         .await;
-    let lanes = page.map_err(|error| failed(error.to_string()))?.lanes;
+    let lanes = page?.lanes;
     let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
-    let states = throttles
-        .look(name, &keys)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
-    let status = throttles
-        .status(name)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
+    let states = throttles.look(name, &keys).await?;
+    let status = throttles.status(name).await?;
     let held = HeldKeys::of(
         lanes
             .iter()
@@ -89,10 +82,7 @@ async fn over_quota(
     }
     let ids: Vec<i64> = suspects.iter().map(|(lane, ..)| lane.lane_id).collect();
     let span = Duration::from_secs_f64(OVER_QUOTA_AFTER_S);
-    let arrivals = queue
-        .lane_arrivals(&ids, span)
-        .await
-        .map_err(|error| ReadError::Failed(error.to_string()))?;
+    let arrivals = queue.lane_arrivals(&ids, span).await?;
     let found = suspects.iter().filter_map(|(lane, oldest_s, granted)| {
         let arrived = arrivals.iter().find(|of| of.lane_id == lane.lane_id)?;
         let backlog = KeyBacklog {

@@ -30,7 +30,7 @@ const NEARLY_FULL: f64 = 0.9;
 pub(super) struct PostgresFacts {
     pub(super) version: i32,
     pub(super) version_text: String,
-    pub(super) is_standby: bool,
+    pub(super) is_read_only: bool,
     pub(super) max_connections: i64,
     pub(super) reserved: i64,
     pub(super) used: i64,
@@ -50,11 +50,11 @@ pub(super) fn postgres(facts: &PostgresFacts, connections: u32) -> Vec<Finding> 
             "upgrade to PostgreSQL 15 or newer",
         ));
     }
-    if facts.is_standby {
+    if facts.is_read_only {
         findings.push(Finding::fail(
             CHECK,
-            "it is a standby, which accepts no writes",
-            "let DATABASE_URL lead to the primary",
+            "it accepts no writes: it is a standby, or set to read only",
+            "let DATABASE_URL lead to the primary, or see default_transaction_read_only",
         ));
     }
     let needed = i64::from(connections) + MORE_CONNECTIONS;
@@ -335,7 +335,7 @@ mod tests {
         let well = PostgresFacts {
             version: 170_004,
             version_text: "17.4".into(),
-            is_standby: false,
+            is_read_only: false,
             max_connections: 100,
             reserved: 3,
             used: 10,
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(postgres(&well, 16)[0].health, Health::Ok);
         let broken = PostgresFacts {
             version: 140_009,
-            is_standby: true,
+            is_read_only: true,
             used: 95,
             autovacuum: false,
             synchronous_commit: "off".into(),

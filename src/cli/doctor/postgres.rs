@@ -21,7 +21,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 // Settings that a role may not read are left out, not guessed.
 const FACTS: &str = "
 select current_setting('server_version_num')::int as version, current_setting('server_version') as version_text,
-    pg_is_in_recovery() as is_standby, current_setting('max_connections')::bigint as max_connections,
+    pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on' as is_read_only, current_setting('max_connections')::bigint as max_connections,
     current_setting('superuser_reserved_connections')::bigint as reserved,
     (select count(*) from pg_stat_activity where backend_type = 'client backend') as used,
     current_setting('autovacuum')::bool as autovacuum, current_setting('synchronous_commit') as synchronous_commit,
@@ -163,7 +163,7 @@ async fn facts(queue: &Queue) -> Result<PostgresFacts, sqlx::Error> {
     Ok(PostgresFacts {
         version: row.try_get("version")?,
         version_text: row.try_get("version_text")?,
-        is_standby: row.try_get("is_standby")?,
+        is_read_only: row.try_get("is_read_only")?,
         max_connections: row.try_get("max_connections")?,
         reserved: row.try_get("reserved")?,
         used: row.try_get("used")?,

@@ -3,6 +3,9 @@
 use crate::jobs::{Backlog, Error, check};
 use crate::postgres::is_hidden_pooler;
 
+/// The beginning of the reason of an error of a server that accepts no writes.
+pub const READ_ONLY: &str = "the database is read-only: it is a standby, or set to read only";
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         if let Some(help) = is_hidden_pooler(&error) {
@@ -22,9 +25,13 @@ impl From<sqlx::Error> for Error {
                 match code.as_str() {
                     // Shutting down, crashed, starting up; a standby; out of connections, memory or
                     // disk; a broken connection.
-                    "57P01" | "57P02" | "57P03" | "57P05" | "25006" => {
+                    "57P01" | "57P02" | "57P03" | "57P05" => {
                         Error::Lost(from_server.message().to_owned())
                     }
+                    "25006" => Error::Lost(format!(
+                        "{READ_ONLY}; after a failover, let DATABASE_URL lead to the primary ({})",
+                        from_server.message()
+                    )),
                     "53400" => queue_full(from_server.as_ref())
                         .or_else(|| capped(from_server.as_ref()))
                         .or_else(|| full(from_server.as_ref()))

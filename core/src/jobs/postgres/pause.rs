@@ -16,7 +16,7 @@ pub(super) const PAUSED: &str = "select since, by, why from flyball.pause";
 /// Tells whether everything is paused, and whether the server accepts no writes.
 pub(super) const STANDS: &str = "
     select exists (select from flyball.pause) as paused,
-           current_setting('transaction_read_only') = 'on' as read_only";
+           pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on' as read_only";
 
 impl Queue {
     /// Stops all claiming in all processes until [`Queue::resume_all`]; running jobs go on.
