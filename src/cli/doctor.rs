@@ -6,6 +6,7 @@ mod postgres;
 mod replica;
 mod servers;
 mod settings;
+mod throttles;
 mod work;
 
 use std::process::ExitCode;
@@ -70,7 +71,8 @@ async fn check(settings: &Settings, report: &mut Findings) {
         work::check_schedules(queue, report).await;
     }
     if let (Some(queue), Some(store)) = (&queue, &store) {
-        work::check_throttles(queue, store, settings.throttles_created_max, report).await;
+        let made_max = settings.throttles_created_max;
+        throttles::check_throttles(queue, store, (made_max, files.as_slice()), report).await;
     }
     servers::check_signals(settings, &files, report).await;
 }

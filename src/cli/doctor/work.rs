@@ -1,5 +1,6 @@
-//! Checks of the workers, of jobs that nobody serves, and of throttles.
+//! Checks of the workers, of jobs that nobody serves, of the upkeep and of schedules.
 
+use super::super::pause;
 use super::finding::{Finding, Findings};
 use crate::app::built_in_kinds;
 use crate::config::Settings;
@@ -7,11 +8,9 @@ use crate::cron::Schedules;
 use crate::jobs::postgres::NeededKey;
 use crate::jobs::serving::{UnservedJobs, differences, differing_settings};
 use crate::jobs::{Error, Queue, WorkerCapabilities, secret};
-use crate::throttle::caller_knobs::bounds_reached;
-use crate::throttle::{RedisStore, Store};
 
 /// The most findings of one kind that are listed.
-const LISTED: usize = 10;
+pub(super) const LISTED: usize = 10;
 
 /// Checks the live workers, and the jobs that none of them serves.
 pub(super) async fn check_workers(settings: &Settings, queue: &Queue, report: &mut Findings) {
@@ -45,6 +44,13 @@ async fn read_workers(
     findings: &mut Vec<Finding>,
 ) -> Result<usize, Error> {
     const CHECK: &str = "workers";
+    if let Some(pause) = queue.paused().await? {
+        findings.push(Finding::warn(
+            CHECK,
+            format!("no job starts: everything is {}", pause::sentence(&pause)),
+            "end the pause: flyball resume",
+        ));
+    }
     let workers = queue.serving().await?;
     for worker in workers
         .iter()
@@ -185,67 +191,4 @@ pub(super) async fn check_schedules(queue: &Queue, report: &mut Findings) {
         report.add(Finding::ok(CHECK, seen));
     }
     report.extend(problems);
-}
-
-/// Checks that the throttles that jobs name exist and can be read, and that others can be made on
-/// first use.
-pub(super) async fn check_throttles(
-    queue: &Queue,
-    store: &RedisStore,
-    made_max: usize,
-    report: &mut Findings,
-) {
-    const CHECK: &str = "throttles";
-    let (Ok(depths), Ok(names)) = (queue.depths().await, store.names().await) else {
-        return;
-    };
-    let mut findings = Vec::new();
-    let waiting = depths
-        .throttles
-        .iter()
-        .filter(|depth| depth.ready + depth.scheduled > 0);
-    for depth in waiting {
-        if !names.iter().any(|name| name.as_str() == depth.throttle) {
-            findings.push(Finding::fail(
-                CHECK,
-                format!(
-                    "there is no throttle {}, for which {} jobs wait",
-                    depth.throttle,
-                    depth.ready + depth.scheduled
-                ),
-                format!("create it: flyball throttle set {} rps=10", depth.throttle),
-            ));
-        }
-    }
-    for (tenant, throttles) in bounds_reached(&names, made_max) {
-        let owner = tenant.map_or_else(String::new, |tenant| format!(" of tenant {tenant}"));
-        findings.push(Finding::warn(
-            CHECK,
-            format!("{throttles} throttles{owner} exist, so none is made on first use any more"),
-            "delete those that are not needed, or raise throttles_created_max",
-        ));
-    }
-    for name in &names {
-        let Ok(Some(status)) = store.status(name).await else {
-            continue;
-        };
-        if let Some(problem) = status.problems.first() {
-            findings.push(Finding::fail(
-                CHECK,
-                format!(
-                    "{name}: knob {} {}; it runs at safe_rps",
-                    problem.field, problem.message
-                ),
-                format!("set it: flyball throttle set {name} {}=...", problem.field),
-            ));
-        }
-    }
-    findings.truncate(LISTED);
-    if findings.is_empty() {
-        findings.push(Finding::ok(
-            CHECK,
-            format!("{} exist, and every knob is valid", names.len()),
-        ));
-    }
-    report.extend(findings);
 }

@@ -1,0 +1,189 @@
+//! Checks of throttles: whether those that jobs name exist, their knobs, and their governors.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::finding::{Finding, Findings};
+use super::work::LISTED;
+use crate::app;
+use crate::governor::actuator::BREAKERS_ZERO;
+use crate::governor::explain::seconds;
+use crate::governor::{GovernorView, Journal};
+use crate::jobs::Queue;
+use crate::throttle::caller_knobs::bounds_reached;
+use crate::throttle::status::EXPIRES;
+use crate::throttle::{KnobsFile, RedisStore, Status, Store};
+
+const CHECK: &str = "throttles";
+
+/// The age of a governor's last look from which it is gone, in seconds: more than three of the
+/// longest ticks.
+const GONE_S: f64 = 200.0;
+
+/// Checks that the throttles that jobs name exist and can be read, and that others can be made on
+/// first use.
+pub(super) async fn check_throttles(
+    queue: &Queue,
+    store: &RedisStore,
+    (made_max, files): (usize, &[KnobsFile]),
+    report: &mut Findings,
+) {
+    let policies = app::policies(files).unwrap_or_default();
+    let states = Journal::new(queue.pool.clone()).load_all().await;
+    let states: BTreeMap<String, Value> = states.unwrap_or_default().into_iter().collect();
+    let (Ok(depths), Ok(names)) = (queue.depths().await, store.names().await) else {
+        return;
+    };
+    let mut findings = Vec::new();
+    let waiting = depths
+        .throttles
+        .iter()
+        .filter(|depth| depth.ready + depth.scheduled > 0);
+    for depth in waiting {
+        if !names.iter().any(|name| name.as_str() == depth.throttle) {
+            findings.push(Finding::fail(
+                CHECK,
+                format!(
+                    "there is no throttle {}, for which {} jobs wait",
+                    depth.throttle,
+                    depth.ready + depth.scheduled
+                ),
+                format!("create it: flyball throttle set {} rps=10", depth.throttle),
+            ));
+        }
+    }
+    for (tenant, throttles) in bounds_reached(&names, made_max) {
+        let owner = tenant.map_or_else(String::new, |tenant| format!(" of tenant {tenant}"));
+        findings.push(Finding::warn(
+            CHECK,
+            format!("{throttles} throttles{owner} exist, so none is made on first use any more"),
+            "delete those that are not needed, or raise throttles_created_max",
+        ));
+    }
+    for name in &names {
+        let Ok(Some(status)) = store.status(name).await else {
+            continue;
+        };
+        let stored = states.get(name.as_str()).cloned();
+        let policy = policies.iter().find(|(governed, _)| governed == name);
+        let view = policy.zip(stored).and_then(|((_, policy), state)| {
+            GovernorView::of_stored(state, policy, status.at_us as f64 / 1e6)
+        });
+        findings.extend(of_knobs(&status));
+        findings.extend(of_governor(&status, view.as_ref()));
+    }
+    findings.truncate(LISTED);
+    if findings.is_empty() {
+        findings.push(Finding::ok(
+            CHECK,
+            format!("{} exist, and every knob is valid", names.len()),
+        ));
+    }
+    report.extend(findings);
+}
+
+/// Returns what is wrong with the knobs of a throttle: the first that is unusable, and their expiry.
+fn of_knobs(status: &Status) -> Vec<Finding> {
+    let name = &status.name;
+    let (expiry, unusable): (Vec<_>, Vec<_>) = status
+        .problems
+        .iter()
+        .partition(|problem| problem.field == EXPIRES);
+    let mut findings = Vec::new();
+    if let Some(problem) = unusable.first() {
+        findings.push(Finding::fail(
+            CHECK,
+            format!(
+                "{name}: knob {} {}; it runs at safe_rps",
+                problem.field, problem.message
+            ),
+            format!("set it: flyball throttle set {name} {}=...", problem.field),
+        ));
+    }
+    if !expiry.is_empty() {
+        let left = seconds(status.expires_in_s.unwrap_or_default());
+        findings.push(Finding::warn(
+            CHECK,
+            format!("{name}: its knobs expire in {left}; after that its jobs wait"),
+            "keep them: flyball throttle import-limitlion --yes",
+        ));
+    }
+    findings
+}
+
+/// Returns the finding about a throttle whose governor is gone: its lease has lapsed, or it has not
+/// looked for long.
+fn of_governor(status: &Status, view: Option<&GovernorView>) -> Option<Finding> {
+    let at = Timestamp::from_microsecond(status.at_us).ok()?;
+    let age_s = view.map_or(0.0, |view| at.duration_since(view.at).as_secs_f64());
+    if !status.lease_expired && age_s <= GONE_S {
+        return None;
+    }
+    let is_breakers = |field: &str| {
+        status
+            .raw
+            .get(field)
+            .is_some_and(|text| text == BREAKERS_ZERO)
+    };
+    let so = match (
+        is_breakers("rps") || is_breakers("concurrency"),
+        status.lease_expired,
+    ) {
+        (true, _) => "its breaker stays open and nothing restarts it",
+        (false, true) => "it runs at safe_rps at most",
+        (false, false) => "its knob stays as it is",
+    };
+    Some(Finding::fail(
+        CHECK,
+        format!("{}: no governor is at work, so {so}", status.name),
+        "check that a process with the role governor is running and reaches Postgres and Redis",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::throttle::Name;
+    use crate::throttle::bucket::UsageCounters;
+
+    const NOW_US: i64 = 1_700_000_000_000_000;
+
+    fn status(fields: &[(&str, &str)]) -> Status {
+        let raw = fields.iter();
+        let raw = raw.map(|(field, text)| ((*field).to_owned(), (*text).to_owned()));
+        Status::read(
+            Name::new("hooks").unwrap(),
+            raw.collect(),
+            &UsageCounters::default(),
+            NOW_US,
+        )
+    }
+
+    #[test]
+    fn an_expiry_is_no_unusable_knob() {
+        let found = of_knobs(&status(&[("rps", "5")]).expiring_in(90_000));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(
+            found[0].seen,
+            "hooks: its knobs expire in 90 s; after that its jobs wait"
+        );
+        let found = of_knobs(&status(&[("rps", "fast")]));
+        assert!(found[0].seen.starts_with("hooks: knob rps"), "{found:?}");
+        assert!(of_knobs(&status(&[("rps", "5")])).is_empty());
+    }
+
+    #[test]
+    fn a_governor_that_is_gone_says_what_stays_as_it_is() {
+        let lapsed = |rps| status(&[("rps", rps), ("mode", "auto"), ("valid_until", "1")]);
+        let seen = |status: &Status| of_governor(status, None).map(|one| one.seen);
+        assert!(seen(&lapsed("5")).unwrap().ends_with("at safe_rps at most"));
+        assert!(
+            seen(&lapsed("0.000"))
+                .unwrap()
+                .ends_with("nothing restarts it")
+        );
+        assert_eq!(seen(&status(&[("rps", "5")])), None);
+    }
+}
