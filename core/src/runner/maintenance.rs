@@ -54,6 +54,29 @@ pub(super) struct OwnWork {
     rescues: Arc<AtomicBool>,
 }
 
+/// The rounds of a loop that leaves some out. One that failed, or was broken off, is made up for by
+/// the next.
+#[derive(Debug, Default)]
+struct NeededRounds {
+    last: Option<Instant>,
+}
+
+impl NeededRounds {
+    /// Returns true if a round is needed; until one is done, the next one is needed as well.
+    fn begin(&mut self, is_woken: bool, is_late: impl FnOnce(Instant) -> bool) -> bool {
+        let is_needed = is_woken || self.last.is_none_or(is_late);
+        if is_needed {
+            self.last = None;
+        }
+        is_needed
+    }
+
+    /// Notes the end of a round that began then.
+    fn done(&mut self, began: Instant) {
+        self.last = Some(began);
+    }
+}
+
 /// The times of the loop that looks for due work.
 struct Looks {
     next: Instant,
@@ -277,21 +300,20 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, own: OwnWork, cancel: Can
         every: RESCUE_EVERY,
         wake: None,
     };
-    let last = Arc::new(Mutex::new(None::<Instant>));
+    let rounds = Arc::new(Mutex::new(NeededRounds::default()));
     periodic(pace, cancel, || {
-        let (shared, own, last) = (shared.clone(), own.clone(), last.clone());
+        let (shared, own, rounds) = (shared.clone(), own.clone(), rounds.clone());
         async move {
             // What fails comes again, and must not keep the jobs of dead workers leased meanwhile.
             let returned = return_uncertain(&shared).await;
             let is_late = |at: Instant| {
                 at.elapsed() >= UNWOKEN_EVERY && shared.config.due.must_look(at.elapsed())
             };
-            let is_needed =
-                own.rescues.swap(false, Ordering::Relaxed) || last.lock().is_none_or(is_late);
-            if !is_needed {
+            let is_woken = own.rescues.swap(false, Ordering::Relaxed);
+            if !rounds.lock().begin(is_woken, is_late) {
                 return returned;
             }
-            *last.lock() = Some(Instant::now());
+            let began = Instant::now();
             let rescued = shared.queue.rescue().await;
             let rescued = rescued.map(|rescued| log_rescued(&shared, &rescued));
             let expired = shared.queue.rescue_expired().await;
@@ -303,7 +325,9 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, own: OwnWork, cancel: Can
                     "cancelled returned jobs whose cancellation was requested"
                 );
             }
-            rescued.and(expired).and(returned)
+            rescued.and(expired)?;
+            rounds.lock().done(began);
+            returned
         }
     })
     .await;
@@ -475,4 +499,24 @@ pub(super) async fn learn_costs(shared: Arc<WorkerContext>, cancel: Cancellation
         }
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rescue_that_failed_is_made_up_for_without_another_wake_up() {
+        let (mut rounds, now) = (NeededRounds::default(), Instant::now());
+        let never = |_: Instant| false;
+        assert!(rounds.begin(false, never), "the first one");
+        rounds.done(now);
+        assert!(!rounds.begin(false, never));
+
+        assert!(rounds.begin(true, never));
+        assert!(rounds.begin(false, never), "the one before was not done");
+        rounds.done(now);
+        assert!(!rounds.begin(false, never));
+        assert!(rounds.begin(false, |at| at == now), "late");
+    }
 }

@@ -17,6 +17,47 @@ const LONGEST_TICK: Duration = Duration::from_secs(30);
 /// log of hours.
 const TELL_AGAIN: Duration = Duration::from_secs(300);
 
+/// The time without a failure after which a loop that failed works again. A tick without work
+/// succeeds while the store is away, too.
+const CALM: Duration = Duration::from_secs(10);
+
+/// The failures of a loop, so that it is told when it begins to fail and when it works again.
+#[derive(Debug, Default)]
+struct FailureLog {
+    last: Option<Instant>,
+    told: Option<Instant>,
+}
+
+impl FailureLog {
+    /// Returns true while it fails, or has only just ceased to.
+    fn is_failing(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Notes a failure; returns true if it is to be told: the first, and one each [`TELL_AGAIN`].
+    fn failed(&mut self, now: Instant) -> bool {
+        self.last = Some(now);
+        let is_told = self
+            .told
+            .is_none_or(|told| now.duration_since(told) >= TELL_AGAIN);
+        if is_told {
+            self.told = Some(now);
+        }
+        is_told
+    }
+
+    /// Notes a success; returns true if the loop works again.
+    fn succeeded(&mut self, now: Instant) -> bool {
+        let is_over = self
+            .last
+            .is_some_and(|last| now.duration_since(last) >= CALM);
+        if is_over {
+            *self = Self::default();
+        }
+        is_over
+    }
+}
+
 /// The schedule of a loop.
 #[derive(Clone)]
 pub struct LoopOptions {
@@ -63,8 +104,7 @@ async fn run<E, F>(
     E: Display,
     F: Future<Output = Result<(), E>>,
 {
-    let mut failing = false;
-    let mut told: Option<Instant> = None;
+    let mut failures = FailureLog::default();
     let longest = LONGEST_TICK.max(pace.every * 10);
     loop {
         let ended = tokio::select! {
@@ -72,24 +112,26 @@ async fn run<E, F>(
             ended = tokio::time::timeout(longest, tick()) => ended,
         };
         match ended {
-            Ok(Ok(())) if failing => {
-                failing = false;
-                tracing::info!(service = pace.name, "works again");
+            Ok(Ok(())) => {
+                if failures.succeeded(Instant::now()) {
+                    tracing::info!(service = pace.name, "works again");
+                }
             }
-            Ok(Ok(())) => {}
             Err(_) => {
-                failing = true;
+                failures.failed(Instant::now());
                 tracing::warn!(
                     service = pace.name,
                     longest_s = longest.as_secs(),
                     "aborted because it took too long"
                 );
             }
-            Ok(Err(error)) if !failing || told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
-                (failing, told) = (true, Some(Instant::now()));
-                tracing::warn!(service = pace.name, %error, "failed; retrying");
+            Ok(Err(error)) => {
+                if failures.failed(Instant::now()) {
+                    tracing::warn!(service = pace.name, %error, "failed; retrying");
+                } else {
+                    tracing::debug!(service = pace.name, %error, "still failing");
+                }
             }
-            Ok(Err(error)) => tracing::debug!(service = pace.name, %error, "still failing"),
         }
         let ticked = Instant::now();
         loop {
@@ -105,9 +147,28 @@ async fn run<E, F>(
                 () = tokio::time::sleep(pause) => {}
                 () = woken => break,
             }
-            if failing || is_due(ticked.elapsed()) {
+            if failures.is_failing() || is_due(ticked.elapsed()) {
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_whose_idle_ticks_succeed_during_an_outage_is_told_once_and_over_once() {
+        let (mut log, began) = (FailureLog::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        assert!(!log.succeeded(at(0)) && !log.is_failing());
+        assert!(log.failed(at(1)));
+        assert!(!log.succeeded(at(3)) && log.is_failing());
+        assert!(!log.failed(at(5)), "the same outage");
+        assert!(!log.succeeded(at(14)));
+        assert!(log.succeeded(at(15)) && !log.is_failing());
+        assert!(!log.succeeded(at(16)));
+        assert!(log.failed(at(20)), "another one");
     }
 }
