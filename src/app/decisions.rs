@@ -164,7 +164,11 @@ impl JournalReader {
         now: f64,
     ) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
-        let everything = self.queue.paused().await?;
+        let (is_paused, is_read_only) = self.queue.is_paused_and_read_only().await?;
+        let everything = match is_paused {
+            true => self.queue.paused().await?,
+            false => None,
+        };
         let failing = self.queue.failing_of(name.as_str()).await?;
         let (held, full) = if ready > 0 {
             (
@@ -179,6 +183,7 @@ impl JournalReader {
         let above = closed_above(throttles, status).await;
         let obstacles = Obstacles {
             status,
+            is_read_only,
             everything: everything.as_ref(),
             above: above.as_ref(),
             full: full.as_ref(),

@@ -15,6 +15,7 @@ use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::redact::mask_args;
 use super::state::JobsState;
 use crate::admission::{self, Batches, WaitingMessage};
+use crate::api::clock;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::link::{encoded, next_link};
@@ -347,12 +348,25 @@ pub async fn why_job_waits(
         if let Some(pause) = pause_of_batch(queue, job).await {
             return Some(waiting::for_its_batch(pause));
         }
-        return waiting::for_others(detail)
+        let others = waiting::for_others(detail);
+        if others.is_none()
+            && waiting::is_overdue(job, clock::now())
+            && let Ok(live) = with_timeout(ROW_TIMEOUT, queue.serving()).await
+            && live.is_empty()
+        {
+            return Some(waiting::for_promotion(job));
+        }
+        return others
             .or_else(|| waiting::for_its_time(job))
             .or_else(|| waiting::for_its_handler(detail));
     }
-    if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
+    let stands = with_timeout(ROW_TIMEOUT, queue.is_paused_and_read_only()).await;
+    let (is_paused, is_read_only) = stands.unwrap_or_default();
+    if is_paused && let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
         return Some(waiting::for_everything(sees_all.then_some(&pause)));
+    }
+    if is_read_only {
+        return Some(waiting::for_writes());
     }
     // If the workers cannot be read, the job is assumed to be served.
     let live = with_timeout(ROW_TIMEOUT, queue.serving()).await.ok();

@@ -1,7 +1,7 @@
 //! The obstacles of a throttle besides its rate: a pause of everything, a pause after a refusal, a
 //! debt, a throttle above, slots, keys, failures.
 
-use crate::api::waiting::{first_line, for_everything};
+use crate::api::waiting::{first_line, for_everything, for_writes};
 use crate::governor::actuator::BREAKERS_ZERO;
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
@@ -12,6 +12,8 @@ use crate::throttle::{HeldKeys, OverQuotaKey, Status};
 #[derive(Clone, Copy, Debug)]
 pub struct Obstacles<'a> {
     pub status: &'a Status,
+    /// True if Postgres accepts no writes.
+    pub is_read_only: bool,
     /// The pause of everything, if one is in force.
     pub everything: Option<&'a Pause>,
     /// The nearest throttle above that grants nothing.
@@ -43,10 +45,15 @@ impl Obstacles<'_> {
             Some((false, keys)) => (None, Some(keys)),
             None => (None, None),
         };
-        let before = (self.everything.map(everything).into_iter())
-            .chain(closed)
-            .chain(self.failing.map(|failing| failures(self, failing)))
-            .chain(first);
+        let unwritable = self
+            .is_read_only
+            .then(|| format!("No job starts, because {}.", for_writes().reason));
+        let before = (unwritable
+            .into_iter()
+            .chain(self.everything.map(everything)))
+        .chain(closed)
+        .chain(self.failing.map(|failing| failures(self, failing)))
+        .chain(first);
         let over_quota = self
             .held
             .and_then(|held| over_quota(held.over_quota, held.most_over_quota.as_ref()?));
@@ -291,6 +298,7 @@ mod tests {
     fn obstacles_of(status: &Status) -> Obstacles<'_> {
         Obstacles {
             status,
+            is_read_only: false,
             everything: None,
             above: None,
             full: None,
@@ -408,6 +416,20 @@ mod tests {
             sentence,
             "No job starts, because everything has been paused since 1970-01-01T00:00:00Z by ann: \
              the disk is full; end the pause with: flyball resume. 12 rps, set by ann."
+        );
+    }
+
+    #[test]
+    fn a_database_that_is_read_only_comes_first() {
+        let hooks = status("hooks");
+        let sentence = Obstacles {
+            is_read_only: true,
+            ..obstacles_of(&hooks)
+        }
+        .around(RATE);
+        assert!(
+            sentence.starts_with("No job starts, because the database is read-only: "),
+            "{sentence}"
         );
     }
 
