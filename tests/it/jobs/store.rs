@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use flyball::jobs::postgres::{Ending, LaneClaim, MIGRATOR, Retention};
-use flyball::jobs::{JobFilter, NewJob, Queue, State};
+use flyball::jobs::postgres::{Ending, LaneClaim, MIGRATOR, READ_ONLY, Retention};
+use flyball::jobs::{Attribution, Error, JobFilter, NewJob, Queue, State};
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
 
 use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
@@ -65,6 +65,35 @@ async fn a_start_with_nothing_to_migrate_waits_for_no_lock() {
     let migrating = tokio::time::timeout(Duration::from_secs(20), queue.migrate());
 
     assert_eq!(migrating.await.expect("it waits").unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_database_that_is_read_only_is_named_as_that() {
+    let (database, queue) = queue().await;
+    assert_eq!(
+        queue.is_paused_and_read_only().await.unwrap(),
+        (false, false)
+    );
+    queue.pause_all(&Attribution::default()).await.unwrap();
+    let url = url::Url::parse(database.url()).unwrap();
+    let name = url.path().trim_start_matches('/');
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "alter database {name} set default_transaction_read_only = on"
+    )))
+    .execute(&database.superuser())
+    .await
+    .unwrap();
+
+    let late = Queue::connect(database.url(), 2, Duration::from_secs(20))
+        .await
+        .unwrap();
+
+    assert_eq!(late.is_paused_and_read_only().await.unwrap(), (true, true));
+    let refused = late.enqueue(&[http()]).await;
+    assert!(
+        matches!(&refused, Err(Error::Lost(reason)) if reason.starts_with(READ_ONLY)),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
