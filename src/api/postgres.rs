@@ -10,6 +10,7 @@ use sqlx::postgres::PgRow;
 
 use crate::api::audit::entry::AuditEntry;
 use crate::api::read_error::ReadError;
+use crate::jobs;
 use crate::postgres::Db;
 
 /// A worker process that has sent a heartbeat within its TTL.
@@ -248,4 +249,10 @@ fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
 fn time(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get::<jiff_sqlx::Timestamp, _>(column)
         .map(jiff_sqlx::Timestamp::to_jiff)
+}
+
+impl From<sqlx::Error> for ReadError {
+    fn from(error: sqlx::Error) -> Self {
+        jobs::Error::from(error).into()
+    }
 }

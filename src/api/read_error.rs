@@ -25,12 +25,6 @@ impl From<jobs::Error> for ReadError {
     }
 }
 
-impl From<sqlx::Error> for ReadError {
-    fn from(error: sqlx::Error) -> Self {
-        jobs::Error::from(error).into()
-    }
-}
-
 impl From<throttle::Error> for ReadError {
     fn from(error: throttle::Error) -> Self {
         match error {
@@ -46,10 +40,8 @@ mod tests {
 
     #[test]
     fn a_store_that_is_away_is_no_defect() {
-        let error = ReadError::from(sqlx::Error::PoolTimedOut);
+        let error = ReadError::from(jobs::Error::Lost("refused".to_owned()));
         assert!(matches!(error, ReadError::Lost(_)), "{error}");
-        let error = ReadError::from(sqlx::Error::RowNotFound);
-        assert!(matches!(error, ReadError::Failed(_)), "{error}");
         let error = ReadError::from(throttle::Error::Lost("refused".to_owned()));
         assert!(matches!(error, ReadError::ThrottlesLost(_)), "{error}");
     }
