@@ -13,6 +13,7 @@ use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
 use crate::jobs::serving::{remedy, serves_throttle};
 use crate::jobs::{Attribution, CancelFilter, Count, Queue, State, WorkerCapabilities};
+use crate::throttle::status::EXPIRES;
 use crate::throttle::{Name, Status, Store};
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
@@ -105,15 +106,38 @@ impl JournalReader {
             .flat_map(|status| &status.problems)
             .filter(|problem| problem.field != governed)
         {
-            sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
+            sentence += &match problem.field.as_str() {
+                EXPIRES => format!(" Its knobs expire {}.", problem.message),
+                field => format!(" Its knob {field}: {}.", problem.message),
+            };
         }
         if let Some(status) = status {
             let ready = ready.unwrap_or(0);
             sentence = self.with_obstacles(&sentence, status, ready, now).await?;
         }
+        let unserved = match unserved {
+            Some(all) => vec![all],
+            None => self.unserved_kinds(name).await?,
+        };
         let age = jobs.age.map(|age| format!("Its jobs {age}."));
         let sentences = unserved.into_iter().chain([sentence]).chain(age);
         Ok(sentences.collect::<Vec<_>>().join(" "))
+    }
+
+    /// Describes the jobs of a throttle whose kind or needs no live worker serves.
+    async fn unserved_kinds(&self, name: &Name) -> Result<Vec<String>, ReadError> {
+        let unserved = self.queue.unserved().await?;
+        let of_kinds = unserved
+            .iter()
+            .filter(|one| one.throttle == name.as_str() && one.kind.is_some());
+        let told = of_kinds.map(|one| {
+            let count = Count {
+                jobs: one.jobs,
+                more: false,
+            };
+            served::unserved(Some(count), &one.remedy)
+        });
+        Ok(told.collect())
     }
 
     /// Returns the live workers, and the unfinished jobs of a throttle.

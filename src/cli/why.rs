@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::exit::CliError;
 use super::output::say;
-use super::{connect, output, status};
+use super::{connect, output};
 use crate::admission;
 use crate::app;
 use crate::config::Settings;
@@ -81,10 +81,6 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 output::json(&answer)?;
             } else {
                 say!("{sentence}");
-                // The sentence says if no live worker serves the throttle at all.
-                for one in unserved.iter().filter(|one| one.kind.is_some()) {
-                    say!("{}", status::unserved(one));
-                }
                 if args.history.is_some() {
                     history::show(&decisions)?;
                 }
