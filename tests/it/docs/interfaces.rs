@@ -286,8 +286,9 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         "docs/reference/metrics.md lacks these"
     );
     // Missing here: readings of a signal, a throttle in shadow mode, a rejection by a server, a
-    // token request over HTTP, a pool, a message with gates, and a replica.
+    // token request over HTTP, a pool, a message with gates, a replica, and knobs that expire.
     let absent = [
+        "flyball_throttle_expires_seconds",
         "flyball_governor_signal_ratio",
         "flyball_governor_signal_age_seconds",
         "flyball_notifications_total",
