@@ -48,12 +48,12 @@ impl Obstacles<'_> {
         let unwritable = self
             .is_read_only
             .then(|| format!("No job starts, because {}.", for_writes().reason));
-        let before = (unwritable
+        let before = unwritable
             .into_iter()
-            .chain(self.everything.map(everything)))
-        .chain(closed)
-        .chain(self.failing.map(|failing| failures(self, failing)))
-        .chain(first);
+            .chain(self.everything.map(everything))
+            .chain(closed)
+            .chain(self.failing.map(|failing| failures(self, failing)))
+            .chain(first);
         let over_quota = self
             .held
             .and_then(|held| over_quota(held.over_quota, held.most_over_quota.as_ref()?));

@@ -84,7 +84,7 @@ pub(super) async fn check_throttles(
     report.extend(findings);
 }
 
-/// Returns what is wrong with the knobs of a throttle: the first that is unusable, and their expiry.
+/// Returns the faults of the knobs of a throttle: the first that is unusable, and their expiry.
 fn of_knobs(status: &Status) -> Vec<Finding> {
     let name = &status.name;
     let (expiry, unusable): (Vec<_>, Vec<_>) = status
