@@ -12,7 +12,7 @@ use crate::admission;
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::serving::UnservedJobs;
-use crate::jobs::{Kinds, Queue, State};
+use crate::jobs::{Kinds, Queue};
 use crate::throttle::{Name, Store};
 
 mod history;
@@ -114,14 +114,10 @@ async fn message(
     {
         if let Some(waiting) = admission::waiting(queue, &*throttles, id).await? {
             crate::api::tell_admission(&mut explained, &waiting);
-        } else if let Some(detail) = queue.get(id).await?
-            && detail.summary.state == State::Ready
-        {
+        } else if let Some(detail) = queue.get(id).await? {
             let kinds = app::built_in_kinds(settings, None)?;
             let stores = (queue, &*throttles, &kinds);
-            if let Some(waiting) = crate::api::why_job_waits(stores, &detail, true).await {
-                crate::api::tell_wait(&mut explained, &waiting);
-            }
+            crate::api::tell_wait(&mut explained, stores, &detail, true).await;
         }
     }
     if json {

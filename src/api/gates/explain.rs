@@ -13,12 +13,13 @@ use crate::api::jobs::show::{found, id_of, why_job_waits};
 use crate::api::jobs::state::JobsState;
 use crate::api::notifications::accept::AdmissionState;
 use crate::api::notifications::accepted::until;
-use crate::api::waiting::WaitReason;
-use crate::jobs::State as JobState;
+use crate::api::waiting::{WaitReason, first_line};
+use crate::jobs::{JobDetail, Kinds, Queue, State as JobState, Summary};
 use crate::notify::DeliveryState;
 use crate::recipient::explain::{GateFinding, GateStep, MessageExplanation};
 use crate::recipient::gate::MessageGate;
 use crate::recipient::service::Gates;
+use crate::throttle::{Name, Store};
 
 /// Explains a message: each gate with what it found and by which rule, and what comes after.
 #[utoipa::path(get, path = "/api/v1/notifications/{id}/explain", operation_id = "explain_notification", tag = "notifications",
@@ -33,8 +34,8 @@ pub async fn explain(
 ) -> Result<Json<MessageExplanation>, Problem> {
     let id = id_of(&id)?;
     let explained = gates.explain(id, caller.tenant.as_deref());
-    let found = with_timeout(ROW_TIMEOUT, explained).await?;
-    let mut explained = found.ok_or_else(|| {
+    let answer = with_timeout(ROW_TIMEOUT, explained).await?;
+    let mut explained = answer.ok_or_else(|| {
         Problem::new(
             Code::NotificationNotFound,
             format!("there is no notification {id}; finished ones are kept for a limited time"),
@@ -49,8 +50,10 @@ pub async fn explain(
         match with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await {
             Ok(Some(waiting)) => tell_admission(&mut explained, &waiting),
             Ok(None) => {
-                if let Some(waiting) = wait_of_job(&jobs, &caller, id).await {
-                    tell_wait(&mut explained, &waiting);
+                if let Ok(detail) = found(&jobs, &caller, id).await {
+                    let stores = (&jobs.queue, &*jobs.throttles, &jobs.kinds);
+                    let sees_all = caller.sees(&detail.summary.throttle);
+                    tell_wait(&mut explained, stores, &detail, sees_all).await;
                 }
             }
             // What the gates know is worth telling without the wait.
@@ -66,25 +69,49 @@ pub fn tell_pause(explained: &mut MessageExplanation, pause: &str) {
     explained.planned_at = None;
 }
 
-/// Returns the wait of the job of a message that is ready; `None` if it cannot be read.
-async fn wait_of_job(jobs: &JobsState, caller: &Caller, id: i64) -> Option<WaitReason> {
-    let detail = found(jobs, caller, id).await.ok()?;
-    let sees_all = caller.sees(&detail.summary.throttle);
-    let stores = (&jobs.queue, &*jobs.throttles, &jobs.kinds);
-    let is_ready = detail.summary.state == JobState::Ready;
-    match is_ready {
-        true => why_job_waits(stores, &detail, sees_all).await,
-        false => None,
-    }
-}
-
-/// Adds to the explanation of a message what its ready job waits for, about which the gates know
-/// nothing: a pause, a throttle, an account, a worker.
-pub fn tell_wait(explained: &mut MessageExplanation, waiting: &WaitReason) {
+/// Returns true if the message has passed its gates and waits for its pool.
+fn is_at_pool(explained: &MessageExplanation) -> bool {
     let is_at_pool = |step: &GateStep| {
         step.gate == MessageGate::Pool.as_str() && step.finding == GateFinding::Waits
     };
-    if explained.gates.iter().any(is_at_pool) {
+    explained.gates.iter().any(is_at_pool)
+}
+
+/// Adds to the explanation of a message what its job waits for, about which the gates know nothing:
+/// a pause, a throttle, an account, a worker.
+pub async fn tell_wait(
+    explained: &mut MessageExplanation,
+    stores: (&Queue, &dyn Store, &Kinds),
+    detail: &JobDetail,
+    sees_all: bool,
+) {
+    let job = &detail.summary;
+    let waiting = match job.state {
+        JobState::Ready => why_job_waits(stores, detail, sees_all).await,
+        // An attempt found no account and comes again.
+        JobState::Scheduled | JobState::Retryable if sees_all && is_at_pool(explained) => {
+            without_account(stores.1, job).await
+        }
+        _ => None,
+    };
+    if let Some(waiting) = waiting {
+        add_wait(explained, &waiting);
+    }
+}
+
+/// Returns the wait of a message whose pool has no account; `None` if it has one.
+async fn without_account(throttles: &dyn Store, job: &Summary) -> Option<WaitReason> {
+    let name = Name::new(job.throttle.as_str()).ok()?;
+    let status = throttles.status(&name).await.ok()??;
+    let why = status.knobs.stopped_because(status.at_us)?;
+    Some(WaitReason {
+        reason: format!("throttle {name} is stopped: {}", first_line(why)),
+        until: job.due_at,
+    })
+}
+
+fn add_wait(explained: &mut MessageExplanation, waiting: &WaitReason) {
+    if is_at_pool(explained) {
         explained.sentence = format!(
             "message {} has passed its gates and waits: {}",
             explained.id, waiting.reason
@@ -132,7 +159,7 @@ mod tests {
             reason: "throttle sms is stopped: no account is available".to_owned(),
             until: None,
         };
-        tell_wait(&mut explained, &waiting);
+        add_wait(&mut explained, &waiting);
         explained.sentence
     }
 
