@@ -7,6 +7,7 @@ use crate::admission::WaitingMessage;
 use crate::governor::actuator::BREAKERS_ZERO;
 use crate::jobs::postgres::READ_ONLY;
 use crate::jobs::{JobDetail, Pause, State, Summary};
+use crate::throttle::direct_change::is_changed_directly;
 use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, Name, RateLimit, Status};
 
 /// The age of a due time from which a scheduled job is late, in seconds.
@@ -206,6 +207,7 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
         why => format!(" (\"{why}\")"),
     };
     let by = match knobs.by.as_str() {
+        "" if is_changed_directly(&status.raw) => " in Redis directly".to_owned(),
         "" => String::new(),
         by => format!(" by {by}{why}"),
     };

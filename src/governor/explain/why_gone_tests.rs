@@ -53,3 +53,34 @@ fn a_governor_that_is_gone_is_told_where_no_lease_lapses() {
     let reported = ask(Some(&stopped), Some(&view), &[], None);
     assert!(!reported.contains("no governor"), "{reported}");
 }
+
+#[test]
+fn a_persons_stop_is_theirs_after_the_lease_too_and_the_breakers_is_not() {
+    let mut stopped = status(0.0, Mode::Auto);
+    stopped.lease_expired = true;
+    stopped.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
+    stopped.raw.insert("rps".to_owned(), "0".to_owned());
+    let view = governed(1.0, |_, _| {});
+    let reported = ask(Some(&stopped), Some(&view), &[], None);
+    assert!(
+        reported.contains("by ann 5 min ago (\"deploy\") (rps 0)") && !reported.contains("lease"),
+        "{reported}"
+    );
+
+    stopped.raw.insert("rps".to_owned(), "0.000".to_owned());
+    let reported = ask(Some(&stopped), Some(&view), &[], None);
+    assert_eq!(
+        reported,
+        "stopped by the breaker, and nothing restarts it, because no governor has renewed its \
+         lease for 40 s; check that a process with the role governor is running."
+    );
+}
+
+#[test]
+fn an_automatic_throttle_without_a_governor_says_so() {
+    let reported = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
+    assert_eq!(
+        reported,
+        "20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait."
+    );
+}
