@@ -15,6 +15,7 @@ mod batches;
 pub mod channel_name;
 pub mod client_frame;
 pub mod close;
+pub mod collect_round;
 pub mod connection_counts;
 pub mod history_end;
 pub mod hub;

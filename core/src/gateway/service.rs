@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::batches::{batcher, lost};
+use super::collect_round::{CollectRound, RoundStep};
 use super::connection_counts::ConnectionCounts;
 use super::history_end::HistoryEnd;
 use super::hub::Hub;
@@ -47,17 +48,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The same where they are heard, and come sooner.
 const UNRUNG_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The pause of a collector while another is at work.
-const BUSY: Duration = Duration::from_millis(10);
-
-/// The shortest pause of a collector while messages wait for limits.
-const WAIT_MIN: Duration = Duration::from_millis(1);
-
 /// The time that connections get beyond the drain.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
-
-/// The longest round of a collector before it begins anew.
-const ROUND_MAX: Duration = Duration::from_secs(10);
 
 /// The messages that are read at once after a ring.
 const READ_MAX: i64 = 256;
@@ -354,29 +346,33 @@ impl Gateway {
 
     /// Collects until nothing is left that may go now.
     async fn collect_round(&self) -> Result<(), Error> {
-        let began = Instant::now();
+        let mut round = CollectRound::begin(Instant::now().into_std());
         loop {
-            let pause = match self.collect().await? {
-                CollectOutcome::Busy => BUSY,
-                CollectOutcome::Collected { moved, grants } => {
-                    if moved > 0 {
-                        self.metrics.collected(moved);
-                        self.due.channel_messages.notify_one();
-                        continue;
-                    }
-                    match grants.iter().filter_map(|grant| grant.wait).min() {
-                        Some(wait) => wait.clamp(WAIT_MIN, LOOK_EVERY),
-                        None => return Ok(()),
-                    }
-                }
-            };
-            if began.elapsed() > ROUND_MAX {
-                self.due.publications.notify_one();
-                return Ok(());
+            let outcome = self.collect().await?;
+            if let CollectOutcome::Collected {
+                moved: moved @ 1.., ..
+            } = outcome
+            {
+                self.metrics.collected(moved);
+                self.due.channel_messages.notify_one();
             }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.due.publications.notified() => {}
+            match round.note(&outcome, Instant::now().into_std()) {
+                RoundStep::Look => {}
+                RoundStep::Wait(pause) => tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = self.due.publications.notified() => {}
+                },
+                RoundStep::Done => return Ok(()),
+                RoundStep::Anew { is_held } => {
+                    if is_held {
+                        tracing::warn!(
+                            "another session of Postgres keeps the lock of collectors; messages of \
+                             channels wait until it lets go"
+                        );
+                    }
+                    self.due.publications.notify_one();
+                    return Ok(());
+                }
             }
         }
     }
