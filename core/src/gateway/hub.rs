@@ -45,6 +45,8 @@ pub struct PeerState {
     warned_at: Option<Instant>,
     /// The number of the last subscription.
     last_number: u32,
+    /// The place in `subscriptions` at which the next reader that is behind is looked for.
+    next_turn: usize,
 }
 
 /// The connections of one tenant.
@@ -133,20 +135,22 @@ impl PeerState {
             .find(|sub| sub.channel == *channel)
     }
 
-    /// Returns the first reader that is behind, once no frame of a channel waits before what it has
-    /// missed.
+    /// Returns a reader that is behind, once no frame of a channel waits before what it has missed.
+    /// Readers take turns: one whose channel is faster than the client is behind for long.
     pub fn behind(&mut self) -> Option<BehindReader> {
         if !self.outbox.has_no_data() {
             return None;
         }
-        self.subscriptions.iter_mut().find_map(|sub| {
-            let next = sub.behind()?;
-            Some(BehindReader {
-                channel: sub.channel.clone(),
-                epoch: sub.epoch,
-                next,
-                is_news: !std::mem::replace(&mut sub.is_told, true),
-            })
+        let count = self.subscriptions.len();
+        let mut places = (0..count).map(|n| (self.next_turn + n) % count);
+        let place = places.find(|place| self.subscriptions[*place].behind().is_some())?;
+        self.next_turn = place + 1;
+        let sub = self.subscriptions.get_mut(place)?;
+        Some(BehindReader {
+            channel: sub.channel.clone(),
+            epoch: sub.epoch,
+            next: sub.behind()?,
+            is_news: !std::mem::replace(&mut sub.is_told, true),
         })
     }
 
@@ -476,6 +480,30 @@ mod tests {
         assert_eq!(got, 1000);
         let behind = slow.state().subscriptions[0].behind();
         assert_eq!((behind, waiting(&slow)), (Some(257), 256));
+    }
+
+    #[test]
+    fn readers_that_are_behind_take_turns() {
+        let hub = Hub::default();
+        let peer = subscribed(&hub, "a", "x");
+        for name in ["y", "z"] {
+            hub.subscribe(&peer, &ChannelName::stored(name));
+        }
+        for name in ["x", "z"] {
+            let name = ChannelName::stored(name);
+            peer.state().subscription(&name).unwrap().join(1, 1, 9);
+        }
+        let mut turns = Vec::new();
+        for _ in 0..4 {
+            let behind = peer.state().behind().unwrap();
+            // More comes than the reader takes.
+            peer.state().caught_up(&behind.channel, behind.next);
+            turns.push((behind.channel.to_string(), behind.next));
+        }
+        let wanted = [("x", 1), ("z", 1), ("x", 2), ("z", 2)];
+        assert_eq!(turns, wanted.map(|(name, next)| (name.to_owned(), next)));
+        hub.unsubscribe(&peer, &ChannelName::stored("z"));
+        assert_eq!(peer.state().behind().map(|behind| behind.next), Some(3));
     }
 
     #[test]
