@@ -27,6 +27,21 @@ pub enum MissedPage {
     Messages(Vec<StoredMessage>),
 }
 
+impl MissedPage {
+    /// Returns the messages from an offset on, up to the first that is missing: what follows that one
+    /// would look like all that was missed.
+    fn of(mut messages: Vec<StoredMessage>, next: i64) -> Self {
+        let in_order = messages.iter().zip(next..);
+        let whole = in_order.take_while(|(message, offset)| message.offset == *offset);
+        let whole = whole.count();
+        messages.truncate(whole);
+        match whole {
+            0 => Self::Lost,
+            _ => Self::Messages(messages),
+        }
+    }
+}
+
 impl Gateway {
     /// Finds the place at which a subscription begins; `None` in a channel without history.
     pub async fn join_point(
@@ -51,16 +66,42 @@ impl Gateway {
             next: behind.next,
         };
         match tokio::time::timeout(PAGE_WITHIN, self.page(page)).await {
-            Ok(Ok(messages)) => match messages.first() {
-                Some(first) if first.offset == behind.next => MissedPage::Messages(messages),
-                // A part of what was missed would look like all of it.
-                _ => MissedPage::Lost,
-            },
+            Ok(Ok(messages)) => MissedPage::of(messages, behind.next),
             Ok(Err(_)) => {
                 tokio::time::sleep(AWAY).await;
                 MissedPage::Away
             }
             Err(_) => MissedPage::Away,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_before_the_first_message_that_is_missing() {
+        let stored = |offset| StoredMessage {
+            seq: offset,
+            tenant: "acme".to_owned(),
+            channel: ChannelName::stored("orders"),
+            epoch: 1,
+            offset,
+            id: offset,
+            data: "1".to_owned(),
+        };
+        let page = |offsets: &[i64], next| -> Vec<i64> {
+            let messages = offsets.iter().map(|offset| stored(*offset)).collect();
+            match MissedPage::of(messages, next) {
+                MissedPage::Messages(messages) => messages.iter().map(|one| one.offset).collect(),
+                _ => Vec::new(),
+            }
+        };
+        assert_eq!(page(&[5, 6, 7], 5), [5, 6, 7]);
+        // Messages that are kept for a shorter time than those before them go first.
+        assert_eq!(page(&[5, 6, 11, 12], 5), [5, 6]);
+        assert_eq!(page(&[11, 12], 7), [0_i64; 0]);
+        assert_eq!(page(&[], 7), [0_i64; 0]);
     }
 }
