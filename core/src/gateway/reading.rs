@@ -50,6 +50,7 @@ impl Gateway {
         channel: &ChannelName,
         since: Option<Since>,
     ) -> Result<Option<JoinPoint>, Error> {
+        self.begin_reading().await?;
         if self.limits.history(channel.as_str()).kept_max == 0 {
             return Ok(None);
         }

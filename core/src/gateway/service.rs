@@ -387,13 +387,24 @@ impl Gateway {
         postgres::collect(&self.db, &self.older, COLLECTED_MAX, &admit, &history).await
     }
 
+    /// Lets this process read the messages that come from now on. Whoever looks where a channel
+    /// stands calls it before: a message between the two would be handed to nobody.
+    pub(super) async fn begin_reading(&self) -> Result<(), Error> {
+        if self.read_to.load(Ordering::Relaxed) < 0 {
+            let last = postgres::last_seq(&self.db).await?;
+            let (relaxed, unread) = (Ordering::Relaxed, -1);
+            // Another may have been faster.
+            let _ = self
+                .read_to
+                .compare_exchange(unread, last, relaxed, relaxed);
+        }
+        Ok(())
+    }
+
     /// Hands over what came into the history since the last look.
     async fn read_round(&self) -> Result<(), Error> {
+        self.begin_reading().await?;
         let mut read_to = self.read_to.load(Ordering::Relaxed);
-        if read_to < 0 {
-            read_to = postgres::last_seq(&self.db).await?;
-            self.read_to.store(read_to, Ordering::Relaxed);
-        }
         self.check_end().await?;
         loop {
             let messages = postgres::after(&self.db, read_to, READ_MAX, READ_BYTES).await?;

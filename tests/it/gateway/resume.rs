@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
+use flyball::api::DEFAULT_TENANT;
+use flyball::gateway::channel_name::ChannelName;
+use flyball::gateway::service::Gateway;
+use flyball::jobs::Queue;
+use flyball::service::DueWork;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::client::WsClient;
-use super::fixture::{GatewayServer, token};
+use super::fixture::{GatewayServer, limits, token};
 use crate::support::eventually;
+use crate::support::fixture::Fixture;
 
 async fn offsets(client: &mut WsClient, count: usize) -> Vec<i64> {
     let mut offsets = Vec::new();
@@ -18,10 +25,10 @@ async fn offsets(client: &mut WsClient, count: usize) -> Vec<i64> {
 }
 
 /// Waits until everything that was published is in the history.
-async fn collected(served: &GatewayServer) {
+async fn collected(queue: &Queue) {
     eventually("all is collected", super::client::PATIENCE, || async {
         let left: i64 = sqlx::query_scalar("select count(*) from flyball.publication")
-            .fetch_one(&served.queue.pool)
+            .fetch_one(&queue.pool)
             .await
             .unwrap();
         (left == 0).then_some(())
@@ -38,7 +45,7 @@ async fn a_client_that_comes_back_gets_all_that_it_missed_and_then_what_is_new()
     assert_eq!(offsets(&mut first, 3).await, [1, 2, 3]);
     drop(first);
     served.publish_numbers("acme", "orders", 4, 150).await;
-    collected(&served).await;
+    collected(&served.queue).await;
     let mut again = served.client("acme-reader").await;
     let resumed = again.resume("orders", &answer["epoch"], 3).await;
     assert_eq!(
@@ -50,6 +57,39 @@ async fn a_client_that_comes_back_gets_all_that_it_missed_and_then_what_is_new()
         offsets(&mut again, 150).await,
         (4..=153).collect::<Vec<_>>()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_before_the_first_look_of_a_process_reaches_its_subscribers() {
+    let fixture = Fixture::new().await;
+    let gateway = || {
+        let (queue, store) = (fixture.queue.clone(), fixture.store.clone());
+        Gateway::new(queue, store, limits(), DEFAULT_TENANT, DueWork::default())
+    };
+    let (starting, at_work) = (gateway(), gateway());
+    let peer = starting.hub.join(&"acme".into());
+    for name in ["orders", "presence.1"] {
+        let channel = ChannelName::stored(name);
+        starting.hub.subscribe(&peer, &channel);
+        let point = starting.join_point("acme", &channel, None).await.unwrap();
+        if let Some(point) = point {
+            peer.state().join(&channel, &point);
+        }
+        let published = fixture.queue.publish_as("acme", name, &json!(1)).await;
+        published.unwrap();
+    }
+    let cancel = CancellationToken::new();
+    let _stop = cancel.clone().drop_guard();
+    tokio::spawn(at_work.run(cancel.child_token()));
+    collected(&fixture.queue).await;
+    tokio::spawn(starting.clone().run(cancel.child_token()));
+    for _ in 0..2 {
+        eventually("a message is there", super::client::PATIENCE, || async {
+            let frame = peer.state().outbox.pop();
+            frame.map(|_| ())
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,7 +285,7 @@ async fn events_of_a_channel_resume_after_the_last_id() {
     assert_eq!(stream.next_message().await.2["data"], 2);
     drop(stream);
     served.publish_numbers("acme", "orders", 3, 3).await;
-    collected(&served).await;
+    collected(&served.queue).await;
     let mut stream = Events::of(events(Some(first_id)).await.unwrap());
     let (_, _, answer) = stream.next().await;
     assert_eq!(
@@ -270,14 +310,14 @@ async fn a_stream_that_ends_before_its_first_message_resumes_where_it_began() {
         request.send()
     };
     served.publish_numbers("acme", "orders", 1, 1).await;
-    collected(&served).await;
+    collected(&served.queue).await;
     let mut stream = Events::of(events("", None).await.unwrap());
     let (_, began, answer) = stream.next().await;
     let place = format!("{}:1", answer["epoch"].as_str().unwrap());
     assert_eq!(began, place);
     drop(stream);
     served.publish_numbers("acme", "orders", 2, 2).await;
-    collected(&served).await;
+    collected(&served.queue).await;
     // The header is newer than the address of the stream, which a page cannot change.
     for (query, last) in [
         (String::new(), Some(began.as_str())),
