@@ -106,6 +106,11 @@ impl GatewayIdentity {
         }
     }
 
+    /// Returns true if it may still use a channel that it subscribed to with an earlier credential.
+    pub fn keeps(&self, channel: &ChannelName) -> bool {
+        self.channel(channel.as_str()).is_ok()
+    }
+
     /// Returns true if a newer credential may take the place of this one: it is of the same tenant.
     pub fn is_followed_by(&self, newer: &Self) -> bool {
         self.tenant == newer.tenant
@@ -175,6 +180,27 @@ mod tests {
                 "{name:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_newer_credential_keeps_the_channels_that_it_may_use() {
+        let keeps = |identity: &GatewayIdentity| {
+            ["orders", "$inbox/u1", "$inbox/u2"]
+                .map(|name| identity.keeps(&ChannelName::stored(name)))
+        };
+        assert_eq!(keeps(&ticket()), [true, true, false]);
+        let token = GatewayIdentity {
+            channels: None,
+            recipient: None,
+            reads_inboxes: true,
+            ..ticket()
+        };
+        assert_eq!(keeps(&token), [true, true, true]);
+        let narrower = GatewayIdentity {
+            reads_inboxes: false,
+            ..token
+        };
+        assert_eq!(keeps(&narrower), [true, false, false]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::credential::{TokenFault, identity_of_token};
 use super::identity::GatewayIdentity;
 use super::opened;
 use super::session::{Ended, Session};
+use crate::gateway::channel_name::ChannelName;
 use crate::gateway::close::CloseReason;
 use crate::gateway::server_frame::{self, FrameError};
 
@@ -11,6 +12,13 @@ use crate::gateway::server_frame::{self, FrameError};
 const WRONG_TOKENS_MAX: u32 = 5;
 
 impl Session {
+    /// Returns the channels to which the connection subscribes.
+    fn channels(&self) -> Vec<ChannelName> {
+        let state = self.peer.state();
+        let names = state.subscriptions.iter().map(|sub| sub.channel.clone());
+        names.collect()
+    }
+
     /// Takes a newer credential in place of the present one.
     pub(super) async fn refresh(
         &mut self,
@@ -37,8 +45,18 @@ impl Session {
                 .await;
         };
         // The rights are those of the newer token; the recipient is still the one of the ticket.
-        let recipient = self.identity.recipient.take();
-        self.identity = GatewayIdentity { recipient, ..newer };
+        let recipient = self.identity.recipient.clone();
+        let newer = GatewayIdentity { recipient, ..newer };
+        let lost = self.channels().into_iter().find(|name| !newer.keeps(name));
+        if let Some(lost) = lost {
+            let words = format!(
+                "the token may not use {lost}, to which the connection subscribes; unsubscribe first"
+            );
+            return self
+                .refuse(FrameError::Unauthorized, &words, reference)
+                .await;
+        }
+        self.identity = newer;
         self.session_end = opened::session_end(&self.state, &self.identity);
         self.note_expiry();
         let answer = server_frame::refreshed(self.identity.expires_at, reference);

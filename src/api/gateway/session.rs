@@ -59,7 +59,7 @@ pub(super) struct Session {
     socket: WebSocket,
     pub(super) state: Arc<GatewayState>,
     pub(super) identity: GatewayIdentity,
-    peer: Arc<Peer>,
+    pub(super) peer: Arc<Peer>,
     ping_at: Instant,
     /// The time by which a sign of life must come; `None` while none is asked for.
     pong_by: Option<Instant>,

@@ -6,7 +6,7 @@ use flyball::jobs::Error;
 use serde_json::json;
 
 use super::client::{WsClient, open};
-use super::fixture::{GatewayServer, jwt, limits, token};
+use super::fixture::{GatewayServer, jwt, jwt_with, limits, token};
 use crate::api::issuer::{Signer, claims, rules};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,6 +254,30 @@ async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_t
     );
     assert!(answer["expires_at"].is_i64(), "{answer}");
     assert_eq!(client.subscribe("orders").await["type"], "subscribed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_credential_does_not_keep_a_channel_that_it_may_not_use() {
+    let served = GatewayServer::start().await;
+    let wide = jwt_with("acme", "channels:subscribe notify:read", 500);
+    let mut client = WsClient::connect(&served.base, &wide).await;
+    assert_eq!(client.subscribe("$inbox/u2").await["type"], "subscribed");
+    let narrower = json!({"type": "refresh", "token": jwt("acme", 500)});
+    client.send(&narrower).await;
+    let refused = client.next().await;
+    assert_eq!(refused["code"], "UNAUTHORIZED");
+    let words = refused["message"].as_str().unwrap();
+    assert!(words.contains("may not use $inbox/u2"), "{words}");
+    client
+        .send(&json!({"type": "unsubscribe", "channel": "$inbox/u2"}))
+        .await;
+    assert_eq!(client.next().await["type"], "unsubscribed");
+    client.send(&narrower).await;
+    assert_eq!(client.next().await["type"], "refreshed");
+    assert_eq!(
+        client.subscribe("$inbox/u2").await["code"],
+        "FORBIDDEN_CHANNEL"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

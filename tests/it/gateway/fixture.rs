@@ -61,7 +61,12 @@ pub fn token(name: &str) -> String {
 
 /// A JSON Web Token of a tenant that subscribes, and is valid for `valid_s` seconds more.
 pub fn jwt(tenant: &str, valid_s: i64) -> String {
-    let mut claims = claims(tenant, "channels:subscribe");
+    jwt_with(tenant, "channels:subscribe", valid_s)
+}
+
+/// The same with other scopes.
+pub fn jwt_with(tenant: &str, scopes: &str, valid_s: i64) -> String {
+    let mut claims = claims(tenant, scopes);
     let now_s = claims["nbf"].as_i64().unwrap();
     claims["exp"] = (now_s + valid_s).into();
     Signer::new("any", jsonwebtoken::Algorithm::HS256).sign(&claims)
