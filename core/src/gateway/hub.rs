@@ -248,11 +248,12 @@ impl Hub {
         let is_new = {
             let mut state = peer.state();
             state.last_number += 1;
-            let fresh = Subscription::new(channel.clone(), state.last_number);
+            let number = state.last_number;
+            let fresh = Subscription::new(channel.clone(), number);
             let earlier = state.subscription(channel);
             match earlier.map(|sub| std::mem::replace(sub, fresh.clone())) {
                 Some(ended) => {
-                    state.outbox.forget(ended.number);
+                    state.outbox.forget(ended.number, number);
                     false
                 }
                 None => {
@@ -268,13 +269,17 @@ impl Hub {
         }
     }
 
-    /// Ends a subscription; returns false if there is none.
+    /// Ends a subscription, of which nothing waits after that; returns false if there is none.
     pub fn unsubscribe(&self, peer: &Arc<Peer>, channel: &ChannelName) -> bool {
         let had = {
             let mut state = peer.state();
-            let before = state.subscriptions.len();
-            state.subscriptions.retain(|sub| sub.channel != *channel);
-            before != state.subscriptions.len()
+            let is_its = |sub: &Subscription| sub.channel == *channel;
+            let place = state.subscriptions.iter().position(is_its);
+            let ended = place.map(|place| state.subscriptions.remove(place));
+            if let Some(ended) = &ended {
+                state.outbox.end(ended.number);
+            }
+            ended.is_some()
         };
         if had {
             self.remove(peer, channel);
@@ -520,6 +525,17 @@ mod tests {
         assert_eq!(waiting(&peer), 1);
         let behind = peer.state().behind().unwrap();
         assert_eq!((behind.channel, behind.next), (x, 1));
+    }
+
+    #[test]
+    fn nothing_comes_of_a_channel_after_the_end_of_its_subscription() {
+        let hub = Hub::default();
+        let peer = subscribed(&hub, "a", "x");
+        let x = ChannelName::stored("x");
+        hub.deliver(&stored("a", "x", 1));
+        hub.deliver(&stored("a", "x", 0));
+        assert!(hub.unsubscribe(&peer, &x) && !hub.unsubscribe(&peer, &x));
+        assert_eq!((waiting(&peer), hub.deliver(&stored("a", "x", 2))), (0, 0));
     }
 
     #[test]

@@ -74,11 +74,22 @@ impl<F: AsRef<[u8]>> Outbox<F> {
         dropped
     }
 
-    /// Removes the frames with offsets of a subscription.
-    pub fn forget(&mut self, subscription: u32) {
-        self.data
-            .retain(|one| one.may_drop || one.subscription != subscription);
-        self.bytes = self.data.iter().map(|one| one.frame.as_ref().len()).sum();
+    /// Removes the frames with offsets of a subscription; the others are those of its successor.
+    pub fn forget(&mut self, subscription: u32, successor: u32) {
+        self.data.retain_mut(|one| {
+            let is_its = one.subscription == subscription;
+            if is_its {
+                one.subscription = successor;
+            }
+            one.may_drop || !is_its
+        });
+        self.count();
+    }
+
+    /// Removes the frames of a subscription that has ended.
+    pub fn end(&mut self, subscription: u32) {
+        self.data.retain(|one| one.subscription != subscription);
+        self.count();
     }
 
     /// Takes the next frame.
@@ -102,6 +113,10 @@ impl<F: AsRef<[u8]>> Outbox<F> {
     /// Returns true if no frame of a channel waits.
     pub fn has_no_data(&self) -> bool {
         self.data.is_empty()
+    }
+
+    fn count(&mut self) {
+        self.bytes = self.data.iter().map(|one| one.frame.as_ref().len()).sum();
     }
 
     fn fits(&self, frame: &F) -> bool {
@@ -157,11 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_of_an_ended_subscription_is_removed_unless_nothing_else_has_it() {
+    fn what_waits_of_a_replaced_subscription_is_removed_unless_nothing_else_has_it() {
         let mut outbox = Outbox::default();
-        assert!(outbox.push("ended", 1) && outbox.push("other", 2));
+        assert!(outbox.push("replaced", 1) && outbox.push("other", 2));
         assert_eq!(outbox.push_droppable("without offsets", 1), 0);
-        outbox.forget(1);
+        outbox.forget(1, 3);
         assert_eq!(
             std::iter::from_fn(|| outbox.pop()).collect::<Vec<_>>(),
             ["other", "without offsets"]
@@ -169,10 +184,25 @@ mod tests {
         assert!(outbox.is_empty() && outbox.bytes == 0);
     }
 
+    #[test]
+    fn nothing_waits_of_an_ended_subscription_nor_of_those_that_it_replaced() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.push_droppable("of the replaced one", 1), 0);
+        outbox.forget(1, 2);
+        assert!(outbox.push("ended", 2) && outbox.push("other", 3));
+        assert_eq!(outbox.push_droppable("without offsets", 2), 0);
+        outbox.end(2);
+        assert_eq!(
+            std::iter::from_fn(|| outbox.pop()).collect::<Vec<_>>(),
+            ["other"]
+        );
+        assert!(outbox.is_empty() && outbox.bytes == 0);
+    }
+
     proptest! {
         #[test]
         fn an_outbox_is_bounded_whatever_comes(
-            steps in proptest::collection::vec((0u8..5, 0usize..70_000), 0..600)
+            steps in proptest::collection::vec((0u8..6, 0usize..70_000), 0..600)
         ) {
             let mut outbox = Outbox::default();
             for (step, bytes) in steps {
@@ -181,7 +211,8 @@ mod tests {
                     0 => { outbox.push(frame, 1 + bytes as u32 % 2); }
                     1 => { outbox.push_droppable(frame, 1); }
                     2 => { outbox.push_control(frame); }
-                    3 => { outbox.forget(1); }
+                    3 => { outbox.forget(1, 2); }
+                    4 if bytes < 5_000 => { outbox.end(2); }
                     _ => { outbox.pop(); }
                 }
                 let bytes: usize = outbox.data.iter().map(|one| one.frame.len()).sum();
