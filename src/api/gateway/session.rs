@@ -344,8 +344,7 @@ impl Session {
             }
         };
         if frame.request.asks() {
-            let next_at = self.asks.take(std::time::Instant::now());
-            self.hold(next_at);
+            self.hold_at_pace();
         }
         let reference = frame.reference.as_deref();
         match frame.request {
@@ -500,6 +499,7 @@ impl Session {
                 self.send(server_frame::published(id, reference)).await
             }
             Ok(Published::Full) => {
+                self.hold_at_limit();
                 let words = "too many messages of the tenant wait; this one was not published";
                 self.refuse(FrameError::WsOverloaded, words, reference)
                     .await
@@ -522,6 +522,12 @@ impl Session {
         self.hold(self.peer.limited_until());
     }
 
+    /// Holds a client that asks, or is refused, faster than the pace.
+    fn hold_at_pace(&mut self) {
+        let next_at = self.asks.take(std::time::Instant::now());
+        self.hold(next_at);
+    }
+
     /// Reads nothing until a time.
     fn hold(&mut self, until: Option<std::time::Instant>) {
         self.held_until = self.held_until.max(until.map(Instant::from_std));
@@ -533,6 +539,7 @@ impl Session {
         words: &str,
         reference: Option<&str>,
     ) -> Result<(), Ended> {
+        self.hold_at_pace();
         self.send(server_frame::error(code, words, reference)).await
     }
 

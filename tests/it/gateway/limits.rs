@@ -99,13 +99,14 @@ async fn a_connection_that_asks_without_end_is_slowed_and_answered() {
     let served = GatewayServer::start().await;
     let mut device = served.browser("acme", &json!({"recipient": "u1"})).await;
     let began = Instant::now();
-    for n in 0..140 {
-        device
-            .send(&json!({"type": "inbox_list", "ref": n.to_string()}))
-            .await;
+    // What is refused counts too.
+    let kinds = [("inbox_list", "inbox"), ("dance", "error")];
+    let asked = move || (0..140).map(move |n| (n.to_string(), kinds[n % 2]));
+    for (n, (asked, _)) in asked() {
+        device.send(&json!({"type": asked, "ref": n})).await;
     }
-    for n in 0..140 {
-        assert_eq!(device.next_of("inbox").await["ref"], n.to_string());
+    for (n, (_, answered)) in asked() {
+        assert_eq!(device.next_of(answered).await["ref"], n);
     }
     assert!(
         began.elapsed() > Duration::from_secs(1),
@@ -200,6 +201,20 @@ async fn a_client_is_refused_when_its_tenant_has_too_many_waiting_and_a_job_is_n
     let (status, accepted) = served.publish("acme", "flood", &json!(1)).await;
     assert_eq!(status, 202, "{accepted}");
     assert!(accepted["waiting"].as_i64() > Some(1000), "{accepted}");
+    // One that is refused is read no faster than one whose message waits.
+    let mut other = served.client("acme").await;
+    served.gateway.hub.limit("acme", Duration::from_secs(1));
+    let began = Instant::now();
+    for _ in 0..2 {
+        other
+            .send(&json!({"type": "publish", "channel": "flood", "data": 1}))
+            .await;
+        assert_eq!(other.next_of("error").await["code"], "WS_OVERLOADED");
+    }
+    assert!(
+        began.elapsed() > Duration::from_millis(500),
+        "the second was not delayed"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
