@@ -96,7 +96,11 @@ pub async fn run(
         Opening::Known(identity, seat) => (identity, seat),
         Opening::Pending(pending) => {
             let credential = Box::pin(first_credential(&state, &mut socket, address));
-            let known = tokio::time::timeout(CREDENTIAL_WITHIN, credential).await;
+            let known = tokio::select! {
+                known = tokio::time::timeout(CREDENTIAL_WITHIN, credential) => known,
+                // It is not one of those that are sent away one after the other.
+                () = state.gateway.drain.cancelled() => Ok(Err(CloseReason::Restart)),
+            };
             drop(pending);
             match known.unwrap_or(Err(CloseReason::Credential)) {
                 Ok(identity) => match opened::seat(&state, &identity).await {
@@ -170,6 +174,10 @@ impl Session {
                 biased;
                 () = drain.cancelled(), if !is_draining => self.begin_drain(),
                 () = tokio::time::sleep_until(deadline) => self.look_at_clock()?,
+                // Before the socket, in which a client may always have something.
+                () = opened::signed_out(&mut self.session_end) => {
+                    return Err(Ended::Close(CloseReason::Credential));
+                }
                 // A publisher over the limit is not read meanwhile; its frames wait in the network.
                 received = self.socket.recv(), if held.is_none() => {
                     let Some(received) = received else { return Ok(()) };
@@ -187,9 +195,6 @@ impl Session {
                     }
                 }
                 () = self.peer.wake.notified() => {}
-                () = opened::signed_out(&mut self.session_end) => {
-                    return Err(Ended::Close(CloseReason::Credential));
-                }
             }
         }
     }

@@ -166,6 +166,13 @@ async fn the_first_frame_may_be_the_credential() {
         stranger.send(&first).await;
         assert_eq!(stranger.closed().await, code, "{first}");
     }
+
+    let mut silent = WsClient {
+        socket: open(&served.base, "/api/v1/ws", &[]).await.unwrap(),
+        hello: json!(null),
+    };
+    served.gateway.drain.cancel();
+    assert_eq!(silent.closed().await, 4201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
