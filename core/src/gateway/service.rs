@@ -75,7 +75,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// The time between two looks for limits that were told, which nothing but a ring makes due.
 const UNTOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// The time between two steps of upkeep while there are no channels.
+/// The time between two steps of upkeep while there is nothing to keep up.
 const UNUSED_PRUNE_EVERY: Duration = Duration::from_secs(20);
 
 /// Messages deleted in one step.
@@ -456,7 +456,7 @@ impl Gateway {
     }
 
     async fn prune_round(&self, place: &Mutex<ChannelPlace>) -> Result<(), Error> {
-        if !postgres::has_channels(&self.db).await? {
+        if !postgres::needs_upkeep(&self.db).await? {
             tokio::time::sleep(UNUSED_PRUNE_EVERY - PRUNE_EVERY).await;
             return Ok(());
         }

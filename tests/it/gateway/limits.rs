@@ -380,6 +380,30 @@ async fn processes_without_a_store_of_throttles_keep_one_window_together() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn tickets_that_nobody_used_are_deleted_although_nobody_uses_channels() {
+    let fixture = Fixture::new().await;
+    let ticket =
+        "insert into flyball.connection_ticket values ('\\x01', '{}', now() - interval '1 s')";
+    let pool = &fixture.queue.pool;
+    sqlx::query(ticket).execute(pool).await.unwrap();
+    let gateway = Gateway::new(
+        fixture.queue.clone(),
+        fixture.store.clone(),
+        limits(),
+        DEFAULT_TENANT,
+        flyball::service::DueWork::default(),
+    );
+    let cancel = CancellationToken::new();
+    let _stop = cancel.clone().drop_guard();
+    tokio::spawn(gateway.run(cancel.child_token()));
+    crate::support::eventually("it is deleted", super::client::PATIENCE, || async {
+        let left = sqlx::query_scalar::<_, i64>("select count(*) from flyball.connection_ticket");
+        (left.fetch_one(pool).await.unwrap() == 0).then_some(())
+    })
+    .await;
+}
+
 fn publish_of(bytes: usize) -> String {
     let frame = |data: &str| format!(r#"{{"type":"publish","channel":"big","data":"{data}"}}"#);
     frame(&"x".repeat(bytes - frame("").len()))

@@ -16,7 +16,7 @@ pub use lock::OlderCollectors;
 pub use publish::{NewPublication, Published, publish};
 pub use renewal::{FoundEnd, ReadMark, history_end, renew_channels};
 pub use tickets::{issue_ticket, take_ticket};
-pub use upkeep::{ChannelPlace, forget, has_channels, prune};
+pub use upkeep::{ChannelPlace, forget, needs_upkeep, prune};
 pub use usage::{
     ChannelUsage, ConnectionReport, channel_usage, limited_tenants, report_connections,
 };
@@ -41,7 +41,7 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("channels: limited", usage::LIMITED),
     ("channels: report", usage::REPORT),
     ("channels: usage", usage::LIST),
-    ("channels: any", upkeep::HAS_CHANNELS),
+    ("channels: any", upkeep::NEEDS_UPKEEP),
     ("channels: prune", upkeep::PRUNE),
     ("channels: forget", upkeep::FORGET),
     ("channels: end", renewal::LOOK),

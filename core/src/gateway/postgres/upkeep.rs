@@ -12,15 +12,16 @@ pub(super) const PRUNE: &str = "select p.messages from flyball.prune_channel_mes
 pub(super) const FORGET: &str =
     "select f.next_tenant, f.next_name, f.forgotten from flyball.forget_channels($1, $2, $3) f";
 
-pub(super) const HAS_CHANNELS: &str = "
-select exists (select from flyball.channel_message) or exists (select from flyball.channel) as has_channels";
+pub(super) const NEEDS_UPKEEP: &str = "
+select exists (select from flyball.channel_message) or exists (select from flyball.channel) or exists (select from flyball.connection_ticket)
+    or exists (select from flyball.gateway_report where reported_at < now() - interval '1 hour') as needs_upkeep";
 
-/// Returns true if there is a channel or a message of one.
-pub async fn has_channels(db: &Db) -> Result<bool, Error> {
-    Ok(query(HAS_CHANNELS)
+/// Returns true if there is a channel or a message of one, a ticket, or an old report.
+pub async fn needs_upkeep(db: &Db) -> Result<bool, Error> {
+    Ok(query(NEEDS_UPKEEP)
         .fetch_one(db)
         .await?
-        .try_get("has_channels")?)
+        .try_get("needs_upkeep")?)
 }
 
 /// A place in the order of all channels: after this tenant and name.
