@@ -60,7 +60,7 @@ pub const EVENT_ID_PATTERN: &str = "^([0-9]{1,18}:[0-9]{1,15})?$";
         ("ticket" = Option<String>, Query, description = "A ticket of POST /api/v1/ws/tickets, in place of a token."),
         ("tenant" = Option<String>, Query, description = "The tenant, for operators; their own channels if absent.")),
     responses((status = 200, body = String, content_type = "text/event-stream",
-        description = "Events `subscribed`, `message` (id = epoch:offset), `gap` and `lag`, with the same objects as the frames of a connection.")))]
+        description = "Events `subscribed`, `message` (id = epoch:offset), `gap`, `lag` and `warning`, with the same objects as the frames of a connection.")))]
 pub async fn stream_channel(
     State(state): State<Arc<GatewayState>>,
     caller: Option<Extension<Caller>>,
