@@ -21,6 +21,7 @@ use super::state::GatewayState;
 use crate::api::clock;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
+use crate::api::http::places::PlacePermit;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
@@ -96,6 +97,13 @@ pub async fn stream_channel(
             error.to_string(),
         )
     })?;
+    let shared = state
+        .tenant_streams
+        .take("", Some(&identity.tenant), false)
+        .ok_or_else(|| {
+            let detail = "the tenant has half of the streams of events that the server may have (a quarter of the setting http_connections); open a WebSocket, or try again";
+            opened::refused(&state, "streams", detail, RETRY_S)
+        })?;
     opened::open_known(&state)?;
     let Some(seat) = opened::seat(&state, &identity).await else {
         let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
@@ -107,7 +115,12 @@ pub async fn stream_channel(
     };
     let lapses_after = identity.left(clock::now()).map(|left| left + EXPIRY_GRACE);
     let mut session_end = opened::session_end(&state, &identity);
-    let reader = ChannelReader::join(state, &identity.tenant, channel, (seat, place, held));
+    let reader = ChannelReader::join(
+        state,
+        &identity.tenant,
+        channel,
+        (seat, place, held, shared),
+    );
     let reader = reader.begin(since).await?;
     let over = {
         let gateway = reader.state.gateway.clone();
@@ -152,9 +165,14 @@ fn since_of(id: &str) -> Option<Since> {
     })
 }
 
-/// The places of a stream: among the connections of its tenant, those of the process, and the
-/// streams.
-type StreamPlaces = (ConnectionSeat, OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// The places of a stream: among the connections of its tenant, those of the process, the streams,
+/// and those of its tenant.
+type StreamPlaces = (
+    ConnectionSeat,
+    OwnedSemaphorePermit,
+    OwnedSemaphorePermit,
+    PlacePermit,
+);
 
 /// The reader of one channel; it leaves the hub when dropped.
 struct ChannelReader {

@@ -8,6 +8,7 @@ use super::handshakes::Handshakes;
 use super::pending::PendingPlaces;
 use crate::api::http::auth::Authenticator;
 use crate::api::http::gate::Gate;
+use crate::api::http::places::{PlaceShares, Places};
 use crate::gateway::service::Gateway;
 use crate::inbox::Inbox;
 
@@ -24,6 +25,8 @@ pub struct GatewayState {
     pub places: Arc<Semaphore>,
     /// The permits of the streams of events among them.
     pub streams: Arc<Semaphore>,
+    /// The same by tenant: none has more than half of them.
+    pub tenant_streams: Places,
     /// The permits of frames that read or mark an inbox: so many connections to Postgres, that
     /// claims of jobs and the messages of channels always find others.
     pub inbox_asks: Semaphore,
@@ -44,6 +47,7 @@ impl GatewayState {
             pending: PendingPlaces::default(),
             places: Arc::new(Semaphore::new(gateway.limits.node_connections)),
             streams: Arc::new(Semaphore::new(gateway.limits.node_streams)),
+            tenant_streams: Places::with(stream_shares(gateway.limits.node_streams)),
             inbox_asks: Semaphore::new(inbox_asks(&gateway)),
             inbox: Inbox::new(gateway.db.clone()),
             gateway,
@@ -51,6 +55,16 @@ impl GatewayState {
             gate,
             public_url,
         }
+    }
+}
+
+/// Returns the shares of streams of events, which tenants have and tokens have not.
+fn stream_shares(streams: usize) -> PlaceShares {
+    PlaceShares {
+        all: streams,
+        others: streams,
+        tenant: (streams / 2).max(1),
+        one: streams,
     }
 }
 

@@ -319,22 +319,33 @@ async fn a_stream_of_events_is_opened_as_a_connection_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_of_events_leave_connections_to_requests() {
     let few = GatewayLimits {
-        node_streams: 2,
+        node_streams: 4,
         ..limits()
     };
     let served = GatewayServer::with(few).await;
-    let events = || {
+    let events_of = |name: &str| {
         let request = served.request(reqwest::Method::GET, "/api/v1/channels/orders/events");
-        request.bearer_auth(token("acme-reader")).send()
+        request.bearer_auth(token(name)).send()
     };
-    let held = [events().await.unwrap(), events().await.unwrap()];
+    let events = || events_of("acme-reader");
+    let mut held = vec![events().await.unwrap(), events().await.unwrap()];
+    // A tenant has half of them.
+    let of_tenant = events().await.unwrap();
+    held.push(events_of("zeta").await.unwrap());
+    held.push(events_of("zeta").await.unwrap());
     assert!(held.iter().all(|stream| stream.status() == 200));
-    let refused = events().await.unwrap();
-    assert_eq!(refused.status(), 503);
-    assert!(refused.headers().contains_key("retry-after"));
-    let problem: Value = refused.json().await.unwrap();
-    let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("http_connections"), "{detail}");
+    let of_all = events_of("operators").await.unwrap();
+    for (refused, words) in [
+        (of_tenant, "the tenant has half"),
+        (of_all, "the server has"),
+    ] {
+        assert_eq!(refused.status(), 503);
+        assert!(refused.headers().contains_key("retry-after"));
+        let problem: Value = refused.json().await.unwrap();
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("http_connections"), "{detail}");
+        assert!(detail.starts_with(words), "{detail}");
+    }
     // A WebSocket has no place among requests.
     served.client("acme").await;
     drop(held);
