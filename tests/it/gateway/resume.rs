@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use flyball::api::DEFAULT_TENANT;
 use flyball::gateway::channel_name::ChannelName;
+use flyball::gateway::limits::ChannelHistory;
+use flyball::gateway::postgres::{
+    OlderCollectors, TenantGrant, WaitingPublications, collect, positions,
+};
 use flyball::gateway::service::Gateway;
 use flyball::jobs::Queue;
 use flyball::service::DueWork;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -113,6 +118,34 @@ async fn what_is_not_kept_whole_is_not_recovered_at_all() {
             (&json!(0), &json!(60))
         );
     }
+}
+
+#[tokio::test]
+async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
+    let fixture = Fixture::new().await;
+    let db = &fixture.queue.pool;
+    let admit = |waiting: Vec<WaitingPublications>| -> BoxFuture<'static, Vec<TenantGrant>> {
+        let grant = |one: WaitingPublications| TenantGrant {
+            tenant: one.tenant,
+            messages: one.messages,
+            wait: None,
+            told: None,
+        };
+        let grants: Vec<TenantGrant> = waiting.into_iter().map(grant).collect();
+        Box::pin(std::future::ready(grants))
+    };
+    let older = OlderCollectors::default();
+    for (data, kept_max) in [(1, 10), (2, 0), (3, 10)] {
+        let published = fixture.queue.publish_as("acme", "orders", &json!(data));
+        published.await.unwrap();
+        let kept_s = 300;
+        let history = move |_: &str| ChannelHistory { kept_s, kept_max };
+        collect(db, &older, 100, &admit, &history).await.unwrap();
+    }
+    let orders = ("acme".to_owned(), "orders".to_owned());
+    let place = positions(db, &[orders]).await.unwrap()[0];
+    let has_all_after = [1, 2, 3].map(|offset| place.has_all_after(place.epoch, offset));
+    assert_eq!((has_all_after, place.last_offset), ([false, true, true], 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,7 +30,8 @@ cross join lateral (
     select p.id, p.tenant, p.channel from flyball.publication p where p.tenant = a.tenant order by p.id limit a.most
 ) p";
 
-/// Moves publications; `$2` to `$5` are their channels with the history of each.
+/// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had a
+/// history before counts what it does not keep, so that no reader takes the rest for all.
 pub(super) const MOVE: &str = r#"
 with history as (
     select * from unnest($2::text[], $3::text[], $4::int[], $5::int[]) as h(tenant, name, kept_s, kept_max)
@@ -52,6 +53,15 @@ top as (
     on conflict (tenant, name) do update
     set last_offset = c.last_offset + excluded.last_offset, kept_s = excluded.kept_s, used_at = excluded.used_at
     returning c.tenant, c.name, c.epoch, c.last_offset, c.first_offset
+),
+passed as (
+    update flyball.channel c set last_offset = c.last_offset + n.messages, first_offset = c.last_offset + n.messages + 1
+    from (
+        select h.tenant, h.name, count(*) as messages from history h join gone g on g.tenant = h.tenant and g.channel = h.name
+        where h.kept_max = 0
+        group by 1, 2
+    ) n
+    where c.tenant = n.tenant and c.name = n.name
 ),
 moved as (
     insert into flyball.channel_message (tenant, channel, epoch, "offset", id, data, created_at, expires_at)
