@@ -15,7 +15,7 @@ use super::join_point::JoinPoint;
 use super::outbox::Outbox;
 use super::postgres::StoredMessage;
 use super::server_frame::{self, Warning};
-use super::subscription::{Arrived, Subscription};
+use super::subscription::{Arrived, ReadPlace, Subscription};
 
 /// The parts of the table of channels, each with a lock of its own.
 const PARTS: usize = 64;
@@ -154,10 +154,13 @@ impl PeerState {
         })
     }
 
-    /// Lets the subscription to a channel begin at its place.
-    pub fn join(&mut self, channel: &ChannelName, point: &JoinPoint) {
+    /// Lets the subscription to a channel begin at its place; there is none without a history.
+    pub fn join(&mut self, channel: &ChannelName, point: Option<&JoinPoint>) {
         if let Some(sub) = self.subscription(channel) {
-            point.join(sub);
+            match point {
+                Some(point) => point.join(sub),
+                None => sub.place = ReadPlace::Unnumbered,
+            }
         }
     }
 
@@ -176,13 +179,23 @@ impl PeerState {
             .collect()
     }
 
-    /// Hands a message over; returns true if something waits for the connection now.
-    fn deliver(&mut self, message: &StoredMessage, frame: &Bytes) -> bool {
+    /// Hands a message over; returns true if something waits for the connection now. `bare` is its
+    /// frame without an offset, once that is needed.
+    fn deliver(
+        &mut self,
+        message: &StoredMessage,
+        frame: &Bytes,
+        bare: &mut Option<Bytes>,
+    ) -> bool {
         let is_its = |sub: &&mut Subscription| sub.channel == message.channel;
         let Some(sub) = self.subscriptions.iter_mut().find(is_its) else {
             return false;
         };
-        if message.offset == 0 {
+        if message.offset == 0 || sub.place == ReadPlace::Unnumbered {
+            let frame = match message.offset {
+                0 => frame,
+                _ => &*bare.get_or_insert_with(|| server_frame::bare_message(message)),
+            };
             let dropped = self.outbox.push_droppable(frame.clone(), sub.number);
             sub.missed = sub.missed.saturating_add(dropped);
             return true;
@@ -294,9 +307,9 @@ impl Hub {
         let Some(peers) = part.get(&key) else {
             return 0;
         };
-        let frame = server_frame::message(message);
+        let (frame, mut bare) = (server_frame::message(message), None);
         for peer in peers {
-            if peer.state().deliver(message, &frame) {
+            if peer.state().deliver(message, &frame, &mut bare) {
                 self.wake_in_turn(peer);
             }
         }
@@ -485,6 +498,23 @@ mod tests {
         assert_eq!(got, 1000);
         let behind = slow.state().subscriptions[0].behind();
         assert_eq!((behind, waiting(&slow)), (Some(257), 256));
+    }
+
+    #[test]
+    fn where_a_channel_has_no_history_its_messages_have_no_offsets() {
+        let hub = Hub::default();
+        let (peer, x) = (hub.join(&"a".into()), ChannelName::stored("x"));
+        hub.subscribe(&peer, &x);
+        peer.state().join(&x, None);
+        hub.deliver(&stored("a", "x", 0));
+        // Another process keeps them.
+        hub.deliver(&stored("a", "x", 7));
+        for id in ["0", "7"] {
+            let frame = peer.state().outbox.pop().unwrap();
+            let frame: serde_json::Value = serde_json::from_slice(&frame).unwrap();
+            assert_eq!(frame["id"], id);
+            assert!(frame.get("offset").is_none() && frame.get("epoch").is_none());
+        }
     }
 
     #[test]

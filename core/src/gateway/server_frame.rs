@@ -99,6 +99,14 @@ pub fn message(message: &StoredMessage) -> Bytes {
     format!(r#"{{"type":"message","channel":{channel},{place}"id":"{id}","data":{data}}}"#).into()
 }
 
+/// Returns the frame of a message without its place, for readers that know none.
+pub fn bare_message(stored: &StoredMessage) -> Bytes {
+    message(&StoredMessage {
+        offset: 0,
+        ..stored.clone()
+    })
+}
+
 /// Returns the frame of a warning. That of a limit is word for word the one of the specification.
 pub fn warning(warning: Warning) -> Bytes {
     text(match warning {

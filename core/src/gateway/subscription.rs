@@ -30,6 +30,9 @@ pub enum ReadPlace {
     Live { next: i64 },
     /// It reads the history from `next`; `seen` is the highest offset that came meanwhile.
     Behind { next: i64, seen: i64 },
+    /// The channel has no history by the settings of this process: it gets every message, without
+    /// the offset that it may have by those of another.
+    Unnumbered,
 }
 
 /// The treatment of a message that came.
@@ -65,6 +68,7 @@ impl Subscription {
                 *seen = (*seen).max(offset);
                 Arrived::Leave
             }
+            ReadPlace::Unnumbered => Arrived::Leave,
             place if epoch != self.epoch => {
                 // The channel was forgotten and made anew; its messages begin with 1.
                 if epoch < self.epoch {

@@ -223,9 +223,7 @@ impl ChannelReader {
         let gateway = self.state.gateway.clone();
         let point = gateway.join_point(&self.tenant, &self.channel, since);
         let point = with_timeout(ROW_TIMEOUT, point).await?;
-        if let Some(point) = &point {
-            self.peer.state().join(&self.channel, point);
-        }
+        self.peer.state().join(&self.channel, point.as_ref());
         let answer = server_frame::subscribed(&self.channel, point.as_ref(), None);
         // A client that is cut off before the first message resumes here.
         let id = point.map(|point| id_of(point.position.epoch, point.after()));

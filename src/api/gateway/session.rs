@@ -472,9 +472,7 @@ impl Session {
             reference,
         ))
         .await?;
-        if let Some(point) = point {
-            self.peer.state().join(&channel, &point);
-        }
+        self.peer.state().join(&channel, point.as_ref());
         Ok(())
     }
 

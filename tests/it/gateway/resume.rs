@@ -77,9 +77,7 @@ async fn what_comes_before_the_first_look_of_a_process_reaches_its_subscribers()
         let channel = ChannelName::stored(name);
         starting.hub.subscribe(&peer, &channel);
         let point = starting.join_point("acme", &channel, None).await.unwrap();
-        if let Some(point) = point {
-            peer.state().join(&channel, &point);
-        }
+        peer.state().join(&channel, point.as_ref());
         let published = fixture.queue.publish_as("acme", name, &json!(1)).await;
         published.unwrap();
     }
