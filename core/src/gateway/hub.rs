@@ -165,9 +165,9 @@ impl PeerState {
     }
 
     /// Notes that a reader got everything up to an offset from the history.
-    pub fn caught_up(&mut self, channel: &ChannelName, last: i64) {
-        if let Some(sub) = self.subscription(channel) {
-            sub.advance(last + 1);
+    pub fn caught_up(&mut self, behind: &BehindReader, last: i64) {
+        if let Some(sub) = self.subscription(&behind.channel) {
+            sub.advance(behind.epoch, last + 1);
         }
     }
 
@@ -532,7 +532,7 @@ mod tests {
         for _ in 0..4 {
             let behind = peer.state().behind().unwrap();
             // More comes than the reader takes.
-            peer.state().caught_up(&behind.channel, behind.next);
+            peer.state().caught_up(&behind, behind.next);
             turns.push((behind.channel.to_string(), behind.next));
         }
         let wanted = [("x", 1), ("z", 1), ("x", 2), ("z", 2)];

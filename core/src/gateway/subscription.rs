@@ -153,9 +153,12 @@ impl Subscription {
         }
     }
 
-    /// Notes that everything before `next` was read from the history, and returns to live messages
-    /// unless more has come.
-    pub fn advance(&mut self, next: i64) {
+    /// Notes that everything of an epoch before `next` was read from the history, and returns to live
+    /// messages unless more has come. Of another epoch than the present one it means nothing.
+    pub fn advance(&mut self, epoch: i64, next: i64) {
+        if epoch != self.epoch {
+            return;
+        }
         if let ReadPlace::Behind { seen, .. } = self.place {
             self.place = match next > seen {
                 true => ReadPlace::Live { next },
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(sub.arrive(3, 8), Arrived::Leave);
         sub.join(3, 8, 7);
         assert_eq!(sub.behind(), Some(8));
-        sub.advance(9);
+        sub.advance(3, 9);
         assert_eq!(sub.place, ReadPlace::Live { next: 9 });
     }
 
@@ -222,6 +225,9 @@ mod tests {
         assert_eq!(sub.arrive(3, 5), Arrived::Leave);
         assert_eq!(sub.arrive(5, 2), Arrived::FellBehind);
         assert_eq!(sub.behind(), Some(1));
+        // What was being read meanwhile is of the epoch before.
+        sub.advance(4, 9);
+        assert_eq!(sub.behind(), Some(1));
     }
 
     #[test]
@@ -229,7 +235,7 @@ mod tests {
         let mut sub = live(3, 5);
         sub.doubt();
         assert_eq!(sub.arrive(3, 5), Arrived::Leave);
-        sub.advance(6);
+        sub.advance(3, 6);
         assert_eq!(sub.behind(), Some(6));
         let mut joining = Subscription::new(ChannelName::stored("c"), 1);
         joining.doubt();
@@ -247,7 +253,7 @@ mod tests {
             let read = |sub: &mut Subscription, last: i64, got: &mut Vec<i64>| {
                 if let Some(next) = sub.behind() {
                     got.extend(next..=last);
-                    sub.advance(last + 1);
+                    sub.advance(1, last + 1);
                 }
             };
             for (step, has_room) in steps {

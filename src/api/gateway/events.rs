@@ -276,7 +276,7 @@ impl ChannelReader {
         gateway.metrics.delivered(messages.len() as u64);
         self.ready.extend(messages.iter().map(of_message));
         let last = messages.last()?.offset;
-        self.peer.state().caught_up(&self.channel, last);
+        self.peer.state().caught_up(behind, last);
         Some(())
     }
 }

@@ -333,7 +333,7 @@ impl Session {
         self.socket.flush().await.map_err(ended_by)?;
         gateway.metrics.delivered(messages.len() as u64);
         let last = messages.last().map_or(behind.next, |last| last.offset);
-        self.peer.state().caught_up(&behind.channel, last);
+        self.peer.state().caught_up(&behind, last);
         Ok(true)
     }
 
