@@ -22,6 +22,12 @@ pub struct HistoryEnd {
 }
 
 impl HistoryEnd {
+    /// Begins with the last message that was there before any was read: the places of subscriptions
+    /// count it.
+    pub fn begin(&mut self, last: Option<ReadMark>) {
+        self.last = self.last.take().or(last);
+    }
+
     /// Notes messages that were read, in order.
     pub fn note(&mut self, messages: &[StoredMessage]) {
         if self.is_missing {
@@ -90,6 +96,17 @@ mod tests {
         assert!(end.wanted(now + LOOK_EVERY).is_some());
         end.note_failure();
         assert!(end.wanted(now + LOOK_EVERY).is_some());
+    }
+
+    #[test]
+    fn the_last_message_of_before_is_looked_for_until_another_is_read() {
+        let (mut end, now) = (HistoryEnd::default(), Instant::now());
+        let (before, read) = (stored(5, 7), stored(6, 8));
+        end.begin(Some(ReadMark::of(&before)));
+        assert_eq!(end.wanted(now), Some(ReadMark::of(&before)));
+        end.note(std::slice::from_ref(&read));
+        end.begin(Some(ReadMark::of(&before)));
+        assert_eq!(end.wanted(now + LOOK_EVERY), Some(ReadMark::of(&read)));
     }
 
     #[test]

@@ -392,6 +392,8 @@ impl Gateway {
     pub(super) async fn begin_reading(&self) -> Result<(), Error> {
         if self.read_to.load(Ordering::Relaxed) < 0 {
             let last = postgres::last_seq(&self.db).await?;
+            let mark = postgres::last_mark(&self.db).await?;
+            self.end.lock().begin(mark);
             let (relaxed, unread) = (Ordering::Relaxed, -1);
             // Another may have been faster.
             let _ = self

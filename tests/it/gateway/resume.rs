@@ -118,10 +118,8 @@ async fn what_is_not_kept_whole_is_not_recovered_at_all() {
     }
 }
 
-#[tokio::test]
-async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
-    let fixture = Fixture::new().await;
-    let db = &fixture.queue.pool;
+/// Moves all that was published into the history, of which so many are kept.
+async fn collect_all(queue: &Queue, kept_max: i32) {
     let admit = |waiting: Vec<WaitingPublications>| -> BoxFuture<'static, Vec<TenantGrant>> {
         let grant = |one: WaitingPublications| TenantGrant {
             tenant: one.tenant,
@@ -132,16 +130,24 @@ async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
         let grants: Vec<TenantGrant> = waiting.into_iter().map(grant).collect();
         Box::pin(std::future::ready(grants))
     };
+    let kept_s = 300;
+    let history = move |_: &str| ChannelHistory { kept_s, kept_max };
     let older = OlderCollectors::default();
+    let collected = collect(&queue.pool, &older, 100, &admit, &history).await;
+    collected.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
+    let fixture = Fixture::new().await;
+    let queue = &fixture.queue;
     for (data, kept_max) in [(1, 10), (2, 0), (3, 10)] {
-        let published = fixture.queue.publish_as("acme", "orders", &json!(data));
-        published.await.unwrap();
-        let kept_s = 300;
-        let history = move |_: &str| ChannelHistory { kept_s, kept_max };
-        collect(db, &older, 100, &admit, &history).await.unwrap();
+        let published = queue.publish_as("acme", "orders", &json!(data)).await;
+        published.unwrap();
+        collect_all(queue, kept_max).await;
     }
     let orders = ("acme".to_owned(), "orders".to_owned());
-    let place = positions(db, &[orders]).await.unwrap()[0];
+    let place = positions(&queue.pool, &[orders]).await.unwrap()[0];
     let has_all_after = [1, 2, 3].map(|offset| place.has_all_after(place.epoch, offset));
     assert_eq!((has_all_after, place.last_offset), ([false, true, true], 3));
 }
@@ -245,6 +251,41 @@ async fn a_history_whose_end_has_gone_back_is_a_gap_for_its_readers() {
         (&message["data"], &message["offset"]),
         (&json!(9), &json!(7))
     );
+}
+
+/// The places of subscriptions count what was there before their process read anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_that_goes_back_before_a_process_has_read_anything_is_a_gap_too() {
+    let fixture = Fixture::new().await;
+    let queue = &fixture.queue;
+    for n in 1..=5 {
+        let published = queue.publish_as("acme", "orders", &json!(n)).await;
+        published.unwrap();
+    }
+    collect_all(queue, 1000).await;
+    let (own, store) = (queue.clone(), fixture.store.clone());
+    let gateway = Gateway::new(own, store, limits(), DEFAULT_TENANT, DueWork::default());
+    let (peer, orders) = (
+        gateway.hub.join(&"acme".into()),
+        ChannelName::stored("orders"),
+    );
+    gateway.hub.subscribe(&peer, &orders);
+    let point = gateway.join_point("acme", &orders, None).await.unwrap();
+    peer.state().join(&orders, point.as_ref());
+    for statement in [
+        "delete from flyball.channel_message where \"offset\" > 3",
+        "update flyball.channel set last_offset = 3",
+    ] {
+        sqlx::query(statement).execute(&queue.pool).await.unwrap();
+    }
+    let cancel = CancellationToken::new();
+    let _stop = cancel.clone().drop_guard();
+    tokio::spawn(gateway.clone().run(cancel.child_token()));
+    eventually("the reader doubts", super::client::PATIENCE, || async {
+        let behind = peer.state().behind();
+        behind.map(|_| ())
+    })
+    .await;
 }
 
 /// Reads 120 messages, of which every second one is small.

@@ -14,7 +14,7 @@ pub use collect::{CollectOutcome, TenantGrant, WaitingPublications, collect};
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
 pub use lock::OlderCollectors;
 pub use publish::{NewPublication, Published, publish};
-pub use renewal::{FoundEnd, ReadMark, history_end, renew_channels};
+pub use renewal::{FoundEnd, ReadMark, history_end, last_mark, renew_channels};
 pub use tickets::{issue_ticket, take_ticket};
 pub use upkeep::{ChannelPlace, forget, needs_upkeep, prune};
 pub use usage::{
@@ -44,6 +44,7 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("channels: any", upkeep::NEEDS_UPKEEP),
     ("channels: prune", upkeep::PRUNE),
     ("channels: forget", upkeep::FORGET),
+    ("channels: last mark", renewal::LAST_MARK),
     ("channels: end", renewal::LOOK),
     ("channels: renew", renewal::RENEW),
 ];

@@ -8,6 +8,9 @@ use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
+pub(super) const LAST_MARK: &str = r#"
+select m.tenant, m.channel, m.epoch, m."offset", m.seq from flyball.channel_message m where m."offset" > 0 order by m.seq desc limit 1"#;
+
 pub(super) const LOOK: &str = "
 select flyball.channel_went_back($1, $2, $3, $4, $5) as went_back, e.last_value as epoch from flyball.channel_epoch e";
 
@@ -43,6 +46,20 @@ pub struct FoundEnd {
     pub went_back: bool,
     /// The epoch of channels that are made now.
     pub epoch: i64,
+}
+
+/// Returns the mark of the last message with an offset, if there is one.
+pub async fn last_mark(db: &Db) -> Result<Option<ReadMark>, Error> {
+    let Some(row) = query(LAST_MARK).fetch_optional(db).await? else {
+        return Ok(None);
+    };
+    Ok(Some(ReadMark {
+        tenant: row.try_get("tenant")?,
+        channel: row.try_get("channel")?,
+        epoch: row.try_get("epoch")?,
+        offset: row.try_get("offset")?,
+        seq: row.try_get("seq")?,
+    }))
 }
 
 /// Looks whether the history still has a message, or had it until its time was over.
