@@ -110,6 +110,30 @@ impl CapRule {
         }
     }
 
+    /// Returns true if one more message may go at `t` beside all of these times, earlier and later.
+    fn has_room(&self, times: &[i64], t: i64, zone: &TimeZone) -> bool {
+        let most = self.most as usize;
+        match self.window {
+            // Each window of the rule that holds `t` has fewer than the most.
+            CapWindow::Rolling(span_s) => {
+                let near: Vec<i64> = times
+                    .iter()
+                    .copied()
+                    .filter(|at| (at - t).abs() < span_s)
+                    .collect();
+                let before = near.partition_point(|at| *at <= t);
+                let with = [&near[..before], &[t], &near[before..]].concat();
+                with.windows(most + 1)
+                    .all(|window| window[most] - window[0] >= span_s)
+            }
+            CapWindow::LocalDay => {
+                let (begin, end) = local_day(t, zone);
+                let counted = times.iter().filter(|at| (begin..end).contains(*at));
+                counted.count() < most
+            }
+        }
+    }
+
     /// Returns the messages that may still go at `t`.
     fn remaining(&self, times: &[i64], t: i64, zone: &TimeZone) -> u32 {
         let begin = match self.window {
@@ -190,6 +214,12 @@ impl CapRules {
         let last = reserved.iter().copied().fold(t, i64::max);
         if first.at_s == t || last == t {
             return first;
+        }
+        if self.0.iter().all(|rule| rule.has_room(&both, t, zone)) {
+            return CapPlan {
+                at_s: t,
+                rule: None,
+            };
         }
         let behind = self.binding(&both, last, zone);
         CapPlan {

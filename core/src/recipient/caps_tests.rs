@@ -219,6 +219,24 @@ fn a_message_that_may_go_at_once_does_not_queue_behind_one_held_for_another_reas
     assert_eq!(plan.at_s, 1030);
 }
 
+#[test]
+fn a_message_goes_now_if_all_that_wait_go_a_window_later() {
+    let goes = |texts: &[(&str, &str)], sent: &[i64], reserved: &[i64], t| {
+        let rules = rules(texts);
+        let plan = rules.plan(sent, reserved, t, &TimeZone::UTC);
+        (plan.at_s, plan.rule.is_none())
+    };
+    let hour = [("per_hour", "2 per 1h")];
+    assert_eq!(goes(&hour, &[], &[9000, 9000], 5400), (5400, true));
+    assert_eq!(goes(&hour, &[5000], &[9000, 9000], 5400), (5400, true));
+    // One more would be the third within an hour, on one side or between both.
+    assert_eq!(goes(&hour, &[], &[9000, 9000], 5401), (12_600, false));
+    assert_eq!(goes(&hour, &[5000], &[8000], 5400), (8600, false));
+    let day = [("per_day", "1 per local_day")];
+    assert_eq!(goes(&day, &[100], &[2 * DAY], DAY), (DAY, true));
+    assert_eq!(goes(&day, &[100], &[2 * DAY], 200), (3 * DAY, false));
+}
+
 /// Returns true if no window of any rule holds more than its count.
 fn holds(rules: &[(u32, i64)], sent: &[i64]) -> bool {
     let mut sent = sent.to_vec();
@@ -332,6 +350,23 @@ proptest! {
             prop_assert_eq!(plan, earliest);
             all.push(plan);
         }
+    }
+
+    #[test]
+    fn a_message_goes_at_once_exactly_if_that_breaks_no_rule_beside_what_waits(
+        set in rule_sets(), steps in prop::collection::vec(0i64..20, 1..20), reserved in prop::collection::vec(0i64..300, 0..6)
+    ) {
+        let (rules, mut sent, mut now) = (rolling(&set), Vec::new(), 0);
+        for step in steps {
+            now += step;
+            take(&rules, &mut sent, now);
+        }
+        let mut reserved: Vec<i64> = reserved.iter().map(|after| now + after).collect();
+        reserved.sort_unstable();
+        prop_assume!(holds(&set, &[sent.clone(), reserved.clone()].concat()));
+        let plan = rules.plan(&sent, &reserved, now, &TimeZone::UTC);
+        let with = [sent.clone(), reserved, vec![now]].concat();
+        prop_assert_eq!(plan.rule.is_none(), holds(&set, &with));
     }
 
     #[test]
