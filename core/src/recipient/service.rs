@@ -53,7 +53,8 @@ const REPEATS_MAX: u32 = 5;
 /// Most transactions at once of items that run alone.
 const ALONE_AT_ONCE: usize = 4;
 
-/// The capacity of a throttle whose rate has not been read yet, in messages a second.
+/// The capacity of a throttle without a rate, or whose rate has not been read yet, in messages a
+/// second: what is released together goes over a span all the same.
 const UNKNOWN_CAPACITY_PER_S: f64 = 100.0;
 
 /// The capacities of throttles, in messages a second.
@@ -317,8 +318,7 @@ impl Gates {
     }
 
     pub(super) fn capacity(&self, throttle: &str) -> f64 {
-        let known = self.capacities.read().get(throttle).copied();
-        known.unwrap_or(UNKNOWN_CAPACITY_PER_S)
+        capacity_by(self.capacities.read().get(throttle).copied())
     }
 
     /// Plans messages and closes digests until `cancel` fires.
@@ -365,6 +365,12 @@ impl Gates {
         });
         tokio::join!(listened, planned, closed, pruned);
     }
+}
+
+/// Returns the capacity of a throttle by its rate, which is endless if it has none.
+fn capacity_by(rate: Option<f64>) -> f64 {
+    let rate = rate.filter(|rate| rate.is_finite());
+    rate.unwrap_or(UNKNOWN_CAPACITY_PER_S)
 }
 
 /// Takes batches until fewer are due than a batch holds: two at once behind a first that was full,
@@ -431,6 +437,13 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn what_a_pool_without_a_rate_releases_goes_over_a_span_too() {
+        let capacities = [None, Some(f64::INFINITY), Some(20.0)].map(capacity_by);
+        let unknown = UNKNOWN_CAPACITY_PER_S;
+        assert_eq!(capacities, [unknown, unknown, 20.0]);
+    }
 
     #[tokio::test]
     async fn of_items_that_run_alone_one_fails_alone_and_the_others_keep_their_places() {
