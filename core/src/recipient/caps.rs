@@ -40,8 +40,8 @@ const UNITS: [(char, i64); 5] = [
     ('w', 604_800),
 ];
 
-/// The word for the recipient's day.
-const LOCAL_DAY: &str = "local_day";
+/// The word for the recipient's day, with which the text of such a rule ends.
+pub(super) const LOCAL_DAY: &str = "local_day";
 
 /// The window of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,7 +47,7 @@ pub struct GateRows<'a> {
     pub lists: Option<&'a [CapList]>,
     /// True if an earlier attempt took its slots.
     pub has_slots: bool,
-    /// The number of messages that were held for the time at which its quiet hours end.
+    /// The number of messages that were held for the time at which it is released with a crowd.
     pub held_with_it: u64,
     /// The capacity of its pool, in messages a second.
     pub capacity_per_s: f64,
@@ -248,7 +248,8 @@ impl<'a> Walk<'a> {
         attempts: bool,
     ) -> Self {
         let lists = match rows.lists {
-            _ if attempts && rows.has_slots => Cow::default(),
+            // What it took before must not hold it.
+            _ if rows.has_slots => Cow::default(),
             Some(lists) => Cow::Borrowed(lists),
             None => Cow::Owned(cap_lists(message, policy.rules)),
         };

@@ -508,6 +508,30 @@ fn a_crowd_is_spread_and_an_urgent_message_is_not() {
 }
 
 #[test]
+fn what_an_attempt_took_does_not_hold_its_message_in_a_new_plan() {
+    let (to, now) = (ada(), noon());
+    let gone = sent(now, &[50, 40, 30, 20, 10]);
+    let times = [CapTimes {
+        sent: &gone,
+        reserved: &[],
+    }];
+    let message = push(&to, "billing");
+    let scene = Scene::new(
+        Profile::default(),
+        rules("[categories.billing]\ncaps.push = { per_hour = \"5 per 1h\" }"),
+    );
+    for has_slots in [false, true] {
+        let rows = GateRows {
+            times: &times,
+            has_slots,
+            ..GateRows::default()
+        };
+        let goes = scene.plan(&message, &rows, now) == MessagePlan::Send;
+        assert_eq!(goes, has_slots);
+    }
+}
+
+#[test]
 fn a_message_that_would_go_after_its_deadline_ends_at_once() {
     let to = ada();
     let scene = Scene::new(sleeper(), defaults());

@@ -4,6 +4,9 @@ use jiff::tz::Offset;
 use jiff::{SignedDuration, Timestamp};
 
 use super::address::{RecipientKey, hash_bytes};
+use super::caps::LOCAL_DAY;
+use super::gate::MessageGate;
+use super::gates::{GateHold, MessagePlan};
 use super::quiet::Quiet;
 
 /// The length of the span of time whose held messages are counted together, in seconds.
@@ -57,6 +60,25 @@ impl Release {
     }
 }
 
+/// Returns the quarter of an hour in which a held message is released with a crowd; `None` if it goes
+/// at a time of its own.
+pub fn crowd_quarter(plan: &MessagePlan) -> Option<i64> {
+    let MessagePlan::Held { holds, .. } = plan else {
+        return None;
+    };
+    let released = holds.iter().rfind(|hold| is_of_crowd(hold))?;
+    Some(released.until.as_second().div_euclid(BUCKET_S))
+}
+
+/// Returns true if a hold ends for many recipients at once: at the end of quiet hours, or with a day.
+fn is_of_crowd(hold: &GateHold) -> bool {
+    match hold.gate {
+        MessageGate::QuietHours => true,
+        MessageGate::Caps => hold.rule.ends_with(LOCAL_DAY),
+        _ => false,
+    }
+}
+
 /// Returns the part of the span, from 0 and below 1, of a recipient on the day of `at`.
 fn part(recipient: &RecipientKey, at: Timestamp) -> f64 {
     let date = Offset::UTC.to_datetime(at).date().to_string();
@@ -102,6 +124,31 @@ mod tests {
                 "{held}"
             );
         }
+    }
+
+    #[test]
+    fn quiet_hours_and_days_end_for_a_crowd_and_windows_for_one() {
+        let quarter = |holds: &[(MessageGate, &str, i64)]| {
+            let hold = |(gate, rule, second): &(MessageGate, &str, i64)| GateHold {
+                gate: *gate,
+                rule: (*rule).to_owned(),
+                until: Timestamp::from_second(*second).unwrap(),
+            };
+            crowd_quarter(&MessagePlan::Held {
+                holds: holds.iter().map(hold).collect(),
+                reserve_s: 0,
+                coalesces: false,
+            })
+        };
+        let quiet = (MessageGate::QuietHours, "22:00-08:00 UTC", 900);
+        let day = (MessageGate::Caps, "per_day 1 per local_day", 9000);
+        let window = (MessageGate::Caps, "per_day 1 per 1d", 9000);
+        assert_eq!(quarter(&[quiet]), Some(1));
+        assert_eq!(quarter(&[day]), Some(10));
+        assert_eq!(quarter(&[window]), None);
+        assert_eq!(quarter(&[quiet, day]), Some(10));
+        assert_eq!(quarter(&[quiet, window]), Some(1));
+        assert_eq!(crowd_quarter(&MessagePlan::Send), None);
     }
 
     /// Of a million for 08:00 at a pool of 1000 a second, a thirtieth goes in each minute: 556 a

@@ -79,6 +79,39 @@ async fn a_retry_takes_no_second_slot_and_what_ended_unsent_gives_its_own_back()
 }
 
 #[tokio::test]
+async fn a_retry_that_is_planned_anew_keeps_its_slot_or_gives_it_back() {
+    let gates = GatesFixture::new(ONE_A_DAY).await;
+    let reachable = json!({"addresses": {"sms": "+15550111"}});
+    gates.profile("ada", reachable.clone()).await;
+    let message = json!({"recipient": "ada", "category": "news"});
+    let (id, plan) = gates.planned(message).await;
+    assert_eq!(plan, MessagePlan::Send);
+    assert_eq!(gates.verify(id).await, MessagePlan::Send);
+    gates.end(id, AttemptEnd::Retried).await;
+    // As if it had been held, and its recipient changed the profile.
+    let unplan = async || {
+        sqlx::query(
+            "with taken as (delete from flyball.ready returning *)
+             insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn)
+             select job_id, now(), lane_id, priority, attempt, cost, true, holds_unique, priority - 4 from taken",
+        )
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    };
+    let slots = "select coalesce(sum(cardinality(sent)), 0)::bigint from flyball.cap";
+    unplan().await;
+    assert_eq!(gates.plan(id).await, MessagePlan::Send);
+    assert_eq!(gates.count(slots).await, 1);
+    unplan().await;
+    let mut unwanted = reachable;
+    unwanted["preferences"] = json!({"all": {"sms": false}});
+    gates.profile("ada", unwanted).await;
+    assert!(matches!(gates.plan(id).await, MessagePlan::Ended { .. }));
+    assert_eq!(gates.count(slots).await, 0);
+}
+
+#[tokio::test]
 async fn the_window_of_dedup_counts_from_the_time_at_which_a_provider_accepted() {
     let gates = GatesFixture::new("").await;
     let message = || json!({"category": "billing", "dedup_key": "same"});

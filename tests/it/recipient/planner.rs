@@ -253,6 +253,19 @@ async fn a_message_that_is_planned_anew_keeps_its_time_and_is_counted_once() {
 }
 
 #[tokio::test]
+async fn messages_that_a_day_holds_are_counted_as_a_crowd() {
+    let rules = "[categories.billing]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per local_day\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    for n in 0..3 {
+        let message = json!({"category": "billing", "dedup_key": n.to_string()});
+        gates.planned(message).await;
+    }
+    // The first goes today; each of the others has a day of its own.
+    let counted = "select count(*) from flyball.held_crowd where messages = 1";
+    assert_eq!(gates.count(counted).await, 2);
+}
+
+#[tokio::test]
 async fn the_first_profile_plans_anew_what_the_defaults_of_the_tenant_hold() {
     let gates = GatesFixture::new("").await;
     let quiet = gates.quiet_today().await;

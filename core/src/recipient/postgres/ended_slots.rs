@@ -3,7 +3,7 @@
 //! An attempt that ends its message gives its slots back. A message that goes again later keeps
 //! them, and may be cancelled or expire until then. A walk over all plans finds these.
 
-use sqlx::Row;
+use sqlx::{PgConnection, Row};
 
 use super::attempts::return_slots;
 use super::statement::query;
@@ -60,6 +60,14 @@ select (select max(w.job_id) from page w) as last, (select count(*) from page) a
         order by i.job_id
     ) as ended";
 
+// What may have arrived keeps its slots.
+pub(super) const UNSENT: &str = "
+select a.job_id
+from unnest($1::bigint[]) as a(job_id)
+where not exists (
+        select from flyball.delivery d where d.job_id = a.job_id and d.attempts @> '[{\"outcome\": \"ambiguous\"}]')
+    and not exists (select from flyball.attempt h where h.job_id = a.job_id and h.outcome in ('ambiguous', 'lost'))";
+
 pub(super) const FORGET_SLOTS: &str = "
 update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($1) and slot_lists <> '{}'";
 
@@ -89,16 +97,35 @@ pub async fn return_ended(
     let ended: Vec<i64> = row.try_get("ended")?;
     let last: Option<i64> = row.try_get("last")?;
     let walked: i64 = row.try_get("walked")?;
-    if !ended.is_empty() {
-        return_slots(&mut transaction, &ended).await?;
-        query(FORGET_SLOTS)
-            .bind(&ended)
-            .execute(&mut *transaction)
-            .await?;
-    }
+    give_slots_back(&mut transaction, &ended).await?;
     transaction.commit().await?;
     Ok(ReturnedSlots {
         messages: ended.len(),
         next: last.filter(|_| walked >= PAGE),
     })
+}
+
+/// Gives back the slots of messages that a planner ended or collected: nothing went.
+pub(super) async fn return_unsent(
+    connection: &mut PgConnection,
+    jobs: &[i64],
+) -> Result<(), Error> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let rows = query(UNSENT).bind(jobs).fetch_all(&mut *connection).await?;
+    let unsent: Vec<i64> = rows
+        .iter()
+        .map(|row| row.try_get("job_id"))
+        .collect::<Result<_, sqlx::Error>>()?;
+    give_slots_back(connection, &unsent).await
+}
+
+async fn give_slots_back(connection: &mut PgConnection, jobs: &[i64]) -> Result<(), Error> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    return_slots(&mut *connection, jobs).await?;
+    query(FORGET_SLOTS).bind(jobs).execute(connection).await?;
+    Ok(())
 }

@@ -12,7 +12,7 @@ use sqlx::{PgConnection, Row};
 
 use super::messages::load;
 use super::open_digests;
-use super::plans::{Capacity, digest_key, quiet_quarter};
+use super::plans::{Capacity, digest_key};
 use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, claims, crowd, digests, inputs, reserved, sent,
 };
@@ -32,6 +32,7 @@ use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
     CapTimes, GateHold, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify,
 };
+use crate::recipient::release::crowd_quarter;
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const RECORDED: &str = "
@@ -293,7 +294,7 @@ async fn foresee(
     }
     let at = found.run_at.map_or(now, |run_at| run_at.max(now));
     let first = reading.look((0, 0.0), |rows| plan(&candidate, policy, rows, at));
-    let next = match quiet_quarter(&first) {
+    let next = match crowd_quarter(&first) {
         Some(quarter) => {
             let place = (input.message.throttle.clone(), quarter);
             let held = crowd(connection, std::slice::from_ref(&place)).await?;

@@ -106,6 +106,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: taken", attempts::TAKEN),
     ("gates: give back", attempts::GIVE_BACK),
     ("gates: slots of ended messages", ended_slots::ENDED_SLOTS),
+    ("gates: unsent of messages", ended_slots::UNSENT),
     ("gates: forget slots", ended_slots::FORGET_SLOTS),
     ("gates: recorded", explain::RECORDED),
     ("gates: plans of jobs", recorded_plans::PLANS_OF_JOBS),

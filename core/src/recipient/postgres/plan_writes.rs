@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 use sqlx::PgConnection;
 
 use super::attempts::{GIVE_BACK, MARK, settle_claims};
+use super::ended_slots::return_unsent;
 use super::ends::{EndedMessage, end_messages};
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{PlanBatch, reserved_second};
@@ -187,6 +188,11 @@ impl PlanBatch<'_> {
             })
         });
         end_messages(connection, each.collect(), self.now).await?;
+        // A retry that goes no further still has the slots of its last attempt.
+        let has_slots = |at: usize| self.inputs[at].message.has_slots;
+        let with_slots = ended.iter().filter(|one| has_slots(one.0));
+        let with_slots: Vec<i64> = with_slots.map(|one| self.planned[one.0].job_id).collect();
+        return_unsent(connection, &with_slots).await?;
         // A message that ended unsent gives its claim back.
         let unsent = self.claims_of(ended, |reason| reason != "collected");
         settle_claims(connection, GIVE_BACK, &unsent).await

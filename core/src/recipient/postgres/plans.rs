@@ -21,15 +21,16 @@ use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{CapList, Origin};
+use crate::recipient::caps::CapWindow;
 use crate::recipient::collectors::collectors;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
-use crate::recipient::gate::{MessageGate, UnsentReason};
+use crate::recipient::gate::UnsentReason;
 use crate::recipient::gates::{
     GatePolicy, GateRows, MessagePlan, cap_lists, ends_before_dedup, is_deduped, plan, quiet_of,
 };
 use crate::recipient::quiet::COALESCED_MIN;
-use crate::recipient::release::BUCKET_S;
+use crate::recipient::release::crowd_quarter;
 use crate::recipient::rules::RecipientRules;
 
 /// The longest wait for a lock of a transaction that gives way soon.
@@ -177,8 +178,8 @@ pub(super) struct PlanBatch<'a> {
     crowd: HashMap<(String, i64), u64>,
     /// True for messages that have the claim on their content.
     pub(super) has_claim: Vec<bool>,
-    /// The quarter of an hour in which the quiet hours of each message end; `None` if it is not
-    /// held in any.
+    /// The quarter of an hour in which each message is released with a crowd; `None` if it is held
+    /// in none.
     pub(super) quarters: Vec<Option<i64>>,
     pub(super) planned: Vec<PlannedMessage>,
 }
@@ -190,9 +191,11 @@ impl<'a> PlanBatch<'a> {
         rules: &'a RecipientRules,
         now: Timestamp,
     ) -> Result<Self, Error> {
-        let lists = inputs
-            .iter()
-            .map(|input| cap_lists(&input.candidate(), rules));
+        let lists = inputs.iter().map(|input| match input.message.has_slots {
+            // A message keeps the slots of its last attempt.
+            true => Vec::new(),
+            false => cap_lists(&input.candidate(), rules),
+        });
         let mut batch = Self {
             lists: lists.collect(),
             has_claim: vec![false; inputs.len()],
@@ -358,14 +361,16 @@ impl<'a> PlanBatch<'a> {
         // The size of the crowd is read once the quarters of an hour are known.
         let mut quarters: Vec<(String, i64)> = Vec::new();
         for (at, input) in self.inputs.iter().enumerate() {
-            if quiet_of(&input.candidate(), self.policy(input))
-                .0
-                .is_empty()
-            {
+            let by_day = |list: &CapList| {
+                let mut rules = list.caps.0.iter();
+                rules.any(|rule| rule.window == CapWindow::LocalDay)
+            };
+            let quiet = quiet_of(&input.candidate(), self.policy(input));
+            if quiet.0.is_empty() && !self.lists[at].iter().any(by_day) {
                 continue;
             }
             let plan = self.plan_one(at, 0, 0.0);
-            if let Some(quarter) = quiet_quarter(&plan) {
+            if let Some(quarter) = crowd_quarter(&plan) {
                 quarters.push((input.message.throttle.clone(), quarter));
             }
         }
@@ -431,11 +436,11 @@ impl<'a> PlanBatch<'a> {
         woken
     }
 
-    /// Plans a message, and returns the quarter of an hour in which its quiet hours end. Its place
-    /// after them depends on the number of messages that are held for this quarter.
+    /// Plans a message, and returns the quarter of an hour in which it is released with a crowd. Its
+    /// place then depends on the number of messages that are held for this quarter.
     fn plan_in_crowd(&mut self, at: usize, capacity: Capacity<'_>) -> (MessagePlan, Option<i64>) {
         let first = self.plan_one(at, 0, 0.0);
-        let Some(quarter) = quiet_quarter(&first) else {
+        let Some(quarter) = crowd_quarter(&first) else {
             return (first, None);
         };
         let message = &self.inputs[at].message;
@@ -519,17 +524,6 @@ pub(super) fn reserved_second(plan: &MessagePlan, now: Timestamp) -> Option<i64>
         } => Some(*reserve_s),
         _ => None,
     }
-}
-
-/// Returns the quarter of an hour in which the quiet hours of a held message end.
-pub(super) fn quiet_quarter(plan: &MessagePlan) -> Option<i64> {
-    let MessagePlan::Held { holds, .. } = plan else {
-        return None;
-    };
-    let quiet = holds
-        .iter()
-        .rfind(|hold| hold.gate == MessageGate::QuietHours)?;
-    Some(quiet.until.as_second().div_euclid(BUCKET_S))
 }
 
 /// Returns the key of the digest of a type into which a message goes.
