@@ -222,26 +222,68 @@ impl DigestType {
         })
     }
 
-    /// Returns the messages of all items of a closed digest, in the order in which they came.
-    pub fn close<T>(&self, items: Vec<T>) -> Vec<DigestMessage<T>> {
-        let total_count = items.len();
-        if total_count < self.min_items && self.below == BelowMinimum::Individual {
+    /// Returns the messages of a closed digest of `total` items, of which `items` are the first in
+    /// the order in which they came: [`DigestType::shown_max`], or all that a few messages hold.
+    ///
+    /// A message has room for `room` bytes of items. What is beyond goes as `overflow` says, and an
+    /// item that has no room in any message goes alone.
+    pub fn close<T>(
+        &self,
+        items: Vec<T>,
+        total: usize,
+        room: usize,
+        bytes_of: impl Fn(&T) -> usize,
+    ) -> Vec<DigestMessage<T>> {
+        if self.goes_alone(total) {
             return items.into_iter().map(DigestMessage::Single).collect();
         }
-        let (mut rest, mut messages) = (items.into_iter().peekable(), Vec::new());
-        while rest.peek().is_some() {
-            let items: Vec<T> = rest.by_ref().take(self.max_items.max(1)).collect();
-            let has_more = rest.peek().is_some();
+        let (fitting, large): (Vec<T>, Vec<T>) =
+            items.into_iter().partition(|item| bytes_of(item) <= room);
+        let total_count = total.saturating_sub(large.len());
+        let mut messages: Vec<DigestMessage<T>> =
+            large.into_iter().map(DigestMessage::Single).collect();
+        let (mut rest, mut left) = (fitting.into_iter().peekable(), total_count);
+        loop {
+            let (mut items, mut used) = (Vec::new(), 0_usize);
+            while items.len() < self.max_items.max(1)
+                && let Some(item) = rest.next_if(|item| used.saturating_add(bytes_of(item)) <= room)
+            {
+                used += bytes_of(&item);
+                items.push(item);
+            }
+            let is_counted = self.overflow == DigestOverflow::Count;
+            // Items that are only counted are told even if none can be shown.
+            if items.is_empty() && !(is_counted && left > 0) {
+                return messages;
+            }
+            left = left.saturating_sub(items.len());
             messages.push(DigestMessage::Digest {
                 items,
                 total_count,
-                has_more,
+                has_more: left > 0,
             });
-            if self.overflow == DigestOverflow::Count {
-                break;
+            if is_counted {
+                return messages;
             }
         }
-        messages
+    }
+
+    /// Returns the number of items of a digest of `total` whose contents its messages need.
+    pub fn shown_max(&self, total: usize) -> usize {
+        match self.is_one_message(total) {
+            true => total.min(self.max_items),
+            false => total,
+        }
+    }
+
+    /// Returns true if so many items make one message, whatever they are.
+    pub fn is_one_message(&self, total: usize) -> bool {
+        self.overflow == DigestOverflow::Count && !self.goes_alone(total)
+    }
+
+    /// Returns true if each of so many items goes alone.
+    fn goes_alone(&self, items: usize) -> bool {
+        items < self.min_items && self.below == BelowMinimum::Individual
     }
 
     /// Returns the time at which a digest closes that opens at `now`.

@@ -4,12 +4,16 @@ use serde_json::Value;
 
 use super::digest::{BELOW, COLLECTS, DigestTexts, DigestType, DigestWindow, OVERFLOWS};
 use super::rule_fields::{NAME_BYTES, seconds};
+use super::text_bytes::text_bytes;
 use crate::cron::{Expression, Timing};
 use crate::input::Reader;
 use crate::outbound::template;
 
 /// The longest text of a digest, in bytes.
 const TEXT_BYTES: usize = 65_536;
+
+/// The longest texts of a digest together, in bytes of JSON: they leave room for items.
+const TEXTS_BYTES: usize = 200_000;
 
 /// The most items of a digest.
 const ITEMS_MAX: i64 = 1000;
@@ -44,6 +48,13 @@ pub(super) fn digest(mut fields: Reader<'_>, name: &str) -> Option<DigestType> {
         body: text(&mut fields, "body").unwrap_or(usual.body),
         html: text(&mut fields, "html"),
     };
+    let bytes = text_bytes(&texts.template("email"));
+    if bytes > TEXTS_BYTES {
+        let message = format!(
+            "must have at most {TEXTS_BYTES} bytes of JSON together with subject and html, not {bytes}"
+        );
+        fields.wrong("body", message);
+    }
     Some(DigestType {
         name: name.to_owned(),
         template: template?,

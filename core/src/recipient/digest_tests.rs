@@ -28,6 +28,12 @@ fn comments() -> DigestType {
     }
 }
 
+/// Closes a digest whose items all fit into one message.
+fn close(kind: &DigestType, items: Vec<i64>) -> Vec<DigestMessage<i64>> {
+    let total = items.len();
+    kind.close(items, total, usize::MAX, |_| 0)
+}
+
 /// Collects items at some minutes, closes digests when they are due, and returns the messages with
 /// their minutes; an item that goes at once is a single of its minute.
 fn run(kind: &DigestType, minutes: &[i64]) -> Vec<(i64, DigestMessage<i64>)> {
@@ -36,7 +42,7 @@ fn run(kind: &DigestType, minutes: &[i64]) -> Vec<(i64, DigestMessage<i64>)> {
     for minute in 0..last + 10_000 {
         if let Some(digest) = open.filter(|open| open.closes_at <= at(minute)) {
             assert_eq!(digest.items, items.len());
-            let closed = kind.close(std::mem::take(&mut items));
+            let closed = close(kind, std::mem::take(&mut items));
             open = kind.after_close(at(minute)).filter(|_| !closed.is_empty());
             messages.extend(closed.into_iter().map(|message| (minute, message)));
         }
@@ -125,7 +131,7 @@ fn an_item_after_the_close_is_in_the_next_digest_and_equal_items_all_count() {
 fn of_sixty_items_fifty_are_shown_and_all_are_counted() {
     let all: Vec<i64> = (0..60).collect();
     assert_eq!(
-        comments().close(all.clone()),
+        close(&comments(), all.clone()),
         [DigestMessage::Digest {
             items: (0..50).collect(),
             total_count: 60,
@@ -141,8 +147,52 @@ fn of_sixty_items_fifty_are_shown_and_all_are_counted() {
         total_count: 60,
         has_more,
     };
-    assert_eq!(split.close(all), [part(0..50, true), part(50..60, false)]);
-    assert_eq!(split.close(Vec::<i64>::new()), []);
+    assert_eq!(close(&split, all), [part(0..50, true), part(50..60, false)]);
+    assert_eq!(close(&split, Vec::new()), []);
+}
+
+#[test]
+fn a_message_has_as_many_items_as_fit_and_an_item_that_fits_in_none_goes_alone() {
+    // The number of an item is its size.
+    let size = |item: &i64| *item as usize;
+    let part = |items: &[i64], total_count, has_more| DigestMessage::Digest {
+        items: items.to_vec(),
+        total_count,
+        has_more,
+    };
+    let items = vec![40, 60, 101, 50, 51];
+    assert_eq!(
+        comments().close(items.clone(), 5, 100, size),
+        [DigestMessage::Single(101), part(&[40, 60], 4, true)]
+    );
+    let split = DigestType {
+        overflow: DigestOverflow::Split,
+        ..comments()
+    };
+    assert_eq!(
+        split.close(items, 5, 100, size),
+        [
+            DigestMessage::Single(101),
+            part(&[40, 60], 4, true),
+            part(&[50], 4, true),
+            part(&[51], 4, false)
+        ]
+    );
+    // Of many items only some were read.
+    assert_eq!(
+        comments().close(vec![40, 60], 1000, 100, size),
+        [part(&[40, 60], 1000, true)]
+    );
+    assert_eq!(
+        comments().close(vec![101], 1000, 100, size),
+        [DigestMessage::Single(101), part(&[], 999, true)]
+    );
+    assert_eq!(
+        split.close(vec![101; 3], 3, 100, size),
+        vec![DigestMessage::Single(101); 3]
+    );
+    let shown = [&comments(), &split].map(|kind| [2, 49, 51].map(|total| kind.shown_max(total)));
+    assert_eq!(shown, [[2, 49, 50], [2, 49, 51]]);
 }
 
 #[test]

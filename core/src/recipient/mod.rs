@@ -38,3 +38,4 @@ pub mod rules;
 pub mod rules_origin;
 pub mod service;
 pub mod service_reads;
+mod text_bytes;

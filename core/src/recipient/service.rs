@@ -16,7 +16,9 @@ use super::gate::AttemptEnd;
 use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
 use super::metrics::GateMetrics;
-use super::postgres::{self, Addressless, ClaimKey, GateVerdict, Look, PlannedMessage};
+use super::postgres::{
+    self, Addressless, ClaimKey, ClosedDigests, GateVerdict, Look, PlannedMessage,
+};
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{
@@ -247,13 +249,13 @@ impl Gates {
     /// others are closed one by one, and that one stays open for a while longer.
     pub async fn close_due(&self) -> Result<bool, Error> {
         match self.close(CLOSED_MAX).await {
-            Ok(seen) => return Ok(seen >= CLOSED_MAX),
+            Ok(closed) => return Ok(closed.is_cut || closed.seen as i64 >= CLOSED_MAX),
             Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
             Err(_) => {}
         }
         for _ in 0..CLOSED_MAX {
             match self.close(1).await {
-                Ok(0) => return Ok(false),
+                Ok(closed) if closed.seen == 0 => return Ok(false),
                 Ok(_) => {}
                 Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
                 Err(error) => {
@@ -265,8 +267,8 @@ impl Gates {
         Ok(true)
     }
 
-    /// Closes at most `most` digests, and returns the number that it looked at.
-    async fn close(&self, most: i64) -> Result<i64, Error> {
+    /// Closes at most `most` digests, and plans their messages.
+    async fn close(&self, most: i64) -> Result<ClosedDigests, Error> {
         let rules = self.rules.load();
         let capacity = |throttle: &str| self.capacity(throttle);
         let closed = repeated(|| postgres::close_due(&self.db, &rules, &capacity, most)).await?;
@@ -278,7 +280,7 @@ impl Gates {
                 planned => drop(planned?),
             }
         }
-        Ok(closed.seen as i64)
+        Ok(closed)
     }
 
     /// Returns the rule that refuses a message, and the time at which there is room; `None` if it

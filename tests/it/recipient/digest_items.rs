@@ -82,3 +82,79 @@ async fn a_digest_goes_to_the_address_of_its_newest_item_or_of_the_profile() {
     let has_none = |digest: &Value| digest.get("to").is_none();
     assert!(closed.iter().all(has_none), "{closed:?}");
 }
+
+#[tokio::test]
+async fn a_digest_shows_what_one_message_can_hold_and_counts_the_rest() {
+    let gates = GatesFixture::new("").await;
+    for n in 0..5 {
+        let mut item = comment(n);
+        item["data"]["text"] = "x".repeat(100_000).into();
+        gates.planned(item).await;
+    }
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 1);
+    let data = &closed[0]["data"];
+    assert_eq!(data["items"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&data["totalCount"], &data["hasMore"]),
+        (&json!(5), &json!(true))
+    );
+}
+
+#[tokio::test]
+async fn an_item_that_is_valid_no_more_does_not_go_alone() {
+    let gates = GatesFixture::new("").await;
+    for n in 0..2 {
+        let mut item = comment(n);
+        item["valid_for_s"] = json!(60);
+        gates.planned(item).await;
+    }
+    sqlx::query(
+        "update flyball.digest_item set at = at - interval '2 minutes'
+         where job_id = (select min(job_id) from flyball.digest_item)",
+    )
+    .execute(gates.fixture.database.pool())
+    .await
+    .unwrap();
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 1);
+    assert_eq!(closed[0]["data"], json!({"n": 1}));
+    assert!(
+        closed[0]["valid_for_s"].as_f64().unwrap() < 60.0,
+        "it counts from the time at which the item was accepted"
+    );
+    let expired =
+        "select count(*) from flyball.delivery where state = 'failed' and last_outcome = 'expired'";
+    assert_eq!(gates.count(expired).await, 1);
+}
+
+/// No process reads more than some thousands of items at once.
+#[tokio::test]
+async fn a_digest_with_very_many_items_closes_in_parts() {
+    let rules = "[digests.new-comment]\ntemplate = \"activity-digest\"\ncategory = \"product\"\nwindow_s = 3600\n\
+                 max_items = 1000\noverflow = \"split\"\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.planned(comment(0)).await;
+    sqlx::query(
+        "with more as (
+            insert into flyball.digest_item (digest_id, job_id, item, at)
+            select i.digest_id, i.job_id + n, i.item, i.at from flyball.digest_item i, generate_series(1, 10000) as n
+            returning 1
+         )
+         update flyball.digest set items = items + (select count(*) from more)::int, closes_at = now()",
+    )
+    .execute(gates.fixture.database.pool())
+    .await
+    .unwrap();
+    assert!(gates.gates.close_due().await.unwrap(), "there are more");
+    let closed = gates.closed().await;
+    let shown = closed.iter().map(|args| args["data"]["items"].as_array());
+    assert_eq!(
+        shown.map(|items| items.unwrap().len()).sum::<usize>(),
+        10_000
+    );
+    let left = "select items::bigint from flyball.digest where items = (select count(*) from flyball.digest_item)";
+    assert_eq!(gates.count(left).await, 1);
+}

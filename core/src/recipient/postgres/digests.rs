@@ -8,26 +8,31 @@ use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sqlx::types::Json;
 use sqlx::{PgConnection, Row};
 
 use super::copy::CopiedRows;
+use super::digest_messages::{ARGS_BYTES, DigestMessages, NewDigestMessage};
 use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query;
+use super::taken_items::{ItemsWanted, TakenItems, take_first, take_items};
 use crate::jobs::Error;
-use crate::postgres::{Db, json_or_text};
+use crate::postgres::Db;
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{NORMAL, Origin};
-use crate::recipient::digest::{DigestMessage, DigestType, later};
+use crate::recipient::digest::{DigestType, later};
 use crate::recipient::fields::{GateFields, GatedArgs};
-use crate::recipient::gate::MessageGate;
+use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::MessagePlan;
 use crate::recipient::rules::RecipientRules;
+
+/// The most items whose contents one transaction reads.
+const ITEMS_MAX: usize = 10_000;
 
 /// The time after which a digest whose type is gone is looked at again.
 const UNKNOWN_TYPE: SignedDuration = SignedDuration::from_secs(60);
@@ -49,8 +54,8 @@ where d.id = a.id";
 pub(super) const CLOSE: &str = "
 delete from flyball.digest where id = any($1)";
 
-pub(super) const TAKE_ITEMS: &str = "
-delete from flyball.digest_item where digest_id = any($1) returning digest_id, job_id, item";
+pub(super) const FEWER: &str = "
+update flyball.digest set items = items - $2 where id = $1";
 
 // The items were pending until now; their messages are instead of them.
 pub(super) const NO_LONGER_PENDING: &str = "
@@ -102,6 +107,9 @@ pub(super) const PUT_FIRST_OFF: &str = "
 update flyball.digest set closes_at = clock_timestamp() + interval '1 minute', rule = $1
 where id = (select id from flyball.digest where closes_at <= now() order by closes_at limit 1 for update skip locked)";
 
+/// A digest that closes, and its type.
+type Closing<'a> = (&'a DueDigest, &'a DigestType);
+
 /// The result of one look for digests that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClosedDigests {
@@ -111,26 +119,38 @@ pub struct ClosedDigests {
     pub closed: usize,
     /// The jobs of their messages.
     pub jobs: Vec<i64>,
+    /// True if there were more than were looked at.
+    pub is_cut: bool,
 }
 
 /// A digest that is due.
-struct DueDigest {
-    id: i64,
-    tenant: String,
-    module: String,
-    type_name: String,
-    recipient: RecipientKey,
-    key: String,
-    recipient_id: String,
-    category: String,
-    channel: String,
-    address: Option<String>,
-    throttle: String,
-    throttle_key: String,
-    items: i32,
+pub(super) struct DueDigest {
+    pub id: i64,
+    pub tenant: String,
+    pub module: String,
+    pub type_name: String,
+    pub recipient: RecipientKey,
+    pub key: String,
+    pub recipient_id: String,
+    pub category: String,
+    pub channel: String,
+    pub address: Option<String>,
+    pub throttle: String,
+    pub throttle_key: String,
+    pub items: i32,
 }
 
 impl DueDigest {
+    fn count(&self) -> usize {
+        self.items.unsigned_abs() as usize
+    }
+
+    /// Returns the number of items whose contents its close reads.
+    fn read_max(&self, rules: &RecipientRules) -> usize {
+        let kind = rules.digest(&self.type_name);
+        kind.map_or(0, |kind| kind.shown_max(self.count()))
+    }
+
     fn place(&self) -> DigestPlace<'_> {
         DigestPlace {
             id: self.id,
@@ -141,20 +161,8 @@ impl DueDigest {
     }
 }
 
-/// An item of a digest.
-struct DigestItem {
-    job_id: i64,
-    args: Value,
-}
-
-/// A message of a closed digest.
-struct NewDigestMessage<'a> {
-    digest: &'a DueDigest,
-    args: Value,
-    origin: &'static str,
-}
-
-/// Closes digests that are due, at most `most`. One that may not go out now stays open and collects.
+/// Closes digests that are due, at most `most` and as many as have [`ITEMS_MAX`] items to read. One
+/// that may not go out now stays open and collects, and one that is larger closes in parts.
 ///
 /// A digest that is closed alone does not wait for long for what somebody else has locked.
 pub async fn close_due(
@@ -167,7 +175,9 @@ pub async fn close_due(
     if most == 1 {
         give_way_soon(&mut transaction).await?;
     }
-    let (due, now) = due(&mut transaction, most).await?;
+    let (mut due, now) = due(&mut transaction, most).await?;
+    let found = due.len();
+    cut(&mut due, rules);
     if due.is_empty() {
         transaction.rollback().await?;
         return Ok(ClosedDigests::default());
@@ -197,15 +207,83 @@ pub async fn close_due(
         }
     }
     put_off(&mut transaction, &waiting).await?;
-    let ids: Vec<i64> = closing.iter().map(|one| one.0.id).collect();
-    let ended: Vec<i64> = ending.iter().map(|one| one.0.id).collect();
-    let all: Vec<i64> = ids.iter().chain(&ended).copied().collect();
-    query(CLOSE).bind(&all).execute(&mut *transaction).await?;
-    let mut items = take_items(&mut transaction, &all).await?;
+    let is_parted = |digest: &DueDigest| digest.read_max(rules) > ITEMS_MAX;
+    let (parted, closing): (Vec<Closing<'_>>, Vec<Closing<'_>>) =
+        closing.into_iter().partition(|one| is_parted(one.0));
+    let mut items = take_closed(&mut transaction, &closing, &ending).await?;
+    for (digest, _) in &parted {
+        let first = take_first(&mut transaction, digest.id, ITEMS_MAX).await?;
+        let fewer = i32::try_from(first.jobs.len()).unwrap_or(i32::MAX);
+        let fewer = query(FEWER).bind(digest.id).bind(fewer);
+        fewer.execute(&mut *transaction).await?;
+        items.insert(digest.id, first);
+    }
     no_longer_pending(&mut transaction, &due, &items).await?;
-    for digest in &due {
-        let found = items.get(&digest.id).map_or(0, Vec::len);
-        if all.contains(&digest.id) && found != digest.items.unsigned_abs() as usize {
+    let mut ended: Vec<(i64, &str, &str)> = Vec::new();
+    for (digest, reason, rule) in &ending {
+        let taken = items.remove(&digest.id).unwrap_or_default();
+        ended.extend(taken.jobs.iter().map(|job| (*job, *reason, *rule)));
+    }
+    let mut made = DigestMessages::default();
+    for (digest, kind) in closing.iter().chain(&parted) {
+        let taken = items.remove(&digest.id).unwrap_or_default();
+        made.add(digest, kind, taken, now);
+    }
+    let expired = UnsentReason::Expired.as_str();
+    ended.extend(made.expired.iter().map(|job| (*job, expired, "")));
+    end_items(&mut transaction, &ended).await?;
+    reopen(&mut transaction, &closing, now).await?;
+    let jobs = enqueue(&mut transaction, &made.messages, now).await?;
+    transaction.commit().await?;
+    Ok(ClosedDigests {
+        seen: due.len(),
+        closed: closing.len() + ending.len(),
+        jobs,
+        is_cut: due.len() < found || !parted.is_empty(),
+    })
+}
+
+/// Leaves the first digests, and at least one, whose contents are few enough to be read at once.
+fn cut(due: &mut Vec<DueDigest>, rules: &RecipientRules) {
+    let (mut read, mut kept) = (0, 0);
+    for digest in due.iter() {
+        read += digest.read_max(rules);
+        if read > ITEMS_MAX && kept > 0 {
+            break;
+        }
+        kept += 1;
+    }
+    due.truncate(kept);
+}
+
+/// Deletes digests, and takes their items: of those that close with the contents that are needed, of
+/// those that end without.
+async fn take_closed(
+    connection: &mut PgConnection,
+    closing: &[Closing<'_>],
+    ending: &[(&DueDigest, &'static str, &str)],
+) -> Result<HashMap<i64, TakenItems>, Error> {
+    let mut wanted: HashMap<i64, ItemsWanted> = HashMap::new();
+    for (digest, kind) in closing {
+        let items = kind.shown_max(digest.count());
+        // More contents than one message holds are needed only if there are more messages.
+        let bytes = match kind.is_one_message(digest.count()) {
+            true => ARGS_BYTES,
+            false => usize::MAX,
+        };
+        wanted.insert(digest.id, ItemsWanted { items, bytes });
+    }
+    for (digest, ..) in ending {
+        let none = ItemsWanted { items: 0, bytes: 0 };
+        wanted.insert(digest.id, none);
+    }
+    let ids: Vec<i64> = wanted.keys().copied().collect();
+    query(CLOSE).bind(&ids).execute(&mut *connection).await?;
+    let items = take_items(connection, &wanted).await?;
+    let due = closing.iter().map(|one| one.0);
+    for digest in due.chain(ending.iter().map(|one| one.0)) {
+        let found = items.get(&digest.id).map_or(0, |taken| taken.jobs.len());
+        if found != digest.count() {
             let problem = format!(
                 "digest {} has {found} items where {} were counted",
                 digest.id, digest.items
@@ -213,20 +291,7 @@ pub async fn close_due(
             return Err(Error::Store(sqlx::Error::Decode(problem.into())));
         }
     }
-    end_items(&mut transaction, &ending, &items).await?;
-    let mut messages = Vec::new();
-    for (digest, kind) in &closing {
-        let items = items.remove(&digest.id).unwrap_or_default();
-        messages.extend(messages_of(digest, kind, items));
-    }
-    reopen(&mut transaction, &closing, now).await?;
-    let jobs = enqueue(&mut transaction, &messages, now).await?;
-    transaction.commit().await?;
-    Ok(ClosedDigests {
-        seen: due.len(),
-        closed: all.len(),
-        jobs,
-    })
+    Ok(items)
 }
 
 /// Puts off the digest that is due first, because its close failed; it stays open.
@@ -341,35 +406,10 @@ async fn put_off(
     Ok(())
 }
 
-/// Takes the items of digests, each with its items in the order in which they came.
-async fn take_items(
-    connection: &mut PgConnection,
-    digests: &[i64],
-) -> Result<HashMap<i64, Vec<DigestItem>>, Error> {
-    let rows = query(TAKE_ITEMS)
-        .bind(digests)
-        .fetch_all(connection)
-        .await?;
-    let mut items: HashMap<i64, Vec<DigestItem>> = HashMap::new();
-    for row in &rows {
-        items
-            .entry(row.try_get("digest_id")?)
-            .or_default()
-            .push(DigestItem {
-                job_id: row.try_get("job_id")?,
-                args: json_or_text(row, "item"),
-            });
-    }
-    for items in items.values_mut() {
-        items.sort_by_key(|item| item.job_id);
-    }
-    Ok(items)
-}
-
 async fn no_longer_pending(
     connection: &mut PgConnection,
     due: &[DueDigest],
-    items: &HashMap<i64, Vec<DigestItem>>,
+    items: &HashMap<i64, TakenItems>,
 ) -> Result<(), Error> {
     let tenants: HashMap<i64, &str> = due
         .iter()
@@ -377,9 +417,9 @@ async fn no_longer_pending(
         .collect();
     let rows: Vec<(&str, i64)> = items
         .iter()
-        .flat_map(|(digest, items)| {
+        .flat_map(|(digest, taken)| {
             let tenant = tenants.get(digest).copied().unwrap_or_default();
-            items.iter().map(move |item| (tenant, item.job_id))
+            taken.jobs.iter().map(move |job| (tenant, *job))
         })
         .filter(|(tenant, _)| !tenant.is_empty())
         .collect();
@@ -394,18 +434,8 @@ async fn no_longer_pending(
     Ok(())
 }
 
-async fn end_items(
-    connection: &mut PgConnection,
-    ending: &[(&DueDigest, &'static str, &str)],
-    items: &HashMap<i64, Vec<DigestItem>>,
-) -> Result<(), Error> {
-    let rows: Vec<(i64, &str, &str)> = ending
-        .iter()
-        .flat_map(|(digest, reason, rule)| {
-            let items = items.get(&digest.id).map_or(&[][..], Vec::as_slice);
-            items.iter().map(|item| (item.job_id, *reason, *rule))
-        })
-        .collect();
+/// Ends items, each for a reason by a rule.
+async fn end_items(connection: &mut PgConnection, rows: &[(i64, &str, &str)]) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -418,93 +448,10 @@ async fn end_items(
     Ok(())
 }
 
-/// Returns the messages of a closed digest.
-fn messages_of<'a>(
-    digest: &'a DueDigest,
-    kind: &DigestType,
-    items: Vec<DigestItem>,
-) -> Vec<NewDigestMessage<'a>> {
-    if items.is_empty() {
-        return Vec::new();
-    }
-    // The newest item says who sends it, and through which provider.
-    let newest = items
-        .last()
-        .map(|item| item.args.clone())
-        .unwrap_or_default();
-    let messages = kind.close(items).into_iter();
-    messages
-        .map(|message| match message {
-            DigestMessage::Single(item) => NewDigestMessage {
-                digest,
-                args: alone(item.args),
-                origin: "item",
-            },
-            DigestMessage::Digest {
-                items,
-                total_count,
-                has_more,
-            } => NewDigestMessage {
-                digest,
-                args: digest_args(digest, kind, &newest, &items, total_count, has_more),
-                origin: "digest",
-            },
-        })
-        .collect()
-}
-
-/// Returns the arguments of an item that goes alone.
-fn alone(mut args: Value) -> Value {
-    if let Value::Object(fields) = &mut args {
-        fields.remove("digest");
-        // It keeps a field that gates look at.
-        let usual = crate::recipient::fields::USUAL_CATEGORY;
-        fields.entry("category").or_insert_with(|| usual.into());
-    }
-    args
-}
-
-fn digest_args(
-    digest: &DueDigest,
-    kind: &DigestType,
-    newest: &Value,
-    items: &[DigestItem],
-    total_count: usize,
-    has_more: bool,
-) -> Value {
-    let data = |item: &DigestItem| match item.args.get("data") {
-        Some(data) => data.clone(),
-        None => json!({"text": item.args.get("body")}),
-    };
-    let each: Vec<Value> = items.iter().map(data).collect();
-    let mut args = json!({
-        "channel": digest.channel,
-        "category": digest.category,
-        "template_id": kind.template,
-        "template": kind.texts.template(&digest.channel),
-        "data": {"items": each, "totalCount": total_count, "hasMore": has_more},
-    });
-    for field in ["from", "provider"] {
-        if let Some(value) = newest.get(field) {
-            args[field] = value.clone();
-        }
-    }
-    if let Some(to) = &digest.address {
-        args["to"] = to.clone().into();
-    }
-    if !digest.recipient_id.is_empty() {
-        args["recipient"] = digest.recipient_id.clone().into();
-    }
-    if kind.per_actor && !digest.key.is_empty() {
-        args["actor"] = digest.key.clone().into();
-    }
-    args
-}
-
 /// Opens empty digests after those whose type lets no item go at once soon after another.
 async fn reopen(
     connection: &mut PgConnection,
-    closed: &[(&DueDigest, &DigestType)],
+    closed: &[Closing<'_>],
     now: Timestamp,
 ) -> Result<(), Error> {
     let open: Vec<(&DueDigest, Timestamp)> = closed

@@ -27,8 +27,8 @@ returning d.type, uuid_send(d.recipient) as recipient, d.key, d.id";
 
 pub(super) const ADD_ITEMS: &str = "
 insert into flyball.digest_item (digest_id, job_id, item, at)
-select a.digest_id, a.job_id, j.args, $3
-from unnest($1::bigint[], $2::bigint[]) as a(digest_id, job_id)
+select a.digest_id, a.job_id, j.args, a.at
+from unnest($1::bigint[], $2::bigint[], $3::timestamptz[]) as a(digest_id, job_id, at)
 cross join lateral (select args from flyball.job where id = a.job_id limit 1) j";
 
 const COPY_DIGESTS: &str = "copy flyball.digest
@@ -85,13 +85,18 @@ impl PlanBatch<'_> {
             };
             of_message.insert(*at, *id);
             if matches!(arrival, Arrival::Joins(_)) {
-                items.push((*id, one.job_id));
+                items.push((*id, one.job_id, input.message.accepted_at));
             }
         }
         query(ADD_ITEMS)
             .bind(items.iter().map(|item| item.0).collect::<Vec<_>>())
             .bind(items.iter().map(|item| item.1).collect::<Vec<_>>())
-            .bind(sql_time(self.now))
+            .bind(
+                items
+                    .iter()
+                    .map(|item| sql_time(item.2))
+                    .collect::<Vec<_>>(),
+            )
             .execute(connection)
             .await?;
         Ok(of_message)

@@ -5,6 +5,7 @@ mod attempts;
 mod check;
 mod claims;
 mod copy;
+mod digest_messages;
 mod digests;
 mod dry_run;
 mod ended_slots;
@@ -31,6 +32,7 @@ mod rules_in_force;
 mod sends;
 mod statement;
 mod taken;
+mod taken_items;
 mod unknown_zones;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
@@ -94,7 +96,12 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("digests: queued", queued_digests::QUEUED),
     ("digests: put off", digests::PUT_OFF),
     ("digests: close", digests::CLOSE),
-    ("digests: take items", digests::TAKE_ITEMS),
+    ("digests: take items", taken_items::TAKE_ITEMS),
+    (
+        "digests: take the first items",
+        taken_items::TAKE_FIRST_ITEMS,
+    ),
+    ("digests: fewer items", digests::FEWER),
     ("digests: no longer pending", digests::NO_LONGER_PENDING),
     ("digests: enqueue", digests::ENQUEUE),
     ("digests: end items", digests::END_ITEMS),
