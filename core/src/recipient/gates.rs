@@ -316,7 +316,7 @@ impl<'a> Walk<'a> {
         }
         // An item that goes in an attempt does so alone.
         let is_deduped = match self.attempts {
-            true => message.origin == Origin::Sender,
+            true => message.origin == Origin::Sender && !category.dedup_window.is_zero(),
             false => is_deduped(message, self.policy.rules),
         };
         let claim = rows.claim.filter(|claim| {

@@ -180,3 +180,25 @@ fn caps_do_not_judge_what_may_become_one_until_it_wakes() {
         "{alone:?}"
     );
 }
+
+#[test]
+fn a_window_of_zero_makes_no_message_a_duplicate() {
+    let (to, now) = (ada(), noon());
+    let scene = Scene::new(
+        Profile::default(),
+        rules("[categories.product]\ndedup_window_s = 0\n"),
+    );
+    for is_marked in [false, true] {
+        let rows = GateRows {
+            claim: Some(DedupClaim {
+                job: 7,
+                at: now,
+                is_marked,
+            }),
+            ..GateRows::default()
+        };
+        let message = push(&to, "product");
+        assert_eq!(scene.plan(&message, &rows, now), MessagePlan::Send);
+        assert_eq!(scene.verify(&message, &rows, now), MessagePlan::Send);
+    }
+}
