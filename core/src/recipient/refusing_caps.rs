@@ -3,19 +3,26 @@
 use serde_json::{Map, Value, json};
 
 use super::caps::{CapRules, CapWindow};
+use super::digest::Collects;
+use super::quiet::QUIET_MODES;
 use super::rules::{CategoryRules, OverCap, RecipientRules};
 use crate::providers::Channel;
 
 /// The name of no category: its rules are those of categories that are not listed.
 const NOT_LISTED: &str = "";
 
-/// Returns the caps of each category that refuses messages over one of them; `null` for a category
-/// that refuses none. `flyball.refuse_capped` reads it.
+/// Returns the caps of each category that refuses messages over one of them, with its mode in quiet
+/// hours; `null` for a category that refuses none. And the templates whose messages are collected.
+/// `flyball.refuse_capped` reads it.
 pub fn refusing_caps(rules: &RecipientRules) -> Value {
     let listed = rules
         .categories()
         .map(|(name, category)| (name.to_owned(), refusing(rules, name, category)));
+    let collecting = rules
+        .digests()
+        .filter(|kind| kind.collects == Collects::All);
     json!({
+        "collected": collecting.flat_map(|kind| &kind.templates).collect::<Vec<_>>(),
         "categories": listed.collect::<Map<String, Value>>(),
         "other": refusing(rules, NOT_LISTED, rules.category(NOT_LISTED)),
     })
@@ -30,7 +37,14 @@ fn refusing(rules: &RecipientRules, name: &str, category: &CategoryRules) -> Val
     let by_channel = Channel::WORDS
         .iter()
         .map(|(word, channel)| ((*word).to_owned(), listed(&rules.caps(name, *channel))));
+    let quiet_on = Channel::WORDS.iter().map(|(word, channel)| {
+        let mode = category.quiet_mode(*channel);
+        let known = QUIET_MODES.iter().find(|(_, known)| *known == mode);
+        ((*word).to_owned(), json!(known.map(|(word, _)| word)))
+    });
     json!({
+        "quiet": quiet_on.collect::<Map<String, Value>>(),
+        "has_presets": !category.presets.is_empty(),
         "caps": by_channel.collect::<Map<String, Value>>(),
         "refuses": refuses,
         "actor_caps": listed(&category.actor_caps),
@@ -64,6 +78,8 @@ mod tests {
             ])
         );
         assert_eq!(caps["categories"]["security"]["refuses"], true);
+        assert_eq!(caps["categories"]["security"]["quiet"]["sms"], "hold");
+        assert_eq!(caps["categories"]["security"]["has_presets"], false);
         assert_eq!(caps["categories"]["marketing"], Value::Null);
         assert_eq!(caps["other"], Value::Null);
     }

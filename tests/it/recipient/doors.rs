@@ -175,6 +175,48 @@ async fn a_rule_of_the_local_day_counts_from_the_recipients_midnight() {
     );
 }
 
+/// Except in the last minute of a day, which is the last of the quiet hours.
+#[tokio::test]
+async fn caps_judge_a_message_at_the_time_at_which_quiet_hours_let_it_go() {
+    let rules = "[categories.codes]\nover_cap = \"refuse\"\ndedup_window_s = 0\ncaps.sms = { per_minute = \"3 per 1m\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.publish().await;
+    let sleeper = gates.quiet_today().await;
+    gates
+        .profile("ada", json!({"addresses": sleeper["addresses"]}))
+        .await;
+    let to = |id: &str, more: Value| {
+        let mut message = code(more);
+        message["recipient"] = id.into();
+        message
+    };
+    let sent = async |id: &str, more: Value| gates.try_send_as("", to(id, more)).await;
+    for _ in 0..3 {
+        sent("ada", json!({})).await.unwrap();
+    }
+    refused(sent("ada", json!({})).await);
+    let item = json!({"digest": "new-comment"});
+    assert!(sent("ada", item).await.is_ok(), "its digest is judged");
+    gates.profile("ada", sleeper.clone()).await;
+    assert!(sent("ada", json!({})).await.is_ok());
+    refused(sent("ada", json!({"priority": "critical"})).await);
+
+    // All who wait go when it wakes, and one that goes now has room.
+    gates.profile("bob", sleeper).await;
+    for _ in 0..3 {
+        let id = sent("bob", json!({})).await.unwrap();
+        let plan = gates.plan(id).await;
+        assert!(matches!(plan, MessagePlan::Held { .. }), "{plan:?}");
+    }
+    let (rule, reset_at, _) = refused(sent("bob", json!({})).await);
+    let mut args = to("bob", json!({"channel": "sms", "body": "x"}));
+    let job = flyball::jobs::NewJob::new("notification", args.take()).throttle("own");
+    let by_http = gates.gates.refusal("", &job).await.unwrap();
+    assert_eq!(by_http, Some((rule, reset_at)));
+    let urgent = sent("bob", json!({"priority": "critical"})).await;
+    assert!(urgent.is_ok(), "{urgent:?}");
+}
+
 #[tokio::test]
 async fn the_address_may_be_left_out_if_the_profile_has_one() {
     let gates = GatesFixture::new("").await;

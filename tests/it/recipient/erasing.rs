@@ -1,5 +1,7 @@
 //! Everything of a recipient goes in one call, from every table.
 
+use std::time::Duration;
+
 use flyball::jobs::{Attribution, Error, NewJob, State};
 use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::new_recipient::NewRecipient;
@@ -8,6 +10,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::fixture::GatesFixture;
+use crate::support::eventually;
 
 const ID: &str = "user-4711";
 const MAIL: &str = "grace.hopper@navy.example";
@@ -178,6 +181,8 @@ async fn no_table_has_the_id_an_address_a_key_or_a_digest_afterwards() {
             "{needle}"
         );
     }
+    let collected = "select count(*) from flyball.delivery where state = 'collected'";
+    assert_eq!(gates.count(collected).await, 0, "an item is not sent");
     let asked = format!("select count(*)::text from flyball.cancel where job_id = {running}");
     assert_eq!(text(&gates, asked).await, "1", "it is asked to stop");
     for id in [held, unplanned, ready, dead] {
@@ -212,4 +217,81 @@ async fn no_table_has_the_id_an_address_a_key_or_a_digest_afterwards() {
     assert_eq!(named, "recipient.set recipient.delete");
     let again: Result<_, Error> = profiles.erase("", ID, &signed).await;
     assert_eq!(again.unwrap(), Default::default());
+}
+
+/// A planner took the message before, and commits what it found while the message is erased.
+#[tokio::test]
+async fn what_a_planner_writes_while_a_recipient_is_erased_goes_too() {
+    let gates = GatesFixture::new(RULES).await;
+    let profile = json!({"addresses": {"sms": PHONE}});
+    gates.profile(ID, profile).await;
+    let id = gates
+        .send(json!({"recipient": ID, "category": "news"}))
+        .await;
+    let pool = gates.fixture.database.pool();
+    let mut planner = pool.begin().await.unwrap();
+    let person = "flyball.recipient_key('subscriber', '', 'sms', 'user-4711')";
+    for statement in [
+        format!(
+            "with taken as (delete from flyball.scheduled where job_id = {id} returning *)
+             insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn)
+             select job_id, now() + interval '1 day', lane_id, priority, attempt, cost, retry, holds_unique, priority from taken"
+        ),
+        format!("insert into flyball.cap_reservation values ({person}, 1, 9, {id})"),
+        format!("insert into flyball.dedup values ({person}, 7, {id}, now())"),
+        format!("insert into flyball.message_plan (job_id, recipient, state) values ({id}, {person}, 'held')"),
+    ] {
+        planner.execute(AssertSqlSafe(statement)).await.unwrap();
+    }
+    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
+    let erasing = tokio::spawn(async move {
+        let signed = Attribution::default();
+        profiles.erase("", ID, &signed).await
+    });
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+        and query like '%erase_recipient%'";
+    eventually(
+        "it waits for the planner",
+        Duration::from_secs(20),
+        || async { (gates.count(waits).await > 0).then_some(()) },
+    )
+    .await;
+    planner.commit().await.unwrap();
+
+    let erased = erasing.await.unwrap().unwrap();
+    assert_eq!((erased.reservations, erased.claims), (1, 1), "{erased:?}");
+    assert_eq!(gates.fixture.state(id).await, State::Cancelled);
+    let left = "select (select count(*) from flyball.cap_reservation) + (select count(*) from flyball.dedup)
+        + (select count(*) from flyball.message_plan where recipient <> '00000000-0000-0000-0000-000000000000')";
+    assert_eq!(gates.count(left).await, 0);
+}
+
+#[tokio::test]
+async fn an_item_ends_with_its_recipient_in_whatever_digest_it_is() {
+    let gates = GatesFixture::new("").await;
+    let profile = json!({"addresses": {"sms": PHONE}});
+    gates.profile(ID, profile).await;
+    for to in [PHONE, "+15550191"] {
+        let item =
+            json!({"to": to, "category": "product", "template_id": "c", "digest": "new-comment"});
+        gates.planned(item).await;
+    }
+    // Both are in one digest, which has the key of neither.
+    run(
+        &gates,
+        "update flyball.digest_item set digest_id = (select min(id) from flyball.digest);
+         delete from flyball.digest where id > (select min(id) from flyball.digest);
+         update flyball.digest set items = 2, recipient = '00000000-0000-0000-0000-000000000001'",
+    )
+    .await;
+    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
+    let erased = profiles
+        .erase("", ID, &Attribution::default())
+        .await
+        .unwrap();
+    assert_eq!((erased.digests, erased.items), (0, 1), "{erased:?}");
+    let left = "select items::bigint from flyball.digest where items = (select count(*) from flyball.digest_item)";
+    assert_eq!(gates.count(left).await, 1);
+    let collected = "select count(*) from flyball.delivery where state = 'collected'";
+    assert_eq!(gates.count(collected).await, 1);
 }

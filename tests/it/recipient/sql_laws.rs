@@ -1,8 +1,11 @@
 //! SQL computes the same as the pure functions: caps, keys of lists, and checks of profiles.
 
+use flyball::providers::Channel;
 use flyball::recipient::address::RecipientKey;
 use flyball::recipient::caps::{CapRule, CapRules};
 use flyball::recipient::profile::Profile;
+use flyball::recipient::quiet::QuietRule;
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
@@ -19,7 +22,7 @@ async fn the_law_of_caps_is_the_same_in_sql() {
     let zone = TimeZone::get("Europe/Berlin").unwrap();
     let windows = ["30s", "1h", "1d", "local_day", "90m", "1w"];
     let mut asked = Vec::new();
-    let mut wanted = Vec::new();
+    let (mut wanted, mut rooms) = (Vec::new(), Vec::new());
     for _ in 0..CASES {
         let count = rand::random_range(1..=3);
         let texts: Vec<(String, String)> = (0..count)
@@ -37,27 +40,65 @@ async fn the_law_of_caps_is_the_same_in_sql() {
         times.sort_unstable();
         let t = BEGIN_S + rand::random_range(-50_000..150_000);
         wanted.push(rules.next(&times, t, &zone));
+        rooms.push(rules.plan(&[], &times, t, &zone).rule.is_none());
         let each = rules.0.iter().zip(&texts).map(|(rule, (_, text))| {
             // The sender's own cap is parsed in SQL.
             json!({"text": text, "rule": format!("{} {rule}", rule.name), "most": rule.most})
         });
         asked.push(json!({"rules": each.collect::<Value>(), "times": times, "t": t}));
     }
-    let found: Vec<i64> = sqlx::query_scalar(
-        "select (flyball.cap_next(
-                (select jsonb_agg(flyball.sender_cap(r.value ->> 'text') || jsonb_build_object('rule', r.value -> 'rule') order by r.n)
-                 from jsonb_array_elements(c.value -> 'rules') with ordinality as r(value, n)),
-                array(select u.value::bigint from jsonb_array_elements(c.value -> 'times') with ordinality as u(value, n) order by u.n),
-                (c.value ->> 't')::bigint, 'Europe/Berlin')).at_s
-         from jsonb_array_elements($1) with ordinality as c(value, n) order by c.n",
+    let found: Vec<(i64, bool)> = sqlx::query_as(
+        "select n.at_s, flyball.cap_has_room(a.rules, a.times, a.t, 'Europe/Berlin')
+         from jsonb_array_elements($1) with ordinality as c(value, n)
+         cross join lateral (
+             select (select jsonb_agg(flyball.sender_cap(r.value ->> 'text') || jsonb_build_object('rule', r.value -> 'rule') order by r.n)
+                     from jsonb_array_elements(c.value -> 'rules') with ordinality as r(value, n)) as rules,
+                 array(select u.value::bigint from jsonb_array_elements(c.value -> 'times') with ordinality as u(value, n) order by u.n) as times,
+                 (c.value ->> 't')::bigint as t
+         ) a
+         cross join lateral flyball.cap_next(a.rules, a.times, a.t, 'Europe/Berlin') n
+         order by c.n",
     )
     .bind(Value::from(asked.clone()))
     .fetch_all(gates.fixture.database.pool())
     .await
     .unwrap();
     assert_eq!(found.len(), CASES);
-    for ((asked, found), wanted) in asked.iter().zip(found).zip(wanted) {
+    for ((asked, found), wanted) in asked.iter().zip(found).zip(wanted.into_iter().zip(rooms)) {
         assert_eq!(found, wanted, "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn quiet_hours_end_at_the_same_time_in_sql() {
+    let gates = GatesFixture::new("").await;
+    let zone = TimeZone::get("Europe/Berlin").unwrap();
+    let all = [
+        json!({"start": "22:00", "end": "08:00"}),
+        json!({"start": "12:15", "end": "13:45", "weekdays": ["sat", "sun"]}),
+        json!({"start": "23:00", "end": "02:30", "weekdays": ["sat"], "dates": ["2026-10-26"]}),
+        json!({"all_day": true, "weekdays": ["fri", "sun"]}),
+        json!({"dates": ["2026-10-24", "2026-10-25"]}),
+    ];
+    for hours in all {
+        let profile = Profile::parse(&json!({"quiet_hours": {"sms": hours}})).unwrap();
+        let rule = QuietRule::new(profile.quiet[&Channel::Sms].clone(), zone.clone());
+        for _ in 0..20 {
+            let second = BEGIN_S + rand::random_range(-100_000..300_000);
+            let at = Timestamp::from_second(second).unwrap();
+            let end: f64 = sqlx::query_scalar(
+                "select extract(epoch from case when flyball.is_quiet($1, a.at at time zone 'Europe/Berlin')
+                    then flyball.quiet_end($1, a.at, 'Europe/Berlin') else a.at end)::float8
+                 from to_timestamp($2::float8) as a(at)",
+            )
+            .bind(&hours)
+            .bind(second as f64)
+            .fetch_one(gates.fixture.database.pool())
+            .await
+            .unwrap();
+            let wanted = rule.next_allowed(at).unwrap().as_second();
+            assert_eq!(end as i64, wanted, "{hours} at {at}");
+        }
     }
 }
 
