@@ -151,8 +151,8 @@ impl AttemptEnd {
         }
     }
 
-    /// Returns true if the slots of the caps are given back. A retry keeps its own and takes no
-    /// others.
+    /// Returns true if the slots of the caps are given back. A retry keeps its own until its next
+    /// attempt takes them anew.
     pub fn gives_slots_back(self) -> bool {
         self == Self::Unsent
     }

@@ -85,10 +85,14 @@ impl Gates {
     pub fn new(queue: Queue, rules: LiveRules) -> Self {
         let db: Db = (&queue.pool).into();
         let (for_verify, for_ends, live) = (db.clone(), db.clone(), rules.clone());
+        let capacities = Capacities::default();
+        let of_throttles = capacities.clone();
         let verifies = Batcher::paced(VERIFIED_MAX, VERIFY_EVERY, move |jobs: Vec<i64>| {
             let (db, rules) = (for_verify.clone(), live.load());
+            let capacities = of_throttles.clone();
             Box::pin(async move {
-                let verified = repeated(|| postgres::verify(&db, &jobs, &rules)).await;
+                let capacity = |throttle: &str| capacity_of(&capacities, throttle);
+                let verified = repeated(|| postgres::verify(&db, &jobs, &rules, &capacity)).await;
                 match verified {
                     Ok(verdicts) => verdicts.into_iter().map(Ok).collect(),
                     Err(error) if error.was_locked_out() && jobs.len() > 1 => {
@@ -123,7 +127,7 @@ impl Gates {
             db,
             queue,
             rules,
-            capacities: Capacities::default(),
+            capacities,
             metrics: GateMetrics::default(),
             looked_at_all: Arc::default(),
             slots_seen: Arc::default(),
@@ -320,7 +324,7 @@ impl Gates {
     }
 
     pub(super) fn capacity(&self, throttle: &str) -> f64 {
-        capacity_by(self.capacities.read().get(throttle).copied())
+        capacity_of(&self.capacities, throttle)
     }
 
     /// Plans messages and closes digests until `cancel` fires.
@@ -367,6 +371,10 @@ impl Gates {
         });
         tokio::join!(listened, planned, closed, pruned);
     }
+}
+
+fn capacity_of(capacities: &Capacities, throttle: &str) -> f64 {
+    capacity_by(capacities.read().get(throttle).copied())
 }
 
 /// Returns the capacity of a throttle by its rate, which is endless if it has none.

@@ -79,6 +79,62 @@ async fn a_retry_takes_no_second_slot_and_what_ended_unsent_gives_its_own_back()
 }
 
 #[tokio::test]
+async fn a_retry_counts_at_the_time_at_which_it_goes() {
+    let gates = GatesFixture::new(ONE_A_DAY).await;
+    let news = |n: u8| json!({"category": "news", "dedup_key": n.to_string()});
+    let (first, second) = (gates.send(news(1)).await, gates.send(news(2)).await);
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    gates.end(first, AttemptEnd::Retried).await;
+    let aged = async |hours: i32| {
+        for table in [
+            "cap set sent = array(select s - $1",
+            "message_plan set slot_s = array(select s - $1",
+        ] {
+            let column = table.split_whitespace().nth(2).unwrap();
+            let sql = format!("update flyball.{table} from unnest({column}) as s)");
+            sqlx::query(sqlx::AssertSqlSafe(sql))
+                .bind(hours * 3600)
+                .execute(gates.fixture.database.pool())
+                .await
+                .unwrap();
+        }
+    };
+    aged(23).await;
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    gates.end(first, AttemptEnd::Retried).await;
+    aged(23).await;
+    assert!(matches!(
+        gates.verify(second).await,
+        MessagePlan::Held { .. }
+    ));
+    // A day after its last attempt another one takes its place.
+    aged(2).await;
+    assert_eq!(gates.verify(second).await, MessagePlan::Send);
+    assert!(matches!(
+        gates.verify(first).await,
+        MessagePlan::Held { .. }
+    ));
+}
+
+#[tokio::test]
+async fn what_attempts_hold_is_counted_once_as_a_crowd() {
+    let gates = GatesFixture::new("").await;
+    let quiet = gates.quiet_today().await;
+    gates
+        .profile("ada", json!({"addresses": quiet["addresses"]}))
+        .await;
+    let message = json!({"recipient": "ada", "category": "billing"});
+    let (id, plan) = gates.planned(message).await;
+    assert_eq!(plan, MessagePlan::Send);
+    gates.profile("ada", quiet).await;
+    for _ in 0..2 {
+        assert!(matches!(gates.verify(id).await, MessagePlan::Held { .. }));
+    }
+    let counted = "select sum(messages)::bigint from flyball.held_crowd";
+    assert_eq!(gates.count(counted).await, 1);
+}
+
+#[tokio::test]
 async fn a_retry_that_is_planned_anew_keeps_its_slot_or_gives_it_back() {
     let gates = GatesFixture::new(ONE_A_DAY).await;
     let reachable = json!({"addresses": {"sms": "+15550111"}});

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sqlx::{PgConnection, Row};
 
+use super::attempt_crowds::spread_out;
 use super::messages::load;
 use super::plan_rows::{PlanRow, write_rows};
-use super::plans::PlannedMessage;
+use super::plans::{Capacity, PlannedMessage};
 use super::reservations::reserve;
 use super::rows::{
     ClaimKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent,
@@ -124,6 +125,7 @@ pub async fn verify(
     db: &Db,
     jobs: &[i64],
     rules: &RecipientRules,
+    capacity: Capacity<'_>,
 ) -> Result<Vec<Option<GateVerdict>>, Error> {
     let mut transaction = db.begin().await?;
     let (messages, now) = load(&mut transaction, jobs).await?;
@@ -132,11 +134,7 @@ pub async fn verify(
     let claims = claims(&mut transaction, &deduped).await?;
     let lists: Vec<Vec<CapList>> = inputs
         .iter()
-        .map(|input| match input.message.has_slots {
-            // A retry keeps the slots of the attempt before.
-            true => Vec::new(),
-            false => cap_lists(&input.candidate(), rules),
-        })
+        .map(|input| cap_lists(&input.candidate(), rules))
         .collect();
     let mut keys: Vec<StoredList> = Vec::new();
     for (input, lists) in inputs.iter().zip(&lists) {
@@ -155,11 +153,12 @@ pub async fn verify(
             rules,
         };
         let candidate = input.candidate();
+        // A retry counts at the time at which it goes, and not at that of the attempt before.
+        let before = lift(&mut times, input);
         let rows = GateRows {
             is_suppressed: input.is_suppressed,
             claim: claims.get(&(input.recipient, input.content)).copied(),
             times: &cap_times(&stored, &times),
-            has_slots: input.message.has_slots,
             ..GateRows::default()
         };
         let plan = verify_one(&candidate, policy, &rows, now);
@@ -176,8 +175,10 @@ pub async fn verify(
                 told: input.message.accepted_at,
                 slots: taken,
             });
+        } else {
+            keep(&mut times, &before);
         }
-        let is_first = !input.message.is_tried && !input.message.has_slots && !is_paused;
+        let is_first = !input.message.is_tried && !input.message.has_slots() && !is_paused;
         let verdict = GateVerdict {
             to: input.to.clone(),
             plan,
@@ -188,11 +189,35 @@ pub async fn verify(
         };
         verdicts.insert(input.message.job_id, verdict);
     }
+    let quarters = spread_out(&mut transaction, &inputs, rules, capacity, &mut verdicts).await?;
     write_slots(&mut transaction, &slots, &times).await?;
-    write_waits(&mut transaction, &inputs, &verdicts).await?;
+    write_waits(&mut transaction, &inputs, &verdicts, &quarters).await?;
     move_reservations(&mut transaction, &inputs, &lists, &verdicts).await?;
     transaction.commit().await?;
     Ok(jobs.iter().map(|job| verdicts.remove(job)).collect())
+}
+
+/// Takes the slots of the attempt before out of their lists, and returns those that were there.
+fn lift(times: &mut HashMap<StoredList, StoredTimes>, input: &GateInput) -> Vec<(StoredList, i64)> {
+    let mut lifted = Vec::new();
+    for (list, second) in &input.message.slots {
+        let (key, second) = ((input.recipient, *list), unstored(*second));
+        if let Some(times) = times.get_mut(&key).filter(|one| one.sent.contains(&second)) {
+            give_back(&mut times.sent, second);
+            lifted.push((key, second));
+        }
+    }
+    lifted
+}
+
+/// Puts slots back that a message keeps.
+fn keep(times: &mut HashMap<StoredList, StoredTimes>, slots: &[(StoredList, i64)]) {
+    for (key, second) in slots {
+        if let Some(times) = times.get_mut(key) {
+            let at = times.sent.partition_point(|other| other <= second);
+            times.sent.insert(at, *second);
+        }
+    }
 }
 
 /// Takes a slot of each list. All have room, because the gates let the message pass.
@@ -329,6 +354,7 @@ async fn write_waits(
     connection: &mut PgConnection,
     inputs: &[GateInput],
     verdicts: &HashMap<i64, GateVerdict>,
+    quarters: &HashMap<i64, i64>,
 ) -> Result<(), Error> {
     let waiting: Vec<(PlannedMessage, &GateInput)> = inputs
         .iter()
@@ -354,7 +380,7 @@ async fn write_waits(
             planned,
             now: verdicts[&planned.job_id].now,
             digest_id: None,
-            crowd_quarter: None,
+            crowd_quarter: quarters.get(&planned.job_id).copied(),
             is_new: false,
         })
         .collect();

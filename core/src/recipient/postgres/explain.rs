@@ -351,7 +351,7 @@ impl<'a> Reading<'a> {
         Ok(Self {
             claim: claimed.remove(&(input.recipient, input.content)),
             is_suppressed: input.is_suppressed,
-            has_slots: input.message.has_slots,
+            has_slots: input.message.has_slots(),
             times: times.collect(),
             digests: named
                 .filter_map(|(kind, key)| Some((kind.name.as_str(), *open.get(key)?)))

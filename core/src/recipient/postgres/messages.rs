@@ -13,7 +13,7 @@ use crate::recipient::fields::GatedArgs;
 pub(super) const LOAD: &str = "
 select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
     greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.job_id is not null as is_recorded, p.planned_at, p.crowd_quarter, p.coalesces and p.state = 'held' as coalesces,
-    coalesce(cardinality(p.slot_lists), 0) > 0 as has_slots, d.attempt_count is not null as is_delivery, coalesce(d.attempt_count, 0) > 0 as is_tried, b.state = 'cancelled' as is_cancelled, b.state = 'paused' as is_paused,
+    coalesce(p.slot_lists, '{}') as slot_lists, coalesce(p.slot_s, '{}') as slot_s, d.attempt_count is not null as is_delivery, coalesce(d.attempt_count, 0) > 0 as is_tried, b.state = 'cancelled' as is_cancelled, b.state = 'paused' as is_paused,
     clock_timestamp() as now
 from unnest($1::bigint[]) with ordinality as a(job_id, n)
 cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
@@ -38,7 +38,8 @@ pub(super) struct GatedMessage {
     pub args: Option<GatedArgs>,
     pub accepted_at: Timestamp,
     pub origin: Origin,
-    pub has_slots: bool,
+    /// The slots that its last attempt took: each list with its second, as they are stored.
+    pub slots: Vec<(i32, i32)>,
     pub is_cancelled: bool,
     /// True if its batch is paused.
     pub is_paused: bool,
@@ -69,7 +70,7 @@ impl GatedMessage {
             args: Some(args),
             accepted_at: now,
             origin: Origin::Sender,
-            has_slots: false,
+            slots: Vec::new(),
             is_cancelled: false,
             is_paused: false,
             coalesces: false,
@@ -79,6 +80,11 @@ impl GatedMessage {
             is_delivery: false,
             is_tried: false,
         }
+    }
+
+    /// Returns true if its last attempt took slots of caps.
+    pub(super) fn has_slots(&self) -> bool {
+        !self.slots.is_empty()
     }
 
     /// Returns the time after which the sender does not want it to go.
@@ -124,7 +130,11 @@ pub(super) async fn load(
                 Some("item") => Origin::Item,
                 _ => Origin::Sender,
             },
-            has_slots: row.try_get("has_slots")?,
+            slots: {
+                let (lists, seconds): (Vec<i32>, Vec<i32>) =
+                    (row.try_get("slot_lists")?, row.try_get("slot_s")?);
+                lists.into_iter().zip(seconds).collect()
+            },
             is_cancelled: flag("is_cancelled")?,
             is_paused: flag("is_paused")?,
             coalesces: flag("coalesces")?,

@@ -1,6 +1,7 @@
 //! The rows of the gates in Postgres: messages, what gates know of their recipients, plans, and what
 //! attempts use up.
 
+mod attempt_crowds;
 mod attempts;
 mod check;
 mod claims;

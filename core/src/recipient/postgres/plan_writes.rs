@@ -45,6 +45,23 @@ insert into flyball.held_crowd as c (throttle, quarter, messages)
 select * from unnest($1::text[], $2::bigint[], $3::bigint[]) as a(throttle, quarter, messages) order by 1, 2
 on conflict (throttle, quarter) do update set messages = c.messages + excluded.messages";
 
+/// Counts messages that are held until a quarter of an hour, by pool.
+pub(super) async fn count_crowd(
+    connection: &mut PgConnection,
+    more: &HashMap<(String, i64), i64>,
+) -> Result<(), Error> {
+    if more.is_empty() {
+        return Ok(());
+    }
+    query(COUNT_CROWD)
+        .bind(more.keys().map(|key| key.0.clone()).collect::<Vec<_>>())
+        .bind(more.keys().map(|key| key.1).collect::<Vec<_>>())
+        .bind(more.values().copied().collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 /// The time for which every delivery is kept at least.
 const DELIVERIES_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
@@ -161,15 +178,7 @@ impl PlanBatch<'_> {
                 *more.entry((message.throttle.clone(), quarter)).or_default() += 1;
             }
         }
-        if !more.is_empty() {
-            query(COUNT_CROWD)
-                .bind(more.keys().map(|key| key.0.clone()).collect::<Vec<_>>())
-                .bind(more.keys().map(|key| key.1).collect::<Vec<_>>())
-                .bind(more.values().copied().collect::<Vec<_>>())
-                .execute(connection)
-                .await?;
-        }
-        Ok(())
+        count_crowd(connection, &more).await
     }
 
     async fn end(
@@ -189,7 +198,7 @@ impl PlanBatch<'_> {
         });
         end_messages(connection, each.collect(), self.now).await?;
         // A retry that goes no further still has the slots of its last attempt.
-        let has_slots = |at: usize| self.inputs[at].message.has_slots;
+        let has_slots = |at: usize| self.inputs[at].message.has_slots();
         let with_slots = ended.iter().filter(|one| has_slots(one.0));
         let with_slots: Vec<i64> = with_slots.map(|one| self.planned[one.0].job_id).collect();
         return_unsent(connection, &with_slots).await?;

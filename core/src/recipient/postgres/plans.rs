@@ -191,7 +191,7 @@ impl<'a> PlanBatch<'a> {
         rules: &'a RecipientRules,
         now: Timestamp,
     ) -> Result<Self, Error> {
-        let lists = inputs.iter().map(|input| match input.message.has_slots {
+        let lists = inputs.iter().map(|input| match input.message.has_slots() {
             // A message keeps the slots of its last attempt.
             true => Vec::new(),
             false => cap_lists(&input.candidate(), rules),
@@ -484,7 +484,7 @@ impl<'a> PlanBatch<'a> {
             digests: &open,
             times: &times,
             lists: Some(lists),
-            has_slots: input.message.has_slots,
+            has_slots: input.message.has_slots(),
             held_with_it,
             capacity_per_s,
         };
