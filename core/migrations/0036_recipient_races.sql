@@ -145,7 +145,7 @@ begin
         end if;
         if urgency > 0 and mode <> 'always' and flyball.is_quiet(hours, asked_at at time zone zone) then
             -- It ends, or caps judge the digest that it may become when it wakes.
-            continue when mode in ('drop', 'digest_on_wake');
+            continue when mode = 'drop' or mode = 'digest_on_wake' and urgency >= 2;
             -- Caps judge it at the time at which it may go.
             asked_at := flyball.quiet_end(hours, asked_at, zone);
             continue when asked_at is null;

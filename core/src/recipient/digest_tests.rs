@@ -1,4 +1,5 @@
 use super::*;
+use crate::recipient::rules::RecipientRules;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -300,4 +301,23 @@ fn a_digest_that_may_not_go_out_stays_open_and_collects() {
         panic!("it leads");
     };
     assert_eq!((open.items, open.closes_at), (2, at(600)));
+}
+
+/// As `docs/guides/quiet-hours.md` says.
+#[test]
+fn items_go_alone_at_nine_in_the_morning_of_their_recipient() {
+    let page = include_str!("../../../docs/guides/quiet-hours.md");
+    let sample = page.split("[digests.morning]").nth(1).unwrap();
+    let sample = sample.split("```").next().unwrap();
+    let text = format!("[digests.morning]{sample}");
+    let rules = RecipientRules::parse("r.toml", &text).unwrap();
+    let morning = rules.digest("morning").unwrap();
+    let zone = TimeZone::get("America/New_York").unwrap();
+    let now: Timestamp = "2026-06-10T14:00:00Z".parse().unwrap();
+    let nine: Timestamp = "2026-06-11T13:00:00Z".parse().unwrap();
+    assert_eq!(morning.closes_at(now, &zone), nine);
+    assert_eq!(
+        close(morning, vec![1, 2]),
+        [DigestMessage::Single(1), DigestMessage::Single(2)]
+    );
 }

@@ -401,9 +401,12 @@ impl<'a> Walk<'a> {
         self.on_time(at, holds, mode)
     }
 
-    /// Returns true if a message that sleeps may become one with others when it wakes.
+    /// Returns true if a message that sleeps may become one with others when it wakes. An urgent one
+    /// is never collected.
     fn may_coalesce(&self, mode: QuietMode) -> bool {
-        mode == QuietMode::DigestOnWake && self.message.origin != Origin::Digest
+        mode == QuietMode::DigestOnWake
+            && self.message.origin != Origin::Digest
+            && self.message.priority >= NORMAL
     }
 
     /// Ends a message that would go after its deadline.

@@ -202,3 +202,21 @@ fn a_window_of_zero_makes_no_message_a_duplicate() {
         assert_eq!(scene.verify(&message, &rows, now), MessagePlan::Send);
     }
 }
+
+#[test]
+fn an_urgent_message_does_not_become_one_with_others_when_it_wakes() {
+    let to = ada();
+    let scene = Scene::new(
+        sleeper(),
+        rules("[categories.product]\nquiet = \"digest_on_wake\"\n"),
+    );
+    let night = at("2026-06-10T23:00:00Z");
+    for (priority, becomes_one) in [(1, false), (2, true), (3, true)] {
+        let mut message = push(&to, "product");
+        (message.accepted_at, message.priority) = (night, priority);
+        match scene.plan(&message, &GateRows::default(), night) {
+            MessagePlan::Held { coalesces, .. } => assert_eq!(coalesces, becomes_one, "{priority}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -158,3 +158,20 @@ async fn a_digest_with_very_many_items_closes_in_parts() {
     let left = "select items::bigint from flyball.digest where items = (select count(*) from flyball.digest_item)";
     assert_eq!(gates.count(left).await, 1);
 }
+
+#[tokio::test]
+async fn a_digest_that_quiet_hours_keep_open_is_counted_once_as_one_of_a_crowd() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    for n in 0..3 {
+        let mut item = comment(n);
+        item["recipient"] = json!("ada");
+        gates.planned(item).await;
+    }
+    for _ in 0..2 {
+        gates.close().await;
+    }
+    assert_eq!(gates.closed().await, Vec::<Value>::new());
+    let counted = "select sum(messages)::bigint from flyball.held_crowd";
+    assert_eq!(gates.count(counted).await, 1);
+}

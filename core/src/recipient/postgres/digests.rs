@@ -15,6 +15,7 @@ use sqlx::{PgConnection, Row};
 use super::copy::CopiedRows;
 use super::digest_messages::{ARGS_BYTES, DigestMessages, NewDigestMessage};
 use super::messages::GatedMessage;
+use super::plan_writes::count_crowd;
 use super::plans::{Capacity, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
@@ -29,6 +30,7 @@ use crate::recipient::digest::{DigestType, later};
 use crate::recipient::fields::{GateFields, GatedArgs};
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::MessagePlan;
+use crate::recipient::release::crowd_quarter;
 use crate::recipient::rules::RecipientRules;
 
 /// The most items whose contents one transaction reads.
@@ -138,6 +140,8 @@ pub(super) struct DueDigest {
     pub throttle: String,
     pub throttle_key: String,
     pub items: i32,
+    /// The gate that kept it open before; empty for none.
+    pub gate: String,
 }
 
 impl DueDigest {
@@ -186,12 +190,22 @@ pub async fn close_due(
     let places: Vec<DigestPlace<'_>> = due.iter().map(DueDigest::place).collect();
     let queued = queued(&mut transaction, &places).await?;
     let (mut closing, mut ending, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+    let mut crowds: HashMap<(String, i64), i64> = HashMap::new();
     for digest in &due {
         let kind = rules.digest(&digest.type_name);
-        match (kind, plans.get(&digest.id)) {
+        let plan = plans.get(&digest.id);
+        match (kind, plan) {
             (None, _) => waiting.push((digest, later(now, UNKNOWN_TYPE), "", "")),
             (Some(kind), _) if digest.items == 0 => closing.push((digest, kind)),
             (Some(_), Some(MessagePlan::Held { holds, .. })) => {
+                // One that was kept open before is counted already.
+                if let Some(quarter) = plan
+                    .and_then(crowd_quarter)
+                    .filter(|_| digest.gate.is_empty())
+                {
+                    let place = (digest.throttle.clone(), quarter);
+                    *crowds.entry(place).or_default() += 1;
+                }
                 if let Some(last) = holds.last() {
                     waiting.push((digest, last.until, last.gate.as_str(), last.rule.as_str()));
                 }
@@ -206,6 +220,7 @@ pub async fn close_due(
             (Some(kind), _) => closing.push((digest, kind)),
         }
     }
+    count_crowd(&mut transaction, &crowds).await?;
     put_off(&mut transaction, &waiting).await?;
     let is_parted = |digest: &DueDigest| digest.read_max(rules) > ITEMS_MAX;
     let (parted, closing): (Vec<Closing<'_>>, Vec<Closing<'_>>) =
@@ -330,6 +345,7 @@ async fn due(
             throttle: row.try_get("throttle")?,
             throttle_key: row.try_get("throttle_key")?,
             items: row.try_get("items")?,
+            gate: row.try_get("gate")?,
         });
     }
     Ok((due, now))
