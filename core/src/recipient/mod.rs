@@ -10,6 +10,7 @@ pub mod canonical;
 pub mod caps;
 pub mod check;
 pub mod collectors;
+pub mod crowd;
 pub mod dedup;
 pub mod digest;
 mod digest_rules;

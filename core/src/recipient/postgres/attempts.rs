@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sqlx::{PgConnection, Row};
 
-use super::attempt_crowds::spread_out;
+use super::crowds::spread_out;
 use super::messages::load;
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{Capacity, PlannedMessage};
@@ -189,7 +189,15 @@ pub async fn verify(
         };
         verdicts.insert(input.message.job_id, verdict);
     }
-    let quarters = spread_out(&mut transaction, &inputs, rules, capacity, &mut verdicts).await?;
+    let of_jobs: HashMap<i64, &GateInput> = inputs
+        .iter()
+        .map(|input| (input.message.job_id, input))
+        .collect();
+    let plans = verdicts.iter_mut().filter_map(|(job, verdict)| {
+        let input = of_jobs.get(job).filter(|_| !verdict.is_paused)?;
+        Some((*input, &mut verdict.plan))
+    });
+    let quarters = spread_out(&mut transaction, plans.collect(), rules, capacity).await?;
     write_slots(&mut transaction, &slots, &times).await?;
     write_waits(&mut transaction, &inputs, &verdicts, &quarters).await?;
     move_reservations(&mut transaction, &inputs, &lists, &verdicts).await?;

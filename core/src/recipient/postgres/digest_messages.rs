@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::digests::DueDigest;
 use super::taken_items::{DigestItem, TakenItems};
+use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::{DigestMessage, DigestType};
 use crate::recipient::fields::{USUAL_CATEGORY, is_gated};
 use crate::recipient::text_bytes::text_bytes;
@@ -17,6 +17,25 @@ const SPARE_BYTES: usize = 64;
 
 /// The time that an item must still be valid for to go, in seconds: the shortest that there is.
 const VALID_MIN_S: f64 = 1.0;
+
+/// A digest that is due.
+pub(super) struct DueDigest {
+    pub id: i64,
+    pub tenant: String,
+    pub module: String,
+    pub type_name: String,
+    pub recipient: RecipientKey,
+    pub key: String,
+    pub recipient_id: String,
+    pub category: String,
+    pub channel: String,
+    pub address: Option<String>,
+    pub throttle: String,
+    pub throttle_key: String,
+    pub items: i32,
+    /// The gate that kept it open before; empty for none.
+    pub gate: String,
+}
 
 /// A message of a closed digest.
 pub(super) struct NewDigestMessage<'a> {

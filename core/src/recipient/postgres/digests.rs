@@ -13,9 +13,9 @@ use sqlx::types::Json;
 use sqlx::{PgConnection, Row};
 
 use super::copy::CopiedRows;
-use super::digest_messages::{ARGS_BYTES, DigestMessages, NewDigestMessage};
+use super::crowds::count_crowd;
+use super::digest_messages::{ARGS_BYTES, DigestMessages, DueDigest, NewDigestMessage};
 use super::messages::GatedMessage;
-use super::plan_writes::count_crowd;
 use super::plans::{Capacity, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
@@ -26,11 +26,11 @@ use crate::postgres::Db;
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{NORMAL, Origin};
+use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::digest::{DigestType, later};
 use crate::recipient::fields::{GateFields, GatedArgs};
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::MessagePlan;
-use crate::recipient::release::crowd_quarter;
 use crate::recipient::rules::RecipientRules;
 
 /// The most items whose contents one transaction reads.
@@ -123,25 +123,6 @@ pub struct ClosedDigests {
     pub jobs: Vec<i64>,
     /// True if there were more than were looked at.
     pub is_cut: bool,
-}
-
-/// A digest that is due.
-pub(super) struct DueDigest {
-    pub id: i64,
-    pub tenant: String,
-    pub module: String,
-    pub type_name: String,
-    pub recipient: RecipientKey,
-    pub key: String,
-    pub recipient_id: String,
-    pub category: String,
-    pub channel: String,
-    pub address: Option<String>,
-    pub throttle: String,
-    pub throttle_key: String,
-    pub items: i32,
-    /// The gate that kept it open before; empty for none.
-    pub gate: String,
 }
 
 impl DueDigest {

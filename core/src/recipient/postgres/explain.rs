@@ -22,6 +22,7 @@ use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
 use crate::recipient::candidate::{Candidate, CapList, Origin};
 use crate::recipient::collectors::collectors;
+use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, OpenDigest};
 use crate::recipient::explain::{
@@ -32,7 +33,6 @@ use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
     CapTimes, GateHold, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify,
 };
-use crate::recipient::release::crowd_quarter;
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const RECORDED: &str = "

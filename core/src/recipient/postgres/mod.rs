@@ -1,11 +1,11 @@
 //! The rows of the gates in Postgres: messages, what gates know of their recipients, plans, and what
 //! attempts use up.
 
-mod attempt_crowds;
 mod attempts;
 mod check;
 mod claims;
 mod copy;
+mod crowds;
 mod digest_messages;
 mod digests;
 mod dry_run;
@@ -92,7 +92,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: end", ends::END),
     ("gates: release keys", ends::RELEASE_KEYS),
     ("gates: record", plan_rows::RECORD_PLANS),
-    ("gates: count crowd", plan_writes::COUNT_CROWD),
+    ("gates: count crowd", crowds::COUNT_CROWD),
     ("digests: due", digests::DUE),
     ("digests: queued", queued_digests::QUEUED),
     ("digests: put off", digests::PUT_OFF),

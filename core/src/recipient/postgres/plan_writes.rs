@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 use sqlx::PgConnection;
 
 use super::attempts::{GIVE_BACK, MARK, settle_claims};
+use super::crowds::count_crowd;
 use super::ended_slots::return_unsent;
 use super::ends::{EndedMessage, end_messages};
 use super::plan_rows::{PlanRow, write_rows};
@@ -39,28 +40,6 @@ changed as (
 )
 insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn)
 select h.job_id, h.until, coalesce(h.admission_lane, h.lane_id), h.priority, h.attempt, h.cost, h.retry, h.holds_unique, h.turn from held h";
-
-pub(super) const COUNT_CROWD: &str = "
-insert into flyball.held_crowd as c (throttle, quarter, messages)
-select * from unnest($1::text[], $2::bigint[], $3::bigint[]) as a(throttle, quarter, messages) order by 1, 2
-on conflict (throttle, quarter) do update set messages = c.messages + excluded.messages";
-
-/// Counts messages that are held until a quarter of an hour, by pool.
-pub(super) async fn count_crowd(
-    connection: &mut PgConnection,
-    more: &HashMap<(String, i64), i64>,
-) -> Result<(), Error> {
-    if more.is_empty() {
-        return Ok(());
-    }
-    query(COUNT_CROWD)
-        .bind(more.keys().map(|key| key.0.clone()).collect::<Vec<_>>())
-        .bind(more.keys().map(|key| key.1).collect::<Vec<_>>())
-        .bind(more.values().copied().collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
-    Ok(())
-}
 
 /// The time for which every delivery is kept at least.
 const DELIVERIES_KEPT: SignedDuration = SignedDuration::from_hours(24);

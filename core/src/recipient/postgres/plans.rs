@@ -23,6 +23,7 @@ use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{CapList, Origin};
 use crate::recipient::caps::CapWindow;
 use crate::recipient::collectors::collectors;
+use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gate::UnsentReason;
@@ -30,7 +31,6 @@ use crate::recipient::gates::{
     GatePolicy, GateRows, MessagePlan, cap_lists, ends_before_dedup, is_deduped, plan, quiet_of,
 };
 use crate::recipient::quiet::COALESCED_MIN;
-use crate::recipient::release::crowd_quarter;
 use crate::recipient::rules::RecipientRules;
 
 /// The longest wait for a lock of a transaction that gives way soon.
