@@ -209,6 +209,7 @@ pub async fn close_due(
     let mut items = take_closed(&mut transaction, &closing, &ending).await?;
     for (digest, _) in &parted {
         let first = take_first(&mut transaction, digest.id, ITEMS_MAX).await?;
+        check_count(digest, first.jobs.len(), ITEMS_MAX)?;
         let fewer = i32::try_from(first.jobs.len()).unwrap_or(i32::MAX);
         let fewer = query(FEWER).bind(digest.id).bind(fewer);
         fewer.execute(&mut *transaction).await?;
@@ -279,15 +280,21 @@ async fn take_closed(
     let due = closing.iter().map(|one| one.0);
     for digest in due.chain(ending.iter().map(|one| one.0)) {
         let found = items.get(&digest.id).map_or(0, |taken| taken.jobs.len());
-        if found != digest.count() {
-            let problem = format!(
-                "digest {} has {found} items where {} were counted",
-                digest.id, digest.items
-            );
-            return Err(Error::Store(sqlx::Error::Decode(problem.into())));
-        }
+        check_count(digest, found, digest.count())?;
     }
     Ok(items)
+}
+
+/// Refuses to close a digest with other items than were counted.
+fn check_count(digest: &DueDigest, found: usize, wanted: usize) -> Result<(), Error> {
+    if found == wanted {
+        return Ok(());
+    }
+    let problem = format!(
+        "digest {} has {found} items where {wanted} were counted",
+        digest.id
+    );
+    Err(Error::Store(sqlx::Error::Decode(problem.into())))
 }
 
 /// Puts off the digest that is due first, because its close failed; it stays open.
