@@ -96,7 +96,7 @@ impl Gates {
                 match verified {
                     Ok(verdicts) => verdicts.into_iter().map(Ok).collect(),
                     Err(error) if error.was_locked_out() && jobs.len() > 1 => {
-                        let verify = |job| postgres::verify(&db, job, &rules);
+                        let verify = |job| postgres::verify(&db, job, &rules, &capacity);
                         let verdicts = alone(&jobs, verify).await.into_iter();
                         let first = |verdicts: Vec<Option<GateVerdict>>| {
                             verdicts.into_iter().next().flatten()
