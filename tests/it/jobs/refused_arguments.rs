@@ -379,7 +379,7 @@ async fn json_of_the_wrong_shape_is_refused_by_field_and_place() {
 }
 
 #[tokio::test]
-async fn columns_of_different_lengths_are_refused() {
+async fn columns_of_another_shape_and_numbers_of_any_size_are_refused() {
     let (database, _queue) = queue().await;
     let call = |keys: &str| {
         format!(
@@ -400,6 +400,29 @@ async fn columns_of_different_lengths_are_refused() {
     ];
     for (options, output) in wrong {
         let call = call("'{a}'").replace("'{f}')", &format!("'{{f}}', options => {options})"));
+        let refused = database.pool().execute(AssertSqlSafe(call)).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(output), "{refused}");
+    }
+    let large = [
+        (
+            call("'{{a}}'"),
+            "enqueue_rows: every argument must be an array of one dimension",
+        ),
+        (
+            "select flyball.enqueue('http', priority => 70000)".to_owned(),
+            "enqueue: priority: is 70000; allowed are 0 (runs first)",
+        ),
+        (
+            "select flyball.enqueue('http', max_attempts => 70000)".to_owned(),
+            "enqueue: max_attempts: is 70000; allowed are 1 to 1000",
+        ),
+        (
+            "select flyball.requeue_unsent('mail', -1)".to_owned(),
+            "requeue_unsent: max_jobs: is -1; allowed are 1 to 10000",
+        ),
+    ];
+    for (call, output) in large {
         let refused = database.pool().execute(AssertSqlSafe(call)).await;
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains(output), "{refused}");
