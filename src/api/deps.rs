@@ -7,6 +7,7 @@ use axum::extract::FromRef;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
+use super::gates::accounts::MessageAccounts;
 use super::gateway::state::GatewayState;
 use super::health::Draining;
 use super::http::auth::{AuthToken, Authenticator};
@@ -141,6 +142,7 @@ impl ApiState {
             deps.public_url.clone(),
             deps.queue.pool.clone(),
         ));
+        let account_pools: Arc<[AccountPool]> = deps.account_pools.into();
         let gate = Arc::new(Gate::new(
             deps.throttles.clone(),
             deps.api_limits,
@@ -157,6 +159,7 @@ impl ApiState {
                 queue: deps.queue.clone(),
                 kinds: deps.kinds,
                 throttles: deps.throttles.clone(),
+                account_pools: account_pools.clone(),
                 metrics: metrics.clone(),
                 waits: Places::with(WAIT_SHARES),
                 key_owners,
@@ -201,7 +204,7 @@ impl ApiState {
             remote: deps.remote,
             store: deps.throttles,
             decisions: deps.decisions,
-            account_pools: deps.account_pools.into(),
+            account_pools,
             pools: deps.pools,
             deliveries: deps.deliveries,
             gates: deps.gates,
@@ -224,6 +227,15 @@ macro_rules! parts {
             }
         })*
     };
+}
+
+impl FromRef<ApiState> for MessageAccounts {
+    fn from_ref(state: &ApiState) -> Self {
+        Self {
+            deliveries: state.0.deliveries.clone(),
+            pools: state.0.account_pools.clone(),
+        }
+    }
 }
 
 parts! {

@@ -189,6 +189,14 @@ fn open(
     Ok((opened, changes))
 }
 
+/// Observes the pool of this name once; `None` if the settings have none, or Redis does not answer.
+pub(super) async fn seen(settings: &Settings, name: &str) -> Option<Arc<PoolView>> {
+    let pools = settings.pools_without_credentials();
+    let store = connect::redis(settings).await.ok()?;
+    let (opened, _changes) = open(pools.get(name)?, &store).ok()?;
+    observe(&opened).await.ok()
+}
+
 fn named<'a>(pools: &'a Pools, name: &str) -> anyhow::Result<&'a Pool> {
     let missing = || {
         let all: Vec<&str> = pools.0.keys().map(String::as_str).collect();

@@ -9,10 +9,14 @@ use super::exit::CliError;
 use super::output::say;
 use super::{connect, output};
 use crate::admission;
+use crate::api::gates::accounts::{tell_limits, waits_at_pool};
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::serving::UnservedJobs;
 use crate::jobs::{Kinds, Queue};
+use crate::notify::Deliveries;
+use crate::notify::recipient::KIND;
+use crate::recipient::explain::MessageExplanation;
 use crate::throttle::{Name, Store};
 
 mod history;
@@ -52,7 +56,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     match (args.job, args.throttle) {
         (Some(id), _) => {
             let kinds = app::built_in_kinds(&settings, None)?;
-            job((&queue, &*throttles, &kinds), id, args.json).await?;
+            job((&queue, &*throttles, &kinds), &settings, id, args.json).await?;
         }
         (None, throttle) => {
             let name = Name::or_pattern(throttle.unwrap_or_default())?;
@@ -120,6 +124,7 @@ async fn message(
             crate::api::tell_wait(&mut explained, stores, &detail, true).await;
         }
     }
+    tell_accounts(queue, settings, &mut explained).await;
     if json {
         output::json(&explained)?;
     } else {
@@ -128,11 +133,22 @@ async fn message(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn job(stores: (&Queue, &dyn Store, &Kinds), id: i64, json: bool) -> anyhow::Result<()> {
+async fn job(
+    stores: (&Queue, &dyn Store, &Kinds),
+    settings: &Settings,
+    id: i64,
+    json: bool,
+) -> anyhow::Result<()> {
     let Some(detail) = stores.0.get(id).await? else {
         bail!(CliError::NotFound(format!("there is no job {id}")));
     };
-    let waiting = crate::api::why_job_waits(stores, &detail, true).await;
+    let mut waiting = crate::api::why_job_waits(stores, &detail, true).await;
+    if let Some(waits) = &mut waiting
+        && detail.summary.kind == KIND
+        && let Some(pool) = super::pool::seen(settings, &detail.summary.throttle).await
+    {
+        tell_limits(&mut waits.reason, &pool, true);
+    }
     if json {
         return output::json(
             &serde_json::json!({ "id": id, "state": detail.summary.state, "waiting": waiting }),
@@ -151,4 +167,14 @@ async fn job(stores: (&Queue, &dyn Store, &Kinds), id: i64, json: bool) -> anyho
         ),
     }
     Ok(())
+}
+
+/// Adds the limits of its pool's accounts to the explanation of a message that waits there.
+async fn tell_accounts(queue: &Queue, settings: &Settings, explained: &mut MessageExplanation) {
+    if waits_at_pool(explained)
+        && let Ok(Some(message)) = Deliveries::new(&queue.pool).find(explained.id, None).await
+        && let Some(pool) = super::pool::seen(settings, &message.pool).await
+    {
+        tell_limits(&mut explained.sentence, &pool, true);
+    }
 }

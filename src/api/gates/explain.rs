@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 
+use super::accounts::MessageAccounts;
 use crate::admission::WaitingMessage;
 use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
@@ -26,6 +27,7 @@ use crate::throttle::{Name, Store};
     params(("id" = i64, Path, description = "The number of its job.")),
     responses((status = 200, body = MessageExplanation)))]
 pub async fn explain(
+    State(accounts): State<MessageAccounts>,
     State(gates): State<Gates>,
     State(admission): State<Arc<AdmissionState>>,
     State(jobs): State<Arc<JobsState>>,
@@ -60,6 +62,7 @@ pub async fn explain(
             Err(problem) => tracing::warn!(job.id = id, ?problem, "reading a wait failed"),
         }
     }
+    accounts.tell(&mut explained, &caller).await;
     Ok(Json(explained))
 }
 

@@ -16,6 +16,7 @@ use super::redact::mask_args;
 use super::state::JobsState;
 use crate::admission::{self, Batches, WaitingMessage};
 use crate::api::clock;
+use crate::api::gates::accounts::{tell_limits, view_of};
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::link::{encoded, next_link};
@@ -330,7 +331,13 @@ pub async fn found(state: &JobsState, caller: &Caller, id: i64) -> Result<JobDet
 pub async fn view(state: &JobsState, caller: &Caller, mut detail: JobDetail) -> JobView {
     let sees_all = caller.sees(&detail.summary.throttle);
     let stores = (&state.queue, &*state.throttles, &state.kinds);
-    let waiting = why_job_waits(stores, &detail, sees_all).await;
+    let mut waiting = why_job_waits(stores, &detail, sees_all).await;
+    if let Some(waits) = &mut waiting
+        && detail.summary.kind == KIND
+        && let Some(pool) = view_of(&state.account_pools, &detail.summary.throttle)
+    {
+        tell_limits(&mut waits.reason, &pool, sees_all);
+    }
     mask_args(&detail.summary.kind, &mut detail.args);
     JobView { detail, waiting }
 }

@@ -6,6 +6,7 @@ use crate::api::http::caller::Caller;
 use crate::api::http::metrics::HttpMetrics;
 use crate::api::http::places::Places;
 use crate::jobs::{JobSearch, Kinds, Queue};
+use crate::providers::pool::AccountPool;
 use crate::throttle::Store;
 
 pub struct JobsState {
@@ -13,6 +14,8 @@ pub struct JobsState {
     /// The handlers of this process, for their checks of arguments.
     pub kinds: Kinds,
     pub throttles: Arc<dyn Store>,
+    /// The accounts of the pools, as this process last saw them.
+    pub account_pools: Arc<[AccountPool]>,
     pub metrics: HttpMetrics,
     /// The requests that wait for the end of a job.
     pub waits: Places,
