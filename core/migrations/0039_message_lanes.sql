@@ -1,4 +1,5 @@
--- Chapter 39: a tenant's messages have a lane of their own in a pool, and refusals that name the argument.
+-- Chapter 39: a tenant's messages have a lane of their own in a pool, refusals that name the argument, and
+-- complaints by tenant.
 
 -- === Lanes of tenants ============================================================================
 
@@ -765,3 +766,17 @@ begin
         perform pg_notify('flyball', notified_lanes);
     end if;
 end $$;
+
+-- === Complaints of tenants =======================================================================
+
+-- What became of the messages of each tenant, by the hour in which it became known.
+create table flyball.tenant_tally (
+    tenant       text        not null,
+    hour         timestamptz not null,
+    accepted     bigint      not null default 0,
+    bounced      bigint      not null default 0,
+    complained   bigint      not null default 0,
+    unsubscribed bigint      not null default 0,
+    primary key (tenant, hour)
+) with (fillfactor = 50);
+create index tenant_tally_hour on flyball.tenant_tally (hour);

@@ -16,7 +16,7 @@ use crate::api::http::caller::Caller;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
-use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
+use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::api::lanes::list::{
     LaneHold, LanePause, ORDERS, Order, after_of, cursor_of, holds, page as lanes_page,
@@ -25,6 +25,7 @@ use crate::api::notifications::accept::AdmissionState;
 use crate::api::throttles::state::ThrottlesState;
 use crate::api::throttles::view::since_s;
 use crate::jobs::{LaneDepth, LanesAfter};
+use crate::notify::TenantFeedback;
 use crate::throttle::Name;
 use crate::throttle::admission::throttle_of;
 
@@ -104,6 +105,8 @@ pub struct TenantView {
     pending: i64,
     /// The most that may be pending; `null` for no limit.
     pending_max: Option<i64>,
+    /// What became of its messages within the last 24 hours; `null` if that cannot be read.
+    feedback: Option<TenantFeedback>,
 }
 
 /// The use of a limit: `used` and `remaining` add up to `limit`, unless critical messages went
@@ -198,9 +201,21 @@ pub async fn list(
         let tenant = encoded(&queue.tenant);
         format!("/api/v1/tenants?limit={limit}&after={tenant}")
     });
-    let views = found
-        .into_iter()
-        .map(|(queue, usage)| tenant_view(queue, usage, now));
+    let names: Vec<String> = found
+        .iter()
+        .map(|(queue, _)| queue.tenant.clone())
+        .collect();
+    // The list is worth telling without these counts.
+    let feedback = with_timeout(ROW_TIMEOUT, state.deliveries.feedback(&names)).await;
+    let feedback = feedback.ok();
+    let views = found.into_iter().map(|(queue, usage)| {
+        let counts = feedback.as_ref();
+        let counts = counts.map(|of| of.get(&queue.tenant).copied().unwrap_or_default());
+        TenantView {
+            feedback: counts,
+            ..tenant_view(queue, usage, now)
+        }
+    });
     let page = Tenants {
         at: now,
         tenants: views.collect(),
@@ -314,6 +329,7 @@ fn tenant_view(queue: TenantQueue, usage: Option<TenantUsage>, now: Timestamp) -
         counted_at: queue.counted_at,
         pending: queue.pending,
         pending_max: queue.pending_max,
+        feedback: None,
     }
 }
 

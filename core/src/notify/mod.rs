@@ -21,6 +21,7 @@ pub use deliver::{DeliveryServices, NotificationHandler, PoolHandle};
 pub use maintenance::maintain;
 pub use notification::{
     DeliveryAttempt, Notification, NotificationFilter, NotificationPage, Suppression,
+    TenantFeedback,
 };
 pub use postgres::Deliveries;
 pub use record::{

@@ -94,6 +94,21 @@ pub struct NotificationPage {
     pub next: Option<i64>,
 }
 
+/// The counts of what became of a tenant's messages. An event of a provider that names no message
+/// counts for its account alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct TenantFeedback {
+    /// Messages that a provider accepted.
+    pub accepted: i64,
+    /// Messages that bounced for good.
+    pub bounced: i64,
+    /// Messages that recipients reported as spam.
+    pub complained: i64,
+    /// Recipients that unsubscribed.
+    pub unsubscribed: i64,
+}
+
 /// A recipient that is suppressed on one channel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]

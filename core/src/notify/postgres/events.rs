@@ -61,7 +61,7 @@ with keys as materialized (
     select distinct k.pool, k.provider_id from unnest($1::text[], $2::text[]) as k(pool, provider_id)
 ),
 found as materialized (
-    select e.*, d.job_id, d.channel as to_channel, d.recipient_digest as to_digest
+    select e.*, d.job_id, d.tenant, d.channel as to_channel, d.recipient_digest as to_digest
     from keys k
     cross join lateral (
         select q.ctid as tid, q.pool, q.account, q.event_type, q.recipient_digest, q.reason, q.at,
@@ -72,7 +72,7 @@ found as materialized (
         for update skip locked
     ) e
     cross join lateral (
-        select h.job_id, h.channel, h.recipient_digest
+        select h.job_id, h.tenant, h.channel, h.recipient_digest
         from flyball.delivery h
         where h.pool = k.pool and h.provider_id = k.provider_id
         order by h.pool, h.provider_id
@@ -106,6 +106,19 @@ suppressed as (
         and (select count(*) from moved) >= 0
     order by to_channel, to_digest
     on conflict do nothing
+    returning 1
+),
+by_tenant as (
+    insert into flyball.tenant_tally as t (tenant, hour, bounced, complained, unsubscribed)
+    select tenant, date_trunc('hour', now(), 'UTC'), count(*) filter (where event_type = 'bounced'),
+        count(*) filter (where event_type = 'complained'), count(*) filter (where event_type = 'unsubscribed')
+    from found
+    where tenant <> '' and event_type in ('bounced', 'complained', 'unsubscribed') and (select count(*) from suppressed) >= 0
+    group by tenant
+    order by tenant
+    on conflict (tenant, hour) do update
+    set bounced = t.bounced + excluded.bounced, complained = t.complained + excluded.complained,
+        unsubscribed = t.unsubscribed + excluded.unsubscribed
 ),
 matched as (
     update flyball.delivery_event e set job_id = f.job_id from found f where e.ctid = f.tid

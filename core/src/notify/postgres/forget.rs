@@ -46,6 +46,12 @@ where ctid = any(array(
     select ctid from flyball.account_tally where hour < now() - make_interval(days => greatest($1, 90)) order by hour limit $2
 ))";
 
+pub(super) const FORGET_TENANT_TALLIES: &str = "
+delete from flyball.tenant_tally
+where ctid = any(array(
+    select ctid from flyball.tenant_tally where hour < now() - make_interval(days => greatest($1, 90)) order by hour limit $2
+))";
+
 pub(super) const FORGET_ACCOUNT_EVENTS: &str = "
 delete from flyball.account_event
 where id = any(array(
@@ -131,6 +137,7 @@ impl Deliveries {
         for statement in [
             FORGET_EVENTS,
             FORGET_TALLIES,
+            FORGET_TENANT_TALLIES,
             FORGET_ACCOUNT_EVENTS,
             FORGET_RESTS,
         ] {

@@ -10,6 +10,7 @@ mod read;
 mod record;
 mod suppression;
 mod sweep_events;
+mod tallies;
 mod text;
 
 pub use deliveries::Deliveries;
@@ -41,6 +42,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget dead messages", forget::FORGET_DEAD_MESSAGES),
     ("forget events", forget::FORGET_EVENTS),
     ("forget tallies", forget::FORGET_TALLIES),
+    ("forget tallies of tenants", forget::FORGET_TENANT_TALLIES),
+    ("feedback on tenants", tallies::TENANTS),
     ("forget account events", forget::FORGET_ACCOUNT_EVENTS),
     ("forget rests", forget::FORGET_RESTS),
 ];

@@ -20,7 +20,7 @@ const MAX_ATTEMPTS_KEPT: usize = 50;
 // statement may have been lost.
 //
 // Each part reads from the one before and so waits for it; every transaction therefore locks
-// messages, then recipients, then tallies. The result names the messages for which events arrived
+// messages, then recipients, then tallies: of accounts, then of tenants. The result names the messages for which events arrived
 // before their record.
 pub(super) const RECORD: &str = "
 with reported as materialized (
@@ -76,6 +76,17 @@ counted as (
     order by pool, account
     on conflict (pool, account, hour) do update
     set accepted = t.accepted + excluded.accepted, delivered = t.delivered + excluded.delivered, bounced = t.bounced + excluded.bounced
+    returning 1
+),
+by_tenant as (
+    insert into flyball.tenant_tally as t (tenant, hour, accepted, bounced)
+    select tenant, date_trunc('hour', now(), 'UTC'), count(*) filter (where state in ('sent', 'delivered')),
+        count(*) filter (where state = 'bounced')
+    from new
+    where tenant <> '' and account is not null and state in ('sent', 'delivered', 'bounced') and (select count(*) from counted) >= 0
+    group by tenant
+    order by tenant
+    on conflict (tenant, hour) do update set accepted = t.accepted + excluded.accepted, bounced = t.bounced + excluded.bounced
 )
 select s.pool, s.provider_id
 from reported s

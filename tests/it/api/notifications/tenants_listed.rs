@@ -87,6 +87,8 @@ async fn tenants_and_modules_are_listed_with_the_figures_that_senders_are_told()
     let acme = &listed["tenants"][0];
     let window = |used: u64, limit: u64, next_at: Value| json!({"limit": limit, "span_s": 60.0, "used": used, "remaining": limit - used, "next_at": next_at, "resets_at": RESET});
     assert_eq!(acme["window"], window(51, 100, Value::Null));
+    let none = json!({"accepted": 0, "bounced": 0, "complained": 0, "unsubscribed": 0});
+    assert_eq!(acme["feedback"], none);
     assert_eq!(acme["per_module"], json!({"limit": 50, "span_s": 60.0}));
     assert_eq!(
         (

@@ -1,7 +1,9 @@
 //! States of messages: attempts, batches and events of providers.
 
+use std::collections::HashMap;
+
 use flyball::jobs::NewJob;
-use flyball::notify::{BeginRequest, DeliveryState, DeliveryUpdate};
+use flyball::notify::{BeginRequest, DeliveryState, DeliveryUpdate, TenantFeedback};
 use flyball::providers::{Channel, EventKind};
 use flyball::recipient::address::suppression_digest;
 use futures_util::future::join_all;
@@ -241,6 +243,7 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
 async fn events_of_one_message_in_one_request_lead_to_the_furthest() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
+    run(&database, "update flyball.job set tenant = 'acme'").await;
     deliveries.record(sent(id, "a@b.c")).await.unwrap();
 
     let events = [
@@ -261,6 +264,15 @@ async fn events_of_one_message_in_one_request_lead_to_the_furthest() {
         .unwrap();
     assert!(complained);
     assert_eq!(tally(&database).await, (1, 0, 0, 1, 1));
+    let tenants = ["acme".to_owned(), "zeta".to_owned()];
+    let feedback = deliveries.feedback(&tenants).await.unwrap();
+    let acme = TenantFeedback {
+        accepted: 1,
+        bounced: 0,
+        complained: 1,
+        unsubscribed: 1,
+    };
+    assert_eq!(feedback, HashMap::from([("acme".to_owned(), acme)]));
 }
 
 #[tokio::test]
