@@ -18,7 +18,7 @@ use super::http::{
 };
 use super::jobs::{enqueue, many, moves, pause, show, update};
 use super::lanes::{keys, lane};
-use super::notifications::{batch_list, batches, events, headers, messages, suppressions};
+use super::notifications::{batch_list, batches, cancel, events, headers, messages, suppressions};
 use super::openapi::document;
 use super::recipients::{inbox, profiles as recipients};
 use super::throttles::{acquire, check, knobs, report};
@@ -87,6 +87,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(crons::resume))
         .routes(routes!(messages::list, messages::send))
         .routes(routes!(messages::show))
+        .routes(routes!(cancel::cancel_notification))
         .routes(routes!(gates::explain::explain))
         .routes(routes!(gates::check::check))
         .routes(routes!(gates::replan::replan))

@@ -40,7 +40,7 @@ pub enum TenantAccess {
 }
 
 /// The routes that need less than an administrator's token.
-const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 110] = [
+const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 111] = [
     ("GET", "/healthz", Open, Tenant),
     ("GET", "/readyz", Open, Tenant),
     (
@@ -113,6 +113,12 @@ const ROUTES: [(&str, &str, RequiredAccess, TenantAccess); 110] = [
     (
         "DELETE",
         "/api/v1/digests/items/{id}",
+        Scope(NotifySend),
+        Tenant,
+    ),
+    (
+        "POST",
+        "/api/v1/notifications/{id}/cancel",
         Scope(NotifySend),
         Tenant,
     ),

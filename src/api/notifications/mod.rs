@@ -5,6 +5,7 @@ pub mod accepted;
 pub mod batch_input;
 pub mod batch_list;
 pub mod batches;
+pub mod cancel;
 pub mod events;
 pub mod fields;
 pub mod headers;

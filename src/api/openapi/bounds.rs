@@ -193,6 +193,7 @@ const MAY_BE_EMPTY: [&str; 20] = [
     "pause_batch",
     "resume_batch",
     "cancel_batch",
+    "cancel_notification",
     "cancel_group",
 ];
 

@@ -131,11 +131,21 @@ fn body(operation: &str) -> Option<Value> {
         "set_recipient_defaults" => {
             json!({ "time_zone": "Europe/Berlin", "quiet_hours": { "sms": { "start": "22:00", "end": "08:00" } } })
         }
-        "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key"
-        | "discard_job" | "resume_account" | "run_schedule" | "pause_schedule"
-        | "resume_schedule" | "pause_batch" | "resume_batch" | "cancel_batch" | "cancel_group" => {
-            signed()
-        }
+        "pause_all"
+        | "resume_all"
+        | "pause_throttle"
+        | "resume_throttle"
+        | "resume_key"
+        | "discard_job"
+        | "resume_account"
+        | "run_schedule"
+        | "pause_schedule"
+        | "resume_schedule"
+        | "pause_batch"
+        | "resume_batch"
+        | "cancel_batch"
+        | "cancel_notification"
+        | "cancel_group" => signed(),
         _ => return None,
     })
 }
@@ -325,6 +335,7 @@ fn answer(operation: &str) -> Option<Value> {
         "count_inbox" => json!({ "unseen": 1, "unread": 4 }),
         "mark_inbox" => json!({ "changed": 1, "unseen": 0, "unread": 4 }),
         "explain_notification" => explanation(),
+        "cancel_notification" => json!({ "id": ID, "state": "cancelled" }),
         "check_recipient" => recipient(),
         "replan_recipient" => json!({ "messages": 2 }),
         "list_digests" => {

@@ -257,6 +257,10 @@ const OWN: &[(&str, &[Code])] = &[
         "show_notification",
         &[NotificationNotFound, QueueUnavailable],
     ),
+    (
+        "cancel_notification",
+        &[NotificationNotFound, WrongState, QueueUnavailable],
+    ),
     ("list_recipients", &[NotAllowed, QueueUnavailable]),
     ("import_recipients", &[NotAllowed, QueueUnavailable]),
     (

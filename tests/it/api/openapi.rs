@@ -302,6 +302,12 @@ async fn what_is_answered_is_what_the_document_declares() {
     sqlx::raw_sql(item).execute(pool).await.unwrap();
     let explained = ask().part("id", sent);
     client.gets(200, "explain_notification", explained).await;
+    for _ in 0..2 {
+        let cancelled = ask().part("id", sent).json(json!({"by": "ann"}));
+        client.gets(200, "cancel_notification", cancelled).await;
+    }
+    let unknown = ask().part("id", 99);
+    client.gets(404, "cancel_notification", unknown).await;
     let asked = ask().query("channel=email&to=a%40example.com&category=billing");
     client.gets(200, "check_recipient", asked).await;
     let moved = ask().part("id", "ada").json(json!({"by": "ann"}));

@@ -401,6 +401,7 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             Expect::Missing(template.replace("{id}", "999")),
         )],
         ("GET", "/api/v1/notifications/{id}" | "/api/v1/notifications/{id}/explain")
+        | ("POST", "/api/v1/notifications/{id}/cancel")
         | ("DELETE", "/api/v1/digests/items/{id}") => each_job(None),
         ("GET", "/api/v1/recipients/check") => {
             let asked = "/api/v1/recipients/check?channel=email&recipient=ada";
