@@ -718,54 +718,46 @@ begin
     return query select * from unnest(ids, repeats, replaced, backlogs);
 end $$;
 
--- As in 0021, but `max_jobs` is checked.
-create or replace function flyball.requeue_unsent(pool text, max_jobs int default 1000, by text default null, why text default null,
-    out examined bigint, out jobs bigint)
-language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-#variable_conflict use_column
+-- `requeue_unsent` checks `max_jobs`; its body is otherwise as it stands.
+do $do$
 declare
-    ids            bigint[];
-    notified_lanes text;
+    present constant text := pg_get_functiondef('flyball.requeue_unsent'::regproc);
+    start   constant text := E'\nbegin\n    select array_agg(u.job_id) into ids';
+    checked constant text := replace(present, start, E'\nbegin\n'
+        '    if (max_jobs between 1 and 10000) is not true then\n'
+        '        perform flyball.refuse(''requeue_unsent'', ''max_jobs'', format(''is %s; allowed are 1 to 10000: call again for more'',\n'
+        '            coalesce(max_jobs::text, ''null'')));\n'
+        '    end if;'
+        || substr(start, 7));
 begin
-    if (max_jobs between 1 and 10000) is not true then
-        perform flyball.refuse('requeue_unsent', 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more', coalesce(max_jobs::text, 'null')));
-    end if;
-    select array_agg(u.job_id) into ids
-    from (
-        select d.job_id from flyball.delivery d
-        where d.pool = requeue_unsent.pool and d.unsent
-        order by d.pool, d.job_id
-        limit max_jobs
-        for update skip locked
-    ) u;
-    examined := coalesce(cardinality(ids), 0);
-    jobs := 0;
-    if examined = 0 then
+    assert checked <> present, 'requeue_unsent has another body';
+    execute checked;
+end $do$;
+-- === Requests that may be repeated ================================================================
+
+-- Enqueues one job as flyball.enqueue_rows_as does, unless the request is a repeat: `digest` is that of the
+-- sender and its idempotency key, `body` that of the body. `answer` is that of flyball.find_request; for
+-- `replayed` the job is the one of the first request.
+create function flyball.enqueue_once(
+    digest bytea, body bytea, owner text, module text,
+    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
+    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
+    debounces float8[], debounce_maxes float8[], replaces boolean[], groups bigint[], options jsonb[],
+    out answer text, out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+begin
+    select f.answer, f.job_id into answer, job_id from flyball.find_request(digest, body, true, true) f;
+    if answer <> 'new' then
         return;
     end if;
-    with was_dead as (
-        delete from flyball.dead d where d.job_id = any(ids) returning *
-    ),
-    keyed as materialized (
-        select unnest(flyball.lock_unique_keys(array(select w.job_id from was_dead w))) as job_id
-    ),
-    requeued as (
-        insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-        select w.lane_id, w.priority, w.job_id, 0, w.cost, w.job_id in (select h.job_id from keyed h) from was_dead w
-        on conflict do nothing
-    )
-    select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, notified_lanes from was_dead w;
-    -- Jobs that are not dead any more were handled by another process. A message records first that
-    -- it found no account and then dies, so one with a fresh mark may be about to die.
-    update flyball.delivery d set unsent = false
-    where d.job_id = any(ids) and d.unsent and d.updated_at < clock_timestamp() - interval '1 minute';
-    if jobs > 0 then
-        perform flyball.write_audit(null, flyball.audit_actor(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
-            jsonb_build_object('jobs', jobs, 'filter', jsonb_build_object('throttle', requeue_unsent.pool, 'unsent', true)),
-            coalesce(nullif(requeue_unsent.why, ''), 'accounts are available again'));
-        perform pg_notify('flyball', notified_lanes);
-    end if;
+    select e.job_id, e.duplicate, e.replaced, e.backlog into job_id, duplicate, replaced, backlog
+    from flyball.enqueue_rows_as(owner, true, kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors,
+        costs, traceparents, timeouts, debounces, debounce_maxes, replaces, module, false, groups, options) e;
+    perform flyball.remember_request(digest, body, job_id, null);
 end $$;
+
+revoke execute on function flyball.enqueue_once from public;
 
 -- === Complaints of tenants =======================================================================
 

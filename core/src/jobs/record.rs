@@ -20,6 +20,19 @@ pub struct Enqueued {
     pub backlog: Option<Backlog>,
 }
 
+/// The answer to a request that may repeat an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnceAnswer {
+    /// The request is new, and its job was enqueued.
+    Enqueued(Enqueued),
+    /// The request repeats an earlier one, which enqueued this job.
+    Replayed(i64),
+    /// The same request is being handled elsewhere.
+    Running,
+    /// Its key was used with another body.
+    Conflict,
+}
+
 /// A lane with more ready jobs than its throttle's knob `max_backlog` allows: a signal to send
 /// less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]

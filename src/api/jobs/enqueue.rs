@@ -15,6 +15,7 @@ use super::input::{self, KnownKinds};
 use super::permissions;
 use super::redact::mask_args;
 use super::state::JobsState;
+use crate::admission::{Acceptance, Digests};
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
@@ -22,10 +23,10 @@ use crate::api::http::metrics::BacklogAnswer;
 use crate::api::http::problem::{Code, LANE_FULL_RETRY_S, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
-use crate::api::notifications::accept::typed;
-use crate::api::notifications::repeat::KEY;
+use crate::api::notifications::accept::{refused_repeat, typed};
+use crate::api::notifications::repeat::{KEY, digests};
 use crate::api::{clock, postgres};
-use crate::jobs::{Backlog, Enqueued, JobDetail, NewJob, State as JobState, Summary};
+use crate::jobs::{Backlog, Enqueued, JobDetail, NewJob, OnceAnswer, State as JobState, Summary};
 use crate::notify::recipient::KIND;
 use crate::throttle::Name;
 
@@ -76,15 +77,26 @@ pub struct EnqueuedJob {
 #[utoipa::path(post, path = "/api/v1/jobs", operation_id = "enqueue_job", tag = "jobs", request_body = NewJob,
     responses(
         (status = 201, body = Accepted, description = "The job was enqueued.", headers(("Location" = String, description = "The job."))),
-        (status = 200, body = Accepted, description = "Its unique key is taken; this is the job that holds it.")))]
+        (status = 200, body = Accepted, description = "Its unique key is taken, and this is the job that holds it; or the request repeats an earlier one, and this is its job.")))]
 pub async fn enqueue(
     State(state): State<Arc<JobsState>>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
-    let has_key = request.headers().contains_key(KEY);
+    let headers = request.headers().clone();
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    // Without a key each job is one of its own.
+    let keyed = match headers.contains_key(KEY) {
+        true => {
+            let sender = (
+                caller.tenant.as_deref().unwrap_or_default(),
+                &*caller.module,
+            );
+            Some(digests(&headers, sender, "enqueue_job", &value, false)?)
+        }
+        false => None,
+    };
     let elsewhere = kinds_elsewhere(&state, &value).await?;
     let known = KnownKinds {
         here: &state.kinds,
@@ -92,12 +104,17 @@ pub async fn enqueue(
     };
     let mut job =
         input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
-    refuse_key(has_key, std::slice::from_ref(&job))?;
+    if keyed.is_some() && job.kind == KIND {
+        return Err(refused_key("for jobs of the kind notification"));
+    }
     job.traceparent = job.traceparent.or(trace);
     permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
     let mut warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
 
-    let mut ticket = enqueue_one(&state, &caller, &job).await?;
+    let (mut ticket, is_replayed) = match &keyed {
+        Some(digests) => enqueue_once(&state, &caller, &job, digests).await?,
+        None => (enqueue_one(&state, &caller, &job).await?, false),
+    };
     warnings.extend(hide_backlog(&caller, &job.throttle, &mut ticket));
     let status = if ticket.duplicate {
         StatusCode::OK
@@ -107,7 +124,15 @@ pub async fn enqueue(
     let location = format!("/api/v1/jobs/{}", ticket.id);
     // The job is stored, even if this read fails.
     let read = state.queue.get_of(ticket.id, caller.tenant.as_deref());
-    let found = with_timeout(ROW_TIMEOUT, read).await.ok().flatten();
+    let found = with_timeout(ROW_TIMEOUT, read).await;
+    if let (true, Ok(None)) = (is_replayed, &found) {
+        let detail = format!(
+            "job {} was enqueued before and is no longer stored",
+            ticket.id
+        );
+        return Err(Problem::new(Code::JobNotFound, detail));
+    }
+    let found = found.ok().flatten();
     let tenant = caller.tenant.as_deref().unwrap_or_default();
     // The existing job may belong to another client of the same tenant.
     let is_hidden = ticket.duplicate && !caller.leave.has(TokenScope::JobsRead);
@@ -139,6 +164,7 @@ pub async fn enqueue(
     Ok((
         status,
         [(LOCATION, location)],
+        is_replayed.then_some([("idempotent-replayed", "true")]),
         Json(Accepted {
             job,
             duplicate,
@@ -169,7 +195,9 @@ pub async fn enqueue_batch(
     };
     let mut jobs = input::batch(value, &known)
         .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
-    refuse_key(has_key, &jobs)?;
+    if has_key {
+        return Err(refused_key("for a batch"));
+    }
     for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
         job.traceparent.clone_from(&trace);
     }
@@ -237,18 +265,51 @@ pub(in crate::api) async fn enqueue_one(
         .ok_or_else(|| Problem::new(Code::Internal, "the queue store answered without a job"))
 }
 
-/// Refuses an idempotency key for messages, because these routes would send them again.
-fn refuse_key(has_key: bool, jobs: &[NewJob]) -> Result<(), Problem> {
-    if !has_key || jobs.iter().all(|job| job.kind != KIND) {
-        return Ok(());
+/// Enqueues one job for a request with an idempotency key; returns true with the job of the first
+/// request if this one repeats it.
+async fn enqueue_once(
+    state: &JobsState,
+    caller: &Caller,
+    job: &NewJob,
+    digests: &Digests,
+) -> Result<(Enqueued, bool), Problem> {
+    let request = digests.request.as_deref().unwrap_or_default();
+    let work = async {
+        let sender = (&*caller.owner, &*caller.module);
+        let digests = (request, digests.body.as_slice());
+        let answer = state.queue.enqueue_once(sender, job, digests).await;
+        answer.map_err(|error| refused(state, caller, error, false))
+    };
+    match with_timeout(ROW_TIMEOUT, work).await? {
+        OnceAnswer::Enqueued(ticket) => {
+            note_backlogs(state, &[ticket]);
+            Ok((ticket, false))
+        }
+        OnceAnswer::Replayed(id) => {
+            let ticket = Enqueued {
+                id,
+                duplicate: true,
+                replaced: false,
+                backlog: None,
+            };
+            Ok((ticket, true))
+        }
+        OnceAnswer::Running => Err(refused_repeat(&Acceptance::Running)),
+        OnceAnswer::Conflict => Err(refused_repeat(&Acceptance::Conflict)),
     }
-    Err(Problem::at(
+}
+
+/// Returns the refusal of an idempotency key where it would protect nothing.
+fn refused_key(what: &str) -> Problem {
+    Problem::at(
         Code::InvalidHeader,
         FieldLocation::Header,
         "Idempotency-Key",
-        "must be left out for jobs of the kind notification: give them a unique_key, or send them \
-         to /api/v1/notifications, which takes the header",
-    ))
+        format!(
+            "must be left out {what}: give each job a unique_key; POST /api/v1/jobs takes the header \
+             for one job of another kind, and /api/v1/notifications for messages"
+        ),
+    )
 }
 
 /// Returns the sender's trace. An invalid header does not refuse the job: a new trace begins

@@ -24,6 +24,9 @@ const OWN: &[(&str, &[Code])] = &[
         &[
             InvalidHeader,
             NotAllowed,
+            JobNotFound,
+            Code::RequestRunning,
+            Code::IdempotencyKeyReused,
             QueueUnavailable,
             LaneFull,
             Code::QueueFull,

@@ -347,6 +347,41 @@ async fn the_trace_of_a_request_is_kept_with_its_jobs_unless_the_body_names_one(
 }
 
 #[tokio::test]
+async fn a_repeated_request_with_an_idempotency_key_makes_no_second_job() {
+    let api = spawn_api(None).await;
+    let send = async |path: &str, key: &str, body: Value| {
+        let request = api.client.post(format!("{}{path}", api.base));
+        let request = request.header("idempotency-key", key).json(&body);
+        request.send().await.unwrap()
+    };
+    let job = |to: &str| json!({"kind": "mail", "args": {"to": to}});
+    let path = "/api/v1/jobs";
+    let first = send(path, "order-7", job("a")).await;
+    assert_eq!(first.status(), StatusCode::CREATED);
+    let first: Value = first.json().await.unwrap();
+    let id = first["id"].as_i64().unwrap();
+
+    api.queue.cancel(id).await.unwrap();
+    let again = send(path, "\"order-7\"", job("a")).await;
+    assert_eq!(again.status(), StatusCode::OK);
+    assert_eq!(again.headers()["idempotent-replayed"], "true");
+    let again: Value = again.json().await.unwrap();
+    assert_eq!(
+        (&again["id"], &again["duplicate"], &again["state"]),
+        (&json!(id), &json!(true), &json!("cancelled"))
+    );
+    let other = send(path, "order-7", job("b")).await;
+    problem(other, 422, "idempotency_key_reused").await;
+    let batch = send("/api/v1/jobs/batch", "order-7", json!([job("a")])).await;
+    problem(batch, 400, "invalid_header").await;
+    assert_eq!(api.count_jobs().await, 1);
+
+    let next = send(path, "order-8", job("b")).await;
+    assert_eq!(next.status(), StatusCode::CREATED);
+    assert!(!next.headers().contains_key("idempotent-replayed"));
+}
+
+#[tokio::test]
 async fn a_job_that_replaces_the_waiting_one_is_no_new_job() {
     let api = spawn_api(None).await;
     let job = |n: i32| json!({"kind": "mail", "args": {"to": "a", "n": n}, "unique_key": "k", "debounce": "1 minute"});

@@ -142,7 +142,10 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
 }
 
 /// Returns a statement whose first parameters are the columns of the jobs.
-fn rows<'a>(statement: &'static str, jobs: &'a [NewJob]) -> Query<'a, Postgres, PgArguments> {
+pub(super) fn rows<'a>(
+    statement: &'static str,
+    jobs: &'a [NewJob],
+) -> Query<'a, Postgres, PgArguments> {
     let run_ats: Vec<Option<Timestamp>> = jobs
         .iter()
         .map(|job| job.run_at.map(|at| at.to_sqlx()))

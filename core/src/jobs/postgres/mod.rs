@@ -34,6 +34,7 @@ mod look;
 mod maintenance;
 mod migrate;
 mod notify;
+mod once;
 mod overdue;
 mod pause;
 mod promote;
@@ -131,6 +132,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("enqueue", enqueue::ENQUEUE),
     ("enqueue one", enqueue::ENQUEUE_ONE),
     ("enqueue as", enqueue::ENQUEUE_AS),
+    ("enqueue once", once::ENQUEUE_ONCE),
     ("complete", finish::COMPLETE),
     ("complete with result", finish::COMPLETE_WITH_RESULT),
     ("finish", finish::FINISH),
