@@ -10,7 +10,7 @@ import { Pages } from './pages.js';
 import { attemptText, deliveryTone, heardText, notificationsPath } from './poolwords.js';
 
 const ROWS = 50;
-const FILTERS = ['state', 'channel', 'pool', 'account'];
+const FILTERS = ['state', 'channel', 'pool', 'account', 'tenant'];
 
 export class Notifications {
   /** @param {{ section: any, form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, more: any }} place */
@@ -42,7 +42,7 @@ export class Notifications {
 
   /** Shows the messages of one account. @param {string} pool @param {string} account */
   of(pool, account) {
-    for (const [name, value] of Object.entries({ state: '', channel: '', pool, account })) this.form.elements.namedItem(name).value = value;
+    for (const [name, value] of Object.entries({ state: '', channel: '', pool, account, tenant: '' })) this.form.elements.namedItem(name).value = value;
     this.section.scrollIntoView();
     this.section.querySelector('h2').focus({ preventScroll: true });
     this.restart();

@@ -289,7 +289,7 @@ export function deliveryTone(state) {
  */
 export function notificationsPath(filter, limit) {
   const query = new URLSearchParams();
-  for (const name of ['state', 'channel', 'pool', 'account']) if (filter[name]) query.set(name, filter[name]);
+  for (const name of ['state', 'channel', 'pool', 'account', 'tenant']) if (filter[name]) query.set(name, filter[name]);
   query.set('limit', String(limit));
   return `/api/v1/notifications?${query}`;
 }

@@ -30,8 +30,11 @@ use crate::api::jobs::input::KEY_BYTES_MAX;
 use crate::api::jobs::permissions;
 use crate::api::jobs::show::id_of;
 use crate::api::jobs::state::JobsState;
+use crate::api::tenants::{Foreign, NAME_BYTES_MAX, only};
 use crate::jobs::{NewJob, Queue};
-use crate::notify::{Deliveries, DeliveryState, Notification, NotificationFilter};
+use crate::notify::{
+    Deliveries, DeliveryState, Notification, NotificationFilter, NotificationPage,
+};
 use crate::providers::{Channel, Pools};
 use crate::recipient::fields::is_gated;
 use crate::recipient::postgres::MessageStanding;
@@ -201,6 +204,7 @@ async fn accept_once(
         ("channel" = Option<String>, Query, description = "Only messages of this channel."),
         ("pool" = Option<String>, Query, description = "Only messages of this pool."),
         ("account" = Option<String>, Query, description = "Only messages whose last attempt used this account."),
+        ("tenant" = Option<String>, Query, description = "Only messages of this tenant; for operators."),
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
         ("cursor" = Option<i64>, Query, description = "Only messages with a smaller id.")),
     responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
@@ -211,14 +215,18 @@ pub async fn list(
 ) -> Result<impl IntoResponse, Problem> {
     let mut query = Query::open(
         pairs,
-        &["state", "channel", "pool", "account", "limit", "cursor"],
+        &[
+            "state", "channel", "pool", "account", "tenant", "limit", "cursor",
+        ],
     );
+    let named = query.text("tenant", NAME_BYTES_MAX);
+    let owner = only(&caller, named.as_deref());
     let filter = NotificationFilter {
         state: query.choice("state", &DeliveryState::WORDS),
         channel: query.choice("channel", &Channel::WORDS),
         pool: query.text("pool", crate::throttle::name::MAX_BYTES),
         account: query.text("account", KEY_BYTES_MAX),
-        tenant: caller.tenant.as_deref().map(str::to_owned),
+        tenant: owner.as_ref().ok().copied().flatten().map(str::to_owned),
         before: query.whole("cursor", 1..=i64::MAX),
         limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
     };
@@ -227,8 +235,13 @@ pub async fn list(
     }
     let wanted = &filter;
     let read = |queue: Queue| async move { Deliveries::new(&queue.pool).page(wanted).await };
-    let page = read_list(&queue, read).await?;
-    let next = page.next.map(|next| next_page(&filter, next));
+    let page = match owner {
+        Ok(_) => read_list(&queue, read).await?,
+        Err(Foreign) => NotificationPage::default(),
+    };
+    let next = page
+        .next
+        .map(|next| next_page(&filter, named.as_deref(), next));
     let headers = next_link(next.as_deref());
     Ok((
         headers,
@@ -277,7 +290,7 @@ pub async fn show(
     }))
 }
 
-fn next_page(filter: &NotificationFilter, cursor: i64) -> String {
+fn next_page(filter: &NotificationFilter, tenant: Option<&str>, cursor: i64) -> String {
     let mut page = format!(
         "/api/v1/notifications?limit={}&cursor={cursor}",
         filter.limit
@@ -287,6 +300,7 @@ fn next_page(filter: &NotificationFilter, cursor: i64) -> String {
         ("channel", filter.channel.map(Channel::as_str)),
         ("pool", filter.pool.as_deref()),
         ("account", filter.account.as_deref()),
+        ("tenant", tenant),
     ];
     for (name, word) in words {
         if let Some(word) = word {

@@ -356,6 +356,7 @@ fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
             template,
             "/api/v1/notifications?limit=1",
             "/api/v1/notifications?pool=mail&state=failed",
+            "/api/v1/notifications?tenant=zeta",
         ]),
         ("POST", "/api/v1/notifications") => vec![
             aim(template, Some(message), Expect::Within),

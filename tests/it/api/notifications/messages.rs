@@ -275,6 +275,13 @@ async fn messages_are_searched_by_state_channel_and_account_page_by_page() {
     assert_eq!(found("&channel=sms").await.len(), 1);
     assert_eq!(found("&pool=mail").await.len(), 7);
     assert_eq!(found("").await.len(), 8);
+    sqlx::query("update flyball.job set tenant = 'acme' where id = any($1)")
+        .bind(&ids[5..])
+        .execute(api.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(found("&tenant=acme").await, [ids[6], ids[5]]);
+    assert!(found("&tenant=zeta").await.is_empty());
 
     let wrong = api
         .ask(
