@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::given_text::filled;
 use super::{connect, output};
 use crate::api::AuditEntry;
 use crate::config::Settings;
@@ -12,7 +13,7 @@ use crate::jobs::FailedAttempt;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Only those of this tenant
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     tenant: Option<String>,
     /// Maximum number of results
     #[arg(long, default_value_t = 20, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=1000))]

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::bulk::Bulk;
 use super::exit::CliError;
+use super::given_text::filled;
 use super::search_args::{SearchArgs, options};
 use super::{connect, when};
 use crate::config::Settings;
@@ -47,17 +48,17 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct DeadFilterArgs {
     /// Only jobs of this kind
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     kind: Option<String>,
     /// Only jobs of this throttle
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     throttle: Option<String>,
     /// Only jobs with this key
     #[arg(long)]
     key: Option<String>,
     /// Only jobs whose error matches this pattern: 'timeout%' begins with, '%timeout%' contains,
     /// '%' any text
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = filled)]
     error_like: Option<String>,
     /// Only jobs that died at or after a time, or within a span before now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]

@@ -18,3 +18,23 @@ pub(super) fn given_text(given: &str) -> anyhow::Result<String> {
         literal => Ok(literal.to_owned()),
     }
 }
+
+/// Parses the value of a filter. An empty one, such as that of a variable that is not set, is refused,
+/// because it might select everything or nothing.
+pub(super) fn filled(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("must not be empty: leave the option out to select all".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_filter_is_refused() {
+        assert_eq!(filled("acme").unwrap(), "acme");
+        assert!(filled("").unwrap_err().contains("leave the option out"));
+    }
+}

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::choice::choice;
 use super::enqueue::check_args;
 use super::exit::CliError;
-use super::given_text::given_text;
+use super::given_text::{filled, given_text};
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
@@ -72,7 +72,7 @@ pub(super) struct GroupArgs {
 #[derive(clap::Args)]
 pub(super) struct List {
     /// Only groups of this tenant
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     tenant: Option<String>,
     /// Only groups in this state: open, running or ended
     #[arg(long, value_parser = state)]

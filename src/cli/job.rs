@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::bulk::Bulk;
 use super::choice::choice;
 use super::exit::CliError;
+use super::given_text::filled;
 use super::job_answer::{answer, refused, unknown};
 use super::output::say;
 use super::search_args::{SEARCH, SearchArgs, options};
@@ -72,17 +73,17 @@ pub(super) struct ListArgs {
     #[arg(long, value_parser = parse_search)]
     state: Option<Search>,
     /// Only jobs of this kind
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     kind: Option<String>,
     /// Only jobs of this throttle
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     throttle: Option<String>,
     /// Only jobs with this key
     #[arg(long)]
     key: Option<String>,
     /// Only dead jobs, and others that failed before, whose last error matches this pattern:
     /// 'timeout%' begins with, '%timeout%' contains
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = filled)]
     error_like: Option<String>,
     #[command(flatten)]
     search: SearchArgs,
@@ -118,10 +119,10 @@ pub(super) struct Cancel {
     #[arg(conflicts_with_all = FILTERS, conflicts_with_all = SEARCH, conflicts_with_all = FOR_MANY)]
     id: Option<i64>,
     /// Only jobs of this kind
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     kind: Option<String>,
     /// Only jobs of this throttle
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     throttle: Option<String>,
     /// Only jobs with this key
     #[arg(long)]
@@ -137,7 +138,7 @@ pub(super) struct Cancel {
     created_before: Option<Timestamp>,
     /// Only jobs that failed before, with a last error that matches this pattern: 'timeout%' begins
     /// with, '%timeout%' contains
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = filled)]
     error_like: Option<String>,
     #[command(flatten)]
     search: SearchArgs,

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::choice::choice;
 use super::exit::CliError;
+use super::given_text::filled;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::suppression::channel;
@@ -35,13 +36,13 @@ pub(super) struct NotificationList {
     #[arg(long, value_parser = channel)]
     channel: Option<Channel>,
     /// Only messages of this pool
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     pool: Option<String>,
     /// Only messages whose last attempt used this account
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     account: Option<String>,
     /// Only messages of this tenant
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     tenant: Option<String>,
     /// Only messages older than the one with this number
     #[arg(long, value_name = "ID")]

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::given_text::filled;
 use crate::config::Settings;
 use crate::jobs::JobSearch;
 
@@ -19,22 +20,22 @@ pub(super) const SEARCH: [&str; 7] = [
 #[derive(clap::Args)]
 pub(super) struct SearchArgs {
     /// Only jobs of this tenant
-    #[arg(long)]
+    #[arg(long, value_parser = filled)]
     pub(super) tenant: Option<String>,
     /// Only jobs of this group
     #[arg(long, value_name = "ID")]
     pub(super) group: Option<i64>,
     /// Only jobs of this trace: its id, or a whole traceparent
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = filled)]
     trace: Option<String>,
     /// Only jobs that hold or held this unique key
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = filled)]
     unique_key: Option<String>,
     /// Only jobs whose arguments contain this JSON object
     #[arg(long, value_name = "JSON", value_parser = json)]
     args: Option<Value>,
     /// Only jobs whose arguments fit this path, such as '$.customer.id == 17'
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = filled)]
     args_path: Option<String>,
     /// Only jobs with this tag; repeat it for jobs that have all of several
     #[arg(long = "tag", value_name = "TAG")]

@@ -479,6 +479,14 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
         shell.refused(&of_a_tenant, 4, &format!("; nothing was {done}"));
     }
     shell.refused(&["job", "list", "--throttle", "a b"], 4, "a b");
+    for command in [
+        ["job", "cancel"],
+        ["notification", "list"],
+        ["dead", "requeue"],
+    ] {
+        let empty = [&command[..], &["--tenant", ""]].concat();
+        shell.refused(&empty, 2, "leave the option out");
+    }
     assert!(
         shell
             .ok(&["lane", "list", "nosuch"])
