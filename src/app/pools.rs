@@ -15,6 +15,7 @@ use crate::jobs::Queue;
 use crate::notify::deliver::{DeliveryServices, PoolHandle};
 use crate::notify::{self, Alarms, Deliveries, publish_changes, watch};
 use crate::outbound::Guard;
+use crate::providers::capture::CAPTURE;
 use crate::providers::pool::{AccountPool, Change, maintain};
 use crate::providers::{
     Driver, DriverClients, Http, INBOX_POOL, Pool, PoolMetrics, Pools, Provider, build,
@@ -67,6 +68,13 @@ pub(super) fn build(settings: &Settings, tools: DriverClients) -> anyhow::Result
     for (name, pool) in pools.0.iter().filter(|(_, pool)| built(pool)) {
         let of_pool = pool.accounts.iter().map(|limited| {
             let account = &limited.account;
+            if account.option(CAPTURE).is_some() {
+                tracing::warn!(
+                    pool = name,
+                    account = account.name,
+                    "nobody gets the messages of this account, because it has capture = true"
+                );
+            }
             build::build(pool.provider, account, &tools)
                 .map_err(|refused| settings.unusable(name, &account.name, &refused))
         });

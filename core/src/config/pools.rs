@@ -13,6 +13,7 @@ use toml::Table;
 use crate::input::toml::json_of;
 use crate::input::wording::{self, any_of};
 use crate::input::{Issue, Reader, pointer};
+use crate::providers::capture::CAPTURE;
 use crate::providers::{
     Account, AccountSecret, Field, INBOX_POOL, Limited, Pool, Pools, Provider, build,
 };
@@ -39,12 +40,13 @@ pub const POOL_KEYS: [&str; 13] = [
 ];
 
 /// Keys of every account, besides those of its provider's driver.
-pub const ACCOUNT_KEYS: [&str; 6] = [
+pub const ACCOUNT_KEYS: [&str; 7] = [
     "name",
     "rps",
     "base_url",
     "headers",
     "headers_env",
+    "capture",
     "ip_pools",
 ];
 
@@ -248,6 +250,10 @@ impl AccountReader<'_> {
         for field in known {
             self.field(field, &mut account);
         }
+        if self.captures() {
+            let option = (CAPTURE.to_owned(), true.to_string());
+            account.options.extend([option]);
+        }
         let Some(pools) = self.inherited("ip_pools") else {
             return vec![Limited { account, rps }];
         };
@@ -294,6 +300,17 @@ impl AccountReader<'_> {
                 let message = "must be a number from 0.0001 to 1000000 messages per second, or -1 for no limit";
                 self.own.wrong("rps", message);
                 RateLimit::Unlimited
+            }
+        }
+    }
+
+    fn captures(&mut self) -> bool {
+        match self.inherited(CAPTURE) {
+            None => false,
+            Some(Value::Bool(captures)) => captures,
+            Some(_) => {
+                self.own.wrong(CAPTURE, "must be true or false");
+                false
             }
         }
     }

@@ -73,7 +73,7 @@ fn what_a_pool_says_holds_for_accounts_that_do_not_say_otherwise() {
          headers = { X-Team = \"growth\" }\nheaders_env = { X-Key = \"TOKEN\" }\n\
          [[pools.sms.accounts]]\nname = \"a\"\naccount_sid = \"AC1\"\n\
          [[pools.sms.accounts]]\nname = \"b\"\naccount_sid = \"AC2\"\nrps = 2.5\nfrom = \"+15550199\"\nbase_url = \"http://b.example\"\n\
-         auth_token_file = \"/run/token\"\nheaders = {}\n",
+         auth_token_file = \"/run/token\"\nheaders = {}\ncapture = true\n",
     );
     let pool = pools.get("sms").unwrap();
     let [a, b] = pool.accounts.as_slice() else {
@@ -84,6 +84,10 @@ fn what_a_pool_says_holds_for_accounts_that_do_not_say_otherwise() {
     assert_eq!(
         (a.account.option("from"), b.account.option("from")),
         (Some("+15550100"), Some("+15550199"))
+    );
+    assert_eq!(
+        (a.account.option("capture"), b.account.option("capture")),
+        (None, Some("true"))
     );
     let base = |limited: &Limited| limited.account.base_url.clone().unwrap();
     assert_eq!(
@@ -411,6 +415,10 @@ fn unknown_keys_wrong_types_and_ranges_are_reported_with_what_is_allowed() {
         (
             "headers = { a = \"s3cret\\n\" }",
             "own.toml:8: pools.sms.main.headers: must be texts of one line, which that of a is not",
+        ),
+        (
+            "capture = 1",
+            "own.toml:8: pools.sms.main.capture: must be true or false",
         ),
         (
             "headers_env = { a = \"NOT_SET\" }",

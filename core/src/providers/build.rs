@@ -1,5 +1,6 @@
 //! The driver of each provider.
 
+use super::capture::captured;
 use super::invalid_account::refused;
 use super::{Account, Driver, DriverClients, Field, InvalidAccount, Provider};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
@@ -29,7 +30,7 @@ pub fn build(
     account: &Account,
     tools: &DriverClients,
 ) -> Result<Box<dyn Driver>, InvalidAccount> {
-    match provider {
+    let driver = match provider {
         Provider::Twilio => twilio::build(account, tools),
         Provider::Sendgrid => sendgrid::build(account, tools),
         Provider::Ses => ses::build(account, tools),
@@ -41,5 +42,6 @@ pub fn build(
         Provider::Slack => slack::build(account, tools),
         Provider::Webhook => webhook::build(account, tools),
         Provider::Inbox => Err(refused("provider", "the inbox has a pool of its own")),
-    }
+    }?;
+    Ok(captured(account, driver))
 }

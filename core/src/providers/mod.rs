@@ -8,6 +8,7 @@ pub mod account;
 pub mod apns;
 pub mod arguments;
 pub mod build;
+pub mod capture;
 pub mod channel;
 pub mod clock;
 pub mod code;
