@@ -557,6 +557,20 @@ end $$;
 
 revoke execute on function flyball.message_key from public;
 
+-- As in 0010, but a key that the message names counts, unless the argument names another.
+create or replace function flyball.notify(pool text, message jsonb, key text default '', run_at timestamptz default null,
+    unique_key text default null, out id bigint, out status text, out held_until timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+begin
+    if message is null or jsonb_typeof(message) <> 'object' then
+        perform flyball.refuse('notify', 'message', 'must be a JSON object');
+    end if;
+    select m.id, m.status, m.held_until into id, status, held_until
+    from flyball.notify_many(jsonb_build_array(message || jsonb_build_object('pool', pool)
+        || jsonb_strip_nulls(jsonb_build_object('key', nullif(key, ''), 'run_at', run_at, 'unique_key', unique_key)))) m;
+end $$;
+
 -- === Refusals ====================================================================================
 
 -- As in 0019, but a priority or a number of attempts of any size is refused by its name.

@@ -60,6 +60,8 @@ async fn a_message_of_a_tenant_waits_in_the_lane_of_its_module_and_any_other_doe
         r#"select flyball.enqueue('notification', '{"channel": "email", "to": "a@b.c"}', 'mail')"#;
     assert_eq!(fixture.as_role("web", enqueue).await, None);
     assert_eq!(count(&fixture, "flyball.ready r join flyball.job j on j.id = r.job_id where j.tenant = 'shop' and r.lane_id = j.admission_lane").await, 2);
+    let named = NOTIFY.replace(r#""body": "x""#, r#""body": "x", "key": "own""#);
+    assert_eq!(fixture.as_role("bank", &named).await, None);
     // In the pool's throttle each tenant has a lane of its own, unless the message names a key.
     let keys = fixture
         .text(
@@ -67,7 +69,10 @@ async fn a_message_of_a_tenant_waits_in_the_lane_of_its_module_and_any_other_doe
              from flyball.job j where j.lane_id = flyball.lane_of(j.throttle, j.key)",
         )
         .await;
-    assert_eq!(keys, "mail/shop, mail/, mail/acme, mail/k, mail/shop");
+    assert_eq!(
+        keys,
+        "mail/shop, mail/, mail/acme, mail/k, mail/shop, mail/own"
+    );
 }
 
 #[tokio::test]
