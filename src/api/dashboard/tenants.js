@@ -8,7 +8,7 @@ import { drawMeter, meter } from './meter.js';
 import { TenantModules } from './modules.js';
 import { panelId } from './panel.js';
 import { clockOffset } from './poolwords.js';
-import { nextText, oldestText, pendingShare, pendingText, remainingText, tenantStanding, tenantsPath, windowShare, windowText, worstOf } from './tenantwords.js';
+import { complaintsText, nextText, oldestText, pendingShare, pendingText, remainingText, tenantStanding, tenantsPath, windowShare, windowText, worstOf } from './tenantwords.js';
 
 const ROWS = 50;
 /** The most tenants that are shown at once; others are found by name. */
@@ -134,7 +134,8 @@ export class Tenants {
     const { window } = tenant;
     setAttr(parts.toggle, 'aria-expanded', String(this.open.has(tenant.tenant)));
     setAttr(parts.toggle, 'aria-label', `Modules of ${tenant.tenant}`);
-    setText(parts.per, tenant.per_module ? `each module ${count(tenant.per_module.limit)} in ${count(tenant.per_module.span_s)} s` : '');
+    const perModule = tenant.per_module ? `each module ${count(tenant.per_module.limit)} in ${count(tenant.per_module.span_s)} s` : '';
+    setText(parts.per, [perModule, complaintsText(tenant)].filter(Boolean).join(', '));
     setText(parts.state, stand.text);
     setAttr(parts.state, 'data-tone', stand.tone);
     setAttr(parts.link, 'href', `#${panelId(tenant.throttle)}`);

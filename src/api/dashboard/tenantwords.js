@@ -7,7 +7,8 @@ import { ago, clock, count, duration, finite, unixSeconds } from './format.js';
 /**
  * @typedef {{ limit: number, span_s: number, used: number, remaining: number, next_at: string | null, resets_at: string | null }} MessageWindow
  * @typedef {{ tenant: string, throttle: string, state: string, window: MessageWindow | null, per_module: { limit: number, span_s: number } | null,
- *   waiting: number, scheduled: number, oldest_waiting_s: number | null, counted_at: string | null, pending: number, pending_max: number | null }} Tenant
+ *   waiting: number, scheduled: number, oldest_waiting_s: number | null, counted_at: string | null, pending: number, pending_max: number | null,
+ *   feedback?: { accepted: number, bounced: number, complained: number, unsubscribed: number } | null }} Tenant
  * @typedef {{ module: string, state: string, window: MessageWindow | null, waiting: number, oldest_waiting_s: number | null,
  *   next_at: string | null, paused: { until: string | null, why: string } | null }} TenantModule
  * @typedef {{ id: number, tenant: string, module: string, state: string, paused_by_operators: boolean, problem?: string | null, recipients: number,
@@ -30,6 +31,15 @@ const STATES = {
   queue_full: { text: 'queue full', tone: 'alarm' },
   unknown: { text: 'unknown', tone: 'alarm' },
 };
+
+/**
+ * Returns how many messages of a tenant were reported as spam within a day; empty for none.
+ * @param {Tenant} tenant
+ */
+export function complaintsText({ feedback }) {
+  if (!feedback || feedback.complained === 0) return '';
+  return `${count(feedback.complained)} of ${count(feedback.accepted)} reported as spam in a day`;
+}
 
 /** @param {string} state @returns {{ text: string, tone: Tone }} */
 export function tenantStanding(state) {

@@ -308,6 +308,12 @@ async fn what_is_answered_is_what_the_document_declares() {
     }
     let unknown = ask().part("id", 99);
     client.gets(404, "cancel_notification", unknown).await;
+    let running = client.gets(202, "notify", message()).await["id"]
+        .as_i64()
+        .unwrap();
+    client.claim().await;
+    let running = ask().part("id", running);
+    client.gets(202, "cancel_notification", running).await;
     let asked = ask().query("channel=email&to=a%40example.com&category=billing");
     client.gets(200, "check_recipient", asked).await;
     let moved = ask().part("id", "ada").json(json!({"by": "ann"}));
