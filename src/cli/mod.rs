@@ -95,7 +95,7 @@ enum Command {
     /// Set, show, erase and import the profiles of recipients
     #[command(subcommand)]
     Recipient(recipient::Command),
-    /// Show, cancel, retry and reschedule jobs
+    /// List, show, cancel, retry, reschedule, update and discard jobs
     #[command(subcommand)]
     Job(job::Command),
     /// List and register the kinds that can be enqueued

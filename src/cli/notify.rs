@@ -57,7 +57,7 @@ pub(super) struct Args {
     /// The module of the tenant
     #[arg(long, default_value = "", requires = "tenant")]
     module: String,
-    /// The rate-limit key in the pool's throttle
+    /// The rate-limit key in the pool's throttle; that of the tenant if empty
     #[arg(long, default_value = "")]
     key: String,
     /// Earliest time: a time such as 2026-11-20T14:00:00Z, or a span from now such as 2h
