@@ -105,7 +105,7 @@ pub struct TenantView {
     pending: i64,
     /// The most that may be pending; `null` for no limit.
     pending_max: Option<i64>,
-    /// What became of its messages within the last 24 hours; `null` if that cannot be read.
+    /// The fate of its messages within the last 24 hours; `null` if that cannot be read.
     feedback: Option<TenantFeedback>,
 }
 
