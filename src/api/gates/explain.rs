@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 
-use super::accounts::MessageAccounts;
+use super::accounts::{MessageAccounts, waits_at_pool};
 use crate::admission::WaitingMessage;
 use crate::api::http::caller::Caller;
 use crate::api::http::problem::{Code, Problem};
@@ -17,8 +17,7 @@ use crate::api::notifications::accepted::until;
 use crate::api::waiting::{WaitReason, first_line};
 use crate::jobs::{JobDetail, Kinds, Queue, State as JobState, Summary};
 use crate::notify::DeliveryState;
-use crate::recipient::explain::{GateFinding, GateStep, MessageExplanation};
-use crate::recipient::gate::MessageGate;
+use crate::recipient::explain::MessageExplanation;
 use crate::recipient::service::Gates;
 use crate::throttle::{Name, Store};
 
@@ -72,14 +71,6 @@ pub fn tell_pause(explained: &mut MessageExplanation, pause: &str) {
     explained.planned_at = None;
 }
 
-/// Returns true if the message has passed its gates and waits for its pool.
-fn is_at_pool(explained: &MessageExplanation) -> bool {
-    let is_at_pool = |step: &GateStep| {
-        step.gate == MessageGate::Pool.as_str() && step.finding == GateFinding::Waits
-    };
-    explained.gates.iter().any(is_at_pool)
-}
-
 /// Adds to the explanation of a message what its job waits for, about which the gates know nothing:
 /// a pause, a throttle, an account, a worker.
 pub async fn tell_wait(
@@ -92,7 +83,7 @@ pub async fn tell_wait(
     let waiting = match job.state {
         JobState::Ready => why_job_waits(stores, detail, sees_all).await,
         // An attempt found no account and comes again.
-        JobState::Scheduled | JobState::Retryable if sees_all && is_at_pool(explained) => {
+        JobState::Scheduled | JobState::Retryable if sees_all && waits_at_pool(explained) => {
             without_account(stores.1, job).await
         }
         _ => None,
@@ -114,7 +105,7 @@ async fn without_account(throttles: &dyn Store, job: &Summary) -> Option<WaitRea
 }
 
 fn add_wait(explained: &mut MessageExplanation, waiting: &WaitReason) {
-    if is_at_pool(explained) {
+    if waits_at_pool(explained) {
         explained.sentence = format!(
             "message {} has passed its gates and waits: {}",
             explained.id, waiting.reason
@@ -138,7 +129,8 @@ pub fn tell_admission(explained: &mut MessageExplanation, waiting: &WaitingMessa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipient::explain::unplanned;
+    use crate::recipient::explain::{GateFinding, unplanned};
+    use crate::recipient::gate::MessageGate;
 
     fn told(at_pool: bool) -> String {
         let mut gates = unplanned();
