@@ -1,4 +1,4 @@
--- Chapter 41: messages whose outcome could not be recorded.
+-- Chapter 39: messages whose outcome could not be recorded.
 
 -- As in 0006, but a message whose job has completed is not `queued` for ever if its record is missing: an
 -- attempt is over when the provider has answered, even if Postgres was away for so long, or its worker

@@ -1,4 +1,4 @@
--- Chapter 37: throttles that limit the requests of another API take no jobs of their clients.
+-- Chapter 38: throttles that limit the requests of another API take no jobs of their clients.
 
 -- As those of the HTTP API itself: a job in `limit:lead` under the key of a client would take the
 -- requests of that client. It is put into the functions as they are, because nothing else of them

@@ -1,4 +1,4 @@
--- Chapter 39: a tenant's messages have a lane of their own in a pool, refusals that name the argument, and
+-- Chapter 37: a tenant's messages have a lane of their own in a pool, refusals that name the argument, and
 -- complaints by tenant.
 
 -- === Lanes of tenants ============================================================================
