@@ -173,7 +173,7 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
 }
 
 /// The operations that read a missing body as an empty object.
-const MAY_BE_EMPTY: [&str; 20] = [
+const MAY_BE_EMPTY: [&str; 21] = [
     "register_kind",
     "requeue_unsent",
     "create_ticket",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, Retention};
 use flyball::jobs::{CancelAnswer, Checkpoint, Checkpoints, JobFilter, NewJob, RetryAnswer, State};
 use flyball::reindex::Progress;
+use flyball::reindex::progress::RefusedDocument;
 use serde_json::json;
 use sqlx::AssertSqlSafe;
 
@@ -216,7 +217,7 @@ async fn a_checkpoint_is_stored_whatever_its_note_quotes() {
     // The index quotes the document that it refused.
     let mut progress = Progress::resume(None);
     progress.advance(7, &["7".to_owned()]);
-    progress.refuse("a\0b".into(), "failed to parse [\0]");
+    progress.refuse(RefusedDocument::new("a\0b", "failed to parse [\0]"));
     progress.trouble = Some("the index is busy: \0".into());
 
     let at = progress.checkpoint(Duration::ZERO);

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_item_that_goes_alone_is_valid_for_as_long_as_its_sender_said() {
-        let after = |seconds| {
+        let after = |seconds: i64| {
             let now = Timestamp::from_second(1000 + seconds).unwrap();
             Some(alone(item(3600.5), now)?["valid_for_s"].clone())
         };
