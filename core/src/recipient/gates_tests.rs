@@ -356,7 +356,8 @@ fn a_plan_looks_at_reservations_and_an_attempt_at_sends_alone() {
         rules("[categories.product]\ncaps.push = { per_day = \"2 per 1d\" }\nover_cap = \"hold\""),
     );
     let gone = sent(now, &[86_000]);
-    let waiting = [now.as_second() + 400];
+    // Beside both of them there is no room for a third, until the first has left its window.
+    let waiting = [now.as_second() + 200];
     let times = [CapTimes {
         sent: &gone,
         reserved: &waiting,
