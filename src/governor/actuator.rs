@@ -15,6 +15,11 @@ use crate::throttle::{RateLimit, Status};
 /// manual stop, even if this process dies between writing and recording it.
 pub const BREAKERS_ZERO: &str = "0.000";
 
+/// Returns true if an open breaker wrote the knob `field`.
+pub fn is_breakers_zero(raw: &BTreeMap<String, String>, field: &str) -> bool {
+    raw.get(field).is_some_and(|text| text == BREAKERS_ZERO)
+}
+
 /// The maximum number of slots of a knob.
 const SLOTS_MAX: f64 = 1e6;
 /// The distance within which a whole knob keeps its value: with 0.5 it would alternate between two

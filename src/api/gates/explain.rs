@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use super::accounts::{MessageAccounts, waits_at_pool};
 use crate::admission::WaitingMessage;
 use crate::api::http::caller::Caller;
-use crate::api::http::problem::{Code, Problem};
+use crate::api::http::problem::Problem;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::show::{found, id_of, why_job_waits};
 use crate::api::jobs::state::JobsState;
@@ -36,12 +36,7 @@ pub async fn explain(
     let id = id_of(&id)?;
     let explained = gates.explain(id, caller.tenant.as_deref());
     let answer = with_timeout(ROW_TIMEOUT, explained).await?;
-    let mut explained = answer.ok_or_else(|| {
-        Problem::new(
-            Code::NotificationNotFound,
-            format!("there is no notification {id}; finished ones are kept for a limited time"),
-        )
-    })?;
+    let mut explained = answer.ok_or_else(|| Problem::notification_not_found(id))?;
     if explained.state == DeliveryState::Queued.as_str() {
         let pause = admission.batches.pause_of(id);
         if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, pause).await {

@@ -229,6 +229,14 @@ impl Problem {
         )
     }
 
+    /// Creates the problem of a missing message.
+    pub fn notification_not_found(id: i64) -> Self {
+        Self::new(
+            Code::NotificationNotFound,
+            format!("there is no notification {id}; finished ones are kept for a limited time"),
+        )
+    }
+
     /// Converts a refusal of the queue, for example of a field that our own checks accepted;
     /// `batch` puts the job's index into the pointer.
     pub fn from_queue(error: jobs::Error, batch: bool) -> Self {

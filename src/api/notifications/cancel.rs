@@ -41,12 +41,7 @@ pub async fn cancel_notification(
 ) -> Result<(StatusCode, Json<CancelledNotification>), Problem> {
     let id = id_of(&id)?;
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    let missing = || {
-        Problem::new(
-            Code::NotificationNotFound,
-            format!("there is no notification {id}; finished ones are kept for a limited time"),
-        )
-    };
+    let missing = || Problem::notification_not_found(id);
     // The scope of a sender reaches its messages, and no jobs of other kinds.
     let found = deliveries.find(id, caller.tenant.as_deref());
     with_timeout(ROW_TIMEOUT, found)

@@ -266,12 +266,7 @@ pub async fn show(
     let id = id_of(&id)?;
     let found = deliveries.find_with_priority(id, caller.tenant.as_deref());
     let found = with_timeout(ROW_TIMEOUT, found).await?;
-    let (notification, priority) = found.ok_or_else(|| {
-        Problem::new(
-            Code::NotificationNotFound,
-            format!("there is no notification {id}; finished ones are kept for a limited time"),
-        )
-    })?;
+    let (notification, priority) = found.ok_or_else(|| Problem::notification_not_found(id))?;
     let waiting = match notification.state {
         DeliveryState::Queued => with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await?,
         _ => None,

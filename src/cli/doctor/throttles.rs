@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::finding::{Finding, Findings};
 use super::work::LISTED;
 use crate::app;
-use crate::governor::actuator::BREAKERS_ZERO;
+use crate::governor::actuator::is_breakers_zero;
 use crate::governor::explain::seconds;
+use crate::governor::explain::why::GONE_S;
 use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
 use crate::throttle::caller_knobs::bounds_reached;
@@ -17,10 +18,6 @@ use crate::throttle::status::EXPIRES;
 use crate::throttle::{KnobsFile, RedisStore, Status, Store};
 
 const CHECK: &str = "throttles";
-
-/// The age of a governor's last look from which it is gone, in seconds: more than three of the
-/// longest ticks.
-const GONE_S: f64 = 200.0;
 
 /// Checks that the throttles that jobs name exist and can be read, and that others can be made on
 /// first use.
@@ -121,16 +118,9 @@ fn of_governor(status: &Status, view: Option<&GovernorView>) -> Option<Finding> 
     if !status.lease_expired && age_s <= GONE_S {
         return None;
     }
-    let is_breakers = |field: &str| {
-        status
-            .raw
-            .get(field)
-            .is_some_and(|text| text == BREAKERS_ZERO)
-    };
-    let so = match (
-        is_breakers("rps") || is_breakers("concurrency"),
-        status.lease_expired,
-    ) {
+    let is_stopped =
+        is_breakers_zero(&status.raw, "rps") || is_breakers_zero(&status.raw, "concurrency");
+    let so = match (is_stopped, status.lease_expired) {
         (true, _) => "its breaker stays open and nothing restarts it",
         (false, true) => "it runs at safe_rps at most",
         (false, false) => "its knob stays as it is",

@@ -30,7 +30,7 @@ const STEADY_CHANGE: f64 = 0.01;
 const TRIP_S: f64 = 7.0 * 86_400.0;
 /// The age of a governor's last look from which it is gone, in seconds: more than three of the
 /// longest ticks.
-const GONE_S: f64 = 200.0;
+pub const GONE_S: f64 = 200.0;
 /// The remedy for a governor that is gone.
 const START_A_GOVERNOR: &str = "check that a process with the role governor is running";
 
@@ -136,31 +136,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     let is_stopped_by_hand =
         knobs.rps.is_stopped() && actuator.text(&status.raw) != Some(BREAKERS_ZERO);
     if status.lease_expired && actuator == Actuator::Rps && !is_stopped_by_hand {
-        let since = knobs.valid_until_ms.map_or_else(String::new, |ms| {
-            format!(" for {}", seconds(requested.now - ms as f64 / 1e3))
-        });
-        // The breaker's zero is below safe_rps and stays.
-        let stands = if knobs.rps.is_stopped() {
-            let tripped = requested.view.and_then(|view| view.last_trip.as_ref());
-            let tripped = tripped.map_or_else(String::new, |trip| {
-                format!(
-                    " ({} rose to {} x its setpoint {} ago)",
-                    trip.by,
-                    number(trip.height),
-                    seconds(requested.now - unix_s(trip.at))
-                )
-            });
-            format!("stopped by the breaker{tripped}, and nothing restarts it")
-        } else {
-            format!(
-                "{rate}, limited to safe_rps {}",
-                number(knobs.safe_rps.number())
-            )
-        };
-        return vec![
-            format!("{stands}, because no governor has renewed its lease{since}"),
-            START_A_GOVERNOR.to_owned(),
-        ];
+        return lapsed(requested, knobs, &rate);
     }
     match knobs.mode {
         Mode::Auto => governed(requested, status, &rate),
@@ -204,6 +180,35 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
             parts
         }
     }
+}
+
+/// Returns the phrases for a rate whose lease has lapsed.
+fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
+    let since = knobs.valid_until_ms.map_or_else(String::new, |ms| {
+        format!(" for {}", seconds(requested.now - ms as f64 / 1e3))
+    });
+    // The breaker's zero is below safe_rps and stays.
+    let stands = if knobs.rps.is_stopped() {
+        let tripped = requested.view.and_then(|view| view.last_trip.as_ref());
+        let tripped = tripped.map_or_else(String::new, |trip| {
+            format!(
+                " ({} rose to {} x its setpoint {} ago)",
+                trip.by,
+                number(trip.height),
+                seconds(requested.now - unix_s(trip.at))
+            )
+        });
+        format!("stopped by the breaker{tripped}, and nothing restarts it")
+    } else {
+        format!(
+            "{rate}, limited to safe_rps {}",
+            number(knobs.safe_rps.number())
+        )
+    };
+    vec![
+        format!("{stands}, because no governor has renewed its lease{since}"),
+        START_A_GOVERNOR.to_owned(),
+    ]
 }
 
 /// Returns the phrase for a manual rate.
