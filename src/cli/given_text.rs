@@ -19,8 +19,8 @@ pub(super) fn given_text(given: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Parses the value of a filter. An empty one, such as that of a variable that is not set, is refused,
-/// because it might select everything or nothing.
+/// Parses the value of a filter. An empty one, such as that of a variable that is not set, is
+/// refused, because it might select everything or nothing.
 pub(super) fn filled(text: &str) -> Result<String, String> {
     match text {
         "" => Err("must not be empty: leave the option out to select all".to_owned()),

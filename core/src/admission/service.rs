@@ -296,8 +296,8 @@ impl SenderState {
         }
     }
 
-    /// Returns the seconds until the message at `place` of the module is due, and the level with the
-    /// longest wait. `beside` are the numbers of messages of the tenant's other modules.
+    /// Returns the seconds until the message at `place` of the module is due, and the level with
+    /// the longest wait. `beside` are the numbers of messages of the tenant's other modules.
     fn wait(&self, usage: &WindowUsage, place: f64, beside: &[i64]) -> (u64, AdmissionLevel) {
         let tenant_place = |place| place_of_tenant(place, beside);
         let by_windows = due_in_s(usage, place, tenant_place);
@@ -344,7 +344,8 @@ async fn usage(store: &dyn Store, tenant: &str, module: &str) -> Option<WindowUs
     }
 }
 
-/// Returns the usage that counts for a module: one without a name has the limit of its tenant alone.
+/// Returns the usage that counts for a module: one without a name has the limit of its tenant
+/// alone.
 pub(super) fn of_module(mut usage: WindowUsage, module: &str) -> WindowUsage {
     if module.is_empty() {
         usage.key.clear();

@@ -256,7 +256,7 @@ impl AdmissionUsage {
 }
 
 fn level(windows: &[OpenWindow], now_us: f64) -> Option<LevelUsage> {
-    // Of more than the limit some leave before there is room.
+    // If more count than the limit allows, there is room only after several have left.
     let resets_us = |window: &OpenWindow| window.frees_us(now_us).max(window.wait_us(1.0, now_us));
     let binding = windows.iter().min_by(|a, b| {
         let order = |window: &OpenWindow| (window.left(), -resets_us(window));
@@ -324,8 +324,8 @@ pub fn due_in_s(
     (seconds.max(1), level)
 }
 
-/// Returns the seconds until the message at `place` of its module is due after a pause of the module,
-/// at least 1. No grant of the module counts then whose span the pause outlasts.
+/// Returns the seconds until the message at `place` of its module is due after a pause of the
+/// module, at least 1. No grant of the module counts then whose span the pause outlasts.
 pub fn after_pause_s(usage: &WindowUsage, place: f64, pause: ModulePause) -> u64 {
     let left_us = pause.left_us as f64;
     let spans_us = usage.key.iter().map(|window| {
@@ -337,7 +337,8 @@ pub fn after_pause_s(usage: &WindowUsage, place: f64, pause: ModulePause) -> u64
 }
 
 /// Returns the seconds until the message at these places of its module and of its tenant is due by
-/// the rates of the throttle, at least 1, with the level of the slower one; `None` if it has no rate.
+/// the rates of the throttle, at least 1, with the level of the slower one; `None` if it has no
+/// rate.
 pub fn by_rate_s(
     knobs: &Knobs,
     now_us: i64,

@@ -1,8 +1,8 @@
 //! The pace at which one connection may ask Postgres.
 //!
 //! Publications have the limit of their tenant. Whatever else a client asks costs Postgres a
-//! statement, and one that asks without end takes it from all others. A frame that is refused counts
-//! as well, because nothing else slows a client whose frames are all wrong.
+//! statement, and one that asks without end takes it from all others. A frame that is refused
+//! counts as well, because nothing else slows a client whose frames are all wrong.
 
 use std::time::{Duration, Instant};
 

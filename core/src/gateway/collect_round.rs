@@ -21,7 +21,7 @@ const ROUND_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub struct CollectRound {
     began: Instant,
-    /// True while every look found another at work.
+    /// True while every look found another collector at work.
     is_held: bool,
 }
 
@@ -34,8 +34,8 @@ pub enum RoundStep {
     Wait(Duration),
     /// Nothing is left that may go.
     Done,
-    /// The round lasted long enough; the next one begins at once. `is_held` is true if another was
-    /// at work all the time.
+    /// The round lasted long enough; the next one begins at once. `is_held` is true if another
+    /// collector was at work all the time.
     Anew { is_held: bool },
 }
 

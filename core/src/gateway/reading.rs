@@ -28,8 +28,8 @@ pub enum MissedPage {
 }
 
 impl MissedPage {
-    /// Returns the messages from an offset on, up to the first that is missing: what follows that one
-    /// would look like all that was missed.
+    /// Returns the messages from an offset on, up to the first that is missing: what follows that
+    /// one would look like all that was missed.
     fn of(mut messages: Vec<StoredMessage>, next: i64) -> Self {
         let in_order = messages.iter().zip(next..);
         let whole = in_order.take_while(|(message, offset)| message.offset == *offset);

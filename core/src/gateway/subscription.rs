@@ -153,8 +153,8 @@ impl Subscription {
         }
     }
 
-    /// Notes that everything of an epoch before `next` was read from the history, and returns to live
-    /// messages unless more has come. Of another epoch than the present one it means nothing.
+    /// Notes that everything of an epoch before `next` was read from the history, and returns to
+    /// live messages unless more has come. Of another epoch than the present one it means nothing.
     pub fn advance(&mut self, epoch: i64, next: i64) {
         if epoch != self.epoch {
             return;

@@ -20,8 +20,8 @@ use super::transaction::BEGIN;
 ///
 /// JIT compilation and re-planning cost more than the statements themselves. A plan made while a
 /// table was empty must not scan it sequentially once it is full, nor collect all matches from an
-/// index before a limit sees the first. A forgotten transaction must not pin old rows, and nothing may
-/// wait for long behind a transaction that a producer leaves open.
+/// index before a limit sees the first. A forgotten transaction must not pin old rows, and nothing
+/// may wait for long behind a transaction that a producer leaves open.
 macro_rules! settings {
     ($set:literal) => {
         concat!(

@@ -8,8 +8,8 @@ use super::gate::MessageGate;
 use super::gates::{GateHold, GatePolicy, MessagePlan, quiet_of};
 use super::release::BUCKET_S;
 
-/// Returns the quarter of an hour in which a held message is released with a crowd; `None` if it goes
-/// at a time of its own.
+/// Returns the quarter of an hour in which a held message is released with a crowd; `None` if it
+/// goes at a time of its own.
 pub fn crowd_quarter(plan: &MessagePlan) -> Option<i64> {
     let MessagePlan::Held { holds, .. } = plan else {
         return None;
@@ -18,8 +18,8 @@ pub fn crowd_quarter(plan: &MessagePlan) -> Option<i64> {
     Some(released.until.as_second().div_euclid(BUCKET_S))
 }
 
-/// Moves a message that its attempt holds to its place within the span of its crowd, unless it would
-/// then be too late.
+/// Moves a message that its attempt holds to its place within the span of its crowd, unless it
+/// would then be too late.
 pub fn in_crowd(
     plan: &mut MessagePlan,
     message: &Candidate<'_>,
@@ -44,7 +44,8 @@ pub fn in_crowd(
     }
 }
 
-/// Returns true if a hold ends for many recipients at once: at the end of quiet hours, or with a day.
+/// Returns true if a hold ends for many recipients at once: at the end of quiet hours, or with a
+/// day.
 fn is_of_crowd(hold: &GateHold) -> bool {
     match hold.gate {
         MessageGate::QuietHours => true,

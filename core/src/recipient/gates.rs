@@ -401,8 +401,8 @@ impl<'a> Walk<'a> {
         self.on_time(at, holds, mode)
     }
 
-    /// Returns true if a message that sleeps may become one with others when it wakes. An urgent one
-    /// is never collected.
+    /// Returns true if a message that sleeps may become one with others when it wakes. An urgent
+    /// one is never collected.
     fn may_coalesce(&self, mode: QuietMode) -> bool {
         mode == QuietMode::DigestOnWake
             && self.message.origin != Origin::Digest

@@ -118,8 +118,8 @@ struct Backfill<'a> {
     has_followed: bool,
     pace: BulkPacer,
     window: Window,
-    /// The refused documents that the checkpoint does not count, by number: a worker that takes over
-    /// meets them again.
+    /// The refused documents that the checkpoint does not count, by number: a worker that takes
+    /// over meets them again.
     refused: BTreeMap<u64, RefusedDocument>,
     /// Documents that were read and not sent yet.
     fresh: VecDeque<Item>,

@@ -21,7 +21,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(300);
 /// succeeds while the store is away, too.
 const CALM: Duration = Duration::from_secs(10);
 
-/// The failures of a loop, so that it is told when it begins to fail and when it works again.
+/// The failures of a loop, which logs when it begins to fail and when it works again.
 #[derive(Debug, Default)]
 struct FailureLog {
     last: Option<Instant>,
@@ -29,12 +29,12 @@ struct FailureLog {
 }
 
 impl FailureLog {
-    /// Returns true while it fails, or has only just ceased to.
+    /// Returns true while the loop fails, and for [`CALM`] after its last failure.
     fn is_failing(&self) -> bool {
         self.last.is_some()
     }
 
-    /// Notes a failure; returns true if it is to be told: the first, and one each [`TELL_AGAIN`].
+    /// Notes a failure; returns true if it is to be logged: the first, and one each [`TELL_AGAIN`].
     fn failed(&mut self, now: Instant) -> bool {
         self.last = Some(now);
         let is_told = self

@@ -101,8 +101,8 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), Error> {
     };
     if let Ok(false) = ran {
         eprintln!(
-            "flyball services: the end came before all servers ran: a signal, or a closed standard \
-             input; keep it open for as long as they are to run"
+            "flyball services: stopped before all servers ran, by a signal or because standard input \
+             was closed; keep it open while the servers are to run"
         );
     }
     let ran = match ran {

@@ -62,7 +62,7 @@ pub async fn pattern_of(
 /// The knobs that callers of one throttle bring along. Those that were brought for the first time
 /// last count: callers that differ must not take turns, which would change the rate with each call.
 struct BroughtKnobs {
-    /// Each with the time of its last call; the first count.
+    /// All of them, each with the time of its last call; the first of them count.
     all: Vec<(KnobTexts, Instant)>,
     /// The time at which the store was asked last.
     checked_at: Instant,
@@ -109,9 +109,9 @@ impl CallerKnobs {
     /// Knobs set in the store take precedence, those of a pattern that fits among them.
     ///
     /// Of callers that bring different knobs, the last that began counts: knobs are passed on when
-    /// they are new to this process, or if the others were not brought for ten minutes. The store is
-    /// asked at most once a minute for each throttle, unless the knobs are new; and for the list of
-    /// its throttles at most once a second, however many of them do not exist.
+    /// they are new to this process, or if the others were not brought for ten minutes. The store
+    /// is asked at most once a minute for each throttle, unless the knobs are new; and for the list
+    /// of its throttles at most once a second, however many of them do not exist.
     pub async fn declare(
         &self,
         store: &dyn Store,

@@ -55,8 +55,8 @@ pub struct OverQuotaKey {
 pub struct KeyBacklog {
     /// The number of ready jobs.
     pub ready: i64,
-    /// The time since the oldest of them was enqueued or, if it was enqueued for later, became due, in
-    /// seconds.
+    /// The time since the oldest of them was enqueued or, if it was enqueued for later, became due,
+    /// in seconds.
     pub oldest_s: f64,
     /// The jobs that arrived lately and have not begun.
     pub arrived: i64,

@@ -10,8 +10,8 @@ use super::{Change, Error, KnobsFile, Name, Store};
 
 /// Seeds every file and returns the throttles that were created.
 ///
-/// A new throttle gets the other knobs of the pattern that fits it, as one that a person sets before
-/// its first use does.
+/// A new throttle gets the other knobs of the pattern that fits it, as one that a person sets
+/// before its first use does.
 pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, Error> {
     let mut created = Vec::new();
     let mut patterns = match files.iter().all(|file| file.name.is_pattern()) {

@@ -60,7 +60,8 @@ pub async fn explain(
     Ok(Json(explained))
 }
 
-/// Adds to the explanation of a message that its batch is paused, about which the gates know nothing.
+/// Adds to the explanation of a message that its batch is paused, about which the gates know
+/// nothing.
 pub fn tell_pause(explained: &mut MessageExplanation, pause: &str) {
     explained.sentence = format!("message {} waits: {pause}", explained.id);
     explained.planned_at = None;

@@ -248,8 +248,8 @@ pub fn opens_gateway(path: &str) -> bool {
 
 impl RateLimitPolicy {
     /// Reads the limits from the knobs: the quotas of one token, and those of all tokens of its
-    /// tenant. Each of the two has a rate, rolling windows, or both; the first has the plain name, to
-    /// which [`Self::rate_limit_header`] refers, and another one also its span.
+    /// tenant. Each of the two has a rate, rolling windows, or both; the first has the plain name,
+    /// to which [`Self::rate_limit_header`] refers, and another one also its span.
     pub fn of(name: &Name, knobs: &Knobs) -> Self {
         let cost = knobs.cost_factor;
         let of_part = |part: &str, rate: RateLimit, windows: &[WindowLimit]| {

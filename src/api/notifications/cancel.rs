@@ -57,7 +57,7 @@ pub async fn cancel_notification(
         CancelAnswer::Ended(ended) => {
             let detail = format!(
                 "the job of notification {id} is already {}, so it cannot be cancelled; an item \
-                     of an open digest is withdrawn with DELETE /api/v1/digests/items/{id}",
+                 of an open digest is withdrawn with DELETE /api/v1/digests/items/{id}",
                 ended.as_str()
             );
             return Err(Problem::new(Code::WrongState, detail));

@@ -30,9 +30,10 @@ const ACCOUNT_RECOVERY_S: f64 = 20.0;
 /// The averaging time of a pool's throughput, in seconds: providers count over seconds of their
 /// own.
 const MEAN_S: f64 = 6.0;
-/// The initial error of upward probing, and that of a pool: a probe that goes too far costs one
-/// account a short pause there, and the work nothing.
+/// The initial error of upward probing.
 const INITIAL_PROBE_ERROR: f64 = 0.02;
+/// The same for a pool: there a probe that goes too far costs one account a short pause, and the
+/// work nothing.
 const INITIAL_PROBE_ERROR_OF_POOL: f64 = 0.05;
 /// The doubling time of the error of upward probing, in seconds.
 const PROBE_DOUBLES_S: f64 = 90.0;

@@ -32,8 +32,8 @@ const WARM_S: u64 = 3;
 const WHOLE_USED: f64 = 0.6;
 
 /// Least share of the new quota that is used once it is found, of the share of the whole one that
-/// this machine used before. Calm runs use 0.99 to 1.01 of it: the rate goes to what was measured and
-/// probes upwards, and the accounts that refuse then are away for a moment.
+/// this machine used before. Calm runs use 0.99 to 1.01 of it: the rate goes to what was measured
+/// and probes upwards, and the accounts that refuse then are away for a moment.
 const USED: f64 = 0.97;
 
 /// The same where tasks wake late, by more than [`LATE`], for [`OFTEN`] of the time or more:

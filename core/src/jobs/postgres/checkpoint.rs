@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use crate::jobs::{Checkpoint, CheckpointError, Checkpoints};
 use crate::postgres::Db;
 
-/// Longest wait for an answer. A job that waited for ever for one, on a silently lost connection for
-/// example, would seem to run, because its worker lives.
+/// Longest wait for an answer. A job that waited for ever for one, on a silently lost connection
+/// for example, would seem to run, because its worker lives.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) const LOAD: &str =

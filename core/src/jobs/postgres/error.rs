@@ -69,7 +69,8 @@ impl Error {
         self.has_code(&["40001", "40P01", "55P03"])
     }
 
-    /// Returns true if a lock was not free in time, so that a repeat at once would wait as long again.
+    /// Returns true if a lock was not free in time, so that a repeat at once would wait as long
+    /// again.
     pub fn was_locked_out(&self) -> bool {
         self.has_code(&["55P03"])
     }

@@ -61,8 +61,8 @@ kept as (
 
 // An ambiguous ending without a delay is the job's last.
 //
-// A request to cancel that another transaction has locked stays, and is forgotten later: no end waits
-// for it.
+// A request to cancel that another transaction has locked stays, and is forgotten later: no end
+// waits for it.
 //
 // A row whose fence does not match is not returned: the answer of a stale worker changes nothing.
 // An attempt that another would follow ends the job if cancellation was requested in the meantime.

@@ -1,5 +1,5 @@
-//! The latest arrivals in lanes: the jobs that were enqueued, or became due, a short time ago and are
-//! still ready.
+//! The latest arrivals in lanes: the jobs that were enqueued, or became due, a short time ago and
+//! are still ready.
 
 use std::time::Duration;
 

@@ -12,9 +12,9 @@ select answer, job_id, duplicate, replaced, backlog
 from flyball.enqueue_once($20, $21, $18, $19, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
 
 impl Queue {
-    /// Enqueues one job for the owner of unique keys and its module, as [`Queue::enqueue_for`] does,
-    /// unless the request repeats one of the last day: `request` is the digest of the sender and its
-    /// idempotency key, and `body` that of the body.
+    /// Enqueues one job for the owner of unique keys and its module, as [`Queue::enqueue_for`]
+    /// does, unless the request repeats one of the last day: `request` is the digest of the sender
+    /// and its idempotency key, and `body` that of the body.
     pub async fn enqueue_once(
         &self,
         (owner, module): (&str, &str),

@@ -49,8 +49,8 @@ impl Queue {
         }))
     }
 
-    /// Returns true if everything is paused, and true if Postgres accepts no writes: a standby, or a
-    /// server or role that is set to read only.
+    /// Returns true if everything is paused, and true if Postgres accepts no writes: a standby, or
+    /// a server or role that is set to read only.
     pub async fn is_paused_and_read_only(&self) -> Result<(bool, bool), Error> {
         let row = sqlx::query(STANDS).fetch_one(&self.pool).await?;
         Ok((row.get("paused"), row.get("read_only")))

@@ -96,8 +96,8 @@ impl DeliveryRun<'_> {
         }
     }
 
-    /// Records the outcome of a delivery, and repeats until Postgres has it, the time is over, or the
-    /// attempt was asked to stop a moment ago.
+    /// Records the outcome of a delivery, and repeats until Postgres has it, the time is over, or
+    /// the attempt was asked to stop a moment ago.
     ///
     /// The outcome holds even if it cannot be recorded. But if the worker died without a record,
     /// the message would be sent twice.

@@ -83,7 +83,8 @@ impl Deliveries {
     }
 
     /// Requeues messages of the throttle that died for lack of an account, at most `limit`, the
-    /// oldest first. Their deadlines count from now on. One that an open transaction has locked is left.
+    /// oldest first. Their deadlines count from now on. One that an open transaction has locked is
+    /// left.
     pub async fn requeue_unsent(
         &self,
         throttle: &str,

@@ -159,8 +159,8 @@ fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
 /// Runs a batch.
 ///
 /// A batch with an item that Postgres rejects is halved until that item is alone, so that it fails
-/// alone. A batch that lost a deadlock or a serialization conflict is retried. After a lock that was not
-/// free in time, each item runs alone, so that only those wait which need the lock.
+/// alone. A batch that lost a deadlock or a serialization conflict is retried. After a lock that
+/// was not free in time, each item runs alone, so that only those wait which need the lock.
 async fn singly<T, R>(db: &Db, batch: &[T], run: BatchStatement<T, R>) -> Vec<Result<R, Error>> {
     let mut answers = Vec::with_capacity(batch.len());
     let mut parts = vec![batch];

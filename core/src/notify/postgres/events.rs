@@ -204,8 +204,8 @@ pub(super) async fn apply(db: &Db, keys: &[(String, String)]) -> Result<i64, Err
     Ok(statement.fetch_one(db).await?)
 }
 
-/// Applies events like [`apply`]. If an open transaction holds what one message needs, each is applied
-/// alone, and that one is left. Returns the number of events, and false if any was left.
+/// Applies events like [`apply`]. If an open transaction holds what one message needs, each is
+/// applied alone, and that one is left. Returns the number of events, and false if any was left.
 pub(super) async fn apply_apart(db: &Db, keys: &[(String, String)]) -> Result<(i64, bool), Error> {
     match apply(db, keys).await {
         Err(error) if error.was_locked_out() => {}

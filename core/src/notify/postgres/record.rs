@@ -20,8 +20,8 @@ const MAX_ATTEMPTS_KEPT: usize = 50;
 // statement may have been lost.
 //
 // Each part reads from the one before and so waits for it; every transaction therefore locks
-// messages, then recipients, then tallies: of accounts, then of tenants. The result names the messages for which events arrived
-// before their record.
+// messages, then recipients, then tallies of accounts, then tallies of tenants. The result names
+// the messages for which events arrived before their record.
 pub(super) const RECORD: &str = "
 with reported as materialized (
     select s.job_id, s.channel, s.pool, s.provider, s.account, s.state, s.provider_id, s.digest, s.recipient,

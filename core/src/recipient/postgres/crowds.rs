@@ -34,8 +34,8 @@ pub(super) async fn count_crowd(
     Ok(())
 }
 
-/// Gives messages that their attempts hold their places in the crowds with which they are released, and
-/// counts them there. Returns the quarters of an hour of their releases, by job.
+/// Gives messages that their attempts hold their places in the crowds with which they are released,
+/// and counts them there. Returns the quarters of an hour of their releases, by job.
 pub(super) async fn spread_out(
     connection: &mut PgConnection,
     plans: Vec<(&GateInput, &mut MessagePlan)>,

@@ -9,10 +9,10 @@ use crate::recipient::digest::{DigestMessage, DigestType};
 use crate::recipient::fields::{USUAL_CATEGORY, is_gated};
 use crate::recipient::text_bytes::text_bytes;
 
-/// The largest arguments of a message, in bytes, as everywhere.
+/// The most bytes of the arguments of a message, as at every entry point.
 pub(super) const ARGS_BYTES: usize = 262_144;
 
-/// The bytes for which no item is planned: the numbers of items and their punctuation.
+/// The bytes that are kept free of items, for their counts and punctuation.
 const SPARE_BYTES: usize = 64;
 
 /// The time that an item must still be valid for to go, in seconds: the shortest that there is.
@@ -48,7 +48,7 @@ pub(super) struct NewDigestMessage<'a> {
 #[derive(Default)]
 pub(super) struct DigestMessages<'a> {
     pub messages: Vec<NewDigestMessage<'a>>,
-    /// Items that would have gone alone, and are valid no more.
+    /// Items that would have gone alone, and have expired.
     pub expired: Vec<i64>,
 }
 
@@ -97,7 +97,7 @@ impl<'a> DigestMessages<'a> {
     }
 }
 
-/// Returns the arguments of an item that goes alone; `None` if it is valid no more.
+/// Returns the arguments of an item that goes alone; `None` if it has expired.
 fn alone(item: DigestItem, now: Timestamp) -> Option<Value> {
     let mut args = item.args;
     if let Some(valid_for_s) = args.get("valid_for_s").and_then(Value::as_f64) {

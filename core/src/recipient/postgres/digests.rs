@@ -253,8 +253,8 @@ fn cut(due: &mut Vec<DueDigest>, rules: &RecipientRules) {
     due.truncate(kept);
 }
 
-/// Deletes digests, and takes their items: of those that close with the contents that are needed, of
-/// those that end without.
+/// Deletes digests, and takes their items: of those that close with the contents that are needed,
+/// of those that end without.
 async fn take_closed(
     connection: &mut PgConnection,
     closing: &[Closing<'_>],

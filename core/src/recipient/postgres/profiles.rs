@@ -178,8 +178,8 @@ impl RecipientProfiles {
 
     /// Erases a recipient with everything that is kept about it.
     ///
-    /// It takes what it deletes in another order than planners and attempts do, so it is repeated after
-    /// a deadlock.
+    /// It takes what it deletes in another order than planners and attempts do, so it is repeated
+    /// after a deadlock.
     pub async fn erase(
         &self,
         tenant: &str,
@@ -201,8 +201,8 @@ impl RecipientProfiles {
         }
     }
 
-    /// Erases a recipient in one transaction. The addresses are read here, because SQL cannot normalise
-    /// all of them.
+    /// Erases a recipient in one transaction. The addresses are read here, because SQL cannot
+    /// normalise all of them.
     async fn erase_once(
         &self,
         tenant: &str,

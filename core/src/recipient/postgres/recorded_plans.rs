@@ -12,8 +12,8 @@ use crate::postgres::Db;
 use crate::recipient::gate::MessageGate;
 use crate::recipient::gates::MessagePlan;
 
-// A message that goes at once has no plan. One whose plan is due is in the queue until the commit of
-// its planner.
+// A message that goes at once has no plan. One whose plan is due is in the queue until the commit
+// of its planner.
 pub(super) const PLANS_OF_JOBS: &str = "
 select a.job_id, s.job_id is not null as is_unplanned, p.state, p.gate, p.rule, p.reason, p.holds, p.until, p.other_job
 from unnest($1::bigint[]) as a(job_id)

@@ -63,7 +63,7 @@ pub(super) struct TakenItems {
     pub jobs: Vec<i64>,
     /// The first ones, as many as were wanted.
     pub shown: Vec<DigestItem>,
-    /// Who sends the newest one, and through which provider.
+    /// The fields of the newest one that name its sender and its provider.
     pub newest: Map<String, Value>,
     bytes: usize,
 }

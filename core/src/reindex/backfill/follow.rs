@@ -32,8 +32,8 @@ impl Backfill<'_> {
                 more: true,
             });
             self.settle_all().await?;
-            // Before the last part of a page the position stays, and all of it is read again after a
-            // kill.
+            // Before the last part of a page the position stays, and all of it is read again after
+            // a kill.
             if self.progress.mark.position.as_ref() != Some(&position) {
                 self.count_refused();
             }

@@ -1,8 +1,8 @@
 //! The documents that changed since a position, by their id in the index.
 //!
 //! Two documents of a collection may have the same id in the index, such as those whose `_id`s are
-//! `7` and `"7"`, and a deleted `7` may come back as `7.0`. So one change makes all documents of its
-//! id be read: what one is, or that it is gone, says nothing of the other.
+//! `7` and `"7"`, and a deleted `7` may come back as `7.0`. So one change makes all documents of
+//! its id be read: what one is, or that it is gone, says nothing of the other.
 
 use std::collections::BTreeMap;
 
