@@ -14,7 +14,7 @@ pub(super) enum Command {
     /// Show a batch of messages: its state, its messages by state, and when the last one is
     /// admitted
     Show(Args),
-    /// Pause a batch: its waiting messages stay where they are until it is resumed
+    /// Pause a batch: none of its messages is sent or uses a slot until it is resumed
     Pause(ChangeArgs),
     /// Resume a paused batch
     Resume(ChangeArgs),

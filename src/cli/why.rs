@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// Explain the wait of this job instead
     #[arg(long, value_name = "ID", conflicts_with = "throttle")]
     job: Option<i64>,
-    /// Explain the way of this message through its gates instead
+    /// Explain the wait of this message instead: its gates, and what comes after them
     #[arg(long, value_name = "ID", conflicts_with_all = ["throttle", "job"])]
     message: Option<i64>,
     /// Also list the governor's last decisions with all terms, newest first; all stored ones

@@ -51,9 +51,9 @@ const LOG_BYTES: [f64; 2] = [925.0, 948.0];
 /// The bytes of a finished job on the disk, with its index and its history, without its arguments.
 const KEPT_BYTES: f64 = 300.0;
 
-/// Connections of a process with the role runner: those of the default settings and two for
-/// heartbeats.
-const CONNECTIONS: f64 = 12.0;
+/// Connections of a process with the role runner: those of the default settings, two for heartbeats
+/// and four for LISTEN.
+const CONNECTIONS: f64 = 16.0;
 
 /// Statements that a worker sends in a second while it has nothing to do.
 const IDLE_STATEMENTS: f64 = 3.8;
