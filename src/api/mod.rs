@@ -48,6 +48,7 @@ pub mod workers;
 
 pub use audit::entry::AuditEntry;
 pub use deps::Deps;
+pub use gates::accounts::waits_at_pool;
 pub use gates::explain::{tell_admission, tell_pause, tell_wait};
 pub use http::auth::AuthToken;
 pub use http::connections::Connections;
@@ -62,6 +63,7 @@ pub use http::token_scope::{ALL_TENANTS, Permissions, TokenScope};
 pub use http::token_secret::TokenSecret;
 pub use jobs::show::why_job_waits;
 pub use journal::{Decisions, NoDecisions};
+pub use pools::tell_limits;
 pub use read_error::ReadError;
 pub use serve::{serve, serve_metrics, serve_within};
 pub use starting::StartingServer;

@@ -165,3 +165,45 @@ fn pool_named<'a>(pools: &'a [AccountPool], name: &str) -> Result<&'a AccountPoo
         )
     })
 }
+
+/// Returns the pool of this name as last observed.
+pub fn view_of(pools: &[AccountPool], name: &str) -> Option<Arc<PoolView>> {
+    let found = pools.iter().find(|accounts| accounts.pool().name == name);
+    found.map(AccountPool::view)
+}
+
+/// Adds the limits of a pool's accounts to a sentence, if there are any.
+pub fn tell_limits(sentence: &mut String, pool: &PoolView, names: bool) {
+    if let Some(limits) = pool.limits(names) {
+        sentence.push_str("; ");
+        sentence.push_str(&limits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::pool::{AccountView, Flow};
+
+    #[test]
+    fn only_a_pool_with_a_limited_account_adds_to_a_sentence() {
+        let mut pool = PoolView {
+            name: "mail".to_owned(),
+            available: 1,
+            accounts: vec![AccountView::default()],
+            ..PoolView::default()
+        };
+        let told = |pool: &PoolView| {
+            let mut sentence = "it waits".to_owned();
+            tell_limits(&mut sentence, pool, false);
+            sentence
+        };
+        assert_eq!(told(&pool), "it waits");
+        pool.accounts[0].state = Flow::Open;
+        pool.available = 0;
+        assert_eq!(
+            told(&pool),
+            "it waits; 0 of 1 accounts of pool mail are available"
+        );
+    }
+}

@@ -9,7 +9,7 @@ use super::exit::CliError;
 use super::output::say;
 use super::{connect, output};
 use crate::admission;
-use crate::api::gates::accounts::{tell_limits, waits_at_pool};
+use crate::api::{tell_limits, waits_at_pool};
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::serving::UnservedJobs;

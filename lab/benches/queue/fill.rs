@@ -3,7 +3,8 @@
 
 use sqlx::PgPool;
 
-use crate::world::THROTTLE;
+/// The throttle of all measured jobs, unless a case names another.
+pub const THROTTLE: &str = "bench";
 
 const SCHEMA: &[&str] = &[
     "create schema if not exists bench",

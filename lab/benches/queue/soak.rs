@@ -17,6 +17,7 @@ use crate::cpu::{Cpu, resident_mib};
 use crate::fill;
 use crate::report::{Report, Table, count, median, quantile};
 use crate::run::{Drain, Drainer};
+use crate::soak_plot::SoakMinute;
 use crate::world::{FAR_ABOVE, QueueServers, THROTTLE, frequent_checkpoints, rare_checkpoints};
 use crate::{QueueArgs, soak_plot};
 
@@ -60,22 +61,6 @@ struct Moment {
     /// Bytes of the log, and commits, since the server was made.
     log: f64,
     commits: f64,
-}
-
-/// The figures of one minute.
-pub struct SoakMinute {
-    pub jobs_per_s: f64,
-    pub p50_ms: f64,
-    pub p99_ms: f64,
-    pub max_ms: f64,
-    pub waiting: i64,
-    pub worker_mib: f64,
-    pub hot_mib: f64,
-    pub log_per_job: f64,
-    pub commits_per_job: f64,
-    /// Microseconds of processor time for each job.
-    pub postgres_us: f64,
-    pub worker_us: f64,
 }
 
 pub async fn measure(world: &QueueServers, cli: &QueueArgs, report: Report) -> anyhow::Result<()> {

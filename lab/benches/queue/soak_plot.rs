@@ -5,12 +5,26 @@ use flyball::plot::{
 };
 use plotters::prelude::*;
 
-use crate::soak::SoakMinute;
-
 const HEIGHT: u32 = 480;
 
 /// The pixel at which the names of the lines begin.
 const NAMES_X: i32 = 430;
+
+/// The figures of one minute.
+pub struct SoakMinute {
+    pub jobs_per_s: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+    pub waiting: i64,
+    pub worker_mib: f64,
+    pub hot_mib: f64,
+    pub log_per_job: f64,
+    pub commits_per_job: f64,
+    /// Microseconds of processor time for each job.
+    pub postgres_us: f64,
+    pub worker_us: f64,
+}
 
 /// A line of a panel: name, colour, figure of a minute.
 type Line = (&'static str, RGBColor, fn(&SoakMinute) -> f64);

@@ -15,9 +15,7 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::cpu::Servers;
 use crate::fill;
-
-/// The throttle of all measured jobs, unless a case names another.
-pub const THROTTLE: &str = "bench";
+pub use crate::fill::THROTTLE;
 
 /// A finite rate that no machine reaches: the buckets are really counted down, but no job waits.
 pub const FAR_ABOVE: &str = "10000000";

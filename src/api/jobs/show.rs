@@ -16,7 +16,6 @@ use super::redact::mask_args;
 use super::state::JobsState;
 use crate::admission::{self, Batches, WaitingMessage};
 use crate::api::clock;
-use crate::api::gates::accounts::{tell_limits, view_of};
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::link::{encoded, next_link};
@@ -25,6 +24,7 @@ use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::notifications::accepted::until;
+use crate::api::pools::{tell_limits, view_of};
 use crate::api::waiting::{self, WaitReason};
 use crate::jobs::serving::remedy;
 use crate::jobs::{
