@@ -213,8 +213,8 @@ impl Gates {
         Ok(planned.len() as i64 >= PLANNED_MAX)
     }
 
-    /// Plans messages that are due in ever smaller parts, because an open transaction holds what
-    /// one of them needs: only that one waits.
+    /// Plans messages that are due in ever smaller parts, because an open transaction holds what one of
+    /// them needs: only that one waits.
     async fn plan_apart(&self) -> Result<Vec<PlannedMessage>, Error> {
         let rules = self.rules.load();
         let capacity = |throttle: &str| self.capacity(throttle);
@@ -397,8 +397,8 @@ where
     Ok(())
 }
 
-/// Runs a transaction for each item, some at a time, because an open transaction holds what one of
-/// them needs: only that one waits.
+/// Runs a transaction for each item, some at a time, because an open transaction holds what one of them
+/// needs: only that one waits.
 async fn alone<'a, T, R, F>(items: &'a [T], run: impl Fn(&'a [T]) -> F) -> Vec<Result<R, Error>>
 where
     F: Future<Output = Result<R, Error>>,
@@ -413,8 +413,8 @@ where
     answers
 }
 
-/// Runs a transaction again that was broken off by a deadlock. One that waited for a lock as long
-/// as it may is not repeated.
+/// Runs a transaction again that was broken off by a deadlock. One that waited for a lock as long as it
+/// may is not repeated.
 async fn repeated<T, F>(mut run: impl FnMut() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,

@@ -2,7 +2,7 @@
 //! debt, a throttle above, slots, keys, failures.
 
 use crate::api::waiting::{first_line, for_everything, for_writes};
-use crate::governor::actuator::is_breakers_zero;
+use crate::governor::actuator::BREAKERS_ZERO;
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
 use crate::jobs::{Failing, Pause};
@@ -113,13 +113,19 @@ fn closed(requested: &Obstacles) -> Vec<String> {
 /// Returns the pause or the knob for which a throttle grants nothing, and the remedy.
 fn at_zero(status: &Status) -> String {
     let (name, knobs) = (&status.name, &status.knobs);
+    let is_breakers = |field: &str| {
+        status
+            .raw
+            .get(field)
+            .is_some_and(|text| text == BREAKERS_ZERO)
+    };
     if knobs.paused {
         return format!("It is paused; resume it with: flyball throttle resume {name}.");
     }
     if let Some(why) = knobs.stopped_because(status.at_us) {
         return format!("It is stopped: {}.", first_line(why));
     }
-    if is_breakers_zero(&status.raw, "rps") || is_breakers_zero(&status.raw, "concurrency") {
+    if is_breakers("rps") || is_breakers("concurrency") {
         let restarts = match status.lease_expired {
             true => "nothing restarts it, because no governor is at work",
             false => "it restarts when the load is gone",

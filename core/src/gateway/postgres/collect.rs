@@ -30,8 +30,8 @@ cross join lateral (
     select p.id, p.tenant, p.channel from flyball.publication p where p.tenant = a.tenant order by p.id limit a.most
 ) p";
 
-/// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had
-/// a history before counts what it does not keep, so that no reader takes the rest for all.
+/// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had a
+/// history before counts what it does not keep, so that no reader takes the rest for all.
 pub(super) const MOVE: &str = r#"
 with history as (
     select * from unnest($2::text[], $3::text[], $4::int[], $5::int[]) as h(tenant, name, kept_s, kept_max)

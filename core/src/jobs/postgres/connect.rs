@@ -32,8 +32,8 @@ pub struct Queue {
     /// The connections of the heartbeat alone, so that a crowd of requests does not get the worker
     /// declared dead.
     pub(super) lifeline: Db,
-    /// The pool for LISTEN, which needs a session and keeps it, so that it takes none of the main
-    /// pool; `None` behind a pooler without a direct URL.
+    /// The pool for LISTEN, which needs a session and keeps it, so that it takes none of the main pool;
+    /// `None` behind a pooler without a direct URL.
     pub(super) sessions: Option<PgPool>,
     pub(super) depth: Arc<DepthCache>,
     /// The times at which something happened, as far as this process knows.

@@ -92,8 +92,7 @@ pub async fn due_jobs(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
     Ok(jobs?)
 }
 
-/// Plans messages like [`plan_jobs`], and gives way soon if somebody else has locked what they
-/// need.
+/// Plans messages like [`plan_jobs`], and gives way soon if somebody else has locked what they need.
 pub async fn plan_apart(
     db: &Db,
     jobs: &[i64],
@@ -437,8 +436,8 @@ impl<'a> PlanBatch<'a> {
         woken
     }
 
-    /// Plans a message, and returns the quarter of an hour in which it is released with a crowd.
-    /// Its place then depends on the number of messages that are held for this quarter.
+    /// Plans a message, and returns the quarter of an hour in which it is released with a crowd. Its
+    /// place then depends on the number of messages that are held for this quarter.
     fn plan_in_crowd(&mut self, at: usize, capacity: Capacity<'_>) -> (MessagePlan, Option<i64>) {
         let first = self.plan_one(at, 0, 0.0);
         let Some(quarter) = crowd_quarter(&first) else {
