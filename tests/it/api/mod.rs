@@ -26,6 +26,7 @@ mod server;
 mod standing_still;
 mod stream;
 mod tenants;
+mod tenants_aim;
 mod tenants_answers;
 mod tenants_fixture;
 mod tenants_own;

@@ -5,42 +5,11 @@ use flyball::api::TokenScope;
 use flyball::api::http::scopes::{self, RequiredAccess};
 use serde_json::{Value, json};
 
+use super::tenants_aim::{Aim, Expect, aim};
 use super::tenants_answers::{answer, code, operations, trace_of_zeta};
 use super::tenants_fixture::{TwoTenants, jwt_of_acme, secret, two_tenants};
 
-/// The answer to a caller that is bound to acme and has the scope of the route.
-#[derive(Clone, Debug)]
-pub enum Expect {
-    /// The route needs no token.
-    Open,
-    /// It is for operators.
-    Operators,
-    /// Exactly the answer that something unknown gets, here by the twin of the aimed path.
-    Missing(String),
-    /// An answer within acme.
-    Within,
-    /// This status and code.
-    Refused(u16, &'static str),
-}
-
-/// A request at something of zeta's.
-#[derive(Clone, Debug)]
-pub struct Aim {
-    pub path: String,
-    pub body: Option<Value>,
-    pub expect: Expect,
-}
-
-pub fn aim(path: impl Into<String>, body: Option<Value>, expect: Expect) -> Aim {
-    Aim {
-        path: path.into(),
-        body,
-        expect,
-    }
-}
-
-/// The row of the matrix for a route: the requests at zeta's things. `None` for a route that nobody
-/// has thought about.
+/// The requests at zeta's things for a route; `None` for one that nobody has thought about.
 fn row(world: &TwoTenants, method: &str, template: &str) -> Option<Vec<Aim>> {
     let zeta = &world.zeta;
     let operators = |path: &str, body: Option<Value>| vec![aim(path, body, Expect::Operators)];

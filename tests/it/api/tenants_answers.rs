@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::Value;
 
-use super::tenants::Aim;
+use super::tenants_aim::Aim;
 use super::tenants_fixture::{TwoTenants, secret};
 
 /// Every operation of the document.

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::tenants::{Expect, aim};
+use super::tenants_aim::{Expect, aim};
 use super::tenants_answers::answer;
 use super::tenants_fixture::{secret, two_tenants};
 
