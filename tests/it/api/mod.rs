@@ -18,6 +18,7 @@ mod notifications;
 mod openapi;
 mod openapi_bodies;
 mod openapi_client;
+mod openapi_forms;
 mod operate;
 mod process;
 mod recipients;
