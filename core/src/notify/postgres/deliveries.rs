@@ -72,10 +72,7 @@ impl Deliveries {
             move |requests: Vec<BeginRequest>| {
                 let db = for_begin.clone();
                 Box::pin(async move {
-                    match begin::begin(&db, &requests).await {
-                        Ok(begun) => begun.into_iter().map(Ok).collect(),
-                        Err(error) => same(requests.len(), &error),
-                    }
+                    singly(&db, &requests, |db, part| Box::pin(begin::begin(db, part))).await
                 })
             },
         );

@@ -448,6 +448,36 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
 }
 
 #[tokio::test]
+async fn of_messages_that_are_read_together_that_of_a_refused_row_fails_alone() {
+    let (database, queue, deliveries) = store().await;
+    let ill = keyed(&database, suppression_digest(Channel::Email, "ill@b.c")).await;
+    sqlx::query(
+        "insert into flyball.recipient_backoff (channel, recipient_digest, failures, backoff_until)
+         values ('email', $1, 1, now() - interval '1 s')",
+    )
+    .bind(ill)
+    .execute(database.pool())
+    .await
+    .unwrap();
+    let forbid = "
+        create function public.forbid() returns trigger language plpgsql as $$ begin raise exception using errcode = '22000'; end $$;
+        create trigger forbid before update on flyball.recipient_backoff for each row execute function public.forbid();";
+    let pool = database.pool();
+    pool.execute(sqlx::raw_sql(forbid)).await.unwrap();
+    let mut requests = Vec::new();
+    for to in ["a@b.c", "ill@b.c", "z@b.c"] {
+        requests.push(BeginRequest {
+            job_id: enqueue_one(&queue, message(to)).await,
+            channel: Channel::Email,
+            recipient: Some(Recipient::parse(Channel::Email, to).unwrap()),
+        });
+    }
+    let begun = join_all(requests.into_iter().map(|one| deliveries.begin(one))).await;
+    let read = begun.iter().map(Result::is_ok);
+    assert_eq!(read.collect::<Vec<_>>(), [true, false, true]);
+}
+
+#[tokio::test]
 async fn rests_and_changes_of_accounts_are_forgotten() {
     let (database, _, deliveries) = store().await;
     run(
