@@ -133,6 +133,14 @@ begin
             (select d.profile ->> 'time_zone' from flyball.recipient_defaults d where d.tenant = owner_tenant), 'UTC');
 
         asked_at := clock_timestamp();
+        -- A zone that was known when it was written, and is not any more, counts as UTC.
+        if zone <> 'UTC' then
+            begin
+                perform asked_at at time zone zone;
+            exception when invalid_parameter_value then
+                zone := 'UTC';
+            end;
+        end if;
         judged_s := floor(extract(epoch from asked_at));
         mode := coalesce(category -> 'quiet' ->> channel, 'hold');
         hours := coalesce(
@@ -140,9 +148,6 @@ begin
             (select nullif(d.profile -> 'quiet_hours' -> channel, 'null') from flyball.recipient_defaults d where d.tenant = owner_tenant));
         -- Presets are for the planner.
         continue when channel = 'sms' and coalesce((category ->> 'has_presets')::boolean, false);
-        if hours is not null and not flyball.is_zone(zone) then
-            zone := 'UTC';
-        end if;
         if urgency > 0 and mode <> 'always' and flyball.is_quiet(hours, asked_at at time zone zone) then
             -- It ends, or caps judge the digest that it may become when it wakes.
             continue when mode = 'drop' or mode = 'digest_on_wake' and urgency >= 2;

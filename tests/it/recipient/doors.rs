@@ -175,6 +175,21 @@ async fn a_rule_of_the_local_day_counts_from_the_recipients_midnight() {
     );
 }
 
+/// A profile that was restored from elsewhere may have one that Postgres here does not know.
+#[tokio::test]
+async fn a_zone_that_is_not_known_any_more_counts_as_utc() {
+    let rules = "[categories.codes]\nover_cap = \"refuse\"\ndedup_window_s = 0\ncaps.sms = { per_day = \"1 per local_day\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.publish().await;
+    let profile = json!({"addresses": {"sms": "+15550141"}, "time_zone": "Mars/Base"});
+    gates.profile("ada", profile).await;
+    let message = || code(json!({"recipient": "ada"}));
+    gates.send(message()).await;
+    let (_, reset_at, _) = refused(gates.try_send_as("", message()).await);
+    let there = reset_at.to_zoned(jiff::tz::TimeZone::UTC);
+    assert_eq!(there.time(), jiff::civil::Time::midnight());
+}
+
 /// Except in the last minute of a day, which is the last of the quiet hours.
 #[tokio::test]
 async fn caps_judge_a_message_at_the_time_at_which_quiet_hours_let_it_go() {
