@@ -276,13 +276,23 @@ impl DigestType {
         }
     }
 
+    /// Returns the most items of a first part of a digest of `total`, so that the rest is no digest of
+    /// fewer items than the minimum; 0 if there is no such part.
+    pub fn part_max(&self, total: usize) -> usize {
+        let rest = match self.goes_alone(total) {
+            true => 1,
+            false => self.min_items.max(1),
+        };
+        total.saturating_sub(rest)
+    }
+
     /// Returns true if so many items make one message, whatever they are.
     pub fn is_one_message(&self, total: usize) -> bool {
         self.overflow == DigestOverflow::Count && !self.goes_alone(total)
     }
 
     /// Returns true if each of so many items goes alone.
-    fn goes_alone(&self, items: usize) -> bool {
+    pub fn goes_alone(&self, items: usize) -> bool {
         items < self.min_items && self.below == BelowMinimum::Individual
     }
 

@@ -321,3 +321,13 @@ fn items_go_alone_at_nine_in_the_morning_of_their_recipient() {
         [DigestMessage::Single(1), DigestMessage::Single(2)]
     );
 }
+
+#[test]
+fn the_rest_behind_a_part_is_treated_as_all_items_would_have_been() {
+    let kind = comments();
+    for (total, part) in [(0, 0), (1, 0), (2, 1), (3, 0), (4, 1), (10_001, 9998)] {
+        assert_eq!(kind.part_max(total), part, "{total}");
+        let rest = total - part;
+        assert_eq!(kind.goes_alone(rest), kind.goes_alone(total), "{total}");
+    }
+}

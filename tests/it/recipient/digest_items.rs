@@ -102,6 +102,23 @@ async fn a_digest_shows_what_one_message_can_hold_and_counts_the_rest() {
     );
 }
 
+/// Their templates are no part of it.
+#[tokio::test]
+async fn a_digest_shows_as_many_items_whatever_their_templates() {
+    let gates = GatesFixture::new("").await;
+    for n in 0..8 {
+        let mut item = comment(n);
+        item["template"] = "x".repeat(60_000).into();
+        gates.planned(item).await;
+    }
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 1);
+    let data = &closed[0]["data"];
+    assert_eq!(data["items"].as_array().unwrap().len(), 8);
+    assert_eq!(data["hasMore"], json!(false));
+}
+
 #[tokio::test]
 async fn an_item_that_is_valid_no_more_does_not_go_alone() {
     let gates = GatesFixture::new("").await;
@@ -157,6 +174,36 @@ async fn a_digest_with_very_many_items_closes_in_parts() {
     );
     let left = "select items::bigint from flyball.digest where items = (select count(*) from flyball.digest_item)";
     assert_eq!(gates.count(left).await, 1);
+}
+
+#[tokio::test]
+async fn a_digest_with_very_long_items_closes_in_parts() {
+    let rules = "[digests.new-comment]\ntemplate = \"activity-digest\"\ncategory = \"product\"\nwindow_s = 3600\n\
+                 max_items = 1000\noverflow = \"split\"\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.planned(comment(0)).await;
+    sqlx::query(
+        "with more as (
+            insert into flyball.digest_item (digest_id, job_id, item, at)
+            select i.digest_id, i.job_id + n, i.item || jsonb_build_object('html', repeat('x', 250000)), i.at
+            from flyball.digest_item i, generate_series(1, 150) as n
+            returning 1
+         )
+         update flyball.digest set items = items + (select count(*) from more)::int, closes_at = now()",
+    )
+    .execute(gates.fixture.database.pool())
+    .await
+    .unwrap();
+    assert!(gates.gates.close_due().await.unwrap(), "there are more");
+    let closed = gates.closed().await;
+    let shown = closed.iter().map(|args| args["data"]["items"].as_array());
+    let shown: usize = shown.map(|items| items.unwrap().len()).sum();
+    let left = "select items::bigint from flyball.digest where items = (select count(*) from flyball.digest_item)";
+    let left = gates.count(left).await as usize;
+    assert!(
+        (1..150).contains(&shown) && shown + left == 151,
+        "{shown} and {left}"
+    );
 }
 
 #[tokio::test]

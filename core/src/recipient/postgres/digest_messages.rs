@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::taken_items::{DigestItem, TakenItems};
+use super::taken_items::{DigestItem, TakenItems, shown};
 use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::{DigestMessage, DigestType};
 use crate::recipient::fields::{USUAL_CATEGORY, is_gated};
@@ -68,7 +68,7 @@ impl<'a> DigestMessages<'a> {
         let newest = Value::Object(taken.newest);
         let frame = digest_args(digest, kind, &newest, &[], total, true);
         let room = ARGS_BYTES.saturating_sub(text_bytes(&frame) + SPARE_BYTES);
-        let bytes_of = |item: &DigestItem| text_bytes(&shown(item)) + 2;
+        let bytes_of = |item: &DigestItem| text_bytes(&shown(&item.args)) + 2;
         for message in kind.close(taken.shown, total, room, bytes_of) {
             let (args, origin) = match message {
                 DigestMessage::Single(item) => {
@@ -118,14 +118,6 @@ fn alone(item: DigestItem, now: Timestamp) -> Option<Value> {
     Some(args)
 }
 
-/// Returns what a digest shows of an item.
-fn shown(item: &DigestItem) -> Value {
-    match item.args.get("data") {
-        Some(data) => data.clone(),
-        None => json!({"text": item.args.get("body")}),
-    }
-}
-
 fn digest_args(
     digest: &DueDigest,
     kind: &DigestType,
@@ -134,7 +126,7 @@ fn digest_args(
     total_count: usize,
     has_more: bool,
 ) -> Value {
-    let each: Vec<Value> = items.iter().map(shown).collect();
+    let each: Vec<Value> = items.iter().map(|item| shown(&item.args)).collect();
     let mut args = json!({
         "channel": digest.channel,
         "category": digest.category,

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
-use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::{Map, Value};
 use sqlx::types::Json;
 use sqlx::{PgConnection, Row};
@@ -15,16 +14,16 @@ use sqlx::{PgConnection, Row};
 use super::copy::CopiedRows;
 use super::crowds::count_crowd;
 use super::digest_messages::{ARGS_BYTES, DigestMessages, DueDigest, NewDigestMessage};
+use super::due_digests::{DUE, DUE_ONE, due};
 use super::messages::GatedMessage;
-use super::plans::{Capacity, PlanBatch, give_way_soon};
+use super::plans::{Capacity, PlanBatch, finish, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query;
-use super::taken_items::{ItemsWanted, TakenItems, take_first, take_items};
+use super::taken_items::{ItemsWanted, TakenItems, item_bytes, take_items, take_part};
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::providers::Channel;
-use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::digest::{DigestType, later};
@@ -36,16 +35,11 @@ use crate::recipient::rules::RecipientRules;
 /// The most items whose contents one transaction reads.
 const ITEMS_MAX: usize = 10_000;
 
+/// The bytes of items after which a transaction reads no further digest, and a part ends.
+const BYTES_MAX: usize = 32 * 1024 * 1024;
+
 /// The time after which a digest whose type is gone is looked at again.
 const UNKNOWN_TYPE: SignedDuration = SignedDuration::from_secs(60);
-
-pub(super) const DUE: &str = "
-select d.*, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
-from flyball.digest d
-where d.closes_at <= now()
-order by d.closes_at
-limit $1
-for update skip locked";
 
 pub(super) const PUT_OFF: &str = "
 update flyball.digest d
@@ -105,10 +99,6 @@ select * from unnest($1::text[], $2::text[], $3::text[], $4::text[]::uuid[], $5:
     $10::text[], $11::text[], $12::timestamptz[], array_fill(0, array[cardinality($1::text[])]))
 on conflict do nothing";
 
-pub(super) const PUT_FIRST_OFF: &str = "
-update flyball.digest set closes_at = clock_timestamp() + interval '1 minute', rule = $1
-where id = (select id from flyball.digest where closes_at <= now() order by closes_at limit 1 for update skip locked)";
-
 /// A digest that closes, and its type.
 type Closing<'a> = (&'a DueDigest, &'a DigestType);
 
@@ -136,6 +126,15 @@ impl DueDigest {
         kind.map_or(0, |kind| kind.shown_max(self.count()))
     }
 
+    /// Returns the most items of a part, if its items have so many bytes that it closes in parts.
+    fn part_max(&self, rules: &RecipientRules, bytes: usize) -> Option<usize> {
+        if self.read_max(rules) <= ITEMS_MAX && bytes <= BYTES_MAX {
+            return None;
+        }
+        let most = rules.digest(&self.type_name)?.part_max(self.count());
+        Some(most.min(ITEMS_MAX)).filter(|most| *most > 0)
+    }
+
     fn place(&self) -> DigestPlace<'_> {
         DigestPlace {
             id: self.id,
@@ -146,10 +145,9 @@ impl DueDigest {
     }
 }
 
-/// Closes digests that are due, at most `most` and as many as have [`ITEMS_MAX`] items to read. One
-/// that may not go out now stays open and collects, and one that is larger closes in parts.
-///
-/// A digest that is closed alone does not wait for long for what somebody else has locked.
+/// Closes digests that are due, at most `most` and as many as have [`ITEMS_MAX`] items and [`BYTES_MAX`]
+/// bytes to read. One that may not go out now stays open and collects, and one that is larger closes in
+/// parts.
 pub async fn close_due(
     db: &Db,
     rules: &RecipientRules,
@@ -157,19 +155,39 @@ pub async fn close_due(
     most: i64,
 ) -> Result<ClosedDigests, Error> {
     let mut transaction = db.begin().await?;
-    if most == 1 {
-        give_way_soon(&mut transaction).await?;
-    }
-    let (mut due, now) = due(&mut transaction, most).await?;
+    let closed = close(&mut transaction, (DUE, most), rules, capacity).await;
+    finish(transaction, closed).await
+}
+
+/// Closes one digest if it is due, and does not wait for long for what somebody else has locked.
+pub async fn close_one(
+    db: &Db,
+    rules: &RecipientRules,
+    capacity: Capacity<'_>,
+    digest: i64,
+) -> Result<ClosedDigests, Error> {
+    let mut transaction = db.begin().await?;
+    give_way_soon(&mut transaction).await?;
+    let closed = close(&mut transaction, (DUE_ONE, digest), rules, capacity).await;
+    finish(transaction, closed).await
+}
+
+async fn close(
+    transaction: &mut PgConnection,
+    which: (&'static str, i64),
+    rules: &RecipientRules,
+    capacity: Capacity<'_>,
+) -> Result<ClosedDigests, Error> {
+    let (mut due, now) = due(transaction, which).await?;
     let found = due.len();
-    cut(&mut due, rules);
+    let bytes = whole_bytes(transaction, &due, rules).await?;
+    cut(&mut due, &bytes, rules);
     if due.is_empty() {
-        transaction.rollback().await?;
         return Ok(ClosedDigests::default());
     }
-    let plans = plans(&mut transaction, &due, rules, capacity, now).await?;
+    let plans = plans(transaction, &due, rules, capacity, now).await?;
     let places: Vec<DigestPlace<'_>> = due.iter().map(DueDigest::place).collect();
-    let queued = queued(&mut transaction, &places).await?;
+    let queued = queued(transaction, &places).await?;
     let (mut closing, mut ending, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     let mut crowds: HashMap<(String, i64), i64> = HashMap::new();
     for digest in &due {
@@ -201,21 +219,27 @@ pub async fn close_due(
             (Some(kind), _) => closing.push((digest, kind)),
         }
     }
-    count_crowd(&mut transaction, &crowds).await?;
-    put_off(&mut transaction, &waiting).await?;
-    let is_parted = |digest: &DueDigest| digest.read_max(rules) > ITEMS_MAX;
-    let (parted, closing): (Vec<Closing<'_>>, Vec<Closing<'_>>) =
-        closing.into_iter().partition(|one| is_parted(one.0));
-    let mut items = take_closed(&mut transaction, &closing, &ending).await?;
-    for (digest, _) in &parted {
-        let first = take_first(&mut transaction, digest.id, ITEMS_MAX).await?;
-        check_count(digest, first.jobs.len(), ITEMS_MAX)?;
+    count_crowd(transaction, &crowds).await?;
+    put_off(transaction, &waiting).await?;
+    let part_max = |digest: &DueDigest| {
+        let bytes = bytes.get(&digest.id).copied().unwrap_or_default();
+        digest.part_max(rules, bytes)
+    };
+    let (parted, closing): (Vec<Closing<'_>>, Vec<Closing<'_>>) = closing
+        .into_iter()
+        .partition(|one| part_max(one.0).is_some());
+    let mut items = take_closed(transaction, &closing, &ending).await?;
+    for (digest, kind) in parted.iter().copied() {
+        let most = part_max(digest).unwrap_or_default();
+        let is_alone = kind.goes_alone(digest.count());
+        let (first, found) = take_part(transaction, digest.id, most, BYTES_MAX, is_alone).await?;
+        check_count(digest, found, most)?;
         let fewer = i32::try_from(first.jobs.len()).unwrap_or(i32::MAX);
         let fewer = query(FEWER).bind(digest.id).bind(fewer);
         fewer.execute(&mut *transaction).await?;
         items.insert(digest.id, first);
     }
-    no_longer_pending(&mut transaction, &due, &items).await?;
+    no_longer_pending(transaction, &due, &items).await?;
     let mut ended: Vec<(i64, &str, &str)> = Vec::new();
     for (digest, reason, rule) in &ending {
         let taken = items.remove(&digest.id).unwrap_or_default();
@@ -228,10 +252,9 @@ pub async fn close_due(
     }
     let expired = UnsentReason::Expired.as_str();
     ended.extend(made.expired.iter().map(|job| (*job, expired, "")));
-    end_items(&mut transaction, &ended).await?;
-    reopen(&mut transaction, &closing, now).await?;
-    let jobs = enqueue(&mut transaction, &made.messages, now).await?;
-    transaction.commit().await?;
+    end_items(transaction, &ended).await?;
+    reopen(transaction, &closing, now).await?;
+    let jobs = enqueue(transaction, &made.messages, now).await?;
     Ok(ClosedDigests {
         seen: due.len(),
         closed: closing.len() + ending.len(),
@@ -240,12 +263,29 @@ pub async fn close_due(
     })
 }
 
+/// Returns the bytes of the items of those digests of which more is read than one message holds. One
+/// with very many items closes in parts in any case.
+async fn whole_bytes(
+    connection: &mut PgConnection,
+    due: &[DueDigest],
+    rules: &RecipientRules,
+) -> Result<HashMap<i64, usize>, Error> {
+    let is_whole = |digest: &&DueDigest| {
+        let kind = rules.digest(&digest.type_name);
+        kind.is_some_and(|kind| !kind.is_one_message(digest.count()))
+            && (1..=ITEMS_MAX).contains(&digest.count())
+    };
+    let whole: Vec<i64> = due.iter().filter(is_whole).map(|one| one.id).collect();
+    item_bytes(connection, &whole).await
+}
+
 /// Leaves the first digests, and at least one, whose contents are few enough to be read at once.
-fn cut(due: &mut Vec<DueDigest>, rules: &RecipientRules) {
-    let (mut read, mut kept) = (0, 0);
+fn cut(due: &mut Vec<DueDigest>, bytes: &HashMap<i64, usize>, rules: &RecipientRules) {
+    let (mut items, mut read, mut kept) = (0, 0, 0);
     for digest in due.iter() {
-        read += digest.read_max(rules);
-        if read > ITEMS_MAX && kept > 0 {
+        items += digest.read_max(rules);
+        read += bytes.get(&digest.id).copied().unwrap_or_default();
+        if (items > ITEMS_MAX || read > BYTES_MAX) && kept > 0 {
             break;
         }
         kept += 1;
@@ -268,10 +308,19 @@ async fn take_closed(
             true => ARGS_BYTES,
             false => usize::MAX,
         };
-        wanted.insert(digest.id, ItemsWanted { items, bytes });
+        let one = ItemsWanted {
+            items,
+            bytes,
+            is_alone: kind.goes_alone(digest.count()),
+        };
+        wanted.insert(digest.id, one);
     }
     for (digest, ..) in ending {
-        let none = ItemsWanted { items: 0, bytes: 0 };
+        let none = ItemsWanted {
+            items: 0,
+            bytes: 0,
+            is_alone: false,
+        };
         wanted.insert(digest.id, none);
     }
     let ids: Vec<i64> = wanted.keys().copied().collect();
@@ -295,48 +344,6 @@ fn check_count(digest: &DueDigest, found: usize, wanted: usize) -> Result<(), Er
         digest.id
     );
     Err(Error::Store(sqlx::Error::Decode(problem.into())))
-}
-
-/// Puts off the digest that is due first, because its close failed; it stays open.
-pub async fn put_first_off(db: &Db, why: &str) -> Result<(), Error> {
-    let mut transaction = db.begin().await?;
-    query(PUT_FIRST_OFF)
-        .bind(why)
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
-    Ok(())
-}
-
-async fn due(
-    connection: &mut PgConnection,
-    most: i64,
-) -> Result<(Vec<DueDigest>, Timestamp), Error> {
-    let rows = query(DUE).bind(most).fetch_all(connection).await?;
-    let mut now = Timestamp::UNIX_EPOCH;
-    let mut due = Vec::with_capacity(rows.len());
-    for row in &rows {
-        now = row.try_get::<SqlTimestamp, _>("now")?.to_jiff();
-        let key: Vec<u8> = row.try_get("recipient_key")?;
-        let key = key.try_into().unwrap_or_default();
-        due.push(DueDigest {
-            id: row.try_get("id")?,
-            tenant: row.try_get("tenant")?,
-            module: row.try_get("module")?,
-            type_name: row.try_get("type")?,
-            recipient: RecipientKey::from_bytes(key),
-            key: row.try_get("key")?,
-            recipient_id: row.try_get("recipient_id")?,
-            category: row.try_get("category")?,
-            channel: row.try_get("channel")?,
-            address: row.try_get("address")?,
-            throttle: row.try_get("throttle")?,
-            throttle_key: row.try_get("throttle_key")?,
-            items: row.try_get("items")?,
-            gate: row.try_get("gate")?,
-        });
-    }
-    Ok((due, now))
 }
 
 /// Takes digests through the gates, each as one message.

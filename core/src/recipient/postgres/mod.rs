@@ -9,6 +9,7 @@ mod crowds;
 mod digest_messages;
 mod digests;
 mod dry_run;
+mod due_digests;
 mod ended_slots;
 mod ends;
 mod explain;
@@ -38,14 +39,15 @@ mod unknown_zones;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
-pub use digests::{ClosedDigests, close_due, put_first_off};
+pub use digests::{ClosedDigests, close_due, close_one};
 pub use dry_run::{LogCursor, LogPage, LogParser, UnreadableLog};
+pub use due_digests::{due_digests, put_off_failed};
 pub use ended_slots::{ReturnedSlots, return_ended};
 pub use explain::{MessageStanding, explain, standing};
 pub use held::{HeldCounts, held_counts, replan};
 pub use open_digests::{DigestFilter, open_digests, withdraw};
 pub use open_types::open_types;
-pub use plans::{PlannedMessage, due_jobs, plan_apart, plan_due, plan_jobs};
+pub use plans::{PlannedMessage, due_jobs, plan_apart, plan_due, plan_jobs, put_plan_off};
 pub use profiles::{
     ErasedRecipient, PROFILE_STATEMENTS, PutRecipients, RecipientProfiles, StoredDefaults,
     StoredRecipient,
@@ -61,7 +63,7 @@ pub use taken::Look;
 /// The statements of this folder, for the test that prepares each.
 pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: prune", prune::PRUNE),
-    ("digests: put the first off", digests::PUT_FIRST_OFF),
+    ("digests: put a failed one off", due_digests::PUT_OFF_FAILED),
     ("gates: now", refusal::NOW),
     ("gates: without an address", reachable::ADDRESSLESS),
     ("gates: rules in force", rules_in_force::PUBLISH),
@@ -69,6 +71,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: due messages", taken::TAKE_DUE),
     ("gates: messages of jobs", taken::TAKE_JOBS),
     ("gates: jobs that are due", taken::DUE_JOBS),
+    ("gates: put a plan off", taken::PUT_JOB_OFF),
     ("gates: siblings", taken::TAKE_SIBLINGS),
     ("gates: messages", messages::LOAD),
     ("gates: profiles", rows::PROFILES),
@@ -93,15 +96,15 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: release keys", ends::RELEASE_KEYS),
     ("gates: record", plan_rows::RECORD_PLANS),
     ("gates: count crowd", crowds::COUNT_CROWD),
-    ("digests: due", digests::DUE),
+    ("digests: due", due_digests::DUE),
+    ("digests: one that is due", due_digests::DUE_ONE),
+    ("digests: ids of those that are due", due_digests::DUE_IDS),
     ("digests: queued", queued_digests::QUEUED),
     ("digests: put off", digests::PUT_OFF),
     ("digests: close", digests::CLOSE),
     ("digests: take items", taken_items::TAKE_ITEMS),
-    (
-        "digests: take the first items",
-        taken_items::TAKE_FIRST_ITEMS,
-    ),
+    ("digests: bytes of items", taken_items::ITEM_BYTES),
+    ("digests: take a part", taken_items::TAKE_PART),
     ("digests: fewer items", digests::FEWER),
     ("digests: no longer pending", digests::NO_LONGER_PENDING),
     ("digests: enqueue", digests::ENQUEUE),

@@ -5,43 +5,60 @@ use std::collections::HashMap;
 use futures_util::TryStreamExt as _;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::json_or_text;
+use crate::recipient::text_bytes::text_bytes;
 
-macro_rules! taken {
-    ($which:literal) => {
-        concat!(
-            "
+pub(super) const TAKE_ITEMS: &str = "
 with taken as (
-    delete from flyball.digest_item where ",
-            $which,
-            " returning digest_id, job_id, item, at
+    delete from flyball.digest_item where digest_id = any($1) returning digest_id, job_id, item, at
 )
 select t.digest_id, t.job_id, t.item, t.at, lead(t.job_id) over (partition by t.digest_id order by t.job_id) is null as is_newest
 from taken t
-order by t.digest_id, t.job_id"
-        )
-    };
-}
+order by t.digest_id, t.job_id";
 
-pub(super) const TAKE_ITEMS: &str = taken!("digest_id = any($1)");
+// The number of items that were found tells whether the bytes ended the part, or the items.
+pub(super) const TAKE_PART: &str = "
+with first as materialized (
+    select i.job_id, octet_length(i.item::text) as bytes
+    from flyball.digest_item i where i.digest_id = $1 order by i.job_id limit $2
+),
+taken as (
+    delete from flyball.digest_item
+    where digest_id = $1 and job_id <= (
+        select max(c.job_id)
+        from (select f.job_id, sum(f.bytes) over (order by f.job_id) - f.bytes as before from first f) c
+        where c.before <= $3
+    )
+    returning job_id, item, at
+)
+select t.job_id, t.item, t.at, lead(t.job_id) over (order by t.job_id) is null as is_newest, (select count(*) from first) as found
+from taken t
+order by t.job_id";
 
-pub(super) const TAKE_FIRST_ITEMS: &str = taken!(
-    "digest_id = $1 and job_id = any(array(
-        select i.job_id from flyball.digest_item i where i.digest_id = $1 order by i.job_id limit $2))"
-);
+pub(super) const ITEM_BYTES: &str = "
+select a.id, s.bytes
+from unnest($1::bigint[]) as a(id)
+cross join lateral (
+    select coalesce(sum(octet_length(i.item::text)), 0)::bigint as bytes from flyball.digest_item i where i.digest_id = a.id
+) s";
 
 /// The fields of the newest item that its digest has too.
 const OF_NEWEST: [&str; 2] = ["from", "provider"];
 
+/// What a digest shows of an item, in bytes, from which it may go alone: what is shorter has room in any
+/// digest, whatever its texts.
+const ALONE_BYTES: usize = 32_768;
+
 /// An item of a digest.
 pub(super) struct DigestItem {
     pub job_id: i64,
+    /// The arguments of its message; only what a digest shows of them if it does not go alone.
     pub args: Value,
     /// The time at which it was accepted.
     pub at: Timestamp,
@@ -52,8 +69,10 @@ pub(super) struct DigestItem {
 pub(super) struct ItemsWanted {
     /// The most items.
     pub items: usize,
-    /// The bytes of them after which no further one is read.
+    /// The bytes that a digest shows of them after which no further one is read.
     pub bytes: usize,
+    /// True if each goes alone.
+    pub is_alone: bool,
 }
 
 /// The items of one digest.
@@ -86,7 +105,12 @@ impl TakenItems {
             self.newest = fields.collect();
         }
         if is_shown {
-            self.bytes = self.bytes.saturating_add(args.to_string().len());
+            let bytes = text_bytes(&shown(&args));
+            self.bytes = self.bytes.saturating_add(bytes);
+            let args = match wanted.is_alone || bytes > ALONE_BYTES {
+                true => args,
+                false => only_shown(args),
+            };
             self.shown.push(DigestItem {
                 job_id,
                 args,
@@ -95,6 +119,25 @@ impl TakenItems {
         }
         Ok(())
     }
+}
+
+/// Returns what a digest shows of an item with these arguments.
+pub(super) fn shown(args: &Value) -> Value {
+    match args.get("data") {
+        Some(data) => data.clone(),
+        None => json!({"text": args.get("body")}),
+    }
+}
+
+/// Leaves what a digest shows of an item: its template is often much longer.
+fn only_shown(mut args: Value) -> Value {
+    let field = match args.get("data") {
+        Some(_) => "data",
+        None => "body",
+    };
+    let kept = args.get_mut(field).map(Value::take);
+    let fields = kept.map(|value| (field.to_owned(), value));
+    Value::Object(fields.into_iter().collect())
 }
 
 /// Takes all items of digests, each in the order in which they came.
@@ -115,24 +158,77 @@ pub(super) async fn take_items(
     Ok(items)
 }
 
-/// Takes the first `most` items of a digest.
-pub(super) async fn take_first(
+/// Takes the first `most` items of a digest, or fewer that have `bytes` bytes. Returns them, and the
+/// number of those that were found.
+pub(super) async fn take_part(
     connection: &mut PgConnection,
     digest: i64,
     most: usize,
-) -> Result<TakenItems, Error> {
-    let rows = query(TAKE_FIRST_ITEMS)
+    bytes: usize,
+    is_alone: bool,
+) -> Result<(TakenItems, usize), Error> {
+    let mut taken = TakenItems::default();
+    let mut found: i64 = 0;
+    let whole = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut rows = query(TAKE_PART)
         .bind(digest)
-        .bind(i64::try_from(most).unwrap_or(i64::MAX))
+        .bind(whole(most))
+        .bind(whole(bytes))
+        .fetch(connection);
+    while let Some(row) = rows.try_next().await? {
+        found = row.try_get("found")?;
+        let wanted = ItemsWanted {
+            items: usize::MAX,
+            bytes: usize::MAX,
+            is_alone,
+        };
+        taken.add(&row, wanted)?;
+    }
+    Ok((taken, usize::try_from(found).unwrap_or_default()))
+}
+
+/// Returns the bytes of all items of each of these digests.
+pub(super) async fn item_bytes(
+    connection: &mut PgConnection,
+    digests: &[i64],
+) -> Result<HashMap<i64, usize>, Error> {
+    if digests.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows = query(ITEM_BYTES)
+        .bind(digests)
         .fetch_all(connection)
         .await?;
-    let (mut taken, all) = (TakenItems::default(), usize::MAX);
-    for row in &rows {
-        let wanted = ItemsWanted {
-            items: all,
-            bytes: all,
-        };
-        taken.add(row, wanted)?;
+    let read = |row: &PgRow| {
+        let bytes: i64 = row.try_get("bytes")?;
+        Ok((
+            row.try_get("id")?,
+            usize::try_from(bytes).unwrap_or_default(),
+        ))
+    };
+    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_item_what_a_digest_shows_is_left() {
+        for (args, left) in [
+            (
+                json!({"data": {"n": 1}, "body": "x", "template": {"html": "long"}}),
+                json!({"data": {"n": 1}}),
+            ),
+            (
+                json!({"body": "x", "to": "+15550100"}),
+                json!({"body": "x"}),
+            ),
+            (json!({"data": null, "body": "x"}), json!({"data": null})),
+            (json!({"to": "+15550100"}), json!({})),
+        ] {
+            assert_eq!(shown(&only_shown(args.clone())), shown(&args));
+            assert_eq!(only_shown(args), left);
+        }
     }
-    Ok(taken)
 }

@@ -1,0 +1,89 @@
+//! Digests that are due.
+
+use jiff::Timestamp;
+use jiff_sqlx::Timestamp as SqlTimestamp;
+use sqlx::{PgConnection, Row};
+
+use super::digest_messages::DueDigest;
+use super::statement::query;
+use crate::jobs::Error;
+use crate::postgres::Db;
+use crate::recipient::address::RecipientKey;
+
+pub(super) const DUE: &str = "
+select d.*, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
+from flyball.digest d
+where d.closes_at <= now()
+order by d.closes_at
+limit $1
+for update skip locked";
+
+pub(super) const DUE_ONE: &str = "
+select d.*, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
+from flyball.digest d
+where d.id = $1 and d.closes_at <= now()
+for update skip locked";
+
+/// Names the digests that are due, and locks none.
+pub(super) const DUE_IDS: &str = "
+select d.id from flyball.digest d where d.closes_at <= now() order by d.closes_at limit $1";
+
+pub(super) const PUT_OFF_FAILED: &str = "
+update flyball.digest set closes_at = clock_timestamp() + interval '1 minute', rule = $2
+where id = (select id from flyball.digest where id = $1 and closes_at <= now() for update skip locked)";
+
+/// Returns the digests that are due, at most `most`.
+pub async fn due_digests(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
+    let mut transaction = db.begin().await?;
+    let rows = query(DUE_IDS)
+        .bind(most)
+        .fetch_all(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    let ids: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get("id")).collect();
+    Ok(ids?)
+}
+
+/// Puts off a digest that is due, because its close failed; it stays open.
+pub async fn put_off_failed(db: &Db, digest: i64, why: &str) -> Result<(), Error> {
+    let mut transaction = db.begin().await?;
+    query(PUT_OFF_FAILED)
+        .bind(digest)
+        .bind(why)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// Locks the digests that a statement finds, and returns them with the time by the clock of Postgres.
+pub(super) async fn due(
+    connection: &mut PgConnection,
+    (statement, bound): (&'static str, i64),
+) -> Result<(Vec<DueDigest>, Timestamp), Error> {
+    let rows = query(statement).bind(bound).fetch_all(connection).await?;
+    let mut now = Timestamp::UNIX_EPOCH;
+    let mut due = Vec::with_capacity(rows.len());
+    for row in &rows {
+        now = row.try_get::<SqlTimestamp, _>("now")?.to_jiff();
+        let key: Vec<u8> = row.try_get("recipient_key")?;
+        let key = key.try_into().unwrap_or_default();
+        due.push(DueDigest {
+            id: row.try_get("id")?,
+            tenant: row.try_get("tenant")?,
+            module: row.try_get("module")?,
+            type_name: row.try_get("type")?,
+            recipient: RecipientKey::from_bytes(key),
+            key: row.try_get("key")?,
+            recipient_id: row.try_get("recipient_id")?,
+            category: row.try_get("category")?,
+            channel: row.try_get("channel")?,
+            address: row.try_get("address")?,
+            throttle: row.try_get("throttle")?,
+            throttle_key: row.try_get("throttle_key")?,
+            items: row.try_get("items")?,
+            gate: row.try_get("gate")?,
+        });
+    }
+    Ok((due, now))
+}
