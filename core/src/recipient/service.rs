@@ -92,19 +92,7 @@ impl Gates {
             let capacities = of_throttles.clone();
             Box::pin(async move {
                 let capacity = |throttle: &str| capacity_of(&capacities, throttle);
-                let verified = repeated(|| postgres::verify(&db, &jobs, &rules, &capacity)).await;
-                match verified {
-                    Ok(verdicts) => verdicts.into_iter().map(Ok).collect(),
-                    Err(error) if error.was_locked_out() && jobs.len() > 1 => {
-                        let verify = |job| postgres::verify(&db, job, &rules, &capacity);
-                        let verdicts = alone(&jobs, verify).await.into_iter();
-                        let first = |verdicts: Vec<Option<GateVerdict>>| {
-                            verdicts.into_iter().next().flatten()
-                        };
-                        verdicts.map(|verdict| verdict.map(first)).collect()
-                    }
-                    Err(error) => same(jobs.len(), &error),
-                }
+                halved(&jobs, |jobs| postgres::verify(&db, jobs, &rules, &capacity)).await
             })
         });
         let ends = Batcher::paced(
@@ -112,15 +100,9 @@ impl Gates {
             VERIFY_EVERY,
             move |ends: Vec<(ClaimKey, AttemptEnd)>| {
                 let db = for_ends.clone();
-                Box::pin(async move {
-                    match repeated(|| postgres::end_attempts(&db, &ends)).await {
-                        Ok(()) => ends.iter().map(|_| Ok(())).collect(),
-                        Err(error) if error.was_locked_out() && ends.len() > 1 => {
-                            alone(&ends, |end| postgres::end_attempts(&db, end)).await
-                        }
-                        Err(error) => same(ends.len(), &error),
-                    }
-                })
+                Box::pin(
+                    async move { halved(&ends, |ends| postgres::end_attempts(&db, ends)).await },
+                )
             },
         );
         Self {
@@ -205,26 +187,29 @@ impl Gates {
         if first == Look::AtFresh && planned.as_ref().is_err_and(Error::was_locked_out) {
             planned = repeated(&mut plan).await;
         }
-        let planned = match planned {
-            Err(error) if error.was_locked_out() => self.plan_apart().await?,
-            planned => planned?,
+        let (planned, put_off) = match planned {
+            Ok(planned) => (planned, 0),
+            Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
+            Err(_) => self.plan_apart().await?,
         };
         planned.iter().for_each(|one| self.metrics.note(&one.plan));
-        Ok(planned.len() as i64 >= PLANNED_MAX)
+        Ok((planned.len() + put_off) as i64 >= PLANNED_MAX)
     }
 
-    /// Plans messages that are due in ever smaller parts, because an open transaction holds what one of
-    /// them needs: only that one waits.
-    async fn plan_apart(&self) -> Result<Vec<PlannedMessage>, Error> {
+    /// Plans messages that are due in ever smaller parts, because one of them cannot be planned. Only
+    /// that one waits: for an open transaction that holds what it needs, or else for a while, so that
+    /// it takes no place from others. Returns the plans, and the number of messages that were put off.
+    async fn plan_apart(&self) -> Result<(Vec<PlannedMessage>, usize), Error> {
         let rules = self.rules.load();
         let capacity = |throttle: &str| self.capacity(throttle);
         let jobs = postgres::due_jobs(&self.db, PLANNED_MAX).await?;
-        let mut planned = Vec::new();
+        let (mut planned, mut put_off) = (Vec::new(), 0);
         let mut parts = vec![&jobs[..]];
         while let Some(part) = parts.pop() {
             match postgres::plan_apart(&self.db, part, &rules, &capacity).await {
                 Ok(more) => planned.extend(more),
-                Err(error) if error.was_broken_off() && part.len() > 1 => {
+                Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
+                Err(_) if part.len() > 1 => {
                     let (left, right) = part.split_at(part.len() / 2);
                     parts.push(right);
                     parts.push(left);
@@ -232,10 +217,16 @@ impl Gates {
                 Err(error) if error.was_broken_off() => {
                     tracing::debug!(jobs = ?part, %error, "a message is planned later");
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(jobs = ?part, %error, "a message cannot be planned; it waits");
+                    for job in part {
+                        postgres::put_plan_off(&self.db, *job).await?;
+                        put_off += 1;
+                    }
+                }
             }
         }
-        Ok(planned)
+        Ok((planned, put_off))
     }
 
     fn next_look(&self) -> Look {
@@ -252,39 +243,44 @@ impl Gates {
     /// If one of them cannot be closed, because the queue of its tenant is full for example, the
     /// others are closed one by one, and that one stays open for a while longer.
     pub async fn close_due(&self) -> Result<bool, Error> {
-        match self.close(CLOSED_MAX).await {
-            Ok(closed) => return Ok(closed.is_cut || closed.seen as i64 >= CLOSED_MAX),
+        let rules = self.rules.load();
+        let capacity = |throttle: &str| self.capacity(throttle);
+        let all = || postgres::close_due(&self.db, &rules, &capacity, CLOSED_MAX);
+        match repeated(all).await {
+            Ok(closed) => {
+                self.plan_closed(&closed).await;
+                return Ok(closed.is_cut || closed.seen as i64 >= CLOSED_MAX);
+            }
             Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
             Err(_) => {}
         }
-        for _ in 0..CLOSED_MAX {
-            match self.close(1).await {
-                Ok(closed) if closed.seen == 0 => return Ok(false),
-                Ok(_) => {}
+        let due = postgres::due_digests(&self.db, CLOSED_MAX).await?;
+        let mut may_be_more = due.len() as i64 >= CLOSED_MAX;
+        for digest in due {
+            match repeated(|| postgres::close_one(&self.db, &rules, &capacity, digest)).await {
+                Ok(closed) => {
+                    self.plan_closed(&closed).await;
+                    may_be_more |= closed.is_cut;
+                }
                 Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
                 Err(error) => {
-                    tracing::warn!(%error, "a digest cannot be closed; it stays open");
-                    postgres::put_first_off(&self.db, "its close failed").await?;
+                    tracing::warn!(digest, %error, "a digest cannot be closed; it stays open");
+                    postgres::put_off_failed(&self.db, digest, "its close failed").await?;
                 }
             }
         }
-        Ok(true)
+        Ok(may_be_more)
     }
 
-    /// Closes at most `most` digests, and plans their messages.
-    async fn close(&self, most: i64) -> Result<ClosedDigests, Error> {
-        let rules = self.rules.load();
-        let capacity = |throttle: &str| self.capacity(throttle);
-        let closed = repeated(|| postgres::close_due(&self.db, &rules, &capacity, most)).await?;
+    /// Plans the messages of closed digests. The planner finds those for which that fails.
+    async fn plan_closed(&self, closed: &ClosedDigests) {
         self.metrics.closed(closed.closed as u64);
-        if !closed.jobs.is_empty() {
-            match self.plan_jobs(&closed.jobs).await {
-                // The planner finds them.
-                Err(error) if error.was_broken_off() => {}
-                planned => drop(planned?),
-            }
+        if closed.jobs.is_empty() {
+            return;
         }
-        Ok(closed)
+        if let Err(error) = self.plan_jobs(&closed.jobs).await {
+            tracing::debug!(%error, "messages of digests are planned later");
+        }
     }
 
     /// Returns the rule that refuses a message, and the time at which there is room; `None` if it
@@ -397,6 +393,38 @@ where
     Ok(())
 }
 
+/// Runs a batch, and returns one result for each item.
+///
+/// A batch with an item that Postgres refuses is halved until that item is alone, so that it fails
+/// alone. After a lock that was not free in time, each item runs alone.
+async fn halved<'a, T, R, F>(items: &'a [T], run: impl Fn(&'a [T]) -> F) -> Vec<Result<R, Error>>
+where
+    F: Future<Output = Result<Vec<R>, Error>>,
+{
+    let mut answers = Vec::with_capacity(items.len());
+    let mut parts = vec![items];
+    while let Some(part) = parts.pop() {
+        match repeated(|| run(part)).await {
+            Ok(results) => answers.extend(results.into_iter().map(Ok)),
+            Err(error) if error.was_locked_out() && part.len() > 1 => {
+                for answer in alone(part, &run).await {
+                    match answer {
+                        Ok(results) => answers.extend(results.into_iter().map(Ok)),
+                        Err(error) => answers.push(Err(error)),
+                    }
+                }
+            }
+            Err(error) if is_of_one(&error) && part.len() > 1 => {
+                let (left, right) = part.split_at(part.len() / 2);
+                parts.push(right);
+                parts.push(left);
+            }
+            Err(error) => answers.extend(same(part.len(), &error)),
+        }
+    }
+    answers
+}
+
 /// Runs a transaction for each item, some at a time, because an open transaction holds what one of them
 /// needs: only that one waits.
 async fn alone<'a, T, R, F>(items: &'a [T], run: impl Fn(&'a [T]) -> F) -> Vec<Result<R, Error>>
@@ -430,6 +458,11 @@ where
             ended => return ended,
         }
     }
+}
+
+/// Returns true for an error that one item of a batch may have: the server answered.
+fn is_of_one(error: &Error) -> bool {
+    !matches!(error, Error::Lost(_)) && !error.was_broken_off()
 }
 
 fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
@@ -469,6 +502,32 @@ mod tests {
         let answers = answers.await.into_iter().map(Result::ok);
         let expected = [Some(10), Some(20), None, Some(40), Some(50), Some(60)];
         assert_eq!(answers.collect::<Vec<Option<i32>>>(), expected);
+    }
+
+    #[tokio::test]
+    async fn of_a_batch_with_a_bad_item_that_item_fails_alone_and_a_lost_one_is_not_halved() {
+        let (items, runs) = ([1, 2, 3, 4, 5, 6], Cell::new(0));
+        let failing = async |error: fn() -> Error| {
+            runs.set(0);
+            let run = |part: &[i32]| {
+                runs.set(runs.get() + 1);
+                let tens: Vec<i32> = part.iter().map(|n| n * 10).collect();
+                let ran = match tens.contains(&30) {
+                    true => Err(error()),
+                    false => Ok(tens),
+                };
+                async { ran }
+            };
+            let answers = halved(&items, run).await.into_iter().map(Result::ok);
+            answers.collect::<Vec<Option<i32>>>()
+        };
+
+        let bad = failing(|| Error::Store(sqlx::Error::RowNotFound)).await;
+        let expected = [Some(10), Some(20), None, Some(40), Some(50), Some(60)];
+        assert_eq!(bad, expected);
+
+        let lost = failing(|| Error::Lost("gone".to_owned())).await;
+        assert_eq!((lost, runs.get()), (vec![None; 6], 1));
     }
 
     #[tokio::test]

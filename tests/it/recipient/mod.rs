@@ -10,6 +10,7 @@ mod dry_run;
 mod erasing;
 mod explain;
 mod explain_sources;
+mod failing;
 mod faults;
 mod fixture;
 mod planner;

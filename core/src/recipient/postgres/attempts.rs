@@ -395,8 +395,8 @@ async fn write_waits(
     write_rows(connection, &rows).await
 }
 
-/// Settles what attempts took, by their ends.
-pub async fn end_attempts(db: &Db, ends: &[(ClaimKey, AttemptEnd)]) -> Result<(), Error> {
+/// Settles what attempts took, by their ends, and returns one result for each.
+pub async fn end_attempts(db: &Db, ends: &[(ClaimKey, AttemptEnd)]) -> Result<Vec<()>, Error> {
     let with = |fate: ClaimFate| -> Vec<ClaimKey> {
         let ended = ends.iter().filter(|(_, end)| end.claim() == fate);
         ended.map(|(key, _)| *key).collect()
@@ -410,7 +410,7 @@ pub async fn end_attempts(db: &Db, ends: &[(ClaimKey, AttemptEnd)]) -> Result<()
         settle_claims(&mut transaction, GIVE_BACK, &given_back).await?;
     }
     transaction.commit().await?;
-    Ok(())
+    Ok(vec![(); ends.len()])
 }
 
 /// Marks claims, or gives them back with the reservations of their messages.

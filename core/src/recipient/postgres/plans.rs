@@ -16,9 +16,11 @@ use super::rows::{
     inputs, reserved, sent, stored_claims,
 };
 use super::statement::query;
-use super::taken::{DUE_JOBS, Look, TakenMessages, take_due, take_jobs, take_siblings};
+use super::taken::{
+    DUE_JOBS, Look, PUT_JOB_OFF, TakenMessages, take_due, take_jobs, take_siblings,
+};
 use crate::jobs::Error;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{CapList, Origin};
 use crate::recipient::caps::CapWindow;
@@ -61,9 +63,8 @@ pub async fn plan_due(
     if taken.is_empty() && look == Look::AtFresh {
         taken = take_due(&mut transaction, Look::AtAll, most).await?;
     }
-    let planned = plan_taken(&mut transaction, taken, rules, capacity).await?;
-    transaction.commit().await?;
-    Ok(planned)
+    let planned = plan_taken(&mut transaction, taken, rules, capacity).await;
+    finish(transaction, planned).await
 }
 
 /// Plans those of these messages that nobody else plans, and returns their plans.
@@ -75,9 +76,8 @@ pub async fn plan_jobs(
 ) -> Result<Vec<PlannedMessage>, Error> {
     let mut transaction = db.begin().await?;
     let taken = take_jobs(&mut transaction, jobs).await?;
-    let planned = plan_taken(&mut transaction, taken, rules, capacity).await?;
-    transaction.commit().await?;
-    Ok(planned)
+    let planned = plan_taken(&mut transaction, taken, rules, capacity).await;
+    finish(transaction, planned).await
 }
 
 /// Returns the jobs of messages whose plan is due, at most `most`.
@@ -92,6 +92,17 @@ pub async fn due_jobs(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
     Ok(jobs?)
 }
 
+/// Puts off the plan of a message, because it failed.
+pub async fn put_plan_off(db: &Db, job: i64) -> Result<(), Error> {
+    let mut transaction = db.begin().await?;
+    query(PUT_JOB_OFF)
+        .bind(job)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
 /// Plans messages like [`plan_jobs`], and gives way soon if somebody else has locked what they need.
 pub async fn plan_apart(
     db: &Db,
@@ -102,10 +113,19 @@ pub async fn plan_apart(
     let mut transaction = db.begin().await?;
     give_way_soon(&mut transaction).await?;
     let taken = take_jobs(&mut transaction, jobs).await?;
-    match plan_taken(&mut transaction, taken, rules, capacity).await {
-        Ok(planned) => {
+    let planned = plan_taken(&mut transaction, taken, rules, capacity).await;
+    finish(transaction, planned).await
+}
+
+/// Commits what was done. After a failure nothing stays locked, also if Postgres has not seen it.
+pub(super) async fn finish<T>(
+    transaction: Transaction,
+    done: Result<T, Error>,
+) -> Result<T, Error> {
+    match done {
+        Ok(done) => {
             transaction.commit().await?;
-            Ok(planned)
+            Ok(done)
         }
         Err(error) => {
             transaction.rollback().await?;

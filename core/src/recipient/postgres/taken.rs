@@ -50,6 +50,14 @@ cross join lateral (
 ) d
 limit $1";
 
+pub(super) const PUT_JOB_OFF: &str = "
+update flyball.scheduled set run_at = clock_timestamp() + interval '1 minute'
+where job_id = (
+    select s.job_id from flyball.scheduled s
+    where s.job_id = $1 and s.turn between -4 and -1 and s.run_at <= now()
+    for update skip locked
+)";
+
 pub(super) const TAKE_JOBS: &str = "
 delete from flyball.scheduled
 where ctid = any(array(
