@@ -507,14 +507,20 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Returns the time at which the message is released of a crowd that is due at `at`.
+    /// Returns the time at which the message is released of a crowd that is due at `at`. One that would
+    /// then be too late goes first.
     fn spread(&self, at: Timestamp) -> Timestamp {
         if self.message.priority < NORMAL || self.attempts {
             return at;
         }
         let release = &self.policy.rules.release;
         let spread = release.spread(self.rows.held_with_it, self.rows.capacity_per_s);
-        release.at(at, spread, &self.message.recipient, self.quiet())
+        let released = release.at(at, spread, &self.message.recipient, self.quiet());
+        let deadline = self.message.deadline;
+        match deadline.is_some_and(|deadline| deadline < released) {
+            true => at,
+            false => released,
+        }
     }
 }
 

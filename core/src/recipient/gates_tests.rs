@@ -501,6 +501,13 @@ fn a_crowd_is_spread_and_an_urgent_message_is_not() {
     let wakes = at("2026-06-11T08:00:00Z");
     let planned = scene.plan(&message, &rows, now).planned_at(now).unwrap();
     assert!(planned > wakes && planned.duration_since(wakes) < SignedDuration::from_mins(30));
+    // It does not end because of its place.
+    message.deadline = Some(wakes);
+    assert_eq!(
+        scene.plan(&message, &rows, now).planned_at(now),
+        Some(wakes)
+    );
+    message.deadline = None;
     message.priority = 1;
     assert_eq!(
         scene.plan(&message, &rows, now).planned_at(now),
