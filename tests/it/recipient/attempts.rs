@@ -110,6 +110,16 @@ async fn a_retry_counts_at_the_time_at_which_it_goes() {
     // A day after its last attempt another one takes its place.
     aged(2).await;
     assert_eq!(gates.verify(second).await, MessagePlan::Send);
+    // As if it waited for its next attempt.
+    sqlx::query("update flyball.scheduled set turn = 2 where job_id = $1")
+        .bind(first)
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let next = gates.gates.explain(first, None).await.unwrap().unwrap();
+    let goes_at = next.forecast.unwrap().goes_at.unwrap();
+    let waits_for = goes_at.duration_since(gates.now().await);
+    assert!(waits_for.as_hours() >= 23, "{waits_for}");
     assert!(matches!(
         gates.verify(first).await,
         MessagePlan::Held { .. }

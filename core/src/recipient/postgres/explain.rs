@@ -15,12 +15,14 @@ use super::open_digests;
 use super::plans::{Capacity, digest_key};
 use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, claims, crowd, digests, inputs, reserved, sent,
+    unstored,
 };
 use super::rule_sources::add_sources;
 use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, json_or_text};
 use crate::recipient::candidate::{Candidate, CapList, Origin};
+use crate::recipient::caps::give_back;
 use crate::recipient::collectors::collectors;
 use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::dedup::DedupClaim;
@@ -285,8 +287,9 @@ async fn foresee(
         return Ok(Some(forecast(&next, at, true)));
     }
     let candidate = input.candidate();
-    let reading = Reading::of(connection, &input, &candidate, rules).await?;
+    let mut reading = Reading::of(connection, &input, &candidate, rules).await?;
     if found.place != Place::Unplanned {
+        reading.lift(&input);
         let at = found.until.filter(|_| found.place == Place::Held);
         let at = at.map_or(now, |until| until.max(now));
         let next = reading.look((0, 0.0), |rows| verify(&candidate, policy, rows, at));
@@ -358,6 +361,16 @@ impl<'a> Reading<'a> {
                 .collect(),
             lists,
         })
+    }
+
+    /// Takes out what the last attempt took, as the next one does: it counts at its own time.
+    fn lift(&mut self, input: &GateInput) {
+        self.has_slots = false;
+        for (list, times) in self.lists.iter().zip(&mut self.times) {
+            let number = input.stored(list).1;
+            let own = input.message.slots.iter().filter(|slot| slot.0 == number);
+            own.for_each(|slot| give_back(&mut times.sent, unstored(slot.1)));
+        }
     }
 
     /// Returns the times of the lists in the form of the gates.
