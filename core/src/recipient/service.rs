@@ -522,7 +522,12 @@ mod tests {
             answers.collect::<Vec<Option<i32>>>()
         };
 
-        let bad = failing(|| Error::Store(sqlx::Error::RowNotFound)).await;
+        let refused = || Error::Refused {
+            index: None,
+            field: "args".to_owned(),
+            message: "bad".to_owned(),
+        };
+        let bad = failing(refused).await;
         let expected = [Some(10), Some(20), None, Some(40), Some(50), Some(60)];
         assert_eq!(bad, expected);
 
