@@ -51,7 +51,7 @@ cross join lateral (
 /// The fields of the newest item that its digest has too.
 const OF_NEWEST: [&str; 2] = ["from", "provider"];
 
-/// What a digest shows of an item, in bytes, from which it may go alone: what is shorter has room in any
+/// The bytes that a digest shows of an item above which it may go alone. A shorter one has room in any
 /// digest, whatever its texts.
 const ALONE_BYTES: usize = 32_768;
 
