@@ -460,9 +460,9 @@ where
     }
 }
 
-/// Returns true for an error that one item of a batch may have: the server answered.
+/// Returns true for an error that one item of a batch may have: the server refused something.
 fn is_of_one(error: &Error) -> bool {
-    !matches!(error, Error::Lost(_)) && !error.was_broken_off()
+    !matches!(error, Error::Lost(_)) && !error.was_broken_off() && !error.was_cut_off()
 }
 
 fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {

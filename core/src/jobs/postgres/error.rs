@@ -75,6 +75,12 @@ impl Error {
         self.has_code(&["55P03"])
     }
 
+    /// Returns true if the server ended a statement before it was through: it took too long, or somebody
+    /// asked for it. Its parts would only add to the load.
+    pub fn was_cut_off(&self) -> bool {
+        self.has_code(&["57014"])
+    }
+
     fn has_code(&self, codes: &[&str]) -> bool {
         let Self::Store(error) = self else {
             return false;
