@@ -379,4 +379,48 @@ begin
     end if;
 end $$;
 
+-- === Upkeep ======================================================================================
+
+-- As in 0011, but a list or a claim that somebody has locked is left: it may be in use again.
+create or replace function flyball.prune_recipients(part int, dedup_s float8, cap_s float8, max_rows int default 20000) returns bigint
+language plpgsql volatile as $$
+declare
+    removed bigint;
+    total   bigint := 0;
+begin
+    execute format('delete from flyball.dedup_%1$s where ctid = any(array(
+        select d.ctid from flyball.dedup_%1$s d
+        where d.at < clock_timestamp() - make_interval(secs => case when d.is_marked then $1 else greatest($1, 31 * 86400.0) end)
+        limit $2 for update skip locked))', part)
+    using dedup_s, max_rows;
+    get diagnostics removed = row_count;
+    total := total + removed;
+    -- Seconds since 2020.
+    execute format('delete from flyball.cap_%1$s where ctid = any(array(
+        select c.ctid from flyball.cap_%1$s c
+        where coalesce(c.sent[cardinality(c.sent)], 0) < extract(epoch from clock_timestamp()) - 1577836800 - $1
+        limit $2 for update skip locked))', part)
+    using cap_s, max_rows;
+    get diagnostics removed = row_count;
+    total := total + removed;
+    if part = 0 then
+        delete from flyball.held_crowd c where c.quarter < extract(epoch from clock_timestamp())::bigint / 900 - 96;
+        delete from flyball.message_plan where ctid = any(array(
+            select p.ctid from flyball.message_plan p
+            where p.job_id < (flyball.day_of(now()) - 1) << 38 and not exists (select from flyball.job j where j.id = p.job_id)
+            order by p.job_id limit max_rows));
+        get diagnostics removed = row_count;
+        total := total + removed;
+        delete from flyball.cap_reservation where ctid = any(array(
+            select r.ctid from flyball.cap_reservation r
+            where r.at_s < extract(epoch from clock_timestamp()) - 1577836800 - 86400
+                and not exists (select from flyball.scheduled s where s.job_id = r.job_id)
+                and not exists (select from flyball.lease l where l.job_id = r.job_id)
+            limit max_rows));
+        get diagnostics removed = row_count;
+        total := total + removed;
+    end if;
+    return total;
+end $$;
+
 revoke execute on function flyball.cap_has_room, flyball.is_quiet, flyball.quiet_end from public;

@@ -127,6 +127,58 @@ async fn a_retry_counts_at_the_time_at_which_it_goes() {
 }
 
 #[tokio::test]
+async fn a_send_counts_although_its_empty_list_is_pruned_before_it_is_locked() {
+    let gates = GatesFixture::new(ONE_A_DAY).await;
+    let prunes = "
+        create table public.once ();
+        insert into public.once default values;
+        create function public.prune_once() returns trigger language plpgsql as $$
+        begin
+            if exists (select from public.once) then
+                delete from public.once;
+                delete from flyball.cap;
+            end if;
+            return null;
+        end $$;
+        create trigger prune_once after insert on flyball.cap for each statement execute function public.prune_once();";
+    let pool = gates.fixture.database.pool();
+    sqlx::raw_sql(prunes).execute(pool).await.unwrap();
+    let id = gates.send(json!({"category": "news"})).await;
+    assert_eq!(gates.verify(id).await, MessagePlan::Send);
+    let kept = "select cardinality(sent)::bigint from flyball.cap";
+    assert_eq!(gates.count(kept).await, 1);
+}
+
+#[tokio::test]
+async fn a_list_that_an_attempt_has_locked_is_not_pruned() {
+    let gates = GatesFixture::new("").await;
+    let pool = gates.fixture.database.pool();
+    sqlx::raw_sql("insert into flyball.cap values (gen_random_uuid(), 1, '{}')")
+        .execute(pool)
+        .await
+        .unwrap();
+    let mut attempt = pool.begin().await.unwrap();
+    let takes = "update flyball.cap set sent = array[extract(epoch from now())::int - 1577836800]";
+    sqlx::query(takes).execute(&mut *attempt).await.unwrap();
+
+    let mut upkeep = pool.begin().await.unwrap();
+    sqlx::raw_sql("set local lock_timeout = '1s'")
+        .execute(&mut *upkeep)
+        .await
+        .unwrap();
+    let prune = "select sum(flyball.prune_recipients(part, 1, 1))::bigint from generate_series(0, 15) as part";
+    let pruned: i64 = sqlx::query_scalar(prune)
+        .fetch_one(&mut *upkeep)
+        .await
+        .unwrap();
+    upkeep.commit().await.unwrap();
+    attempt.commit().await.unwrap();
+
+    assert_eq!(pruned, 0);
+    assert_eq!(gates.count("select count(*) from flyball.cap").await, 1);
+}
+
+#[tokio::test]
 async fn what_attempts_hold_is_counted_once_as_a_crowd() {
     let gates = GatesFixture::new("").await;
     let quiet = gates.quiet_today().await;

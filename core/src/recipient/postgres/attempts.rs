@@ -245,20 +245,24 @@ fn take(
 }
 
 /// Reads lists and keeps others from changing them; lists without sends are created first.
+///
+/// One that was there and was pruned before it could be locked is created anew: what is written to a
+/// list without a row is lost.
 async fn lock_lists(
     connection: &mut PgConnection,
     keys: &[StoredList],
 ) -> Result<HashMap<StoredList, StoredTimes>, Error> {
-    if keys.is_empty() {
-        return Ok(HashMap::new());
+    let (mut found, mut missing) = (HashMap::new(), keys.to_vec());
+    while !missing.is_empty() {
+        let (recipients, ids) = columns(&missing);
+        query(NEW_LISTS)
+            .bind(recipients)
+            .bind(ids)
+            .execute(&mut *connection)
+            .await?;
+        found.extend(sent(connection, &missing, true).await?);
+        missing.retain(|key| !found.contains_key(key));
     }
-    let (recipients, ids) = columns(keys);
-    query(NEW_LISTS)
-        .bind(recipients)
-        .bind(ids)
-        .execute(&mut *connection)
-        .await?;
-    let found = sent(connection, keys, true).await?;
     let times = |(key, sent)| {
         let reserved = Vec::new();
         (key, StoredTimes { sent, reserved })
