@@ -276,8 +276,8 @@ impl DigestType {
         }
     }
 
-    /// Returns the most items of a first part of a digest of `total`, so that the rest is no digest of
-    /// fewer items than the minimum; 0 if there is no such part.
+    /// Returns the most items of a first part of a digest of `total`, so that the rest is no digest
+    /// of fewer items than the minimum; 0 if there is no such part.
     pub fn part_max(&self, total: usize) -> usize {
         let rest = match self.goes_alone(total) {
             true => 1,

@@ -507,8 +507,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Returns the time at which the message is released of a crowd that is due at `at`. One that would
-    /// then be too late goes first.
+    /// Returns the time at which the message is released of a crowd that is due at `at`. One that
+    /// would then be too late goes first.
     fn spread(&self, at: Timestamp) -> Timestamp {
         if self.message.priority < NORMAL || self.attempts {
             return at;

@@ -196,9 +196,10 @@ impl Gates {
         Ok((planned.len() + put_off) as i64 >= PLANNED_MAX)
     }
 
-    /// Plans messages that are due in ever smaller parts, because one of them cannot be planned. Only
-    /// that one waits: for an open transaction that holds what it needs, or else for a while, so that
-    /// it takes no place from others. Returns the plans, and the number of messages that were put off.
+    /// Plans messages that are due in ever smaller parts, because one of them cannot be planned.
+    /// Only that one waits: for an open transaction that holds what it needs, or else for a while,
+    /// so that it takes no place from others. Returns the plans, and the number of messages that
+    /// were put off.
     async fn plan_apart(&self) -> Result<(Vec<PlannedMessage>, usize), Error> {
         let rules = self.rules.load();
         let capacity = |throttle: &str| self.capacity(throttle);

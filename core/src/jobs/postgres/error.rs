@@ -75,8 +75,8 @@ impl Error {
         self.has_code(&["55P03"])
     }
 
-    /// Returns true if the server ended a statement before it was through: it took too long, or somebody
-    /// asked for it. Its parts would only add to the load.
+    /// Returns true if the server ended a statement before it was through: it took too long, or
+    /// somebody asked for it. Its parts would only add to the load.
     pub fn was_cut_off(&self) -> bool {
         self.has_code(&["57014"])
     }

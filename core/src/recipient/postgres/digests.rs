@@ -145,9 +145,9 @@ impl DueDigest {
     }
 }
 
-/// Closes digests that are due, at most `most` and as many as have [`ITEMS_MAX`] items and [`BYTES_MAX`]
-/// bytes to read. One that may not go out now stays open and collects, and one that is larger closes in
-/// parts.
+/// Closes digests that are due, at most `most` and as many as have [`ITEMS_MAX`] items and
+/// [`BYTES_MAX`] bytes to read. One that may not go out now stays open and collects, and one that
+/// is larger closes in parts.
 pub async fn close_due(
     db: &Db,
     rules: &RecipientRules,
@@ -263,8 +263,8 @@ async fn close(
     })
 }
 
-/// Returns the bytes of the items of those digests of which more is read than one message holds. One
-/// with very many items closes in parts in any case.
+/// Returns the bytes of the items of those digests of which more is read than one message holds.
+/// One with very many items closes in parts in any case.
 async fn whole_bytes(
     connection: &mut PgConnection,
     due: &[DueDigest],

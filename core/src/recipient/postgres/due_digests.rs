@@ -56,7 +56,8 @@ pub async fn put_off_failed(db: &Db, digest: i64, why: &str) -> Result<(), Error
     Ok(())
 }
 
-/// Locks the digests that a statement finds, and returns them with the time by the clock of Postgres.
+/// Locks the digests that a statement finds, and returns them with the time by the clock of
+/// Postgres.
 pub(super) async fn due(
     connection: &mut PgConnection,
     (statement, bound): (&'static str, i64),

@@ -51,8 +51,8 @@ cross join lateral (
 /// The fields of the newest item that its digest has too.
 const OF_NEWEST: [&str; 2] = ["from", "provider"];
 
-/// The bytes that a digest shows of an item above which it may go alone. A shorter one has room in any
-/// digest, whatever its texts.
+/// The bytes that a digest shows of an item above which it may go alone. A shorter one has room in
+/// any digest, whatever its texts.
 const ALONE_BYTES: usize = 32_768;
 
 /// An item of a digest.
@@ -158,8 +158,8 @@ pub(super) async fn take_items(
     Ok(items)
 }
 
-/// Takes the first `most` items of a digest, or fewer that have `bytes` bytes. Returns them, and the
-/// number of those that were found.
+/// Takes the first `most` items of a digest, or fewer that have `bytes` bytes. Returns them, and
+/// the number of those that were found.
 pub(super) async fn take_part(
     connection: &mut PgConnection,
     digest: i64,
