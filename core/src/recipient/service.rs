@@ -17,7 +17,7 @@ use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
 use super::metrics::GateMetrics;
 use super::postgres::{
-    self, Addressless, ClaimKey, ClosedDigests, GateVerdict, Look, PlannedMessage,
+    self, Addressless, ClaimKey, ClosedDigests, GateVerdict, Look, PlannedMessage, Waking,
 };
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
@@ -206,8 +206,9 @@ impl Gates {
         let jobs = postgres::due_jobs(&self.db, PLANNED_MAX).await?;
         let (mut planned, mut put_off) = (Vec::new(), 0);
         let mut parts = vec![&jobs[..]];
+        let plan = |part, waking| postgres::plan_apart(&self.db, part, waking, &rules, &capacity);
         while let Some(part) = parts.pop() {
-            match postgres::plan_apart(&self.db, part, &rules, &capacity).await {
+            match plan(part, Waking::Together).await {
                 Ok(more) => planned.extend(more),
                 Err(Error::Lost(lost)) => return Err(Error::Lost(lost)),
                 Err(_) if part.len() > 1 => {
@@ -218,13 +219,17 @@ impl Gates {
                 Err(error) if error.was_broken_off() => {
                     tracing::debug!(jobs = ?part, %error, "a message is planned later");
                 }
-                Err(error) => {
-                    tracing::warn!(jobs = ?part, %error, "a message cannot be planned; it waits");
-                    for job in part {
-                        postgres::put_plan_off(&self.db, *job).await?;
-                        put_off += 1;
+                // Perhaps one cannot be planned that would have woken with it.
+                Err(_) => match plan(part, Waking::Alone).await {
+                    Ok(more) => planned.extend(more),
+                    Err(error) => {
+                        tracing::warn!(jobs = ?part, %error, "a message cannot be planned; it waits");
+                        for job in part {
+                            postgres::put_plan_off(&self.db, *job).await?;
+                            put_off += 1;
+                        }
                     }
-                }
+                },
             }
         }
         Ok((planned, put_off))

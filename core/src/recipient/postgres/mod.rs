@@ -47,7 +47,7 @@ pub use explain::{MessageStanding, explain, standing};
 pub use held::{HeldCounts, held_counts, replan};
 pub use open_digests::{DigestFilter, open_digests, withdraw};
 pub use open_types::open_types;
-pub use plans::{PlannedMessage, due_jobs, plan_apart, plan_due, plan_jobs, put_plan_off};
+pub use plans::{PlannedMessage, Waking, due_jobs, plan_apart, plan_due, plan_jobs, put_plan_off};
 pub use profiles::{
     ErasedRecipient, PROFILE_STATEMENTS, PutRecipients, RecipientProfiles, StoredDefaults,
     StoredRecipient,

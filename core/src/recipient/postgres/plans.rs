@@ -47,6 +47,15 @@ pub struct PlannedMessage {
     pub duplicate_of: Option<i64>,
 }
 
+/// The company in which a message wakes that was held in quiet hours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waking {
+    /// All that may become one digest with it wake too.
+    Together,
+    /// It wakes alone, because one of them cannot be planned.
+    Alone,
+}
+
 /// The capacity of a throttle, in messages a second.
 pub type Capacity<'a> = &'a (dyn Fn(&str) -> f64 + Send + Sync);
 
@@ -63,7 +72,7 @@ pub async fn plan_due(
     if taken.is_empty() && look == Look::AtFresh {
         taken = take_due(&mut transaction, Look::AtAll, most).await?;
     }
-    let planned = plan_taken(&mut transaction, taken, rules, capacity).await;
+    let planned = plan_taken(&mut transaction, taken, Waking::Together, rules, capacity).await;
     finish(transaction, planned).await
 }
 
@@ -76,7 +85,7 @@ pub async fn plan_jobs(
 ) -> Result<Vec<PlannedMessage>, Error> {
     let mut transaction = db.begin().await?;
     let taken = take_jobs(&mut transaction, jobs).await?;
-    let planned = plan_taken(&mut transaction, taken, rules, capacity).await;
+    let planned = plan_taken(&mut transaction, taken, Waking::Together, rules, capacity).await;
     finish(transaction, planned).await
 }
 
@@ -107,13 +116,14 @@ pub async fn put_plan_off(db: &Db, job: i64) -> Result<(), Error> {
 pub async fn plan_apart(
     db: &Db,
     jobs: &[i64],
+    waking: Waking,
     rules: &RecipientRules,
     capacity: Capacity<'_>,
 ) -> Result<Vec<PlannedMessage>, Error> {
     let mut transaction = db.begin().await?;
     give_way_soon(&mut transaction).await?;
     let taken = take_jobs(&mut transaction, jobs).await?;
-    let planned = plan_taken(&mut transaction, taken, rules, capacity).await;
+    let planned = plan_taken(&mut transaction, taken, waking, rules, capacity).await;
     finish(transaction, planned).await
 }
 
@@ -143,6 +153,7 @@ pub(super) async fn give_way_soon(connection: &mut PgConnection) -> Result<(), E
 async fn plan_taken(
     connection: &mut PgConnection,
     mut taken: TakenMessages,
+    waking: Waking,
     rules: &RecipientRules,
     capacity: Capacity<'_>,
 ) -> Result<Vec<PlannedMessage>, Error> {
@@ -151,7 +162,8 @@ async fn plan_taken(
     }
     let (mut messages, now) = load(connection, &taken.jobs()).await?;
     let woken = woken(&messages);
-    if !woken.is_empty() && rules.digest(COALESCED).is_some() {
+    let is_together = waking == Waking::Together && rules.digest(COALESCED).is_some();
+    if is_together && !woken.is_empty() {
         let siblings = take_siblings(connection, &woken).await?;
         if !siblings.is_empty() {
             messages.extend(load(connection, &siblings.jobs()).await?.0);
