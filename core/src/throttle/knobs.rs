@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::Name;
 use super::RateLimit;
 use super::bucket::Rate;
-use super::direct_change::is_changed_directly;
+use super::direct_change::{is_author_unknown, is_changed_directly};
 use super::rolling_window::WindowLimit;
 use super::rules::KnobProblem;
 use super::rules::{self, number};
@@ -144,12 +144,13 @@ pub struct Knobs {
     pub seq: u64,
     /// The term of the governor's leader that wrote last.
     pub term: u64,
-    /// The author of the last write; empty if the main knobs were changed in Redis since.
+    /// The author of the last write; empty if the main knobs were changed in Redis since, without
+    /// one.
     pub by: String,
     /// The time of the last write, in unix milliseconds; 0 if the main knobs were changed in Redis
     /// since.
     pub at_ms: i64,
-    /// The reason of the last write; empty if the main knobs were changed in Redis since.
+    /// The reason of the last write; empty as `by` is.
     pub why: String,
 }
 
@@ -283,8 +284,9 @@ impl Knobs {
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let until = reader.number("manual_until_ms", f64::NAN);
-        // Who made a change in Redis directly, when and why is not known.
-        let is_recorded = !is_changed_directly(raw);
+        // When a change was made in Redis directly is not known, and who made it and why only if it
+        // was written with it.
+        let is_recorded = !is_author_unknown(raw);
         let note = |field: &str| {
             raw.get(field)
                 .filter(|_| is_recorded)
@@ -332,7 +334,10 @@ impl Knobs {
             seq: reader.number("seq", 0.0) as u64,
             term: reader.number("term", 0.0) as u64,
             by: note("by"),
-            at_ms: if is_recorded { changed_at as i64 } else { 0 },
+            at_ms: match is_changed_directly(raw) {
+                true => 0,
+                false => changed_at as i64,
+            },
             why: note("why"),
         };
         if knobs.min > knobs.max {

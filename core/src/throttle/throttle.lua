@@ -1781,7 +1781,7 @@ local function set()
     after.at = string.format('%.0f', math.floor(now / 1000))
     after.by, after.why = ARGV[8], ARGV[9]
     -- What `by` and `why` tell of; if the knobs differ from it, they were changed past this script.
-    after.written = after.rps .. ' ' .. (after.paused or '-') .. ' ' .. (after.concurrency or '-')
+    after.written = after.rps .. ' ' .. (after.paused or '-') .. ' ' .. (after.concurrency or '-') .. ' ' .. #after.why .. ' ' .. after.by
     if ARGV[4] ~= '' then after.term = ARGV[4] end
     for field, value in pairs(after) do
       if value ~= stands[field] then redis.call('HSET', key, field, value) end

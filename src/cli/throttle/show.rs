@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::cli::output::{self, say};
-use crate::throttle::direct_change::{WRITTEN, is_changed_directly};
+use crate::throttle::direct_change::{WRITTEN, is_author_unknown, is_changed_directly};
 use crate::throttle::{Name, Status, Store};
 
 /// Prints all throttles, with the limits of the API only if asked for.
@@ -87,13 +87,16 @@ pub(super) fn note(status: &Status) -> String {
 pub(super) fn show(status: &Status) -> anyhow::Result<()> {
     say!("{:<15} {}", "throttle", status.name);
     say!("{:<15} {}", "in force", output::rate(status.effective_rps));
-    let is_recorded = !is_changed_directly(&status.raw);
+    // Fields of an edit through Flyball do not tell of one in Redis after it.
+    let is_outdated = |field: &str| match field {
+        "at" => is_changed_directly(&status.raw),
+        "by" | "why" => is_author_unknown(&status.raw),
+        _ => false,
+    };
     let (edit, knobs): (Vec<_>, Vec<_>) = status
         .raw
         .iter()
-        .filter(|(field, _)| {
-            *field != WRITTEN && (is_recorded || !AUTHOR.contains(&field.as_str()))
-        })
+        .filter(|(field, _)| *field != WRITTEN && !is_outdated(field.as_str()))
         .partition(|(field, _)| EDIT.contains(&field.as_str()));
     for (field, value) in knobs.into_iter().chain(edit) {
         let time = value
@@ -114,9 +117,6 @@ pub(super) fn show(status: &Status) -> anyhow::Result<()> {
 
 /// Fields about the last edit of the knobs, shown behind them.
 const EDIT: [&str; 6] = ["at", "by", "why", "seq", "term", "valid_until"];
-
-/// Those that tell of an edit through Flyball, and not of one in Redis after it.
-const AUTHOR: [&str; 3] = ["at", "by", "why"];
 
 /// Fields that hold times, in unix milliseconds.
 const TIMES: [&str; 3] = ["at", "valid_until", "manual_until_ms"];

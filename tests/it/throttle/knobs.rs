@@ -7,7 +7,7 @@ use super::world::{START, World, change, laws, name};
 laws! {
     setting_writes_the_three_together_and_counts,
     setting_is_refused_when_somebody_was_faster,
-    an_edit_in_the_store_has_no_author,
+    an_edit_in_the_store_has_the_author_that_is_written_with_it,
     setting_refuses_min_above_max_and_unknown_throttles,
     leaving_auto_ends_the_lease,
     a_new_mode_takes_the_end_of_the_last_one_away,
@@ -44,7 +44,7 @@ async fn setting_writes_the_three_together_and_counts(world: World) {
     assert_eq!((after.raw.get("key_rps"), after.knobs.seq), (None, 3));
 }
 
-async fn an_edit_in_the_store_has_no_author(world: World) {
+async fn an_edit_in_the_store_has_the_author_that_is_written_with_it(world: World) {
     let author = async || {
         let status = world.store.status(&name("new")).await.unwrap().unwrap();
         (status.knobs.by, status.knobs.why, status.knobs.at_ms)
@@ -67,6 +67,11 @@ async fn an_edit_in_the_store_has_no_author(world: World) {
     }
     world.write("new", "rps", "5");
     assert_eq!(author().await, told, "the rate is what it was");
+    world.write("new", "rps", "9");
+    world.write("new", "by", "ann");
+    world.write("new", "why", "the move");
+    let written = ("ann".to_owned(), "the move".to_owned(), 0);
+    assert_eq!(author().await, written);
 }
 
 async fn setting_is_refused_when_somebody_was_faster(world: World) {
