@@ -153,10 +153,9 @@ impl LeasedKnob {
         let why = if text != self.text {
             format!(
                 "the knob was set to {text} by {}",
-                if knobs.by == calibration::CALIBRATION_ACTOR {
-                    "somebody"
-                } else {
-                    &knobs.by
+                match knobs.by.as_str() {
+                    "" | calibration::CALIBRATION_ACTOR => "somebody",
+                    by => by,
                 }
             )
         } else if knobs.mode != Mode::Auto {

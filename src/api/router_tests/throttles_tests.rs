@@ -45,6 +45,19 @@ async fn a_throttle_is_shown_with_its_seq_as_etag() {
         why["sentence"],
         "reindex runs at 5 a second; its knobs were last changed by alice: a test"
     );
+    {
+        let mut throttles = fixture.map_store.throttles.lock();
+        let edited = throttles.get_mut(&Name::new("reindex").unwrap()).unwrap();
+        let written = ("written".to_owned(), "9 - - 0 alice".to_owned());
+        edited.raw.extend([written]);
+        edited.knobs.by.clear();
+    }
+    let why = fixture.get("/api/v1/throttles/reindex/why").send().await;
+    let why: Value = why.unwrap().json().await.unwrap();
+    assert_eq!(
+        why["sentence"],
+        "reindex runs at 5 a second; its knobs were last changed in Redis directly"
+    );
 }
 
 #[tokio::test]

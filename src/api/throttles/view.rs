@@ -7,6 +7,7 @@ use super::measured::Measured;
 use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
 use crate::throttle::admission::units_of;
+use crate::throttle::direct_change::is_changed_directly;
 use crate::throttle::rolling_window::{WindowLimit, in_words};
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{HeldKeys, Knobs, RateLimit, RefusalPause, Status, concurrency_number};
@@ -544,11 +545,6 @@ fn explain_rate(status: &Status) -> String {
             problem.field, problem.message
         );
     }
-    let who = if knobs.by.is_empty() {
-        "somebody".to_owned()
-    } else {
-        knobs.by.clone()
-    };
     let when = Timestamp::from_millisecond(knobs.at_ms)
         .ok()
         .filter(|_| knobs.at_ms > 0);
@@ -557,6 +553,11 @@ fn explain_rate(status: &Status) -> String {
         String::new()
     } else {
         format!(": {}", knobs.why)
+    };
+    let changed = match knobs.by.as_str() {
+        "" if is_changed_directly(&status.raw) => "in Redis directly".to_owned(),
+        "" => format!("by somebody{when}{why}"),
+        who => format!("by {who}{when}{why}"),
     };
     if !knobs.paused && knobs.is_limited_by_capacity(status.at_us) {
         let why = match knobs.capacity_reason.as_str() {
@@ -569,10 +570,9 @@ fn explain_rate(status: &Status) -> String {
         };
     }
     match own_state(status) {
-        "paused" => format!("{name} is paused; its knobs were last changed by {who}{when}{why}"),
+        "paused" => format!("{name} is paused; its knobs were last changed {changed}"),
         "stopped" => format!(
-            "{name} is stopped because its {} is 0; its knobs were last changed by \
-             {who}{when}{why}",
+            "{name} is stopped because its {} is 0; its knobs were last changed {changed}",
             match status.effective_rps {
                 RateLimit::Stopped => "rate",
                 _ => "knob concurrency",
@@ -583,16 +583,12 @@ fn explain_rate(status: &Status) -> String {
              expired"
         ),
         "flowing" if status.effective_rps.is_unlimited() => format!(
-            "{name} has no rate, and grants at most {}; its knobs were last changed by \
-             {who}{when}{why}",
+            "{name} has no rate, and grants at most {}; its knobs were last changed {changed}",
             in_words(&knobs.windows, units_of(name.as_str()).0)
         ),
         "unlimited" => {
-            format!("{name} has no limit; its knobs were last changed by {who}{when}{why}")
+            format!("{name} has no limit; its knobs were last changed {changed}")
         }
-        _ => format!(
-            "{name} runs at {rate} a second; its knobs were last changed by \
-                      {who}{when}{why}"
-        ),
+        _ => format!("{name} runs at {rate} a second; its knobs were last changed {changed}"),
     }
 }

@@ -214,9 +214,7 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
 /// Returns the phrase for a manual rate.
 fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
     let set = writer(requested, status, " by");
-    if set.is_empty() && is_changed_directly(&status.raw) {
-        format!("{rate}, set in Redis directly")
-    } else if set.is_empty() {
+    if set.is_empty() {
         format!("{rate}, set manually")
     } else {
         format!("{rate}, set{set}")
@@ -508,7 +506,7 @@ fn problem(view: &GovernorView, stale: &[&str]) -> String {
 }
 
 /// Returns the author, age and reason of the last manual change, as the governor saw it or else as
-/// the hash records it; empty if unknown.
+/// the hash records it; that it was made in Redis if nobody is named; empty if unknown.
 fn writer(requested: &WhyInput, status: &Status, word: &str) -> String {
     let knobs = &status.knobs;
     let seen = requested
@@ -517,7 +515,11 @@ fn writer(requested: &WhyInput, status: &Status, word: &str) -> String {
     let recorded_at = knobs.at_ms as f64 / 1e3;
     // A change recorded after the governor's last look is newer than the one it saw.
     let is_newest = |last: &&OverrideView| unix_s(last.at) >= recorded_at || knobs.by == GOVERNOR;
-    if let Some(last) = seen.filter(is_newest) {
+    // So is one that was made in Redis without an author, or with another.
+    let is_other = |last: &&OverrideView| last.by.as_ref().is_some_and(|by| *by != knobs.by);
+    let is_direct = is_changed_directly(&status.raw);
+    let is_told = |last: &&OverrideView| is_newest(last) && !(is_direct && is_other(last));
+    if let Some(last) = seen.filter(is_told) {
         return format!(
             "{word} {} {} ago{}",
             last.who(),
@@ -526,7 +528,8 @@ fn writer(requested: &WhyInput, status: &Status, word: &str) -> String {
         );
     }
     if knobs.by.is_empty() {
-        return String::new();
+        let place = if is_direct { " in Redis directly" } else { "" };
+        return place.to_owned();
     }
     let ago = if knobs.at_ms > 0 {
         format!(" {} ago", seconds(requested.now - recorded_at))

@@ -247,6 +247,18 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
         ask(Some(&edited), None, &[], None),
         "5 rps, set in Redis directly; mode off: no governor controls it."
     );
+    // What a governor that is gone saw last was before that.
+    let mut view = governed(1.0, |_, _| {});
+    view.manual_override = Some(OverrideView {
+        what: "rps 20".to_owned(),
+        by: Some("ann".to_owned()),
+        at: timestamp(NOW - 300.0),
+        why: String::new(),
+    });
+    edited.knobs.at_ms = 0;
+    assert!(ask(Some(&edited), Some(&view), &[], None).starts_with("5 rps, set in Redis directly"));
+    edited.knobs.paused = true;
+    assert!(ask(Some(&edited), Some(&view), &[], None).starts_with("paused in Redis directly"));
     let free = status(-1.0, Mode::Manual);
     assert!(ask(Some(&free), None, &[], None).starts_with("no limit, set by ann 5 min ago"));
 }
