@@ -143,8 +143,9 @@ impl CallerKnobs {
             {
                 if let Some(change) = follow(&status.raw, knobs) {
                     match store.set(name, &change).await {
-                        // Another caller was faster.
-                        Ok(_) | Err(Error::Conflict { .. }) => {}
+                        Ok(_) => {}
+                        // Another change was faster; with the next call these count.
+                        Err(Error::Conflict { .. }) => return Ok(()),
                         Err(error) => return Err(error),
                     }
                 }

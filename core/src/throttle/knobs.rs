@@ -494,7 +494,8 @@ impl Knobs {
     }
 }
 
-fn truth(text: &str) -> Option<bool> {
+/// Parses the text of a flag.
+pub(super) fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "true" | "yes" | "on" => Some(true),
         "" | "0" | "false" | "no" | "off" => Some(false),

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use super::direct_change::is_changed_directly;
+use super::knobs::truth;
 use super::rules;
 use super::{Change, Name, Status};
 
@@ -142,7 +144,8 @@ pub fn is_unused(status: &Status) -> bool {
 /// Returns true if a made throttle is paused, or a knob of it was set since it was made. The rate of
 /// a governed one is the governor's.
 fn is_set(raw: &KnobTexts) -> bool {
-    if raw.get("paused").is_some_and(|paused| paused == "1") {
+    let is_paused = raw.get("paused").and_then(|text| truth(text)) == Some(true);
+    if is_paused || is_changed_directly(raw) {
         return true;
     }
     let Some(made_of) = raw.get(MADE_OF) else {
@@ -275,6 +278,10 @@ mod tests {
             (&[][..], false),
             (&[("paused", "0")], false),
             (&[("paused", "1")], true),
+            (&[("paused", "true")], true),
+            // Somebody has changed them in Redis, and when is not known.
+            (&[("written", "5 - - 0 ann")], true),
+            (&[("written", "-1 - - 0 flyball")], false),
             (&[("windows", "500/60")], true),
             (&[("key_windows", "5/60")], true),
             (&[("rps", "3")], true),
