@@ -137,7 +137,7 @@ pub fn for_everything(pause: Option<&Pause>) -> WaitReason {
     };
     WaitReason {
         reason: format!(
-            "everything has been paused since {:.0} by {}{why}",
+            "everything has been paused since {:.0} by {}{why}; end the pause with: flyball resume",
             pause.since, pause.by
         ),
         until: None,
@@ -198,6 +198,10 @@ pub fn decider<'a>(limit: &'a Limit, leaf: &'a Name) -> Option<&'a Name> {
     }
 }
 
+/// The remedy for a governor that does not write.
+const NO_GOVERNOR: &str =
+    "no governor is at work: check that a process with the role governor is running";
+
 /// Explains a limit that ends only when someone changes a knob: a pause, or a knob that is 0;
 /// `None` for one that ends by itself or says its cause. `status` is that of its [`decider`].
 pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
@@ -217,14 +221,16 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
             .get(field)
             .is_some_and(|text| text == BREAKERS_ZERO)
         {
-            let alone = match status.lease_expired {
-                true => ", and no governor is at work to restart it",
-                false => "",
+            let restarts = match status.lease_expired {
+                true => NO_GOVERNOR,
+                false => "it restarts when the load is gone",
             };
-            return format!("its breaker is open{why}{alone}");
+            return format!("its breaker is open{why}; {restarts}");
         }
         let set = if by.is_empty() { "" } else { ", set" };
-        format!("its knob {field} is 0{set}{by}")
+        format!(
+            "its knob {field} is 0{set}{by}; set it with: flyball throttle set {name} {field}=10"
+        )
     };
     let of_keys = |field: &str| {
         format!(
@@ -234,12 +240,17 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
     };
     let reason = match limit {
         Limit::Stopped { why, .. } if !why.is_empty() => return None,
-        Limit::Stopped { .. } if knobs.paused => {
-            format!("throttle {name} is stopped: it is paused{by}")
-        }
+        Limit::Stopped { .. } if knobs.paused => format!(
+            "throttle {name} is stopped: it is paused{by}; resume it with: flyball throttle resume \
+             {name}"
+        ),
         Limit::Stopped { .. } if knobs.rps.is_stopped() => {
             format!("throttle {name} is stopped: {}", zero("rps"))
         }
+        Limit::Stopped { .. } if knobs.safe_rps.is_stopped() && status.lease_expired => format!(
+            "throttle {name} is stopped: its governor's lease has expired, and its knob safe_rps \
+             is 0; {NO_GOVERNOR}"
+        ),
         Limit::Concurrency { key: false, .. } if knobs.concurrency == Some(0) => {
             format!("throttle {name} is stopped: {}", zero("concurrency"))
         }

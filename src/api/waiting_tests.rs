@@ -151,16 +151,27 @@ fn a_pause_and_each_knob_that_is_0_are_named_with_their_author() {
     let told = |fields: &[(&str, &str)], limit: &Limit| reason(fields, limit).unwrap();
     assert_eq!(
         told(&[("rps", "5"), ("paused", "1")], &stopped("")),
-        "throttle hooks is stopped: it is paused by ann (\"a move\")"
+        "throttle hooks is stopped: it is paused by ann (\"a move\"); resume it with: flyball \
+         throttle resume hooks"
     );
     assert_eq!(
         told(&[("rps", "0")], &stopped("")),
-        "throttle hooks is stopped: its knob rps is 0, set by ann (\"a move\")"
+        "throttle hooks is stopped: its knob rps is 0, set by ann (\"a move\"); set it with: \
+         flyball throttle set hooks rps=10"
     );
     assert_eq!(
         told(&[("rps", "0.000")], &stopped("")),
-        "throttle hooks is stopped: its breaker is open (\"a move\")"
+        "throttle hooks is stopped: its breaker is open (\"a move\"); it restarts when the load is \
+         gone"
     );
+    let lapsed = |rps, more: &[(&str, &str)]| {
+        let mut fields = vec![("rps", rps), ("mode", "auto"), ("valid_until", "1")];
+        fields.extend(more);
+        told(&fields, &stopped(""))
+    };
+    for text in [lapsed("0.000", &[]), lapsed("5", &[("safe_rps", "0")])] {
+        assert!(text.contains("no governor is at work"), "{text}");
+    }
     assert!(
         told(&[("rps", "5"), ("concurrency", "0")], &slots(false))
             .starts_with("throttle hooks is stopped: its knob concurrency is 0, set by ann")
@@ -205,10 +216,12 @@ fn while_everything_is_paused_a_job_says_who_did_it_and_why() {
     };
     assert_eq!(
         for_everything(Some(&pause)).reason,
-        "everything has been paused since 1970-01-01T00:00:00Z by alice: the disk is full"
+        "everything has been paused since 1970-01-01T00:00:00Z by alice: the disk is full; end the \
+         pause with: flyball resume"
     );
     pause.why = String::new();
-    assert!(for_everything(Some(&pause)).reason.ends_with("by alice"));
+    let reason = for_everything(Some(&pause)).reason;
+    assert!(reason.ends_with("by alice; end the pause with: flyball resume"));
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Obstacles<'_> {
 
 fn everything(pause: &Pause) -> String {
     format!(
-        "No job starts, because {}; end the pause with: flyball resume.",
+        "No job starts, because {}.",
         for_everything(Some(pause)).reason
     )
 }
@@ -80,7 +80,13 @@ fn everything(pause: &Pause) -> String {
 fn full(status: &Status) -> String {
     let name = &status.name;
     match status.knobs.concurrency {
-        Some(0) => format!("No job starts, because the knob concurrency of {name} is 0."),
+        Some(0) if is_breakers(status, "concurrency") => {
+            format!("No job starts, because the knob concurrency of {name} is 0.")
+        }
+        Some(0) => format!(
+            "No job starts, because the knob concurrency of {name} is 0; set it with: flyball \
+             throttle set {name} concurrency=10."
+        ),
         Some(1) => format!(
             "The only slot of {name} (its knob concurrency) is in use: the next job starts when \
              the running one ends."
@@ -113,19 +119,13 @@ fn closed(requested: &Obstacles) -> Vec<String> {
 /// Returns the pause or the knob for which a throttle grants nothing, and the remedy.
 fn at_zero(status: &Status) -> String {
     let (name, knobs) = (&status.name, &status.knobs);
-    let is_breakers = |field: &str| {
-        status
-            .raw
-            .get(field)
-            .is_some_and(|text| text == BREAKERS_ZERO)
-    };
     if knobs.paused {
         return format!("It is paused; resume it with: flyball throttle resume {name}.");
     }
     if let Some(why) = knobs.stopped_because(status.at_us) {
         return format!("It is stopped: {}.", first_line(why));
     }
-    if is_breakers("rps") || is_breakers("concurrency") {
+    if is_breakers(status, "rps") || is_breakers(status, "concurrency") {
         let restarts = match status.lease_expired {
             true => "nothing restarts it, because no governor is at work",
             false => "it restarts when the load is gone",
@@ -140,6 +140,12 @@ fn at_zero(status: &Status) -> String {
     format!("Its rate is 0; set one with: flyball throttle set {name} rps=10.")
 }
 
+/// Returns true if a knob is at the zero of a governor's breaker, which ends by itself.
+fn is_breakers(status: &Status, field: &str) -> bool {
+    let text = status.raw.get(field);
+    text.is_some_and(|text| text == BREAKERS_ZERO)
+}
+
 /// Describes a knob for keys that is 0; `None` if jobs with a key can start.
 fn without_keys(status: &Status) -> Option<String> {
     let (name, knobs) = (&status.name, &status.knobs);
@@ -149,7 +155,8 @@ fn without_keys(status: &Status) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "No job with a key starts, because the knob {field} of {name} is 0."
+        "No job with a key starts, because the knob {field} of {name} is 0; set it with: flyball \
+         throttle set {name} {field}=10."
     ))
 }
 
@@ -456,7 +463,8 @@ mod tests {
         );
         assert_eq!(
             sentence(0),
-            "12 rps, set by ann. No job starts, because the knob concurrency of hooks is 0."
+            "12 rps, set by ann. No job starts, because the knob concurrency of hooks is 0; set it \
+             with: flyball throttle set hooks concurrency=10."
         );
     }
 
@@ -519,7 +527,7 @@ mod tests {
         assert_eq!(
             obstacles_of(&hooks).around(RATE),
             "12 rps, set by ann. No job with a key starts, because the knob key_concurrency of \
-             hooks is 0."
+             hooks is 0; set it with: flyball throttle set hooks key_concurrency=10."
         );
         hooks.knobs.key_rps = crate::throttle::RateLimit::Stopped;
         assert!(
