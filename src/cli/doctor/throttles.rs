@@ -15,7 +15,7 @@ use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
 use crate::throttle::caller_knobs::bounds_reached;
 use crate::throttle::status::EXPIRES;
-use crate::throttle::{KnobsFile, RedisStore, Status, Store};
+use crate::throttle::{KnobsFile, Mode, RedisStore, Status, Store};
 
 const CHECK: &str = "throttles";
 
@@ -69,7 +69,7 @@ pub(super) async fn check_throttles(
             GovernorView::of_stored(state, policy, status.at_us as f64 / 1e6)
         });
         findings.extend(of_knobs(&status));
-        findings.extend(of_governor(&status, view.as_ref()));
+        findings.extend(of_governor(&status, view.map(|view| view.at)));
     }
     findings.truncate(LISTED);
     if findings.is_empty() {
@@ -111,11 +111,17 @@ fn of_knobs(status: &Status) -> Vec<Finding> {
 }
 
 /// Returns the finding about a throttle whose governor is gone: its lease has lapsed, or it has not
-/// looked for long.
-fn of_governor(status: &Status, view: Option<&GovernorView>) -> Option<Finding> {
+/// looked for long. None is missing where a person turned it off, or controls the rate without an
+/// end.
+fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding> {
     let at = Timestamp::from_microsecond(status.at_us).ok()?;
-    let age_s = view.map_or(0.0, |view| at.duration_since(view.at).as_secs_f64());
-    if !status.lease_expired && age_s <= GONE_S {
+    let age_s = looked_at.map_or(0.0, |looked_at| at.duration_since(looked_at).as_secs_f64());
+    let is_wanted = match status.knobs.mode {
+        Mode::Auto | Mode::Shadow => true,
+        Mode::Manual => status.knobs.manual_until_ms.is_some(),
+        Mode::Off => false,
+    };
+    if !status.lease_expired && !(is_wanted && age_s > GONE_S) {
         return None;
     }
     let is_stopped =
@@ -175,5 +181,19 @@ mod tests {
                 .ends_with("nothing restarts it")
         );
         assert_eq!(seen(&status(&[("rps", "5")])), None);
+        let long_ago = Timestamp::from_microsecond(NOW_US - 400_000_000).unwrap();
+        for (fields, is_told) in [
+            (&[("mode", "auto")][..], true),
+            (&[("mode", "shadow")], true),
+            (&[("mode", "manual")], false),
+            (
+                &[("mode", "manual"), ("manual_until_ms", "1800000000000")],
+                true,
+            ),
+            (&[("mode", "off")], false),
+        ] {
+            let found = of_governor(&status(fields), Some(long_ago));
+            assert_eq!(found.is_some(), is_told, "{fields:?}");
+        }
     }
 }
