@@ -320,6 +320,16 @@ impl Sampled {
                 each(&|measured| measured.slope.map(|slope| slope.limiting_share)),
             ),
             (
+                "flyball_throttle_limiting_share_above",
+                "The same of the throttles above, the highest of theirs",
+                each(&|measured| sample.limiting_share_above(measured)),
+            ),
+            (
+                "flyball_throttle_key_wait_seconds",
+                "Seconds for which a key may wait for a token by its knobs; 0 without a limit, -1 stopped",
+                status(&|status| status.key_wait_s()),
+            ),
+            (
                 "flyball_throttle_invalid_knobs",
                 "Knobs with unusable values",
                 status(&|status| {
@@ -421,8 +431,9 @@ impl Sampled {
                 "flyball_governor_age_seconds",
                 "Seconds since a governor last looked at the throttle; it grows while none does",
                 each(&|measured| {
-                    measured.status.as_ref()?;
-                    let governor = measured.governor.as_ref()?;
+                    let status = measured.status.as_ref()?;
+                    let governor = measured.governor.as_ref();
+                    let governor = governor.filter(|_| status.needs_governor())?;
                     Some(since_s(governor.at, sample.at))
                 }),
             ),

@@ -240,6 +240,7 @@ fn values_and_labels_are_what_was_sampled() {
         r#"flyball_governor_limiting{throttle="t0000",limiting="search-load"} 1.0"#,
         r#"flyball_throttle_min_rps{throttle="t0000"} 1.0"#,
         r#"flyball_throttle_max_rps{throttle="t0000"} 100.0"#,
+        r#"flyball_throttle_key_wait_seconds{throttle="t0000"} 0.0"#,
         r#"flyball_http_requests_total{route="/healthz",method="GET",status="200"} 1"#,
         r#"flyball_throttle_invalid_knobs{throttle="t0000"} 1.0"#,
         r#"flyball_throttle_expires_seconds{throttle="t0000"} 90.0"#,
@@ -254,6 +255,46 @@ fn values_and_labels_are_what_was_sampled() {
             "{line} is not in\n{text}"
         );
     }
+}
+
+#[test]
+fn a_throttle_tells_how_much_those_above_it_limit() {
+    let mut sample = LiveSample::default();
+    for (name, parent) in [("low", "middle"), ("middle", "top"), ("top", "gone")] {
+        let mut one = measured(name);
+        if let Some(status) = &mut one.status {
+            status.knobs.parent = Name::new(parent).ok();
+        }
+        one.slope = (name != "middle").then_some(Slope {
+            achieved_rps: 0.0,
+            limiting_share: 0.25,
+        });
+        sample.throttles.insert(name.to_owned(), one);
+    }
+    let share = |name: &str| sample.limiting_share_above(&sample.throttles[name]);
+    assert_eq!(
+        (share("low"), share("middle"), share("top")),
+        (Some(0.25), Some(0.25), None)
+    );
+}
+
+#[test]
+fn a_governor_that_a_person_turned_off_has_no_age() {
+    let mut sample = LiveSample::default();
+    for mode in [Mode::Auto, Mode::Off] {
+        let mut one = measured(mode.as_str());
+        if let Some(status) = &mut one.status {
+            status.knobs.mode = mode;
+        }
+        sample.throttles.insert(mode.as_str().to_owned(), one);
+    }
+    let families = Sampled(Arc::new(sample)).families();
+    let (.., rows) = families
+        .into_iter()
+        .find(|(name, ..)| *name == "flyball_governor_age_seconds")
+        .unwrap();
+    let throttles: Vec<&str> = rows.iter().map(|(labels, _)| &*labels[0].1).collect();
+    assert_eq!(throttles, ["auto"]);
 }
 
 #[test]

@@ -135,6 +135,40 @@ fn a_status_tells_that_a_field_that_shapes_the_rate_cannot_be_read() {
 }
 
 #[test]
+fn a_status_tells_what_stands_still_by_its_knobs() {
+    let status = |fields: &[(&str, &str)]| {
+        let raw = fields.iter();
+        let raw = raw.map(|(field, text)| ((*field).to_owned(), (*text).to_owned()));
+        let name = Name::new("reindex").unwrap();
+        Status::read(name, raw.collect(), &UsageCounters::default(), 0)
+    };
+    for (fields, wait_s) in [
+        (&[("rps", "5")][..], 0.0),
+        (&[("key_rps", "0.01")], 100.0),
+        (
+            &[("key_rps", "0.01"), ("key_windows", "9/1 50/3600")],
+            3600.0,
+        ),
+        (&[("key_rps", "0")], -1.0),
+        (&[("key_concurrency", "0")], -1.0),
+    ] {
+        assert_eq!(status(fields).key_wait_s(), wait_s, "{fields:?}");
+    }
+    for (fields, needs) in [
+        (&[("mode", "auto")][..], true),
+        (&[("mode", "shadow")], true),
+        (&[("mode", "manual")], false),
+        (
+            &[("mode", "manual"), ("manual_until_ms", "1800000000000")],
+            true,
+        ),
+        (&[("mode", "off")], false),
+    ] {
+        assert_eq!(status(fields).needs_governor(), needs, "{fields:?}");
+    }
+}
+
+#[test]
 fn nonsense_in_a_limit_of_concurrency_lets_one_job_run_at_a_time() {
     for nonsense in ["ten", "2.5", "-2", "1e7", ""] {
         let (knobs, problems) = read(&[

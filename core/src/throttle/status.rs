@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::throttle::bucket::{Bucket, Start, UsageCounters};
 use crate::throttle::knobs::SHAPING;
 use crate::throttle::rules::KnobProblem;
-use crate::throttle::{Knobs, Name, RateLimit, tree};
+use crate::throttle::{Knobs, Mode, Name, RateLimit, tree};
 
 /// The time to the end of a debt below which a status omits it, in microseconds.
 const SHORT_DEBT_US: f64 = 10_000_000.0;
@@ -171,6 +171,27 @@ impl Status {
         self.problems
             .iter()
             .any(|problem| SHAPING.contains(&problem.field.as_str()))
+    }
+
+    /// Returns true if a governor must look at the throttle: unless a person has turned it off, or
+    /// controls the rate without an end.
+    pub fn needs_governor(&self) -> bool {
+        match self.knobs.mode {
+            Mode::Auto | Mode::Shadow => true,
+            Mode::Manual => self.knobs.manual_until_ms.is_some(),
+            Mode::Off => false,
+        }
+    }
+
+    /// Returns the seconds for which the knobs may let a key wait for a token: the time between two
+    /// of them at its rate, or the longest span of its windows; -1 if no job with a key starts.
+    pub fn key_wait_s(&self) -> f64 {
+        let rps = self.knobs.key_rate().rps;
+        if rps.is_stopped() || self.knobs.key_concurrency == Some(0) {
+            return -1.0;
+        }
+        let spans = self.knobs.key_windows.iter().map(|limit| limit.span_s);
+        spans.fold(rps.rate().map_or(0.0, |rps| 1.0 / rps), f64::max)
     }
 
     /// Returns true if nothing flows because a parent does not exist.

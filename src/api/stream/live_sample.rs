@@ -63,6 +63,23 @@ impl LiveSample {
         }
     }
 
+    /// Returns the highest share of the last seconds in which one of the throttles above held its
+    /// callers back; `None` if there is none.
+    pub fn limiting_share_above(&self, measured: &Measured) -> Option<f64> {
+        let mut next = measured.status.as_ref()?.knobs.parent.as_ref();
+        let mut most: Option<f64> = None;
+        for _ in 0..MAX_LEVELS {
+            let Some(above) = next.and_then(|name| self.throttles.get(name.as_str())) else {
+                break;
+            };
+            let share = above.slope.map(|slope| slope.limiting_share);
+            most = share.map(|share| share.max(most.unwrap_or(0.0))).or(most);
+            let status = above.status.as_ref();
+            next = status.and_then(|status| status.knobs.parent.as_ref());
+        }
+        most
+    }
+
     /// Returns at most `max` throttles: governed ones first, then busy ones, then by name, and
     /// those of tenants and of the API's limits last.
     pub fn chosen(&self, max: usize) -> impl Iterator<Item = (&str, &Measured)> {

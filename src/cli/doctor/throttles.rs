@@ -15,7 +15,7 @@ use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
 use crate::throttle::caller_knobs::bounds_reached;
 use crate::throttle::status::EXPIRES;
-use crate::throttle::{KnobsFile, Mode, RedisStore, Status, Store};
+use crate::throttle::{KnobsFile, RedisStore, Status, Store};
 
 const CHECK: &str = "throttles";
 
@@ -116,12 +116,8 @@ fn of_knobs(status: &Status) -> Vec<Finding> {
 fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding> {
     let at = Timestamp::from_microsecond(status.at_us).ok()?;
     let age_s = looked_at.map_or(0.0, |looked_at| at.duration_since(looked_at).as_secs_f64());
-    let is_wanted = match status.knobs.mode {
-        Mode::Auto | Mode::Shadow => true,
-        Mode::Manual => status.knobs.manual_until_ms.is_some(),
-        Mode::Off => false,
-    };
-    if !status.lease_expired && !(is_wanted && age_s > GONE_S) {
+    let is_gone = status.needs_governor() && age_s > GONE_S;
+    if !status.lease_expired && !is_gone {
         return None;
     }
     let is_stopped =
@@ -182,18 +178,7 @@ mod tests {
         );
         assert_eq!(seen(&status(&[("rps", "5")])), None);
         let long_ago = Timestamp::from_microsecond(NOW_US - 400_000_000).unwrap();
-        for (fields, is_told) in [
-            (&[("mode", "auto")][..], true),
-            (&[("mode", "shadow")], true),
-            (&[("mode", "manual")], false),
-            (
-                &[("mode", "manual"), ("manual_until_ms", "1800000000000")],
-                true,
-            ),
-            (&[("mode", "off")], false),
-        ] {
-            let found = of_governor(&status(fields), Some(long_ago));
-            assert_eq!(found.is_some(), is_told, "{fields:?}");
-        }
+        let told = |mode| of_governor(&status(&[("mode", mode)]), Some(long_ago)).is_some();
+        assert_eq!((told("auto"), told("off")), (true, false));
     }
 }

@@ -286,8 +286,10 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         "docs/reference/metrics.md lacks these"
     );
     // Missing here: readings of a signal, a throttle in shadow mode, a rejection by a server, a
-    // token request over HTTP, a pool, a message with gates, a replica, and knobs that expire.
+    // token request over HTTP, a pool, a message with gates, a replica, knobs that expire, and a
+    // throttle below another.
     let absent = [
+        "flyball_throttle_limiting_share_above",
         "flyball_throttle_expires_seconds",
         "flyball_governor_signal_ratio",
         "flyball_governor_signal_age_seconds",
