@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys, served};
+use crate::api::{
+    Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys, served, wait_above,
+};
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
@@ -205,11 +207,16 @@ impl JournalReader {
             (None, closed.then(|| status.clone()))
         };
         let above = closed_above(throttles, status).await;
+        let behind = match ready > 0 && above.is_none() {
+            true => wait_above(throttles, status).await,
+            false => None,
+        };
         let obstacles = Obstacles {
             status,
             is_read_only,
             everything: everything.as_ref(),
             above: above.as_ref(),
+            behind: behind.as_deref(),
             full: full.as_ref(),
             held: held.as_ref(),
             failing: failing.as_ref(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::clock;
 use crate::api::read_error::ReadError;
-use crate::api::waiting::anonymous_holder;
+use crate::api::waiting::{anonymous_holder, sentence};
 use crate::jobs::record::LaneDepth;
 use crate::jobs::{LanesAfter, Queue};
 use crate::throttle::held::OVER_QUOTA_AFTER_S;
@@ -124,6 +124,28 @@ pub async fn closed_above(throttles: &dyn Store, status: &Status) -> Option<Stat
     None
 }
 
+/// Describes the wait of the next job of a throttle for the tokens of one above; `None` if something
+/// else holds it longer, or nothing does.
+pub async fn wait_above(throttles: &dyn Store, status: &Status) -> Option<String> {
+    let ask = AcquireRequest {
+        throttle: status.name.clone(),
+        lanes: vec![LaneRequest::default()],
+        holder: None,
+    };
+    let answer = throttles.peek(&ask).await;
+    let grant = answer.lanes.first()?;
+    let limit = grant.limit.as_ref();
+    let limit = limit.filter(|limit| matches!(limit, Limit::Tier { .. }))?;
+    let name = status.name.as_str();
+    Some(sentence(
+        name,
+        "",
+        answer.effective_rps,
+        limit,
+        grant.by_windows,
+    ))
+}
+
 /// Returns the throttle, among `status` and those above it, whose slots are all in use; `None` if a
 /// slot is free or something else holds the jobs longer.
 pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status> {
@@ -138,5 +160,45 @@ pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status
         Limit::Concurrency { name, key: false } if name == status.name => Some(status.clone()),
         Limit::Concurrency { name, key: false } => throttles.status(&name).await.ok()?,
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::throttle::{Change, MemoryStore};
+
+    #[tokio::test]
+    async fn the_used_up_window_of_a_throttle_above_is_what_its_jobs_wait_for() {
+        let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
+        let set = async |name: &str, fields: &[(&str, &str)]| {
+            let fields = fields.iter();
+            let fields = fields.map(|(field, text)| (field.to_string(), Some(text.to_string())));
+            let change = Change {
+                fields: fields.collect(),
+                create: true,
+                ..Change::default()
+            };
+            let set = store.set(&Name::new(name).unwrap(), &change).await;
+            set.unwrap().1
+        };
+        set("all", &[("rps", "-1"), ("windows", "1/3600")]).await;
+        let below = set("hooks", &[("rps", "-1"), ("parent", "all")]).await;
+        assert_eq!(wait_above(&store, &below).await, None);
+
+        let ask = AcquireRequest {
+            throttle: below.name.clone(),
+            lanes: vec![LaneRequest::default()],
+            holder: None,
+        };
+        store.acquire(&ask).await;
+        assert_eq!(
+            wait_above(&store, &below).await.as_deref(),
+            Some(
+                "throttle all above hooks has granted what its windows allow; other jobs go first"
+            )
+        );
     }
 }

@@ -18,6 +18,8 @@ pub struct Obstacles<'a> {
     pub everything: Option<&'a Pause>,
     /// The nearest throttle above that grants nothing.
     pub above: Option<&'a Status>,
+    /// The wait of its jobs for the tokens of a throttle above; `None` if they do not wait for one.
+    pub behind: Option<&'a str>,
     /// The throttle whose slots are all in use; `None` if jobs do not wait for slots.
     pub full: Option<&'a Status>,
     /// The keys that hold jobs back; `None` where none does.
@@ -59,6 +61,7 @@ impl Obstacles<'_> {
             .and_then(|held| over_quota(held.over_quota, held.most_over_quota.as_ref()?));
         before
             .chain([sentence.to_owned()])
+            .chain(self.behind.map(|wait| format!("Its jobs wait: {wait}.")))
             .chain(self.full.map(full))
             .chain(without_keys(self.status))
             .chain(last)
@@ -308,6 +311,7 @@ mod tests {
             is_read_only: false,
             everything: None,
             above: None,
+            behind: None,
             full: None,
             held: None,
             failing: None,
@@ -465,6 +469,21 @@ mod tests {
             sentence(0),
             "12 rps, set by ann. No job starts, because the knob concurrency of hooks is 0; set it \
              with: flyball throttle set hooks concurrency=10."
+        );
+    }
+
+    #[test]
+    fn jobs_that_wait_for_the_tokens_of_a_throttle_above_say_so_after_the_rate() {
+        let below = status("mail/bulk");
+        let sentence = Obstacles {
+            behind: Some("throttle mail above mail/bulk has no token left for it"),
+            ..obstacles_of(&below)
+        }
+        .around(RATE);
+        assert_eq!(
+            sentence,
+            "12 rps, set by ann. Its jobs wait: throttle mail above mail/bulk has no token left \
+             for it."
         );
     }
 
