@@ -83,6 +83,8 @@ struct CheckFields {
 struct CheckOutcome {
     result: CheckResult,
     throttle: Option<Name>,
+    /// True if a limit of all keys refuses, and not one of the key.
+    is_of_all: bool,
 }
 
 /// Checks a request of another API against the limits in the settings, and counts it.
@@ -115,6 +117,7 @@ pub async fn check(
                 reset_s: 0.0,
             },
             throttle: None,
+            is_of_all: false,
         },
     };
     let (allowed, wait_s) = (outcome.result.allowed, outcome.result.reset_s.ceil() as u64);
@@ -127,7 +130,10 @@ pub async fn check(
     if let Some(throttle) = outcome.throttle {
         let wait_s = if allowed { 0 } else { wait_s.max(1) };
         let promise = gate.promise(&throttle).await;
-        let is_total = promise.as_ref().is_some_and(RateLimitPolicy::is_total);
+        let is_total = match allowed {
+            true => promise.as_ref().is_some_and(RateLimitPolicy::is_total),
+            false => outcome.is_of_all,
+        };
         let standing =
             left.map(|left| RateLimitPolicy::rate_limit_header(&throttle, is_total, left, wait_s));
         set_rate_limit_headers(&mut response, promise, standing);
@@ -149,19 +155,20 @@ async fn take(
         |error: crate::throttle::name::InvalidName| Problem::new(Code::Internal, error.to_string());
     let of_keys = limit.of_keys().map_err(internal)?;
     let of_customers = limit.of_customers().map_err(internal)?;
-    let refused = |level, throttle, wait_s| CheckOutcome {
+    let refused = |level, throttle, grant: &Grant| CheckOutcome {
         result: CheckResult {
             allowed: false,
             limit: Some(limit.name.clone()),
             level: Some(level),
             remaining: Some(0),
-            reset_s: wait_s,
+            reset_s: grant.wait.as_secs_f64(),
         },
         throttle: Some(throttle),
+        is_of_all: matches!(grant.limit, Some(Limit::Throttle | Limit::Stopped { .. })),
     };
     let (by_key, mut left) = one(store, gate, &of_keys, &asked.key).await;
     if by_key.granted == 0 {
-        return Ok(refused("key", of_keys, by_key.wait.as_secs_f64()));
+        return Ok(refused("key", of_keys, &by_key));
     }
     let mut throttle = of_keys.clone();
     if !asked.customer.is_empty() {
@@ -170,8 +177,7 @@ async fn take(
             // The request was not served, so it counts in no window either. A token that cannot be
             // given back comes back by itself.
             let _ = store.settle_many(&of_keys, &[(&asked.key, -1.0)]).await;
-            let wait_s = by_customer.wait.as_secs_f64();
-            return Ok(refused("customer", of_customers, wait_s));
+            return Ok(refused("customer", of_customers, &by_customer));
         }
         if let Some(fewer) = of_all.filter(|all| left.is_none_or(|own| *all < own)) {
             (left, throttle) = (Some(fewer), of_customers);
@@ -186,6 +192,7 @@ async fn take(
             reset_s: 0.0,
         },
         throttle: Some(throttle),
+        is_of_all: false,
     })
 }
 

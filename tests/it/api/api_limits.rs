@@ -145,7 +145,19 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
 
     // The knob is live, and keeps its value when a process restarts with the same settings.
     let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix).unwrap();
-    turn(&store, "limit:lead", &[("key_rps", "0")]).await;
+    // One that a person sets for all keys together is told as that.
+    turn(&store, "limit:lead", &[("windows", "1/3600")]).await;
+    let keys = AtomicUsize::new(0);
+    eventually("the window of all keys", SOON, || async {
+        let key = format!("new-{}", keys.fetch_add(1, Ordering::Relaxed));
+        let request = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": key });
+        let answer = check(&url, &request).await;
+        header(&answer, "ratelimit")
+            .starts_with("\"limit:lead/total\";r=0;t=")
+            .then_some(())
+    })
+    .await;
+    turn(&store, "limit:lead", &[("windows", ""), ("key_rps", "0")]).await;
     eventually("the knob", SOON, || async {
         (answer(&url, &alone).await["level"] == "key").then_some(())
     })
