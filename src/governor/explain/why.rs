@@ -151,10 +151,14 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
                 left if left > 0.0 => format!(" for {} more", seconds(left)),
                 _ => " until the governor's next tick".to_owned(),
             });
-            vec![
+            let ending = requested.view.filter(|_| !ends.is_empty());
+            let gone = ending.and_then(|view| gone(requested, view, "so nothing ends this mode"));
+            let mut parts = vec![
                 by_hand(requested, status, &rate),
                 format!("mode manual: the governor changes nothing{ends}"),
-            ]
+            ];
+            parts.extend(gone);
+            parts
         }
         Mode::Off => vec![
             by_hand(requested, status, &rate),
@@ -177,6 +181,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
             ));
             parts.extend(runner_up(view));
             parts.extend(view.shadow.as_ref().map(|shadow| shadow.sentence.clone()));
+            parts.extend(gone(requested, view, "so this is not of now"));
             parts
         }
     }

@@ -37,6 +37,15 @@ fn a_governor_that_is_gone_is_told_where_no_lease_lapses() {
         reported.contains("; no governor has looked at it for 40 min, so its knob stays as it is;"),
         "{reported}"
     );
+    for (mode, so) in [
+        (Mode::Shadow, "so this is not of now; check that"),
+        (Mode::Manual, "so nothing ends this mode; check that"),
+    ] {
+        let mut left = status(20.0, mode);
+        left.knobs.manual_until_ms = Some(((NOW - 60.0) * 1e3) as i64);
+        let reported = ask(Some(&left), Some(&view), &[], None);
+        assert!(reported.contains(so), "{reported}");
+    }
     (view.breaker, view.actuator) = (Phase::Open, Actuator::Concurrency);
     let mut stopped = status(20.0, Mode::Auto);
     stopped.knobs.concurrency = Some(0);
