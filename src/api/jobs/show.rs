@@ -361,7 +361,12 @@ pub async fn why_job_waits(
             && let Ok(live) = with_timeout(ROW_TIMEOUT, queue.serving()).await
             && live.is_empty()
         {
-            return Some(waiting::for_promotion(job));
+            // Workers that cannot write send no heartbeats either.
+            let stands = with_timeout(ROW_TIMEOUT, queue.is_paused_and_read_only()).await;
+            return Some(match stands {
+                Ok((_, true)) => waiting::for_writes(),
+                _ => waiting::for_promotion(job),
+            });
         }
         return others
             .or_else(|| waiting::for_its_time(job))

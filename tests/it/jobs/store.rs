@@ -1,9 +1,12 @@
 //! The store of jobs: statements, migrations, and its own functions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use flyball::api::why_job_waits;
 use flyball::jobs::postgres::{Ending, LaneClaim, MIGRATOR, READ_ONLY, Retention};
-use flyball::jobs::{Attribution, Error, JobFilter, NewJob, Queue, State};
+use flyball::jobs::{Attribution, Error, JobFilter, Kinds, NewJob, Queue, State};
+use flyball::throttle::MemoryStore;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
 
 use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
@@ -75,6 +78,15 @@ async fn a_database_that_is_read_only_is_named_as_that() {
         (false, false)
     );
     queue.pause_all(&Attribution::default()).await.unwrap();
+    let job = NewJob {
+        run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()),
+        ..http()
+    };
+    let overdue = enqueue_one(&queue, job).await;
+    sqlx::raw_sql("update flyball.scheduled set run_at = now() - interval '1 minute'")
+        .execute(&database.superuser())
+        .await
+        .unwrap();
     let url = url::Url::parse(database.url()).unwrap();
     let name = url.path().trim_start_matches('/');
     sqlx::raw_sql(AssertSqlSafe(format!(
@@ -89,6 +101,11 @@ async fn a_database_that_is_read_only_is_named_as_that() {
         .unwrap();
 
     assert_eq!(late.is_paused_and_read_only().await.unwrap(), (true, true));
+    let overdue = late.get(overdue).await.unwrap().unwrap();
+    let throttles = MemoryStore::new(Arc::new(|| 0));
+    let why = why_job_waits((&late, &throttles, &Kinds::default()), &overdue, true).await;
+    let why = why.expect("a reason").reason;
+    assert!(why.starts_with(READ_ONLY), "{why}");
     let refused = late.enqueue(&[http()]).await;
     assert!(
         matches!(&refused, Err(Error::Lost(reason)) if reason.starts_with(READ_ONLY)),
