@@ -62,11 +62,19 @@ pub fn is_overdue(job: &Summary, now: Timestamp) -> bool {
             .is_some_and(|due| now.duration_since(due).as_secs_f64() > OVERDUE_S)
 }
 
-/// Explains the wait of a job whose time is over while no worker is live to make it ready.
-pub fn for_promotion(job: &Summary) -> WaitReason {
+/// Explains the wait of a job whose time is over, and that no worker has made ready.
+pub fn for_promotion(job: &Summary, has_workers: bool) -> WaitReason {
+    let at = job.due_at.map(|due| format!(" at {due:.0}"));
+    let why = match has_workers {
+        true => {
+            "and no worker has made it ready yet: many jobs are due at once, or clocks differ, \
+             which flyball doctor tells"
+        }
+        false => "and no worker is live to make it ready; start one",
+    };
     WaitReason {
-        reason: "its time has come, and no worker is live to make it ready; start one".to_owned(),
-        until: job.due_at,
+        reason: format!("its time came{}, {why}", at.unwrap_or_default()),
+        until: None,
     }
 }
 

@@ -61,11 +61,13 @@ fn a_job_whose_time_is_over_is_late_after_some_seconds() {
     assert!(!is_overdue(&job(State::Scheduled), at(64)));
     assert!(is_overdue(&job(State::Scheduled), at(66)));
     assert!(!is_overdue(&job(State::Running), at(66)));
-    assert!(
-        for_promotion(&job(State::Scheduled))
-            .reason
-            .contains("no worker is live")
+    let late = |has_workers| for_promotion(&job(State::Scheduled), has_workers);
+    assert_eq!(
+        late(false).reason,
+        "its time came at 1970-01-01T00:01:00Z, and no worker is live to make it ready; start one"
     );
+    assert!(late(true).reason.contains("or clocks differ"));
+    assert_eq!(late(true).until, None);
 }
 
 #[test]

@@ -359,13 +359,12 @@ pub async fn why_job_waits(
         if others.is_none()
             && waiting::is_overdue(job, clock::now())
             && let Ok(live) = with_timeout(ROW_TIMEOUT, queue.serving()).await
-            && live.is_empty()
         {
             // Workers that cannot write send no heartbeats either.
             let stands = with_timeout(ROW_TIMEOUT, queue.is_paused_and_read_only()).await;
             return Some(match stands {
                 Ok((_, true)) => waiting::for_writes(),
-                _ => waiting::for_promotion(job),
+                _ => waiting::for_promotion(job, !live.is_empty()),
             });
         }
         return others
