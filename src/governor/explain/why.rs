@@ -181,7 +181,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
             ));
             parts.extend(runner_up(view));
             parts.extend(view.shadow.as_ref().map(|shadow| shadow.sentence.clone()));
-            parts.extend(gone(requested, view, "so this is not of now"));
+            parts.extend(gone(requested, view, "so this is out of date"));
             parts
         }
     }

@@ -38,7 +38,7 @@ fn a_governor_that_is_gone_is_told_where_no_lease_lapses() {
         "{reported}"
     );
     for (mode, so) in [
-        (Mode::Shadow, "so this is not of now; check that"),
+        (Mode::Shadow, "so this is out of date; check that"),
         (Mode::Manual, "so nothing ends this mode; check that"),
     ] {
         let mut left = status(20.0, mode);

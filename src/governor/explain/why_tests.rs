@@ -247,7 +247,7 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
         ask(Some(&edited), None, &[], None),
         "5 rps, set in Redis directly; mode off: no governor controls it."
     );
-    // What a governor that is gone saw last was before that.
+    // A governor that is gone saw an older change last.
     let mut view = governed(1.0, |_, _| {});
     view.manual_override = Some(OverrideView {
         what: "rps 20".to_owned(),
