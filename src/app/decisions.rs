@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use super::clock;
 use crate::api::{
     Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys, served, wait_above,
+    wait_of_keys,
 };
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, WhyInput};
@@ -207,10 +208,13 @@ impl JournalReader {
             (None, closed.then(|| status.clone()))
         };
         let above = closed_above(throttles, status).await;
-        let behind = match ready > 0 && above.is_none() {
-            true => wait_above(throttles, status).await,
-            false => None,
-        };
+        let mut behind = None;
+        if ready > 0 && above.is_none() {
+            behind = wait_above(throttles, status).await;
+            if behind.is_none() {
+                behind = wait_of_keys(&self.queue, throttles, status).await?;
+            }
+        }
         let obstacles = Obstacles {
             status,
             is_read_only,

@@ -19,6 +19,9 @@ use crate::throttle::{
 /// The most lanes of a throttle whose arrivals are counted, deepest first.
 const OVER_QUOTA_LANES_MAX: usize = 20;
 
+/// The most lanes of a throttle whose keys are asked for their own limits, deepest first.
+const KEYS_ASKED_MAX: i64 = 20;
+
 /// Counts the keys of a throttle that hold jobs back or are over their quota; `None` where none is.
 pub async fn held_keys(
     queue: &Queue,
@@ -146,6 +149,55 @@ pub async fn wait_above(throttles: &dyn Store, status: &Status) -> Option<String
     ))
 }
 
+/// Describes the wait of a throttle's jobs for the limits of their keys, among the deepest lanes;
+/// `None` if the knobs limit no key, or none is at its limit.
+pub async fn wait_of_keys(
+    queue: &Queue,
+    throttles: &dyn Store,
+    status: &Status,
+) -> Result<Option<String>, ReadError> {
+    if status.key_wait_s() <= 0.0 {
+        return Ok(None);
+    }
+    let name = status.name.as_str();
+    let page = queue.lanes_of(name, &LanesAfter::DEEPEST, KEYS_ASKED_MAX);
+    let keys: Vec<String> = page.await?.lanes.into_iter().map(|lane| lane.key).collect();
+    let limited = limited_keys(throttles, &status.name, &keys).await;
+    Ok(keys_at_their_limits(limited, keys.len()))
+}
+
+/// Returns the number of keys whose own limit lets no job of them start.
+async fn limited_keys(throttles: &dyn Store, name: &Name, keys: &[String]) -> usize {
+    let lane = |key: &String| LaneRequest {
+        key: key.clone(),
+        ..LaneRequest::default()
+    };
+    let ask = AcquireRequest {
+        throttle: name.clone(),
+        lanes: keys.iter().map(lane).collect(),
+        holder: None,
+    };
+    if ask.lanes.is_empty() {
+        return 0;
+    }
+    let lanes = throttles.peek(&ask).await.lanes;
+    let limited = lanes.iter().filter(|grant| grant.limit == Some(Limit::Key));
+    limited.count()
+}
+
+fn keys_at_their_limits(limited: usize, all: usize) -> Option<String> {
+    const KNOBS: &str = "(key_rps or key_windows)";
+    match (limited, all) {
+        (0, _) => None,
+        (1, 1) => Some(format!(
+            "the key that they have is at its own limit {KNOBS}"
+        )),
+        (limited, all) => Some(format!(
+            "{limited} of the {all} keys with the most of them are at their own limits {KNOBS}"
+        )),
+    }
+}
+
 /// Returns the throttle, among `status` and those above it, whose slots are all in use; `None` if a
 /// slot is free or something else holds the jobs longer.
 pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status> {
@@ -169,6 +221,36 @@ mod tests {
 
     use super::*;
     use crate::throttle::{Change, MemoryStore};
+
+    #[tokio::test]
+    async fn keys_that_are_at_their_own_limits_are_counted() {
+        let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
+        let name = Name::new("hooks").unwrap();
+        for (field, text) in [("rps", "-1"), ("key_windows", "1/3600")] {
+            store.write_raw(&name, field, text);
+        }
+        let keys = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!(limited_keys(&store, &name, &keys).await, 0);
+        let lane = |key: &str| LaneRequest {
+            key: key.to_owned(),
+            ..LaneRequest::default()
+        };
+        let ask = AcquireRequest {
+            throttle: name.clone(),
+            lanes: ["a", "c"].map(lane).to_vec(),
+            holder: None,
+        };
+        store.acquire(&ask).await;
+        assert_eq!(limited_keys(&store, &name, &keys).await, 2);
+        assert_eq!(limited_keys(&store, &name, &[]).await, 0);
+        assert_eq!(
+            keys_at_their_limits(2, 3).as_deref(),
+            Some(
+                "2 of the 3 keys with the most of them are at their own limits (key_rps or key_windows)"
+            )
+        );
+        assert_eq!(keys_at_their_limits(0, 3), None);
+    }
 
     #[tokio::test]
     async fn the_used_up_window_of_a_throttle_above_is_what_its_jobs_wait_for() {
