@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::admission::WaitingMessage;
-use crate::governor::actuator::BREAKERS_ZERO;
+use crate::governor::actuator::is_breakers_zero;
 use crate::jobs::postgres::READ_ONLY;
 use crate::jobs::{JobDetail, Pause, State, Summary};
 use crate::throttle::direct_change::is_changed_directly;
@@ -224,11 +224,7 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
         by => format!(" by {by}{why}"),
     };
     let zero = |field: &str| {
-        if status
-            .raw
-            .get(field)
-            .is_some_and(|text| text == BREAKERS_ZERO)
-        {
+        if is_breakers_zero(&status.raw, field) {
             let restarts = match status.lease_expired {
                 true => NO_GOVERNOR,
                 false => "it restarts when the load is gone",

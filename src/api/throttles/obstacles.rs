@@ -2,7 +2,7 @@
 //! debt, a throttle above, slots, keys, failures.
 
 use crate::api::waiting::{first_line, for_everything, for_writes};
-use crate::governor::actuator::BREAKERS_ZERO;
+use crate::governor::actuator::is_breakers_zero;
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
 use crate::jobs::{Failing, Pause};
@@ -83,7 +83,7 @@ fn everything(pause: &Pause) -> String {
 fn full(status: &Status) -> String {
     let name = &status.name;
     match status.knobs.concurrency {
-        Some(0) if is_breakers(status, "concurrency") => {
+        Some(0) if is_breakers_zero(&status.raw, "concurrency") => {
             format!("No job starts, because the knob concurrency of {name} is 0.")
         }
         Some(0) => format!(
@@ -128,7 +128,7 @@ fn at_zero(status: &Status) -> String {
     if let Some(why) = knobs.stopped_because(status.at_us) {
         return format!("It is stopped: {}.", first_line(why));
     }
-    if is_breakers(status, "rps") || is_breakers(status, "concurrency") {
+    if is_breakers_zero(&status.raw, "rps") || is_breakers_zero(&status.raw, "concurrency") {
         let restarts = match status.lease_expired {
             true => "nothing restarts it, because no governor is at work",
             false => "it restarts when the load is gone",
@@ -141,12 +141,6 @@ fn at_zero(status: &Status) -> String {
         );
     }
     format!("Its rate is 0; set one with: flyball throttle set {name} rps=10.")
-}
-
-/// Returns true if a knob is at the zero of a governor's breaker, which ends by itself.
-fn is_breakers(status: &Status, field: &str) -> bool {
-    let text = status.raw.get(field);
-    text.is_some_and(|text| text == BREAKERS_ZERO)
 }
 
 /// Describes a knob for keys that is 0; `None` if jobs with a key can start.
