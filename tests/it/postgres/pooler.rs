@@ -219,10 +219,11 @@ async fn two_who_migrate_an_empty_database_at_once_run_each_migration_once() {
 #[tokio::test]
 async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
     let (database, pooler, _db) = pooled().await;
-    let listens = "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
+    let listening_pids = "select pid from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
+    let listens = format!("select count(*) from ({listening_pids}) l");
     let notified = std::sync::Arc::new(tokio::sync::Notify::new());
-    let planned = std::sync::Arc::new(tokio::sync::Notify::new());
-    for (direct_url, expected) in [(None, 0), (Some(database.url().to_owned()), 2)] {
+    let planned = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    for (direct_url, expected) in [(None, 0), (Some(database.url().to_owned()), 6)] {
         let access = Access {
             direct_url,
             ..pooler.access()
@@ -235,16 +236,18 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
             let (queue, notified, cancel) = (queue.clone(), notified.clone(), cancel.clone());
             async move { queue.listen(|_| notified.notify_one(), cancel).await }
         });
-        let planning = tokio::spawn({
+        // More than one pool of them has places.
+        let mut planning = tokio::task::JoinSet::new();
+        for _ in 0..5 {
             let (queue, planned, cancel) = (queue.clone(), planned.clone(), cancel.clone());
-            async move {
-                let wake = |_: &str| planned.notify_one();
+            planning.spawn(async move {
+                let wake = |_: &str| planned.add_permits(1);
                 queue.listen_to("flyball_plan", wake, cancel).await;
-            }
-        });
+            });
+        }
         if expected > 0 {
             notified.notified().await;
-            planned.notified().await;
+            planned.acquire_many(5).await.unwrap().forget();
             queue.fall_asleep().await.unwrap();
             sqlx::query("select pg_notify('flyball', '')")
                 .execute(&queue.pool)
@@ -253,15 +256,28 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
             tokio::time::timeout(SOON, notified.notified())
                 .await
                 .expect("a notification");
+            // What came while a lost connection was lost is made up for.
+            let cut = format!("select pg_terminate_backend(l.pid) from ({listening_pids}) l");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(cut))
+                .execute(database.pool())
+                .await
+                .unwrap();
+            let again = async {
+                notified.notified().await;
+                planned.acquire_many(5).await.unwrap().forget();
+            };
+            tokio::time::timeout(SOON, again)
+                .await
+                .expect("new connections");
         }
-        let found: i64 = sqlx::query_scalar(listens)
+        let found: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(listens.clone()))
             .fetch_one(database.pool())
             .await
             .unwrap();
         assert_eq!(found, expected);
         cancel.cancel();
         listening.await.unwrap();
-        planning.await.unwrap();
+        planning.join_all().await;
     }
 }
 

@@ -17,9 +17,8 @@ const LIFELINES: u32 = 2;
 /// The time that a heartbeat waits for its connection.
 const LIFELINE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most connections for LISTEN: one of a worker, one of the planner of messages and two of the
-/// gateway.
-const LISTENERS: u32 = 4;
+/// The most connections of one listener: the one that it uses, and one that is being closed.
+const LISTENER_CONNECTIONS: u32 = 2;
 
 /// The time that LISTEN waits for its connection.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,8 +31,8 @@ pub struct Queue {
     /// The connections of the heartbeat alone, so that a crowd of requests does not get the worker
     /// declared dead.
     pub(super) lifeline: Db,
-    /// The pool for LISTEN, which needs a session and keeps it, so that it takes none of the main pool;
-    /// `None` behind a pooler without a direct URL.
+    /// The pool of which each listener has a copy: LISTEN needs a session and keeps it, so that it takes
+    /// none of the main pool. `None` behind a pooler without a direct URL.
     pub(super) sessions: Option<PgPool>,
     pub(super) depth: Arc<DepthCache>,
     /// The times at which something happened, as far as this process knows.
@@ -48,8 +47,11 @@ impl Queue {
     /// Returns a queue on an existing pool.
     pub fn new(pool: impl Into<Db>) -> Self {
         let pool = pool.into();
-        let sessions = (pool.pooler() == Pooler::None)
-            .then(|| pool.apart(LISTENERS, LISTEN_TIMEOUT).pool().clone());
+        let sessions = (pool.pooler() == Pooler::None).then(|| {
+            pool.apart(LISTENER_CONNECTIONS, LISTEN_TIMEOUT)
+                .pool()
+                .clone()
+        });
         Self {
             lifeline: pool.apart(LIFELINES, LIFELINE_TIMEOUT),
             pool,
@@ -93,7 +95,7 @@ impl Queue {
             .transpose()?;
         let mut queue = Self::new(Db::connect(&access, connections, patience).await?);
         if let Some(direct) = direct {
-            let sessions = Db::lazy(direct, Pooler::None, LISTENERS, patience);
+            let sessions = Db::lazy(direct, Pooler::None, LISTENER_CONNECTIONS, patience);
             queue.sessions = Some(sessions.pool().clone());
         }
         Ok(queue)

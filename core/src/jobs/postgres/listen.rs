@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgListener;
-use sqlx::{Acquire, Connection};
-use tokio::time::timeout;
+use sqlx::{Acquire, Connection, PgPool};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Queue;
@@ -20,6 +20,12 @@ const SILENT: Duration = Duration::from_secs(30);
 
 /// The time in which it must answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// The pause before the second attempt to listen; each further one is twice as long.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+
+/// The longest pause. After a connection that lasted longer, the pauses begin anew.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 impl Queue {
     /// Returns true if this process hears notifications, which needs sessions of its own.
@@ -39,7 +45,7 @@ impl Queue {
     /// Passes the payloads of a channel to `notify`, and an empty one after each new connection,
     /// until `cancel` fires.
     pub async fn listen_to(&self, channel: &str, notify: impl Fn(&str), cancel: CancellationToken) {
-        let mut pause = Duration::from_millis(200);
+        let mut pause = PAUSE_MIN;
         if self.sessions.is_none() {
             tracing::info!(
                 "not listening for producers behind a pooler without a direct URL; polling \
@@ -48,13 +54,17 @@ impl Queue {
             return cancel.cancelled().await;
         }
         loop {
+            let began = Instant::now();
             tokio::select! {
                 () = cancel.cancelled() => return,
                 error = self.listen_once(channel, &notify) => tracing::debug!(%error, "not listening for producers; polling continues"),
             }
+            if began.elapsed() > PAUSE_MAX {
+                pause = PAUSE_MIN;
+            }
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(30)),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
             }
         }
     }
@@ -63,7 +73,9 @@ impl Queue {
     async fn listen_once(&self, channel: &str, notify: impl Fn(&str)) -> sqlx::Error {
         let listening = async {
             let sessions = self.sessions.as_ref().ok_or(sqlx::Error::PoolClosed)?;
-            let mut listener = PgListener::connect_with(sessions).await?;
+            let mut listener = PgListener::connect_with(&apart(sessions)).await?;
+            // A new connection that nobody hears of would hide what was missed before it.
+            listener.eager_reconnect(false);
             listener.listen(channel).await?;
             Ok(listener)
         };
@@ -74,24 +86,34 @@ impl Queue {
         // Every new connection notifies once, because notifications may have been missed before it.
         notify("");
         loop {
-            let heard = match timeout(SILENT, listener.try_recv()).await {
-                Ok(heard) => heard,
-                Err(_) => match timeout(ANSWER_WITHIN, answer(&mut listener)).await {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(error)) => Err(error),
-                    Err(_) => Err(sqlx::Error::PoolTimedOut),
-                },
+            let is_lost = match timeout(SILENT, listener.try_recv()).await {
+                Ok(Ok(Some(notification))) => {
+                    notify(notification.payload());
+                    continue;
+                }
+                Ok(Ok(None)) => true,
+                Ok(Err(error)) => return error,
+                Err(_) => false,
             };
-            match heard {
-                Ok(Some(notification)) => notify(notification.payload()),
-                Ok(None) => notify(""),
-                Err(error) => return error,
+            match timeout(ANSWER_WITHIN, answer(&mut listener)).await {
+                Ok(Ok(())) if is_lost => notify(""),
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return error,
+                Err(_) => return sqlx::Error::PoolTimedOut,
             }
         }
     }
 }
 
-/// Waits for an answer of the server. Notifications before it are kept for the next wait.
+/// Returns a pool for one listener. A connection that does not answer keeps its place until the network
+/// gives it up, which takes a quarter of an hour, and must take none of the next listener.
+fn apart(sessions: &PgPool) -> PgPool {
+    let options = sessions.options().clone();
+    options.connect_lazy_with((*sessions.connect_options()).clone())
+}
+
+/// Waits for an answer of the server, on a new connection if the last one is lost. Notifications
+/// before it are kept for the next wait.
 async fn answer(listener: &mut PgListener) -> Result<(), sqlx::Error> {
     listener.acquire().await?.ping().await
 }
