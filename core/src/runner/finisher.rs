@@ -1,10 +1,11 @@
 //! Writes the ends of attempts in batches, until Postgres has accepted each.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{JoinError, JoinSet};
 
 use super::finish_pace::FinishPace;
 use super::shared::{Backlog, FinishedRun};
@@ -20,10 +21,23 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Most batches on their way to Postgres at once.
 const WRITERS: usize = 2;
 
+/// Most statements at once with the end of one job for which an open transaction is waited.
+const RETRIERS: usize = 2;
+
+/// Pause after a statement that found a job locked.
+const LOCKED_PAUSE: Duration = Duration::from_millis(50);
+
 /// Writes ends until every sender is dropped. While Postgres is away, ends are kept and retried.
+///
+/// An end for which an open transaction must be waited keeps no place of a writer: a few of them
+/// would hold up all others for as long as that transaction lasts.
 pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<FinishedRun>) {
     let backlog = Arc::new(backlog);
     let mut writers = JoinSet::new();
+    let (places, retriers) = (
+        Arc::new(Semaphore::new(WRITERS)),
+        Arc::new(Semaphore::new(RETRIERS)),
+    );
     let mut batch = Vec::with_capacity(MAX_BATCH);
     let mut pace = FinishPace::default();
     while ends.recv_many(&mut batch, MAX_BATCH).await > 0 {
@@ -48,45 +62,94 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<Finish
             }
         }
         pace.record(batch.len(), Instant::now());
-        if writers.len() >= WRITERS {
-            wait_for_one(&mut writers).await;
-        }
-        writers.spawn(write_all(backlog.clone(), std::mem::take(&mut batch)));
+        let place = place_of(&mut writers, &places).await;
+        let (backlog, retriers) = (backlog.clone(), retriers.clone());
+        let batch = std::mem::take(&mut batch);
+        writers.spawn(async move {
+            let back = lanes_of_returned(&batch);
+            let locked = write_all(&backlog, batch).await;
+            ring(&backlog, &back);
+            drop(place);
+            if !locked.is_empty() {
+                write_locked(&backlog, locked, &retriers).await;
+                ring(&backlog, &back);
+            }
+        });
     }
-    while wait_for_one(&mut writers).await {}
+    while let Some(ended) = writers.join_next().await {
+        note(ended);
+    }
 }
 
-/// Waits until a batch is written; returns false if none is left.
+/// Waits for the place of a writer; `None` never comes, because places are not closed.
+async fn place_of(
+    writers: &mut JoinSet<()>,
+    places: &Arc<Semaphore>,
+) -> Option<OwnedSemaphorePermit> {
+    loop {
+        tokio::select! {
+            biased;
+            Some(ended) = writers.join_next() => note(ended),
+            place = places.clone().acquire_owned() => return place.ok(),
+        }
+    }
+}
+
+/// Notes the end of a writer.
 ///
 /// The ends in a batch whose writer panicked are lost, and their jobs would seem to run for as long
 /// as the worker lives. So the loop ends as well, which ends the worker and gives the jobs back.
-async fn wait_for_one(writers: &mut JoinSet<()>) -> bool {
-    match writers.join_next().await {
-        None => false,
-        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Some(_) => true,
+fn note(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
 
-/// Writes a batch. Completed jobs go separately, because there is a faster statement for them.
-async fn write_all(backlog: Arc<Backlog>, batch: Vec<FinishedRun>) {
-    let back: Vec<i64> = batch
+fn ring(backlog: &Backlog, back: &[i64]) {
+    if !back.is_empty() {
+        backlog.notifier.notify(back);
+    }
+}
+
+/// Returns the lanes to which jobs of a batch return.
+fn lanes_of_returned(batch: &[FinishedRun]) -> Vec<i64> {
+    batch
         .iter()
         .filter(|end| goes_back(&end.finish.ending))
         .map(|end| end.lane_id)
-        .collect();
+        .collect()
+}
+
+/// Writes a batch, and returns the ends that were not written because one of them is locked.
+/// Completed jobs go separately, because there is a faster statement for them.
+async fn write_all(backlog: &Backlog, batch: Vec<FinishedRun>) -> Vec<Finish> {
     let (completed, others): (Vec<Finish>, Vec<Finish>) = batch
         .into_iter()
         .map(|end| end.finish)
         .partition(|finish| finish.ending == Ending::Completed);
-    for part in [completed, others] {
-        if !part.is_empty() {
-            write(&backlog, &part).await;
-            backlog.wrote(&part);
+    let mut locked = write(backlog, &completed).await;
+    locked.extend(write(backlog, &others).await);
+    locked
+}
+
+/// Writes ends one by one, in turn, because open transactions hold what some of them need.
+async fn write_locked(backlog: &Backlog, ends: Vec<Finish>, retriers: &Semaphore) {
+    tracing::warn!(
+        jobs = ends.len(),
+        "an open transaction holds what a job result needs; writing them one by one"
+    );
+    let mut left = VecDeque::from(ends);
+    while let Some(finish) = left.pop_front() {
+        let locked = {
+            let _turn = retriers.acquire().await;
+            write(backlog, std::slice::from_ref(&finish)).await
+        };
+        if !locked.is_empty() {
+            left.extend(locked);
+            tokio::time::sleep(LOCKED_PAUSE).await;
         }
-    }
-    if !back.is_empty() {
-        backlog.notifier.notify(&back);
     }
 }
 
@@ -102,11 +165,14 @@ async fn bounded<T>(text: impl Future<Output = Result<T, Error>>) -> Result<T, E
     })
 }
 
-/// Writes a batch, halving it as long as it has a row that Postgres cannot accept. Any other error
-/// is not the fault of the jobs, so the batch is retried.
-async fn write(backlog: &Backlog, batch: &[Finish]) {
+/// Writes a batch, halving it as long as it has a row that Postgres cannot accept. Returns the ends of
+/// parts in which one is locked. Any other error is not the fault of the jobs, so the batch is retried.
+async fn write(backlog: &Backlog, batch: &[Finish]) -> Vec<Finish> {
     let queue = &backlog.queue;
-    let mut halves = vec![batch];
+    let (mut halves, mut locked) = (Vec::new(), Vec::new());
+    if !batch.is_empty() {
+        halves.push(batch);
+    }
     let mut pause = Duration::from_millis(50);
     while let Some(part) = halves.pop() {
         match bounded(queue.finish(part)).await {
@@ -123,16 +189,11 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
                         "late results were rejected: the leases belong to other workers"
                     );
                 }
+                backlog.wrote(part);
             }
-            Err(error) if error.was_locked_out() && part.len() > 1 => {
-                tracing::warn!(%error, jobs = part.len(), "an open transaction holds what a job result needs; writing them one by one");
-                halves.extend(part.chunks(1));
-            }
-            // The others first.
             Err(error) if error.was_locked_out() => {
-                tracing::warn!(%error, job.id = part[0].job_id, "an open transaction holds what this job's result needs; it is kept for a retry");
-                halves.insert(0, part);
-                tokio::time::sleep(pause).await;
+                tracing::debug!(%error, jobs = part.len(), job.id = part[0].job_id, "a job result is locked");
+                locked.extend_from_slice(part);
             }
             Err(error) if !error.blames_a_row() => {
                 tracing::warn!(%error, jobs = part.len(), "writing job results failed; they are kept for a retry");
@@ -159,9 +220,11 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
                 {
                     tracing::error!(job.id = part[0].job_id, %error, "the job stays leased until its worker stops");
                 }
+                backlog.wrote(part);
             }
         }
     }
+    locked
 }
 
 /// Returns true if the job is ready again at once.
@@ -180,12 +243,24 @@ mod tests {
     async fn a_writer_that_panics_takes_its_loop_along() {
         let mut writers = JoinSet::new();
         writers.spawn(async {});
-        assert!(wait_for_one(&mut writers).await);
-        assert!(!wait_for_one(&mut writers).await);
+        note(writers.join_next().await.unwrap());
 
         writers.spawn(async { panic!("a defect") });
 
-        let waited = tokio::spawn(async move { wait_for_one(&mut writers).await });
+        let places = Arc::new(Semaphore::new(0));
+        let waited = tokio::spawn(async move { place_of(&mut writers, &places).await });
         assert!(waited.await.unwrap_err().is_panic());
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_waits_for_an_open_transaction_keeps_no_place() {
+        let (mut writers, places) = (JoinSet::new(), Arc::new(Semaphore::new(1)));
+        let first = place_of(&mut writers, &places).await;
+        assert!(first.is_some());
+        writers.spawn(async move {
+            drop(first);
+            std::future::pending::<()>().await;
+        });
+        assert!(place_of(&mut writers, &places).await.is_some());
     }
 }

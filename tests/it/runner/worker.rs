@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use flyball::jobs::{Context, Job, NewJob, Outcome, Scope, State};
 use flyball::runner::Config;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::fixture::{SOON, WorkerFixture, counter, patient, quick};
 use crate::support::eventually;
@@ -320,4 +321,46 @@ async fn two_workers_share_the_work_and_no_job_runs_twice() {
     wanted.sort_unstable();
     assert_eq!(seen, wanted);
     tokio::join!(one.stop(), two.stop());
+}
+
+#[tokio::test]
+async fn results_that_an_open_transaction_holds_up_hold_up_no_others() {
+    let mut fixture = WorkerFixture::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let passed = gate.clone();
+    fixture.kind("gated", move |_: Job, _: Context| {
+        let passed = passed.clone();
+        async move {
+            passed.acquire().await.unwrap().forget();
+            Outcome::Done
+        }
+    });
+    fixture.kind("noop", |_: Job, _: Context| {
+        std::future::ready(Outcome::Done)
+    });
+    let held = fixture.enqueue("gated", "fast", "", 2).await;
+    let worker = fixture.worker(quick()).await;
+    for id in &held {
+        fixture.until(*id, State::Running).await;
+    }
+    let mut lock = fixture.database.pool().begin().await.unwrap();
+    sqlx::query("select from flyball.job where id = any($1) for update")
+        .bind(&held)
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    for _ in &held {
+        gate.add_permits(1);
+        // Real time: each result is to be on its way before the next one comes.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+
+    let other = fixture.enqueue("noop", "fast", "", 1).await[0];
+    fixture.until(other, State::Completed).await;
+
+    lock.rollback().await.unwrap();
+    for id in held {
+        fixture.until(id, State::Completed).await;
+    }
+    worker.stop().await;
 }
