@@ -63,12 +63,20 @@ pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: Cance
 /// The knobs of throttles, by their fields.
 type KnobFields = BTreeMap<Name, BTreeMap<String, String>>;
 
+/// The knobs of a throttle as this process recorded or found them.
+struct SavedKnobs {
+    /// A hash of the fields in Redis.
+    hash: u64,
+    /// A hash of those that are recorded.
+    recorded: u64,
+    /// The reason why some are not.
+    left_out: Option<String>,
+}
+
 /// The record, as far as this process knows it.
 #[derive(Default)]
 pub(super) struct RecordedKnobs {
-    /// Of each throttle as this process recorded or found it: a hash of its fields in Redis, and why
-    /// some of them are not recorded.
-    saved: HashMap<Name, (u64, Option<String>)>,
+    saved: HashMap<Name, SavedKnobs>,
     /// The record as last read, with the time.
     read: Option<(Instant, Arc<KnobFields>)>,
 }
@@ -86,9 +94,20 @@ impl RecordedKnobs {
         {
             return Ok(kept.clone());
         }
-        let kept: Arc<KnobFields> = Arc::new(record.load().await?.into_iter().collect());
+        let kept: KnobFields = record.load().await?.into_iter().collect();
+        self.forget_lost(&kept);
+        let kept = Arc::new(kept);
         self.read = Some((Instant::now(), kept.clone()));
         Ok(kept)
+    }
+
+    /// Forgets the throttles that the record lacks, or has otherwise, as after a failover of Postgres
+    /// to a copy that is behind: they are recorded again.
+    fn forget_lost(&mut self, kept: &KnobFields) {
+        self.saved.retain(|name, saved| {
+            let fields = kept.get(name);
+            fields.is_some_and(|fields| hash_of(fields) == saved.recorded)
+        });
     }
 }
 
@@ -198,10 +217,10 @@ pub(super) async fn tick(
             continue;
         }
         let hash = hash_of(&written.fields);
-        if let Some((saved, left_out)) = recorded.saved.get(&name)
-            && *saved == hash
+        if let Some(saved) = recorded.saved.get(&name)
+            && saved.hash == hash
         {
-            if let Some(why) = left_out {
+            if let Some(why) = &saved.left_out {
                 odd.insert(name.clone(), why.clone());
             }
             if expires {
@@ -219,10 +238,15 @@ pub(super) async fn tick(
         if let Some(why) = &left_out {
             odd.insert(name.clone(), why.clone());
         }
+        let saved = SavedKnobs {
+            hash,
+            recorded: hash_of(&fields),
+            left_out,
+        };
         if let Some((_, kept)) = &mut recorded.read {
             Arc::make_mut(kept).insert(name.clone(), fields);
         }
-        recorded.saved.insert(name, (hash, left_out));
+        recorded.saved.insert(name, saved);
     }
     failed.map_or(Ok(odd), |error| Err(error.into()))
 }
@@ -249,4 +273,31 @@ async fn restore(
     let (_, after) = store.set(name, &change).await?;
     tracing::warn!(throttle.name = %name, "the knobs were missing in Redis and have been restored from Postgres");
     Ok(after.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_record_has_lost_is_recorded_again() {
+        let name = |text: &str| Name::new(text).unwrap();
+        let fields = |rps: &str| BTreeMap::from([("rps".to_owned(), rps.to_owned())]);
+        let mut known = RecordedKnobs::default();
+        for lost in ["kept", "older", "gone"] {
+            let saved = SavedKnobs {
+                hash: 1,
+                recorded: hash_of(&fields("5")),
+                left_out: None,
+            };
+            known.saved.insert(name(lost), saved);
+        }
+        let mut passing = fields("5");
+        passing.insert("seq".to_owned(), "7".to_owned());
+        known.forget_lost(&BTreeMap::from([
+            (name("kept"), passing),
+            (name("older"), fields("4")),
+        ]));
+        assert_eq!(known.saved.keys().collect::<Vec<_>>(), [&name("kept")]);
+    }
 }
