@@ -160,6 +160,7 @@ impl NotificationHandler {
             failures: begun.failures,
             attempts: Vec::new(),
             deadline_s: now_s().saturating_add(left.as_secs_f64().ceil() as i64),
+            deadline: Instant::now() + left,
             ended_at_s: since.as_second().saturating_add(valid_for.as_secs() as i64),
             until,
             requested_delay: None,

@@ -9,7 +9,7 @@ use crate::jobs::{Context, Job, OnAmbiguous, Outcome};
 use crate::notify::args::NotificationArgs;
 use crate::notify::{Attempt, DeliveryState, DeliveryUpdate, RecipientResult};
 use crate::providers::pool::AccountLease;
-use crate::providers::{ProviderResponse, Recipient, now_s};
+use crate::providers::{ProviderResponse, Recipient};
 use crate::recipient::gate::{AttemptEnd, UnsentReason};
 
 /// Interval between attempts to record a delivery.
@@ -43,8 +43,10 @@ pub(super) struct DeliveryRun<'a> {
     /// Earlier consecutive failures caused by the recipient.
     pub(super) failures: u32,
     pub(super) attempts: Vec<Attempt>,
-    /// The deadline by the local clock, in unix seconds.
+    /// The deadline by the local clock, in unix seconds, for providers.
     pub(super) deadline_s: i64,
+    /// The deadline, whatever happens to the local clock.
+    pub(super) deadline: Instant,
     /// The deadline by the clock of Postgres, in unix seconds.
     pub(super) ended_at_s: i64,
     /// The end of this attempt's own time.
@@ -129,7 +131,7 @@ impl DeliveryRun<'_> {
 
     /// Returns the time until the message's deadline.
     pub(super) fn left(&self) -> Duration {
-        Duration::from_secs((self.deadline_s - now_s()).max(0) as u64)
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// Notes one account's answer, for the metrics and the record.
