@@ -1,5 +1,6 @@
 //! The place of a reader in a channel, and what the next message means for it.
 
+use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use super::channel_name::ChannelName;
@@ -24,8 +25,9 @@ pub struct Subscription {
 /// The place of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPlace {
-    /// Its place is being looked up; `seen` is the highest offset that came meanwhile.
-    Joining { seen: i64 },
+    /// Its place is being looked up; `seen` is the highest offset of `epoch`, the highest one, that came
+    /// meanwhile.
+    Joining { epoch: i64, seen: i64 },
     /// It gets messages as they come; `next` is the offset that it has not got.
     Live { next: i64 },
     /// It reads the history from `next`; `seen` is the highest offset that came meanwhile.
@@ -53,7 +55,7 @@ impl Subscription {
             channel,
             number,
             epoch: 0,
-            place: ReadPlace::Joining { seen: 0 },
+            place: ReadPlace::Joining { epoch: 0, seen: 0 },
             missed: 0,
             is_told: false,
             sampled: None,
@@ -64,8 +66,8 @@ impl Subscription {
     /// [`Arrived::Deliver`] a reader without room calls [`Self::fall_behind`].
     pub fn arrive(&mut self, epoch: i64, offset: i64) -> Arrived {
         match &mut self.place {
-            ReadPlace::Joining { seen } => {
-                *seen = (*seen).max(offset);
+            ReadPlace::Joining { epoch: of, seen } => {
+                (*of, *seen) = (*of, *seen).max((epoch, offset));
                 Arrived::Leave
             }
             ReadPlace::Unnumbered => Arrived::Leave,
@@ -115,11 +117,17 @@ impl Subscription {
     /// Sets the place once it is known: the reader has everything before `next`, and `last` is the
     /// last message of the channel.
     pub fn join(&mut self, epoch: i64, next: i64, last: i64) {
-        let seen = match self.place {
-            ReadPlace::Joining { seen } => seen.max(last),
-            _ => last,
+        let (came_in, came) = match self.place {
+            ReadPlace::Joining { epoch, seen } => (epoch, seen),
+            _ => (0, 0),
         };
-        self.epoch = epoch;
+        // What came of an earlier epoch is over; a later one began after the place was looked up.
+        let (next, seen) = match came_in.cmp(&epoch) {
+            Ordering::Less => (next, last),
+            Ordering::Equal => (next, last.max(came)),
+            Ordering::Greater => (1, came),
+        };
+        self.epoch = epoch.max(came_in);
         self.place = match next > seen {
             true => ReadPlace::Live { next },
             false => ReadPlace::Behind { next, seen },
@@ -216,6 +224,26 @@ mod tests {
         assert_eq!(sub.behind(), Some(8));
         sub.advance(3, 9);
         assert_eq!(sub.place, ReadPlace::Live { next: 9 });
+    }
+
+    #[test]
+    fn what_came_of_another_epoch_while_a_reader_joined_is_not_missing() {
+        let joined = |came: &[(i64, i64)]| {
+            let mut sub = Subscription::new(ChannelName::stored("c"), 1);
+            for (epoch, offset) in came {
+                assert_eq!(sub.arrive(*epoch, *offset), Arrived::Leave);
+            }
+            sub.join(4, 3, 2);
+            (sub.epoch, sub.place)
+        };
+        let live = (4, ReadPlace::Live { next: 3 });
+        assert_eq!(joined(&[(3, 20)]), live);
+        assert_eq!(joined(&[(4, 2), (3, 20)]), live);
+        let behind = (4, ReadPlace::Behind { next: 3, seen: 5 });
+        assert_eq!(joined(&[(3, 20), (4, 5)]), behind);
+        // The channel was made anew after the place was looked up.
+        let anew = (5, ReadPlace::Behind { next: 1, seen: 1 });
+        assert_eq!(joined(&[(4, 9), (5, 1)]), anew);
     }
 
     #[test]
