@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::batches::{batcher, lost};
+use super::batches::{TenantQueues, batcher, lost};
 use super::collect_round::{CollectRound, RoundStep};
 use super::connection_counts::ConnectionCounts;
 use super::history_end::HistoryEnd;
@@ -117,6 +117,7 @@ pub struct Gateway {
     publishes: Batcher<NewPublication, Result<Published, Error>>,
     positions: Batcher<(String, String), Result<ChannelPosition, Error>>,
     pages: Batcher<HistoryPage, Result<Vec<StoredMessage>, Error>>,
+    page_queues: TenantQueues,
 }
 
 impl Gateway {
@@ -165,6 +166,7 @@ impl Gateway {
             publishes,
             positions,
             pages,
+            page_queues: TenantQueues::default(),
         }
     }
 
@@ -185,7 +187,9 @@ impl Gateway {
     }
 
     /// Returns up to [`PAGE_MAX`] messages of a channel from an offset on; fewer if they are large.
+    /// Tenants take turns.
     pub async fn page(&self, page: HistoryPage) -> Result<Vec<StoredMessage>, Error> {
+        let _place = self.page_queues.enter(&page.tenant).await;
         self.pages.submit(page).await.unwrap_or_else(lost)
     }
 
