@@ -1,5 +1,7 @@
 //! Metrics of the gateway.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -31,6 +33,7 @@ pub struct GatewayMetrics {
     closed: Family<CloseLabels, Counter>,
     published: Counter,
     collected: Counter,
+    oldest_publication: Gauge<f64, AtomicU64>,
     delivered: Counter,
     warnings: Counter,
     lagged: Counter,
@@ -57,6 +60,7 @@ impl Default for GatewayMetrics {
             closed: Family::default(),
             published: Counter::default(),
             collected: Counter::default(),
+            oldest_publication: Gauge::default(),
             delivered: Counter::default(),
             warnings: Counter::default(),
             lagged: Counter::default(),
@@ -108,6 +112,11 @@ impl GatewayMetrics {
             self.collected.clone(),
         );
         registry.register(
+            "flyball_gateway_oldest_publication_seconds",
+            "Age of the oldest message of a channel that no collector has moved yet",
+            self.oldest_publication.clone(),
+        );
+        registry.register(
             "flyball_gateway_delivered",
             "Messages that this process wrote to connections",
             self.delivered.clone(),
@@ -132,6 +141,11 @@ impl GatewayMetrics {
             "Time from the delivery of a message to its acknowledgement by the client",
             self.acknowledged.clone(),
         );
+    }
+
+    /// Notes the age of the oldest message that no collector has moved yet, in seconds.
+    pub fn oldest_publication(&self, age_s: f64) {
+        self.oldest_publication.set(age_s);
     }
 
     /// Counts a connection that was opened.

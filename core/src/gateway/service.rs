@@ -462,7 +462,9 @@ impl Gateway {
     }
 
     async fn prune_round(&self, place: &Mutex<ChannelPlace>) -> Result<(), Error> {
-        if !postgres::needs_upkeep(&self.db).await? {
+        let backlog = postgres::gateway_backlog(&self.db).await?;
+        self.metrics.oldest_publication(backlog.oldest_s);
+        if !backlog.needs_upkeep {
             tokio::time::sleep(UNUSED_PRUNE_EVERY - PRUNE_EVERY).await;
             return Ok(());
         }

@@ -6,7 +6,7 @@ use flyball::api::DEFAULT_TENANT;
 use flyball::gateway::channel_name::ChannelName;
 use flyball::gateway::limits::ChannelHistory;
 use flyball::gateway::postgres::{
-    OlderCollectors, TenantGrant, WaitingPublications, collect, positions,
+    OlderCollectors, TenantGrant, WaitingPublications, collect, gateway_backlog, positions,
 };
 use flyball::gateway::service::Gateway;
 use flyball::jobs::Queue;
@@ -150,6 +150,22 @@ async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
     let place = positions(&queue.pool, &[orders]).await.unwrap()[0];
     let has_all_after = [1, 2, 3].map(|offset| place.has_all_after(place.epoch, offset));
     assert_eq!((has_all_after, place.last_offset), ([false, true, true], 3));
+}
+
+#[tokio::test]
+async fn the_age_of_the_oldest_message_that_waits_is_known() {
+    let fixture = Fixture::new().await;
+    let queue = &fixture.queue;
+    let found = gateway_backlog(&queue.pool).await.unwrap();
+    assert_eq!((found.needs_upkeep, found.oldest_s), (false, 0.0));
+    let insert = "insert into flyball.publication (tenant, channel, data, created_at) \
+         values ('acme', 'orders', '1', now() - interval '90 s'), ('late', 'orders', '1', now())";
+    sqlx::query(insert).execute(&queue.pool).await.unwrap();
+    let found = gateway_backlog(&queue.pool).await.unwrap();
+    assert!(!found.needs_upkeep && found.oldest_s >= 90.0, "{found:?}");
+    collect_all(queue, 10).await;
+    let found = gateway_backlog(&queue.pool).await.unwrap();
+    assert_eq!((found.needs_upkeep, found.oldest_s), (true, 0.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

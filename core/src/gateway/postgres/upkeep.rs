@@ -14,14 +14,26 @@ pub(super) const FORGET: &str =
 
 pub(super) const NEEDS_UPKEEP: &str = "
 select exists (select from flyball.channel_message) or exists (select from flyball.channel) or exists (select from flyball.connection_ticket)
-    or exists (select from flyball.gateway_report where reported_at < now() - interval '1 hour') as needs_upkeep";
+    or exists (select from flyball.gateway_report where reported_at < now() - interval '1 hour') as needs_upkeep,
+    (select extract(epoch from now() - p.created_at)::float8 from flyball.publication p order by p.id limit 1) as oldest_s";
 
-/// Returns true if there is a channel or a message of one, a ticket, or an old report.
-pub async fn needs_upkeep(db: &Db) -> Result<bool, Error> {
-    Ok(query(NEEDS_UPKEEP)
-        .fetch_one(db)
-        .await?
-        .try_get("needs_upkeep")?)
+/// The work that waits for gateways.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GatewayBacklog {
+    /// True if there is a channel or a message of one, a ticket, or an old report.
+    pub needs_upkeep: bool,
+    /// The age of the oldest message that no collector has moved yet, in seconds; 0 if there is none.
+    pub oldest_s: f64,
+}
+
+/// Looks for work that waits for gateways.
+pub async fn gateway_backlog(db: &Db) -> Result<GatewayBacklog, Error> {
+    let row = query(NEEDS_UPKEEP).fetch_one(db).await?;
+    let oldest_s: Option<f64> = row.try_get("oldest_s")?;
+    Ok(GatewayBacklog {
+        needs_upkeep: row.try_get("needs_upkeep")?,
+        oldest_s: oldest_s.unwrap_or(0.0).max(0.0),
+    })
 }
 
 /// A place in the order of all channels: after this tenant and name.
