@@ -152,6 +152,25 @@ async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
     assert_eq!((has_all_after, place.last_offset), ([false, true, true], 3));
 }
 
+/// As many inboxes have, to which a campaign of each tenant goes.
+#[tokio::test]
+async fn thousands_of_channels_are_collected_at_once() {
+    let fixture = Fixture::new().await;
+    let queue = &fixture.queue;
+    let insert = "insert into flyball.publication (tenant, channel, data) \
+         select 't' || n % 120, 'c' || n, '1' from generate_series(1, 12000) n";
+    sqlx::query(insert).execute(&queue.pool).await.unwrap();
+    tokio::time::timeout(super::client::PATIENCE, collect_all(queue, 10))
+        .await
+        .expect("one look at each message and each channel");
+    let kept: i64 =
+        sqlx::query_scalar(r#"select count(*) from flyball.channel_message where "offset" = 1"#)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+    assert_eq!(kept, 12_000);
+}
+
 #[tokio::test]
 async fn the_age_of_the_oldest_message_that_waits_is_known() {
     let fixture = Fixture::new().await;

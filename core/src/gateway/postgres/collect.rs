@@ -32,52 +32,61 @@ cross join lateral (
 
 /// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had a
 /// history before counts what it does not keep, so that no reader takes the rest for all.
+// Each message finds its channel by a sort. Postgres expects one row of a join here and would compare
+// every message with every channel, which takes a minute for ten thousand of each.
 pub(super) const MOVE: &str = r#"
-with history as (
-    select * from unnest($2::text[], $3::text[], $4::int[], $5::int[]) as h(tenant, name, kept_s, kept_max)
-),
-gone as (
+with gone as (
     delete from flyball.publication p where p.id = any($1) returning p.id, p.tenant, p.channel, p.data, p.created_at
 ),
-counted as (
-    select h.tenant, h.name, h.kept_s, h.kept_max, count(*) as messages
-    from history h join gone g on g.tenant = h.tenant and g.channel = h.name
-    where h.kept_max > 0
-    group by 1, 2, 3, 4
+placed as (
+    select u.*, max(u.of_s) over w as kept_s, max(u.of_max) over w as kept_max,
+        count(u.id) over w as messages, row_number() over (w order by u.id) as nth
+    from (
+        select g.tenant, g.channel, g.id, g.data, g.created_at, null::int as of_s, null::int as of_max from gone g
+        union all
+        select h.tenant, h.name, null, null, null, h.kept_s, h.kept_max
+        from unnest($2::text[], $3::text[], $4::int[], $5::int[]) as h(tenant, name, kept_s, kept_max)
+    ) u
+    window w as (partition by u.tenant, u.channel)
 ),
 top as (
     insert into flyball.channel as c (tenant, name, epoch, last_offset, kept_s, used_at)
-    select n.tenant, n.name, e.last_value, n.messages, n.kept_s, now()
-    from counted n cross join flyball.channel_epoch e
-    order by n.tenant, n.name
+    select n.tenant, n.channel, e.last_value, n.messages, n.kept_s, now()
+    from placed n cross join flyball.channel_epoch e
+    where n.id is null and n.messages > 0 and n.kept_max > 0
+    order by n.tenant, n.channel
     on conflict (tenant, name) do update
     set last_offset = c.last_offset + excluded.last_offset, kept_s = excluded.kept_s, used_at = excluded.used_at
     returning c.tenant, c.name, c.epoch, c.last_offset, c.first_offset
 ),
 passed as (
     update flyball.channel c set last_offset = c.last_offset + n.messages, first_offset = c.last_offset + n.messages + 1
+    from placed n
+    where n.id is null and n.messages > 0 and n.kept_max = 0 and c.tenant = n.tenant and c.name = n.channel
+),
+counted as (
+    select u.*, max(u.of_epoch) over w as epoch, max(u.of_last) over w as last_offset, max(u.of_first) over w as first_offset
     from (
-        select h.tenant, h.name, count(*) as messages from history h join gone g on g.tenant = h.tenant and g.channel = h.name
-        where h.kept_max = 0
-        group by 1, 2
-    ) n
-    where c.tenant = n.tenant and c.name = n.name
+        select p.tenant, p.channel, p.id, p.data, p.created_at, p.kept_s, p.kept_max, p.messages, p.nth,
+            null::bigint as of_epoch, null::bigint as of_last, null::bigint as of_first
+        from placed p where p.id is not null
+        union all
+        select t.tenant, t.name, null, null, null, null, null, null, null, t.epoch, t.last_offset, t.first_offset from top t
+    ) u
+    window w as (partition by u.tenant, u.channel)
 ),
 moved as (
     insert into flyball.channel_message (tenant, channel, epoch, "offset", id, data, created_at, expires_at)
-    select g.tenant, g.channel, coalesce(t.epoch, 0),
-        coalesce(t.last_offset - n.messages + row_number() over (partition by g.tenant, g.channel order by g.id), 0),
-        g.id, g.data, g.created_at, now() + make_interval(secs => case when t.epoch is null then 30 else h.kept_s end)
-    from gone g
-    join history h on h.tenant = g.tenant and h.name = g.channel
-    left join counted n on n.tenant = g.tenant and n.name = g.channel
-    left join top t on t.tenant = g.tenant and t.name = g.channel
-    order by g.id
+    select m.tenant, m.channel, coalesce(m.epoch, 0), coalesce(m.last_offset - m.messages + m.nth, 0), m.id, m.data, m.created_at,
+        now() + make_interval(secs => case when m.epoch is null then 30 else m.kept_s end)
+    from counted m
+    where m.id is not null
+    order by m.id
     returning 1
 )
-select t.tenant, t.name, h.kept_max, (select count(*) from moved) as moved
-from history h
-left join top t on t.tenant = h.tenant and t.name = h.name and t.last_offset - t.first_offset >= h.kept_max + h.kept_max / 4"#;
+select o.tenant, o.channel as name, o.kept_max, a.moved
+from (select count(*) as moved from moved) a
+left join counted o on o.id is not null and o.nth = o.messages and o.last_offset - o.first_offset >= o.kept_max + o.kept_max / 4"#;
 
 /// The oldest messages count as gone at once. Their rows stay for half a minute, for readers that
 /// were there when they came.
