@@ -13,7 +13,7 @@ use super::message::{InboxCounts, InboxMessage, InboxPage, MarkedMessages};
 use super::request::{MarkRequest, MarkTarget, PageRequest};
 use crate::jobs::Error;
 use crate::postgres::Db;
-use crate::service::{BatchBroken, Batcher};
+use crate::service::{BatchBroken, Batcher, in_waves};
 
 const DELIVER: &str = "select d.job_id, d.kept from flyball.deliver_inboxes($1, $2, $3, $4, $5) d";
 
@@ -246,9 +246,15 @@ async fn deliver(db: &Db, items: &[NewInboxMessage]) -> Vec<Result<InboxDelivery
         return items.iter().map(lost).collect();
     }
     let mut fates = Vec::with_capacity(items.len());
-    for item in items {
-        let alone = delivered(db, std::slice::from_ref(item), false).await;
-        fates.extend(alone.unwrap_or_else(|error| vec![Err(error)]));
+    let each: Vec<_> = items
+        .chunks(1)
+        .map(|item| delivered(db, item, false))
+        .collect();
+    for answer in in_waves(each, 1).await {
+        match answer {
+            Some(answer) => fates.extend(answer.unwrap_or_else(|error| vec![Err(error)])),
+            None => fates.push(Err(Error::Lost(error.to_string()))),
+        }
     }
     fates
 }

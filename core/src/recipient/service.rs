@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
@@ -22,7 +21,8 @@ use super::postgres::{
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{
-    BatchBroken, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, periodic, periodic_unless_watched,
+    BatchBroken, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, in_waves, periodic,
+    periodic_unless_watched,
 };
 
 /// The channel on which Postgres tells of messages to plan.
@@ -437,14 +437,14 @@ async fn alone<'a, T, R, F>(items: &'a [T], run: impl Fn(&'a [T]) -> F) -> Vec<R
 where
     F: Future<Output = Result<R, Error>>,
 {
-    let mut answers = Vec::with_capacity(items.len());
-    for some in items.chunks(ALONE_AT_ONCE) {
-        let each: Vec<F> = some.chunks(1).map(&run).collect();
-        let answered = join_all(each).await.into_iter();
-        answers
-            .extend(answered.map(|answer| answer.map_err(|error| Error::Lost(error.to_string()))));
-    }
+    let each: Vec<F> = items.chunks(1).map(run).collect();
+    let answers = in_waves(each, ALONE_AT_ONCE).await.into_iter();
     answers
+        .map(|answer| match answer {
+            Some(answer) => answer.map_err(|error| Error::Lost(error.to_string())),
+            None => Err(Error::Lost("others of its batch are locked".to_owned())),
+        })
+        .collect()
 }
 
 /// Runs a transaction again that was broken off by a deadlock. One that waited for a lock as long as it

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -16,6 +16,10 @@ const BATCHES_WAITING: usize = 16;
 /// The timeout of a call. A longer one hangs, on a silently lost connection for example, and all
 /// items would wait behind it.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
+
+/// The time in which calls for items that run alone begin. The last of them end before the timeout of
+/// the call that makes them, so that the answers of all others are not lost.
+const BEGUN_WITHIN: Duration = Duration::from_secs(20);
 
 /// The function that processes a batch of items and returns one result for each, in order.
 type BatchFn<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync;
@@ -141,6 +145,27 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         }
         answered.await.map_err(|_| BatchBroken)
     }
+}
+
+/// Makes calls for the items of one batch, `at_once` at a time, because one of them holds up the batch;
+/// returns `None` for those that had to wait too long to begin.
+pub async fn in_waves<F: Future>(calls: Vec<F>, at_once: usize) -> Vec<Option<F::Output>> {
+    in_waves_until(Instant::now() + BEGUN_WITHIN, calls, at_once).await
+}
+
+async fn in_waves_until<F: Future>(
+    until: Instant,
+    calls: Vec<F>,
+    at_once: usize,
+) -> Vec<Option<F::Output>> {
+    let mut answers = Vec::with_capacity(calls.len());
+    let mut calls = calls.into_iter();
+    while calls.len() > 0 && Instant::now() < until {
+        let wave: Vec<F> = calls.by_ref().take(at_once).collect();
+        answers.extend(join_all(wave).await.into_iter().map(Some));
+    }
+    answers.extend(calls.map(|_| None));
+    answers
 }
 
 /// The task that processes waiting items. If it panics, every waiting caller gets an error and the
@@ -333,6 +358,17 @@ mod tests {
 
         assert_eq!(hung, Err(BatchBroken));
         assert_eq!(behind, Ok(4));
+    }
+
+    #[tokio::test]
+    async fn calls_that_would_begin_too_late_are_left_out() {
+        let calls = || (0..5).map(std::future::ready).collect::<Vec<_>>();
+
+        let begun = in_waves(calls(), 2).await;
+        let late = in_waves_until(Instant::now(), calls(), 2).await;
+
+        assert_eq!(begun, (0..5).map(Some).collect::<Vec<_>>());
+        assert_eq!(late, vec![None::<i32>; 5]);
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ mod periodic;
 mod postgres;
 mod supervisor;
 
-pub use batch::{BatchBroken, Batcher};
+pub use batch::{BatchBroken, Batcher, in_waves};
 pub use due_work::{DueWork, UNWOKEN_EVERY};
 pub use periodic::{LoopOptions, periodic, periodic_unless_watched};
 pub use postgres::{Leader, STATEMENTS};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{begin, events, record};
@@ -14,7 +13,7 @@ use crate::notify::metrics::NotifyMetrics;
 use crate::notify::record::Fresh;
 use crate::notify::{BeginRequest, BegunDelivery, DeliveryUpdate, EventReport};
 use crate::postgres::Db;
-use crate::service::{BatchBroken, Batcher};
+use crate::service::{BatchBroken, Batcher, in_waves};
 
 /// Most items of one statement.
 const MAX_STATEMENT_ITEMS: usize = 256;
@@ -167,11 +166,11 @@ async fn singly<T, R>(db: &Db, batch: &[T], run: BatchStatement<T, R>) -> Vec<Re
             Ok(results) => answers.extend(results.into_iter().map(Ok)),
             Err(error) if error.was_locked_out() && part.len() > 1 => {
                 let each: Vec<_> = part.chunks(1).map(|item| run(db, item)).collect();
-                let mut alone = stream::iter(each).buffered(ALONE_AT_ONCE);
-                while let Some(answer) = alone.next().await {
+                for answer in in_waves(each, ALONE_AT_ONCE).await {
                     match answer {
-                        Ok(results) => answers.extend(results.into_iter().map(Ok)),
-                        Err(error) => answers.extend(same(1, &error)),
+                        Some(Ok(results)) => answers.extend(results.into_iter().map(Ok)),
+                        Some(Err(error)) => answers.extend(same(1, &error)),
+                        None => answers.extend(same(1, &error)),
                     }
                 }
             }
