@@ -44,10 +44,13 @@ macro_rules! settings {
 /// The statements sent once on a connection of our own.
 ///
 /// The isolation may be another for the role or the database; under a stricter one, statements that
-/// only wait for each other would fail.
+/// only wait for each other would fail. A statement whose call was given up would run on after its
+/// connection is closed, beside all those of the next one; so the server looks for its client, where
+/// its system can.
 const SESSION: &str = concat!(
     settings!("set"),
-    "; set default_transaction_isolation = 'read committed'"
+    "; set default_transaction_isolation = 'read committed'",
+    "; do $$ begin set client_connection_check_interval = '2s'; exception when others then null; end $$"
 );
 
 /// The statements that begin a transaction on a lent connection, because a setting for longer would
@@ -386,14 +389,11 @@ mod tests {
     #[test]
     fn a_lent_connection_gets_the_settings_of_a_session_for_one_transaction() {
         let (begin, lent) = BEGIN_LENT.split_once("; ").unwrap();
-        let (session, isolation) = SESSION.rsplit_once("; ").unwrap();
+        let (session, others) = SESSION.split_once("; set default").unwrap();
 
         assert_eq!(lent.replace("set local", "set"), session);
         assert_eq!(begin, "begin isolation level read committed");
-        assert_eq!(
-            isolation,
-            "set default_transaction_isolation = 'read committed'"
-        );
+        assert!(others.starts_with("_transaction_isolation = 'read committed'; "));
         assert!(session.contains("set lock_timeout = '3s'"), "{session}");
     }
 }

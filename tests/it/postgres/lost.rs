@@ -45,3 +45,13 @@ async fn a_call_that_was_given_up_does_not_keep_its_place_in_the_pool() {
     let answer: i32 = sqlx::query_scalar("select 1").fetch_one(&db).await.unwrap();
     assert_eq!(answer, 1);
 }
+
+#[tokio::test]
+async fn the_server_looks_for_the_client_of_a_statement_that_runs() {
+    let database = database().await;
+    let access = Access::from(database.url());
+    let db = Db::connect(&access, 1, SOON).await.unwrap();
+    let shown = sqlx::query_scalar("show client_connection_check_interval");
+    let shown: String = shown.fetch_one(&db).await.unwrap();
+    assert_eq!(shown, "2s");
+}
