@@ -152,7 +152,7 @@ async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
     assert_eq!((has_all_after, place.last_offset), ([false, true, true], 3));
 }
 
-/// As many inboxes have, to which a campaign of each tenant goes.
+/// Inboxes, to which campaigns of many tenants go at once.
 #[tokio::test]
 async fn thousands_of_channels_are_collected_at_once() {
     let fixture = Fixture::new().await;
