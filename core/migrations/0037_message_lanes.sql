@@ -135,6 +135,8 @@ begin
         job.webhook_secret := null;
         job.retry := flyball.retry_of(options);
         perform flyball.rewrite_job(job, true);
+        -- A request to cancel was for the job that is gone.
+        delete from flyball.cancel c where c.job_id = job_id;
     else
         if to_regclass('flyball.job_' || (job_id >> 38)) is null then
             perform flyball.ensure_day(job_id >> 38);

@@ -100,7 +100,9 @@ impl LeasedKnob {
             ("valid_until", kept.then(|| until_ms.to_string()))
         };
         if text != self.text {
-            if status.knobs.by == calibration::CALIBRATION_ACTOR {
+            let is_marked =
+                status.raw.get("by").map(String::as_str) == Some(calibration::CALIBRATION_ACTOR);
+            if is_marked {
                 // The rate was written directly into the store: it stays, but without the test's
                 // mark and lease.
                 self.set(

@@ -10,7 +10,7 @@ DATABASE_URL is the database of the jobs. Lists are read from the replica of DAT
 FLYBALL_DATABASE_READ_LAG_MAX_S seconds; what is one job's, and every change, goes to DATABASE_URL.
 
 Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 the named thing does not exist, such as a job, a throttle, a pool or a worker; 4 the input was refused and
-nothing was changed; 69 a required service cannot be reached, is not installed or lacks the schema; 71 the listen port cannot be opened; 75 a lane, or the queue of a tenant, is full, or tokens are not granted now: try again later; 78 a setting or a knobs file is wrong.";
+nothing was changed; 69 a required service cannot be reached, is not installed or lacks the schema; 71 the listen port cannot be opened; 75 a lane, or the queue of a tenant, is full, tokens are not granted now, or an open transaction holds what the command needs: try again later; 78 a setting or a knobs file is wrong.";
 
 /// Failures that are not errors of a room.
 #[derive(Debug, thiserror::Error)]

@@ -446,10 +446,10 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "growth_per_min" | "achieved_rps" | "learned_rps" | "proposed_rps" | "seconds"
             | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
             | "higher_s" | "stopped_s" | "parked_jobs" | "recipients" | "recipient" | "sent"
-            | "cancelled" | "too_late" | "accepted" | "bounced" | "complained" | "unsubscribed" | "place" | "limit" | "used" | "waiting" | "pending"
-            | "pending_max" | "created" | "changed" | "caps" | "reservations" | "claims"
-            | "digests" | "items" | "messages" | "arguments" | "inbox" | "unseen" | "unread"
-            | "completed" | "succeeded" | "failed",
+            | "cancelled" | "too_late" | "accepted" | "bounced" | "complained" | "unsubscribed"
+            | "place" | "limit" | "used" | "waiting" | "pending" | "pending_max" | "created"
+            | "changed" | "caps" | "reservations" | "claims" | "digests" | "items" | "messages"
+            | "arguments" | "inbox" | "unseen" | "unread" | "completed" | "succeeded" | "failed",
         ) => return Some(from(0)),
         ("SettledTokens", "settled") => json!({ "minimum": -COST_MAX, "maximum": COST_MAX }),
         ("HistoryPoint", "value") => from(0),

@@ -379,6 +379,14 @@ async fn a_repeated_request_with_an_idempotency_key_makes_no_second_job() {
     let next = send(path, "order-8", job("b")).await;
     assert_eq!(next.status(), StatusCode::CREATED);
     assert!(!next.headers().contains_key("idempotent-replayed"));
+
+    sqlx::query("delete from flyball.job where id = $1")
+        .bind(id)
+        .execute(&api.queue.pool)
+        .await
+        .unwrap();
+    let gone = send(path, "order-7", job("a")).await;
+    problem(gone, 404, "job_not_found").await;
 }
 
 #[tokio::test]

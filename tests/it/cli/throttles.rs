@@ -484,7 +484,7 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
         shell
             .ok(&["why", "mail"])
             .out
-            .contains("expires: in 2 days")
+            .contains("Its knobs expire in 2 days")
     );
     eventually("the end of what is let expire", SOON, || async {
         (shell.run(&["throttle", "show", "brief"]).code == 3).then_some(())

@@ -69,7 +69,10 @@ pub(super) fn collection(server: &MongoServer) -> Collection<BsonDocument> {
     server.client.database("shop").collection("articles")
 }
 
-pub(super) async fn insert(server: &MongoServer, documents: impl IntoIterator<Item = BsonDocument>) {
+pub(super) async fn insert(
+    server: &MongoServer,
+    documents: impl IntoIterator<Item = BsonDocument>,
+) {
     collection(server).insert_many(documents).await.unwrap();
 }
 

@@ -364,7 +364,11 @@ async fn a_role_with_the_right_updates_jobs_of_kinds_that_it_may_enqueue() {
     for (id, change, words) in [
         (closed, "priority => 3", "role \"updater_"),
         (open, "throttle => 'api:all'", "only operators may enqueue"),
-        (open, "throttle => 'limit:lead'", "only operators may enqueue"),
+        (
+            open,
+            "throttle => 'limit:lead'",
+            "only operators may enqueue",
+        ),
         (
             open,
             "throttle => 'tenant:acme/out'",
