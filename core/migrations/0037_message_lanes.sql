@@ -749,6 +749,30 @@ begin
     assert checked <> present, 'requeue_unsent has another body';
     execute checked;
 end $do$;
+
+-- An array of arrays of tags, and a text "infinity" where a number belongs, are refused by their names; the
+-- bodies are otherwise as they stand.
+do $do$
+declare
+    change record;
+    body   text;
+begin
+    for change in
+        select *
+        from (values
+            ('read_search', 1, 'elsif cardinality\(tags\) not between', 'elsif array_ndims(tags) > 1 then
+        perform flyball.refuse(what, ''tags'', ''must be an array of one dimension, with 1 to 16 texts'');
+    elsif cardinality(tags) not between'),
+            ('enqueue_many', 2, 'exception when data_exception then(\s+is_valid := false)',
+                'exception when data_exception or feature_not_supported then\1')
+        ) as c(name, times, was, becomes)
+    loop
+        body := pg_get_functiondef(('flyball.' || change.name)::regproc);
+        assert regexp_count(body, change.was) = change.times, change.name || ' has another body';
+        execute regexp_replace(body, change.was, change.becomes, 'g');
+    end loop;
+end $do$;
+
 -- === Requests that may be repeated ================================================================
 
 -- Enqueues one job as flyball.enqueue_rows_as does, unless the request is a repeat: `digest` is that of the

@@ -421,6 +421,15 @@ async fn columns_of_another_shape_and_numbers_of_any_size_are_refused() {
             "select flyball.requeue_unsent('mail', -1)".to_owned(),
             "requeue_unsent: max_jobs: is -1; allowed are 1 to 10000",
         ),
+        (
+            "select flyball.cancel_jobs(tags => '{{a,b},{c,d}}')".to_owned(),
+            "cancel_jobs: tags: must be an array of one dimension",
+        ),
+        (
+            r#"select flyball.enqueue_many('[{"kind": "http", "priority": "infinity"}]')"#
+                .to_owned(),
+            "jobs[0].priority: must be a number, not string",
+        ),
     ];
     for (call, output) in large {
         let refused = database.pool().execute(AssertSqlSafe(call)).await;
