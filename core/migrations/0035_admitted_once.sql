@@ -397,7 +397,8 @@ begin
         return null;
     end if;
     return now() + make_interval(secs => (
-        select coalesce(max(floor((l.place - 1) / l.tokens) * l.span_s), 0)::float8
+        -- At most a hundred years, which a time can express.
+        select least(coalesce(max(floor((l.place - 1) / l.tokens) * l.span_s), 0), 3155760000)::float8
         from (
             select w.place, p.numbers[1]::numeric as tokens, p.numbers[2]::numeric as span_s
             from (values

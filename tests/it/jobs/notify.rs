@@ -352,6 +352,13 @@ async fn the_time_of_a_held_message_knows_both_levels() {
         fixture.owner(&turn).await;
         assert_eq!(told_of("two").await, wait, "{fields}");
     }
+
+    // However slow it is, the time can be told.
+    fixture
+        .owner(r#"update flyball.knobs set fields = '{"rps": "0.000000001"}'"#)
+        .await;
+    let at = "select isfinite(flyball.held_at('acme', 10000, 10000))::text";
+    assert_eq!(fixture.text(at).await, "true");
 }
 
 #[tokio::test]
