@@ -18,7 +18,8 @@ begin
     from unnest(jobs) as a(id)
     cross join lateral (select o.id, o.tenant, o.admission_lane from flyball.job o where o.id = a.id limit 1) j
     where j.admission_lane is not null
-    on conflict do nothing;
+    order by j.tenant, j.id
+    on conflict on constraint pending_pkey do update set job_id = excluded.job_id;
     return query
     select j.id, j.admission_lane
     from unnest(jobs) as a(id)
