@@ -12,8 +12,9 @@ begin
     update flyball.job j
     set admission_lane = flyball.lane_of(flyball.admission_throttle(j.tenant), j.module)
     where j.id = any (jobs) and j.kind = 'notification' and j.tenant <> '' and j.admission_lane is null;
-    -- One that had ended is pending once more.
-    insert into flyball.pending (tenant, job_id)
+    -- One that had ended is pending once more. A row that is still there is written anew, so that a sweep
+    -- that saw its message as ended does not delete it.
+    insert into flyball.pending as p (tenant, job_id)
     select j.tenant, j.id
     from unnest(jobs) as a(id)
     cross join lateral (select o.id, o.tenant, o.admission_lane from flyball.job o where o.id = a.id limit 1) j
@@ -78,6 +79,54 @@ begin
         end if;
         execute replace(body, change.was, change.becomes);
     end loop;
+end $$;
+
+-- === Unique keys of batches ======================================================================
+
+-- As in 0009, but no slot is used if a message beyond the slots has a unique key: the messages with slots
+-- are enqueued before the others, and all keys are taken in one order and before the places in the queue.
+create or replace function flyball.accept_batch(
+    tenant text, module text, digest bytea, body bytea, has_key boolean, admitted int,
+    pool text, priority int, run_at timestamptz, messages jsonb, is_urgent boolean,
+    out answer text, out job_id bigint, out batch_id bigint, out used int, out jobs bigint[])
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    size  constant int := jsonb_array_length(messages);
+    batch flyball.batch;
+begin
+    select f.answer, f.job_id, f.batch_id into answer, job_id, batch_id
+    from flyball.find_request(digest, body, has_key, true) f;
+    if answer <> 'new' then
+        return;
+    end if;
+    used := case when admitted > 0 and (is_urgent or not flyball.has_waiting(tenant, module)) then least(admitted, size) else 0 end;
+    if used between 1 and size - 1 then
+        select case when max(g.n) > used then 0 else used end into used
+        from jsonb_array_elements(messages) with ordinality as g(message, n)
+        where g.message ->> 'unique_key' is not null;
+    end if;
+    insert into flyball.batch as b (tenant, module, state, pool, priority, run_at, recipients, messages)
+    values (tenant, module, case when size > 100 then 'expanding' else 'running' end, pool, priority, run_at, size,
+        case when size > 100 then messages else '[]' end)
+    returning b.* into batch;
+    batch_id := batch.id;
+    if size > 100 then
+        used := 0;
+        if tenant <> '' then
+            perform flyball.record_pending('batch', tenant,
+                array(select flyball.place_in_queue(batch.id, n) from generate_series(1, size) n), is_urgent);
+        end if;
+        perform flyball.enqueue_expansion(batch.id);
+    else
+        jobs := array(select e.job_id from flyball.enqueue_batch_messages(batch, messages, used) e);
+        if used > 0 and tenant <> '' then
+            perform flyball.record_module(tenant, module);
+        end if;
+    end if;
+    if digest is not null and has_key then
+        perform flyball.remember_request(digest, body, null, batch.id);
+    end if;
 end $$;
 
 -- === Pauses of batches ===========================================================================

@@ -9,7 +9,8 @@ create function flyball.message_key(kind text, key text, tenant text) returns te
 language sql immutable parallel safe
 return case when kind = 'notification' and key = '' then tenant else key end;
 
--- As in 0019, but for the key of a message.
+-- As in 0019, but for the key of a message, and for the places in the queue of its tenant: those of many
+-- messages are taken together, behind all their unique keys.
 create or replace function flyball.admit_unchecked(
     entry_point text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
@@ -144,7 +145,7 @@ begin
         if awaited is null and (due_at is null or due_at <= now()) then
             backlog := flyball.check_backlog(entry_point, throttle, key, lane, 1);
         end if;
-        if kind = 'notification' and owner_tenant <> '' then
+        if kind = 'notification' and owner_tenant <> '' and entry_point <> 'enqueue_many' then
             perform flyball.record_pending(entry_point, owner_tenant, array[job_id], priority = 0);
         end if;
         insert into flyball.job
@@ -192,7 +193,8 @@ begin
     end if;
 end $$;
 
--- As in 0019, but for the keys of messages.
+-- As in 0019, but for the keys of messages, and for their places in the queue of the tenant, which are taken
+-- behind all unique keys: a transaction that has the places waits for no key.
 create or replace function flyball.enqueue_rows_as(
     owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
@@ -442,12 +444,12 @@ begin
     if waiting_lane is not null and 'notification' = all (kinds) then
         all_behind := flyball.has_waiting(owner_tenant, sender_module);
     end if;
-    if messages then
+    if messages and plain then
         perform flyball.record_pending('enqueue_many', owner_tenant, m.ids, m.urgent)
         from (
             select array_agg(g.id) as ids, bool_and(g.priority = 0) as urgent
-            from unnest(ids, kinds, priorities, unique_keys) as g(id, kind, priority, unique_key)
-            where g.kind = 'notification' and g.unique_key is null
+            from unnest(ids, kinds, priorities) as g(id, kind, priority)
+            where g.kind = 'notification'
         ) m
         where m.ids is not null;
     end if;
@@ -554,6 +556,15 @@ begin
         replacements[one.n] := result.replaced;
         backlogs[one.n] := result.backlog;
     end loop;
+    if messages then
+        perform flyball.record_pending('enqueue_many', owner_tenant, m.ids, m.urgent)
+        from (
+            select array_agg(g.id) as ids, bool_and(g.priority = 0) as urgent
+            from unnest(ids, kinds, priorities, duplicates) as g(id, kind, priority, duplicate)
+            where g.kind = 'notification' and not g.duplicate
+        ) m
+        where m.ids is not null;
+    end if;
     return query select * from unnest(ids, duplicates, replacements, backlogs);
 end $$;
 

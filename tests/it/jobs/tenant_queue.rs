@@ -136,3 +136,98 @@ async fn a_message_that_is_committed_after_later_ones_is_counted() {
         (106, 106)
     );
 }
+
+/// The queue is counted under a lock near its end, and for many messages at once.
+#[tokio::test]
+async fn a_sender_that_waits_for_a_unique_key_has_no_place_yet_and_keeps_no_other_from_one() {
+    let database = limited().await;
+    let pool = database.pool();
+    sqlx::query("update flyball.tenant_limit set max_pending = 20")
+        .execute(pool)
+        .await
+        .unwrap();
+    let many = |keys: &[&str]| {
+        let each = keys.iter().map(|key| {
+            let key = match *key {
+                "" => String::new(),
+                key => format!(r#", "unique_key": "{key}""#),
+            };
+            format!(r#"{{"kind": "notification", "throttle": "mail"{key}}}"#)
+        });
+        let all: Vec<String> = each.collect();
+        let all = all.join(", ");
+        AssertSqlSafe(format!(
+            "select flyball.as_tenant('acme', 'web'); select flyball.enqueue_many('[{all}]')"
+        ))
+    };
+    let mut first = pool.begin().await.unwrap();
+    sqlx::raw_sql(many(&["k"]))
+        .execute(&mut *first)
+        .await
+        .unwrap();
+    let other = tokio::spawn({
+        let (pool, many) = (pool.clone(), many(&["", "", "k"]));
+        async move { sqlx::raw_sql(many).execute(&pool).await.map(drop) }
+    });
+    let waiting = "select count(*) from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("the other waits for the key", SOON, || async {
+        (number(pool, waiting).await == 1).then_some(())
+    })
+    .await;
+
+    sqlx::raw_sql(many(&["", ""]))
+        .execute(&mut *first)
+        .await
+        .unwrap();
+    first.commit().await.unwrap();
+
+    other.await.unwrap().unwrap();
+    assert_eq!(number(pool, PENDING).await, 5);
+}
+
+#[tokio::test]
+async fn a_batch_uses_slots_only_if_no_key_is_taken_behind_the_places_of_those_that_have_one() {
+    let database = limited().await;
+    let pool = database.pool();
+    for (keys, used) in [("{}", 2), ("{1,2}", 2), ("{3}", 0), ("{1,2,3}", 0)] {
+        let accept = format!(
+            "select used::bigint from flyball.accept_batch('acme', 'm{used}{keys}', null, '', false, 2, 'mail', 2, null,
+                (select jsonb_agg(jsonb_build_object('args', '{{}}'::jsonb, 'key', '',
+                    'unique_key', case when n = any('{keys}'::int[]) then '{keys}' || n end)) from generate_series(1, 3) n), false)"
+        );
+        assert_eq!(number(pool, &accept).await, used, "{keys}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_sent_anew_during_a_sweep_stays_pending() {
+    let database = limited().await;
+    let pool = database.pool();
+    assert_eq!(send(pool, 1).await, None);
+    let die = "with gone as (delete from flyball.ready returning *)
+        insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
+        select g.job_id, j.lane_id, g.priority, 1, g.cost, 'x' from gone g join flyball.job j on j.id = g.job_id";
+    sqlx::query(die).execute(pool).await.unwrap();
+    // What this transaction sees is as old as that of a long sweep.
+    let mut sweep = pool.begin().await.unwrap();
+    sqlx::raw_sql("set transaction isolation level repeatable read; select from flyball.dead")
+        .execute(&mut *sweep)
+        .await
+        .unwrap();
+    sqlx::query("select flyball.retry(d.job_id) from flyball.dead d")
+        .execute(pool)
+        .await
+        .unwrap();
+
+    // It may fail at this isolation, which leaves the row as well.
+    let swept = sqlx::query("select flyball.sweep_pending('acme')")
+        .execute(&mut *sweep)
+        .await;
+
+    match swept {
+        Ok(_) => sweep.commit().await.unwrap(),
+        Err(_) => sweep.rollback().await.unwrap(),
+    }
+    assert_eq!(number(pool, PENDING).await, 1);
+}
