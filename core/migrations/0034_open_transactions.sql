@@ -377,6 +377,23 @@ begin
     return found_state;
 end $$;
 
+-- A message that is locked, such as one that a producer replaces, is left at a look: the cancellation of its
+-- batch or group looks again. It is put into the function as it is, because nothing else of it changes.
+do $$
+declare
+    was  constant text := 'delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt';
+    body constant text := pg_get_functiondef('flyball.cancel_live'::regproc);
+begin
+    if length(body) - length(replace(body, was, '')) <> length(was) then
+        raise exception 'flyball.cancel_live does not contain once: %', was;
+    end if;
+    execute replace(body, was, 'delete from flyball.scheduled
+        where ctid = any(array(
+            select s.ctid from flyball.scheduled s
+            where s.job_id = any(array(select j.job_id from members j)) order by s.job_id for update skip locked))
+        returning job_id, attempt');
+end $$;
+
 -- === Messages in SQL ============================================================================
 
 -- Returns the time at which a message with these places in the queues of its module and its tenant is

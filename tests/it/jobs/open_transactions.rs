@@ -329,6 +329,43 @@ async fn a_message_of_a_resumed_batch_that_is_wanted_years_from_now_keeps_its_ti
 }
 
 #[tokio::test]
+async fn a_batch_is_cancelled_though_an_open_transaction_has_one_of_its_messages() {
+    let (database, queue) = queue().await;
+    let held = enqueue_one(&queue, http().run_in(HOUR)).await;
+    let other = enqueue_one(&queue, http().run_in(HOUR)).await;
+    let batch: i64 = sqlx::query_scalar(
+        "with sent as (
+            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+            values ('acme', '', 'running', 'p', 2, 2, '[]') returning id
+         ),
+         members as (
+            insert into flyball.batch_message (job_id, batch_id) select unnest($1::bigint[]), id from sent
+         )
+         select id from sent",
+    )
+    .bind(vec![held, other])
+    .fetch_one(&queue.pool)
+    .await
+    .unwrap();
+    let mut open = database.pool().begin().await.unwrap();
+    sqlx::query("select from flyball.scheduled where job_id = $1 for update")
+        .bind(held)
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    let told: (String, i32) =
+        sqlx::query_as("select state, cancelled from flyball.cancel_batch(null, $1)")
+            .bind(batch)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+
+    assert_eq!(told, ("cancelled".to_owned(), 1));
+    open.rollback().await.unwrap();
+}
+
+#[tokio::test]
 async fn no_function_that_others_call_takes_its_path_or_its_texts_from_their_session() {
     let (_database, queue) = queue().await;
     let open: Vec<String> = sqlx::query_scalar(
