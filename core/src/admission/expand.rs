@@ -1,5 +1,7 @@
 //! The kind `batch`: enqueues the messages of a large batch.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::postgres::Batches;
@@ -7,6 +9,9 @@ use crate::jobs::{Error, Handler, Issue, Outcome, PreparedJob};
 
 /// The name of the kind.
 pub const BATCH: &str = "batch";
+
+/// The pause after a lock was not free in time.
+const LOCKED_PAUSE: Duration = Duration::from_secs(2);
 
 /// The handler of the kind `batch`.
 pub struct ExpandBatch {
@@ -30,14 +35,25 @@ impl ExpandBatch {
         }
         match batches.expand(id).await {
             Ok(()) => Outcome::Done,
-            Err(Error::QueueFull { retry_after_s, .. }) => Outcome::Snooze {
-                delay: std::time::Duration::from_secs(retry_after_s.clamp(1, 30)),
-            },
-            Err(error) => Outcome::Retry {
-                after: None,
-                error: error.to_string(),
-            },
+            Err(error) => failed(&error),
         }
+    }
+}
+
+/// Returns the outcome of an expansion that failed. No attempt is used by what is no fault of the
+/// batch: a full queue, and an open transaction that has a lock which the messages need.
+fn failed(error: &Error) -> Outcome {
+    match error {
+        Error::QueueFull { retry_after_s, .. } => Outcome::Snooze {
+            delay: Duration::from_secs((*retry_after_s).clamp(1, 30)),
+        },
+        error if error.was_broken_off() => Outcome::Snooze {
+            delay: LOCKED_PAUSE,
+        },
+        error => Outcome::Retry {
+            after: None,
+            error: error.to_string(),
+        },
     }
 }
 
@@ -53,5 +69,63 @@ impl Handler for ExpandBatch {
 
     fn public(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::fmt;
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
+    use super::*;
+
+    /// An answer of Postgres of which only the code matters.
+    #[derive(Debug)]
+    struct CodeAnswer(&'static str);
+
+    impl fmt::Display for CodeAnswer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl std::error::Error for CodeAnswer {}
+
+    impl DatabaseError for CodeAnswer {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_not_free_uses_no_attempt_of_a_batch() {
+        let of = |code| failed(&sqlx::Error::Database(Box::new(CodeAnswer(code))).into());
+        for code in ["55P03", "40P01", "40001"] {
+            let outcome = of(code);
+            assert!(matches!(outcome, Outcome::Snooze { .. }), "{code}");
+        }
+        assert!(matches!(of("42601"), Outcome::Retry { .. }));
     }
 }
