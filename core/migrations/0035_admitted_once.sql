@@ -129,6 +129,10 @@ begin
     end if;
 end $$;
 
+-- A pause and a cancellation wait for an expansion, which waits no longer than this for a key or a place
+-- that an open transaction has.
+alter function flyball.expand_batch set lock_timeout = '700ms';
+
 -- === Pauses of batches ===========================================================================
 
 alter table flyball.batch_message

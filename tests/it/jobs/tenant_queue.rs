@@ -231,3 +231,30 @@ async fn a_message_that_is_sent_anew_during_a_sweep_stays_pending() {
     }
     assert_eq!(number(pool, PENDING).await, 1);
 }
+
+/// It has the row of its batch meanwhile, for which a cancellation would wait.
+#[tokio::test]
+async fn an_expansion_waits_for_no_open_transaction_for_long() {
+    let database = limited().await;
+    let pool = database.pool();
+    let keyed = batch(101).replace("'unique_key', null", "'unique_key', 'k' || n");
+    sqlx::query(AssertSqlSafe(keyed))
+        .execute(pool)
+        .await
+        .unwrap();
+    let expand = "select flyball.expand_batch(1)::bigint";
+    let mut open = pool.begin().await.unwrap();
+    let one = one().replace("2, null, null, null", "2, null, 'k7', null");
+    sqlx::query(AssertSqlSafe(format!("select answer from {one}")))
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    let expanding = tokio::time::timeout(SOON, sqlx::query(expand).execute(pool));
+    let given_up = expanding.await.expect("it gives up").unwrap_err();
+
+    let code = given_up.as_database_error().and_then(|error| error.code());
+    assert_eq!(code.as_deref(), Some("55P03"));
+    open.rollback().await.unwrap();
+    assert_eq!(number(pool, expand).await, 101);
+}
