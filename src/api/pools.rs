@@ -149,7 +149,7 @@ pub async fn requeue_unsent(
     let (limit, signed) = signed(request, &caller, &["limit"], read).await?;
     let limit = u32::try_from(limit.unwrap_or(UNSENT_MAX)).unwrap_or(1);
     let requeued = deliveries.requeue_unsent(&name, limit, &signed);
-    let StepResult { jobs, more } = with_timeout(LIST_TIMEOUT, requeued).await?;
+    let StepResult { jobs, more, .. } = with_timeout(LIST_TIMEOUT, requeued).await?;
     Ok(Json(RequeuedMessages { jobs, more }))
 }
 

@@ -182,6 +182,8 @@ pub struct StepResult {
     pub jobs: u64,
     /// True if the walk is not complete; the next call continues after this one.
     pub more: bool,
+    /// Messages that are left as they were, because open transactions hold what they need.
+    pub skipped: u64,
 }
 
 /// Counts of a request's new events, by type.

@@ -101,6 +101,15 @@ async fn record(alarms: &Alarms, accounts: &AccountPool, change: &Change) -> Res
     recorded.await.unwrap_or_else(lost)
 }
 
+/// Returns the number of looks for messages to requeue that follow one. Messages that were skipped
+/// may be free at any time, so the looks do not end before.
+fn looks_after(left: u32, is_away: bool, has_skipped: bool) -> u32 {
+    match is_away {
+        true => REQUEUE_ROUNDS,
+        false => left.saturating_sub(1).max(u32::from(has_skipped)),
+    }
+}
+
 /// Maintains the waiting messages of a pool until `cancel` fires.
 pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: CancellationToken) {
     let pool = carrier.accounts.pool().clone();
@@ -136,11 +145,13 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
             tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages became dead letters: no account was available before their deadline");
         }
         let left = if is_away { REQUEUE_ROUNDS } else { looks_left.load(Ordering::Relaxed) };
+        let mut has_skipped = false;
         if !is_away && left > 0 && pool.requeue_on_recovery {
             let mut all = 0;
             loop {
                 let requeued = deliveries.requeue_unsent(&pool.name, MAX_MESSAGES_PER_STEP, &signed).await?;
                 all += requeued.jobs;
+                has_skipped |= requeued.skipped > 0;
                 if !requeued.more || requeued.jobs == 0 {
                     break;
                 }
@@ -149,8 +160,23 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
                 tracing::info!(pool = %pool.name, messages = all, "accounts are available again; requeued messages that had found none");
             }
         }
-        looks_left.store(if is_away { REQUEUE_ROUNDS } else { left.saturating_sub(1) }, Ordering::Relaxed);
+        looks_left.store(looks_after(left, is_away, has_skipped), Ordering::Relaxed);
         Ok::<(), Error>(())
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_for_messages_to_requeue_go_on_while_an_open_transaction_has_some() {
+        assert_eq!(looks_after(0, true, false), REQUEUE_ROUNDS);
+        assert_eq!(looks_after(3, false, false), 2);
+        assert_eq!(looks_after(3, false, true), 2);
+        assert_eq!(looks_after(1, false, true), 1);
+        assert_eq!(looks_after(1, false, false), 0);
+        assert_eq!(looks_after(0, false, false), 0);
+    }
 }

@@ -73,6 +73,7 @@ impl Deliveries {
         let swept = StepResult {
             jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
             more: next.is_some(),
+            skipped: 0,
         };
         let mut places = self.places.expire();
         match next {
@@ -111,6 +112,7 @@ impl Deliveries {
         Ok(StepResult {
             jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
             more: examined >= i64::from(limit),
+            skipped: skipped.unsigned_abs(),
         })
     }
 }
