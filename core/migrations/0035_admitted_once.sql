@@ -14,13 +14,28 @@ begin
     where j.id = any (jobs) and j.kind = 'notification' and j.tenant <> '' and j.admission_lane is null;
     -- One that had ended is pending once more. A row that is still there is written anew, so that a sweep
     -- that saw its message as ended does not delete it.
-    insert into flyball.pending as p (tenant, job_id)
-    select j.tenant, j.id
-    from unnest(jobs) as a(id)
-    cross join lateral (select o.id, o.tenant, o.admission_lane from flyball.job o where o.id = a.id limit 1) j
-    where j.admission_lane is not null
-    order by j.tenant, j.id
-    on conflict on constraint pending_pkey do update set job_id = excluded.job_id;
+    with written as (
+        insert into flyball.pending as p (tenant, job_id)
+        select j.tenant, j.id
+        from unnest(jobs) as a(id)
+        cross join lateral (select o.id, o.tenant, o.admission_lane from flyball.job o where o.id = a.id limit 1) j
+        where j.admission_lane is not null
+        order by j.tenant, j.id
+        on conflict on constraint pending_pkey do update set job_id = excluded.job_id
+        returning p.tenant, p.xmax = 0 as is_new
+    ),
+    -- Under this lock nobody waits for the row of the count.
+    miscounted as materialized (
+        select w.tenant
+        from (select distinct n.tenant from written n where n.is_new) w
+        where pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || w.tenant, 0))
+    )
+    -- The count of the older messages lacks them, so the next message has all counted anew.
+    update flyball.pending_count
+    set counted_at = '-infinity'
+    where ctid = any(array(
+        select c.ctid from flyball.pending_count c where c.tenant in (select m.tenant from miscounted m) for update skip locked
+    ));
     return query
     select j.id, j.admission_lane
     from unnest(jobs) as a(id)

@@ -258,3 +258,26 @@ async fn an_expansion_waits_for_no_open_transaction_for_long() {
     open.rollback().await.unwrap();
     assert_eq!(number(pool, expand).await, 101);
 }
+
+#[tokio::test]
+async fn messages_that_are_sent_anew_count_beside_newer_ones() {
+    let database = limited().await;
+    let pool = database.pool();
+    assert_eq!(send(pool, 200).await, None);
+    let die = "with gone as (delete from flyball.ready returning *)
+        insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
+        select g.job_id, j.lane_id, g.priority, 1, g.cost, 'x' from gone g join flyball.job j on j.id = g.job_id";
+    sqlx::query(die).execute(pool).await.unwrap();
+    let swept = "select flyball.sweep_pending('acme')";
+    assert_eq!(number(pool, swept).await, 200);
+    assert_eq!(send(pool, 300).await, None);
+    let counted = "select pending from flyball.pending_count";
+    assert!(number(pool, counted).await > 0, "the bound moved on");
+
+    let anew = "select jobs from flyball.requeue_dead(throttle => 'mail')";
+    assert_eq!(number(pool, anew).await, 200);
+
+    assert_eq!(send(pool, 500).await, None);
+    assert_eq!(number(pool, PENDING).await, 1000);
+    assert_eq!(send(pool, 1).await.as_deref(), Some("53400"));
+}
