@@ -144,6 +144,19 @@ begin
     end if;
 end $$;
 
+-- A message that was sent before, and holds a unique key, is none of the batch, also if it was sent alone.
+-- It is put into the function as it is, because nothing else of it changes.
+do $$
+declare
+    was  constant text := 'select m.job_id, batch.id from enqueued m on conflict do nothing';
+    body constant text := pg_get_functiondef('flyball.enqueue_batch_messages'::regproc);
+begin
+    if length(body) - length(replace(body, was, '')) <> length(was) then
+        raise exception 'flyball.enqueue_batch_messages does not contain once: %', was;
+    end if;
+    execute replace(body, was, 'select m.job_id, batch.id from enqueued m where not m.duplicate on conflict do nothing');
+end $$;
+
 -- A pause and a cancellation wait for an expansion, which waits no longer than this for a key or a place
 -- that an open transaction has.
 alter function flyball.expand_batch set lock_timeout = '700ms';

@@ -281,3 +281,26 @@ async fn messages_that_are_sent_anew_count_beside_newer_ones() {
     assert_eq!(number(pool, PENDING).await, 1000);
     assert_eq!(send(pool, 1).await.as_deref(), Some("53400"));
 }
+
+#[tokio::test]
+async fn a_message_that_was_sent_alone_is_no_part_of_a_batch_that_names_its_unique_key() {
+    let database = limited().await;
+    let pool = database.pool();
+    let alone = one().replace("2, null, null, null", "2, null, 'k2', null");
+    sqlx::query(AssertSqlSafe(format!("select answer from {alone}")))
+        .execute(pool)
+        .await
+        .unwrap();
+    let keyed = batch(3).replace("'unique_key', null", "'unique_key', 'k' || n");
+    sqlx::query(AssertSqlSafe(keyed))
+        .execute(pool)
+        .await
+        .unwrap();
+
+    let cancelled = "select cancelled::bigint from flyball.cancel_batch(null, 1)
+        where ended = '{\"duplicate\": 1}'";
+
+    assert_eq!(number(pool, cancelled).await, 2);
+    let waiting = "select count(*) from flyball.ready";
+    assert_eq!(number(pool, waiting).await, 1);
+}
