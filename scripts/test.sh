@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each.
+# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each, and
+# the slowest tests.
 # With arguments, runs `cargo test` with them as a single part. FLYBALL_TEST_THREADS sets the number
 # of concurrent integration tests.
 #
@@ -33,6 +34,12 @@ trap '[ -z "$beside" ] || kill -- "-$beside" 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
 cores=$(getconf _NPROCESSORS_ONLN)
 
+# The harness of a stable compiler tells the time of each test only where this variable is set, which
+# cargo gives to the programs that it runs and not to the compiler.
+host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')
+runner="CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
+with_times=(-Z unstable-options --report-time)
+
 report=()
 skipped=()
 again=()
@@ -56,7 +63,7 @@ failed_tests() {
 part() {
   local name=$1 niceness=$2 began=$SECONDS
   shift 2
-  nice -n "$niceness" cargo test --no-fail-fast "$@" 2>&1 | tee "$dir/$name.log"
+  nice -n "$niceness" env "$runner" cargo test --no-fail-fast "$@" 2>&1 | tee "$dir/$name.log"
   echo "${PIPESTATUS[0]}" >"$dir/$name.code"
   echo $((SECONDS - began)) >"$dir/$name.took"
 }
@@ -121,17 +128,18 @@ else
   for name in "${timed[@]}"; do skip+=(--skip "$name"); done
   began=$SECONDS
   precise() {
-    part timed 0 --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 2))"
+    part timed 0 --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 2))" "${with_times[@]}"
     # With the features of the whole workspace, so that nothing is compiled again.
-    part lab 0 --workspace --test demo
+    part lab 0 --workspace --test demo -- "${with_times[@]}"
   }
   # With job control they are a process group of their own.
   set -m
   precise >/dev/null &
   beside=$!
   set +m
-  part unit 19 --workspace --lib --bins
-  part it 19 --workspace --test it -- "${skip[@]}" --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}"
+  part unit 19 --workspace --lib --bins -- "${with_times[@]}"
+  part it 19 --workspace --test it -- "${skip[@]}" \
+    --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}" "${with_times[@]}"
   part doc 19 --workspace --doc
   wait "$beside"
   beside=
@@ -143,6 +151,11 @@ fi
 
 echo
 printf '%s\n' "${report[@]}"
+slowest=$(sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 \1/p' "$dir"/*.log | sort -rn | head -20)
+if [ -n "$slowest" ]; then
+  echo "The slowest, in seconds:"
+  sed 's/^/  /' <<<"$slowest"
+fi
 if [ "${#skipped[@]}" -gt 0 ]; then
   echo "${#skipped[@]} checked nothing on this machine:"
   printf '  %s\n' "${skipped[@]}"
