@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each, and
-# the slowest tests.
-# With arguments, runs `cargo test` with them as a single part. FLYBALL_TEST_THREADS sets the number
-# of concurrent integration tests.
+# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each,
+# and the slowest tests. With arguments, runs `cargo test` with them as a single part.
+# FLYBALL_TEST_THREADS sets the number of concurrent integration tests.
 #
-# The integration tests use real servers and real clocks and mostly wait, so more of them run at the
-# same time than there are cores. Tests that measure rates and delays suffer from that: they and the
-# demo run beside the others, fewer at a time, and have precedence over them (the others and their
-# servers run at the lowest priority). A failed test runs once more by itself after all others,
-# because a busy machine may have been too slow; if it then passes, it is named at the end. A test
-# that fails twice, or does not compile, fails the run.
+# The integration tests use real servers and real clocks and mostly wait, so more of them run at
+# the same time than there are cores, and the other parts run one after the other beside them.
+# Tests that measure rates and delays suffer from that: they and the demo come first among those
+# beside, fewer at a time, and have precedence (all others and their servers run at the lowest
+# priority). A failed test runs once more by itself after all others, because a busy machine may
+# have been too slow; if it then passes, it is named at the end. A test that fails twice, or does
+# not compile, fails the run.
 set -uo pipefail
 
 # Path fragments of the tests that measure time.
@@ -34,8 +34,8 @@ trap '[ -z "$beside" ] || kill -- "-$beside" 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
 cores=$(getconf _NPROCESSORS_ONLN)
 
-# The harness of a stable compiler tells the time of each test only where this variable is set, which
-# cargo gives to the programs that it runs and not to the compiler.
+# The harness of a stable compiler tells the time of each test only where this variable is set,
+# which cargo gives to the programs that it runs and not to the compiler.
 host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')
 runner="CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
 with_times=(-Z unstable-options --report-time)
@@ -61,9 +61,10 @@ failed_tests() {
 # Runs one part: its name, its niceness, then the arguments of cargo test. Leaves its log, exit code
 # and time in files, because parts run side by side.
 part() {
-  local name=$1 niceness=$2 began=$SECONDS
+  local name=$1 niceness=$2 began=$SECONDS environment=(env)
   shift 2
-  nice -n "$niceness" env "$runner" cargo test --no-fail-fast "$@" 2>&1 | tee "$dir/$name.log"
+  [[ " $* " != *" --report-time "* ]] || environment+=("$runner")
+  nice -n "$niceness" "${environment[@]}" cargo test --no-fail-fast "$@" 2>&1 | tee "$dir/$name.log"
   echo "${PIPESTATUS[0]}" >"$dir/$name.code"
   echo $((SECONDS - began)) >"$dir/$name.took"
 }
@@ -127,23 +128,24 @@ else
   skip=()
   for name in "${timed[@]}"; do skip+=(--skip "$name"); done
   began=$SECONDS
-  precise() {
-    part timed 0 --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 2))" "${with_times[@]}"
+  beside() {
+    part timed 0 --workspace --test it -- "${timed[@]}" \
+      --test-threads "$((cores * 2))" "${with_times[@]}"
     # With the features of the whole workspace, so that nothing is compiled again.
     part lab 0 --workspace --test demo -- "${with_times[@]}"
+    part unit 19 --workspace --lib --bins -- "${with_times[@]}"
+    part doc 19 --workspace --doc
   }
   # With job control they are a process group of their own.
   set -m
-  precise >/dev/null &
+  beside >/dev/null &
   beside=$!
   set +m
-  part unit 19 --workspace --lib --bins -- "${with_times[@]}"
   part it 19 --workspace --test it -- "${skip[@]}" \
     --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}" "${with_times[@]}"
-  part doc 19 --workspace --doc
   wait "$beside"
   beside=
-  cat "$dir/timed.log" "$dir/lab.log"
+  cat "$dir"/{timed,lab,unit,doc}.log
   for name in unit it timed lab doc; do judge "$name"; done
   took=$((SECONDS - began))
   report+=("$(printf 'all %47d min %02d s' $((took / 60)) $((took % 60)))")
@@ -151,7 +153,8 @@ fi
 
 echo
 printf '%s\n' "${report[@]}"
-slowest=$(sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 \1/p' "$dir"/*.log | sort -rn | head -20)
+slowest=$(sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 \1/p' "$dir"/*.log |
+  sort -rn | head -20)
 if [ -n "$slowest" ]; then
   echo "The slowest, in seconds:"
   sed 's/^/  /' <<<"$slowest"
