@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::process::ProcessFixture;
-use crate::support::{eventually, patient_store, poll, stack, unique};
+use crate::support::{eventually, patient_store, poll, skip, stack, unique};
 
 const SOON: Duration = Duration::from_secs(40);
 const THROTTLE: &str = "calibrated";
@@ -38,9 +38,12 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// `None` for an external Prometheus, whose targets cannot be changed.
+    /// `None` for an external Prometheus, whose targets cannot be changed: the test is skipped.
     async fn new() -> Option<Self> {
-        let targets = stack().await.targets_dir.as_ref()?;
+        let Some(targets) = &stack().await.targets_dir else {
+            skip("Prometheus was given from outside");
+            return None;
+        };
         let fixture = ProcessFixture::new("rps = -1").await;
         let run = unique();
         let query = format!("it_seen{{run=\"{run}\"}}");
@@ -203,7 +206,9 @@ fn printed(output: &Output) -> String {
 
 #[tokio::test]
 async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_back() {
-    let Some(rig) = Rig::new().await else { return };
+    let Some(rig) = Rig::new().await else {
+        return;
+    };
     let _governor = rig.fixture.serve_with(&["--roles", "governor"], &[]);
     eventually("the governor turns the knob", SOON, || async {
         (rig.status().await.knobs.by == "governor").then_some(())
@@ -261,7 +266,9 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
 
 #[tokio::test]
 async fn however_a_test_ends_the_throttle_is_safe() {
-    let Some(rig) = Rig::new().await else { return };
+    let Some(rig) = Rig::new().await else {
+        return;
+    };
     let before = rig.status().await;
     let knob = |status: &Status| {
         (
