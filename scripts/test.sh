@@ -20,11 +20,16 @@ timed=(
   governor::slots
   notify::slots
   providers::pool::limits::without_shedding
+  reindex::backfill::a_stopped_handler
+  reindex::backfill::a_turned_knob
+  reindex::backfill::five_documents_a_second
   runner::late_commits
   runner::process::a_rate_of_zero
   runner::process::an_edit
   runner::process_kill::the_jobs_of_a_killed_worker
   runner::push_back
+  throttle::redis::a_redis_that_hangs
+  throttle::redis::a_redis_that_was_never_there
 )
 
 dir=$(mktemp -d)
