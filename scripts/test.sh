@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each,
-# and the slowest tests. With arguments, runs `cargo test` with them as a single part.
+# Runs all tests in parts (it, waiting, timed, lab, unit, doc) and prints the time and the counts of
+# each, and the slowest tests. With arguments, runs `cargo test` with them as a single part.
 # FLYBALL_TEST_THREADS sets the number of concurrent integration tests.
 #
-# The integration tests use real servers and real clocks and mostly wait, so more of them run at
-# the same time than there are cores, and the other parts run one after the other beside them.
-# Tests that measure rates and delays suffer from that: they and the demo come first among those
-# beside, fewer at a time, and have precedence (all others and their servers run at the lowest
-# priority). A failed test runs once more by itself after all others, because a busy machine may
-# have been too slow; if it then passes, it is named at the end. A test that fails twice, or does
-# not compile, fails the run.
+# Three rows of parts run side by side:
+# - The integration tests (it) use real servers and real clocks and wait more than they compute, so
+#   more of them run at the same time than there are cores.
+# - Those that wait most (waiting) have places of their own; then come the unit tests and the
+#   examples of the documentation (unit, doc).
+# - Those that measure rates and delays (timed), and the demo (lab), suffer from a loaded machine:
+#   fewer run at a time, and they have precedence. All others and their servers run at the lowest
+#   priority.
+#
+# A failed test runs once more by itself after all others, because a busy machine may have been too
+# slow; if it then passes, it is named at the end. A test that fails twice, or does not compile,
+# fails the run.
 set -uo pipefail
 
 # Path fragments of the tests that measure time.
@@ -30,6 +35,27 @@ timed=(
   runner::push_back
   throttle::redis::a_redis_that_hangs
   throttle::redis::a_redis_that_was_never_there
+)
+
+# Path fragments of the tests that wait for real time to pass, such as that of a lease, and load the
+# machine little meanwhile.
+waiting=(
+  calibrate::
+  cron::occurrences
+  gateway::processes::the_connections_of_a_killed_process
+  governor::complaints
+  governor::failover
+  governor::feedback
+  governor::process
+  governor::trip
+  providers::pool::accounts
+  runner::fairness
+  runner::heartbeat
+  runner::idle
+  runner::process
+  runner::stores_away
+  throttle::limitlion::a_lasting_burst
+  throttle::windows::a_burst_of_eight_real_seconds
 )
 
 dir=$(mktemp -d)
@@ -81,7 +107,7 @@ judge() {
   while IFS= read -r line; do skipped+=("${line#skipped: }"); done < <(grep '^skipped: ' "$log")
   report+=("$(awk -v name="$name" -v took="$(cat "$dir/$name.took")" '
     /^test result: / { passed += $4; failed += $6; ignored += $8 }
-    END { printf "%-6s %5d passed %4d failed %4d ignored %4d min %02d s", name, passed, failed, ignored, took / 60, took % 60 }
+    END { printf "%-7s %5d passed %4d failed %4d ignored %4d min %02d s", name, passed, failed, ignored, took / 60, took % 60 }
   ' "$log")")
   [ "$code" -eq 0 ] && return
 
@@ -121,7 +147,7 @@ else
   if older=$(scripts/older.sh); then export FLYBALL_OLDER_PROGRAM=$older; fi
   cargo test --workspace --no-run || exit
   took=$((SECONDS - began))
-  report+=("$(printf 'build %45d min %02d s' $((took / 60)) $((took % 60)))")
+  report+=("$(printf 'build %46d min %02d s' $((took / 60)) $((took % 60)))")
   # Every test has a database of its own, so the servers' files are in memory where there is room.
   room=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
   free=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo 2>/dev/null)
@@ -132,28 +158,36 @@ else
   fi
   skip=()
   for name in "${timed[@]}"; do skip+=(--skip "$name"); done
+  skip_waiting=()
+  for name in "${waiting[@]}"; do skip_waiting+=(--skip "$name"); done
   began=$SECONDS
-  beside() {
+  measuring() {
     part timed 0 --workspace --test it -- "${timed[@]}" \
       --test-threads "$((cores * 2))" "${with_times[@]}"
     # With the features of the whole workspace, so that nothing is compiled again.
     part lab 0 --workspace --test demo -- "${with_times[@]}"
+  }
+  beside() {
+    measuring &
+    part waiting 19 --workspace --test it -- "${waiting[@]}" "${skip[@]}" \
+      --test-threads "$((cores * 3))" "${with_times[@]}"
     part unit 19 --workspace --lib --bins -- "${with_times[@]}"
     part doc 19 --workspace --doc
+    wait
   }
   # With job control they are a process group of their own.
   set -m
   beside >/dev/null &
   beside=$!
   set +m
-  part it 19 --workspace --test it -- "${skip[@]}" \
+  part it 19 --workspace --test it -- "${skip[@]}" "${skip_waiting[@]}" \
     --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}" "${with_times[@]}"
   wait "$beside"
   beside=
-  cat "$dir"/{timed,lab,unit,doc}.log
-  for name in unit it timed lab doc; do judge "$name"; done
+  cat "$dir"/{waiting,timed,lab,unit,doc}.log
+  for name in unit it waiting timed lab doc; do judge "$name"; done
   took=$((SECONDS - began))
-  report+=("$(printf 'all %47d min %02d s' $((took / 60)) $((took % 60)))")
+  report+=("$(printf 'all %48d min %02d s' $((took / 60)) $((took % 60)))")
 fi
 
 echo
