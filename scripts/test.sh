@@ -9,8 +9,8 @@
 # - Those that wait most (waiting) have places of their own; then come the unit tests and the
 #   examples of the documentation (unit, doc).
 # - Those that measure rates and delays (timed), and the demo (lab), suffer from a loaded machine:
-#   fewer run at a time, and they have precedence. All others and their servers run at the lowest
-#   priority.
+#   fewer run at a time, and they have precedence. Those that wait come next; all others and their
+#   servers run at the lowest priority.
 #
 # A failed test runs once more by itself after all others, because a busy machine may have been too
 # slow; if it then passes, it is named at the end. A test that fails twice, or does not compile,
@@ -169,8 +169,8 @@ else
   }
   beside() {
     measuring &
-    part waiting 19 --workspace --test it -- "${waiting[@]}" "${skip[@]}" \
-      --test-threads "$((cores * 3))" "${with_times[@]}"
+    part waiting 10 --workspace --test it -- "${waiting[@]}" "${skip[@]}" \
+      --test-threads "$((cores * 2))" "${with_times[@]}"
     part unit 19 --workspace --lib --bins -- "${with_times[@]}"
     part doc 19 --workspace --doc
     wait
