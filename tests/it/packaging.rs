@@ -399,3 +399,26 @@ fn the_set_up_finds_the_same_servers_as_the_program() {
         "{missing}"
     );
 }
+
+// === The test run ===
+
+#[test]
+fn the_test_run_gives_precedence_only_to_tests_that_exist() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .arg("--list")
+        .output()
+        .expect("the tests are listed");
+    let tests = String::from_utf8(output.stdout).unwrap();
+    let script = read("scripts/test.sh");
+
+    for list in ["timed", "waiting"] {
+        let (_, rest) = script.split_once(&format!("\n{list}=(\n")).expect(list);
+        let (fragments, _) = rest.split_once("\n)").unwrap();
+        for fragment in fragments.lines().map(str::trim) {
+            assert!(
+                tests.contains(fragment),
+                "{fragment} of the list {list} is in no test's name"
+            );
+        }
+    }
+}
