@@ -205,7 +205,9 @@ fn collect(folder: &std::path::Path, sources: &mut Vec<String>) {
 #[test]
 fn the_views_of_the_table_are_those_of_the_page() {
     let views = read("src/api/dashboard/views.js");
-    for view in named("page") {
+    let named = named("page");
+    assert!(named.len() > 3, "{named:?}");
+    for view in named {
         let name = view.strip_prefix('#').unwrap();
         let is_view = views.contains(&format!("name: '{name}'"))
             || views.contains(&format!(" {name}: '"))
