@@ -330,14 +330,16 @@ async fn an_error_of_the_server_that_says_how_long_to_stay_away_is_heard_by_ever
 
 #[tokio::test]
 async fn what_is_never_answered_is_ambiguous_when_the_time_is_over() {
-    for pair in pairs().await {
+    let pairs = pairs().await;
+    let never_answered = pairs.iter().map(|pair| async move {
         assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
         pair.fail(Fault::Hang);
         let answer = pair
             .send_with(&*pair.driver, &context(Duration::from_secs(1)))
             .await;
         pair.is(&answer, "ambiguous");
-    }
+    });
+    futures_util::future::join_all(never_answered).await;
 }
 
 #[tokio::test]
