@@ -40,6 +40,7 @@ timed=(
 # Path fragments of the tests that wait for real time to pass, such as that of a lease, and load the
 # machine little meanwhile.
 waiting=(
+  api::hostile_clients::a_connection_that_does_not_finish
   calibrate::
   cron::occurrences
   gateway::processes::the_connections_of_a_killed_process
@@ -48,13 +49,17 @@ waiting=(
   governor::feedback
   governor::process
   governor::trip
+  notify::laws::recipients::a_message_stays_away
   providers::pool::accounts
   runner::fairness
   runner::heartbeat
   runner::idle
   runner::process
   runner::stores_away
+  runner::worker::a_throttled_answer_pauses
+  throttle::cluster::primaries
   throttle::limitlion::a_lasting_burst
+  throttle::loss
   throttle::windows::a_burst_of_eight_real_seconds
 )
 
@@ -170,7 +175,7 @@ else
   beside() {
     measuring &
     part waiting 10 --workspace --test it -- "${waiting[@]}" "${skip[@]}" \
-      --test-threads "$((cores * 2))" "${with_times[@]}"
+      --test-threads "$((cores * 3))" "${with_times[@]}"
     part unit 19 --workspace --lib --bins -- "${with_times[@]}"
     part doc 19 --workspace --doc
     wait
