@@ -91,7 +91,7 @@ async fn race(gates: &GatesFixture, clients: &[Gates], category: &str, channel: 
             }
         }
         // Steps of different lengths, so that the windows are met at all their places.
-        let step_s = shortest * [3, 5, 7][round % 3] / 8 + 1;
+        let step_s = shortest * [5, 7, 9][round % 3] / 8 + 1;
         let aged = sqlx::query(
             "update flyball.cap c set sent = (select array_agg(u.s - $2::int order by u.n) from unnest(c.sent) with ordinality as u(s, n))
              where c.recipient = $1::text::uuid and c.sent <> '{}'",
