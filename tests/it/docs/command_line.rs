@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use super::page::{blocks, code, pages, read, rows, section};
 use crate::support::{PROGRAM, database, stack};
@@ -63,20 +64,24 @@ fn help(command: &[String]) -> Help {
     help
 }
 
-/// Every command with its help, subcommands after their parents.
-pub(super) fn commands() -> Vec<(Vec<String>, Help)> {
-    let mut all = Vec::new();
-    let mut next = vec![Vec::new()];
-    while let Some(command) = next.pop() {
-        let help = help(&command);
-        next.extend(
-            help.commands
-                .iter()
-                .map(|name| [command.as_slice(), std::slice::from_ref(name)].concat()),
-        );
-        all.push((command, help));
-    }
-    all
+/// Every command with its help, subcommands after their parents. The program is asked once for all
+/// tests.
+pub(super) fn commands() -> &'static [(Vec<String>, Help)] {
+    static COMMANDS: LazyLock<Vec<(Vec<String>, Help)>> = LazyLock::new(|| {
+        let mut all = Vec::new();
+        let mut next = vec![Vec::new()];
+        while let Some(command) = next.pop() {
+            let help = help(&command);
+            next.extend(
+                help.commands
+                    .iter()
+                    .map(|name| [command.as_slice(), std::slice::from_ref(name)].concat()),
+            );
+            all.push((command, help));
+        }
+        all
+    });
+    &COMMANDS
 }
 
 /// Options of every command, documented once on the page.
@@ -199,7 +204,10 @@ async fn the_exit_codes_are_those_of_the_page() {
 
 #[test]
 fn commands_on_every_page_exist_with_the_options_that_are_used() {
-    let commands: BTreeMap<Vec<String>, Help> = commands().into_iter().collect();
+    let commands: BTreeMap<&[String], &Help> = commands()
+        .iter()
+        .map(|(words, help)| (words.as_slice(), help))
+        .collect();
     let mut wrong = Vec::new();
     for page in pages() {
         let text = read(&page);
@@ -237,12 +245,12 @@ fn commands_on_every_page_exist_with_the_options_that_are_used() {
             for word in &words[at + 1..] {
                 let mut longer = command.clone();
                 longer.push((*word).to_owned());
-                if !commands.contains_key(&longer) {
+                if !commands.contains_key(longer.as_slice()) {
                     break;
                 }
                 command = longer;
             }
-            let help = &commands[&command];
+            let help = commands[command.as_slice()];
             let unknown = words
                 .iter()
                 .filter(|word| word.starts_with("--"))

@@ -127,7 +127,7 @@ fn the_routes_of_the_table_are_those_of_the_api() {
 
 #[test]
 fn the_commands_of_the_table_are_those_of_the_program() {
-    let commands: Vec<Vec<String>> = commands().into_iter().map(|(words, _)| words).collect();
+    let commands: Vec<&Vec<String>> = commands().iter().map(|(words, _)| words).collect();
     // A command with commands of its own that also runs by itself is named by its row.
     let is_group = |words: &[String]| {
         commands
