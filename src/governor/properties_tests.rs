@@ -375,7 +375,7 @@ fn garbage() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn whatever_happens_the_rate_is_zero_or_inside_its_bounds_and_the_state_can_be_stored(

@@ -518,7 +518,7 @@ fn maybe(x: impl Strategy<Value = f64>) -> impl Strategy<Value = Option<f64>> {
 
 proptest! {
     // The same cases in every run.
-    #![proptest_config(ProptestConfig { rng_seed: proptest::test_runner::RngSeed::Fixed(3), ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig { rng_seed: proptest::test_runner::RngSeed::Fixed(3), ..ProptestConfig::with_cases(150) })]
 
     #[test]
     fn whatever_comes_in_a_finite_bounded_rate_comes_out(
