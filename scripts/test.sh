@@ -49,14 +49,19 @@ waiting=(
   governor::feedback
   governor::process
   governor::trip
+  notify::kind::with_all_accounts_gone
   notify::laws::recipients::a_message_stays_away
   providers::pool::accounts
+  runner::chaos
+  runner::conservation
   runner::fairness
   runner::heartbeat
   runner::idle
   runner::process
+  runner::remote
   runner::stores_away
   runner::worker::a_throttled_answer_pauses
+  signals::sources::a_process_reads
   throttle::cluster::primaries
   throttle::limitlion::a_lasting_burst
   throttle::loss
