@@ -9,7 +9,7 @@ import { FILTERS, filterText, jobQuery, jobsPath, jobTone, laneText, STATES } fr
 import { pauseKey } from './keypause.js';
 import { cell, showRows } from './lists.js';
 import { noting } from './notes.js';
-import { unique } from './pages.js';
+import { showNew, unique } from './pages.js';
 import { jobAddress, jobsAddress } from './views.js';
 
 const ROWS = 50;
@@ -61,7 +61,11 @@ export class JobList {
     place.all.addEventListener('change', () => this.bulk.selectAll(this.jobs, place.all.checked));
     place.more.addEventListener('click', () => {
       this.pages += 1;
-      noting(place.note, () => this.refresh());
+      const before = place.body.children.length;
+      noting(place.note, async () => {
+        await this.refresh();
+        showNew(place.body, before);
+      });
     });
   }
 

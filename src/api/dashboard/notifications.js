@@ -33,7 +33,7 @@ export class Notifications {
       this.restart();
     });
     for (const name of ['state', 'channel']) form.elements.namedItem(name).addEventListener('change', () => this.restart());
-    more.addEventListener('click', () => this.pages.askNext({ more, note }, () => this.draw()));
+    more.addEventListener('click', () => this.pages.askNext({ body, more, note }, () => this.draw()));
   }
 
   typed() {

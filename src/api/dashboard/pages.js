@@ -19,6 +19,15 @@ export function unique(rows, key) {
   });
 }
 
+/**
+ * Scrolls the box of a list so that the first of its new rows is in sight.
+ * @param {HTMLElement} body @param {number} before the number of rows that were there
+ */
+export function showNew(body, before) {
+  const [row, box] = [body.children[before], body.closest('.scroll')];
+  if (row && box) box.scrollTop += row.getBoundingClientRect().top - box.getBoundingClientRect().top - /** @type {HTMLElement} */ (body.previousElementSibling).offsetHeight;
+}
+
 export class Pages {
   /** @param {string} field the name of the rows in answers */
   constructor(field) {
@@ -67,15 +76,17 @@ export class Pages {
 
   /**
    * Reads the page after the last for a click on `more`, and draws; an error goes into the note.
-   * @param {{ more: any, note: HTMLElement }} place @param {() => void} draw
+   * @param {{ body: HTMLElement, more: any, note: HTMLElement }} place @param {() => void} draw
    */
-  async askNext({ more, note }, draw) {
+  async askNext({ body, more, note }, draw) {
     const next = this.next;
     if (!next) return;
     more.disabled = true;
     await noting(note, async () => {
       this.takeNext(await get(next));
+      const before = body.children.length;
       draw();
+      showNew(body, before);
     });
     more.disabled = false;
   }

@@ -8,7 +8,7 @@ import { h, keyed, setText, show } from './dom.js';
 import { clock, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
 import { noting } from './notes.js';
-import { unique } from './pages.js';
+import { showNew, unique } from './pages.js';
 
 const ROWS = 50;
 const PATH = '/api/v1/suppressions';
@@ -41,6 +41,7 @@ export class Suppressions {
       this.next = answer.next ?? null;
       this.draw();
     }));
+      showNew(place.body, before);
   }
 
   async refresh() {

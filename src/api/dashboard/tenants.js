@@ -6,6 +6,7 @@ import { count, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
 import { drawMeter, meter } from './meter.js';
 import { TenantModules } from './modules.js';
+import { showNew } from './pages.js';
 import { panelId } from './panel.js';
 import { clockOffset } from './poolwords.js';
 import { complaintsText, nextText, oldestText, pendingShare, pendingText, remainingText, tenantStanding, tenantsPath, windowShare, windowText, worstOf } from './tenantwords.js';
@@ -40,7 +41,11 @@ export class Tenants {
     });
     place.more.addEventListener('click', () => {
       this.limit = Math.min(ROWS_MAX, this.limit + ROWS);
-      this.refresh().catch(() => {});
+      const before = place.body.children.length;
+      this.refresh().then(() => {
+        this.draw();
+        showNew(place.body, before);
+      }).catch(() => {});
     });
   }
 
