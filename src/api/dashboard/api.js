@@ -88,6 +88,22 @@ export function get(path) {
   return call('GET', path);
 }
 
+/** The refusals of parts that the token may not read. @type {WeakMap<object, any>} */
+const denied = new WeakMap();
+
+/**
+ * Refreshes a part of the page. One that the token may not read is asked for once: another token comes with
+ * another page.
+ * @param {{ refresh: () => Promise<void> }} part
+ */
+export async function refreshPart(part) {
+  if (denied.has(part)) throw denied.get(part);
+  await part.refresh().catch((error) => {
+    if (error.status === 403) denied.set(part, error);
+    throw error;
+  });
+}
+
 /**
  * Writes knobs, guarded by the sequence number that the person has seen.
  * @param {string} name

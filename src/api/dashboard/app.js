@@ -1,6 +1,6 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
-import { get, refusalText, session } from './api.js';
+import { get, refreshPart, refusalText, session } from './api.js';
 import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
@@ -118,8 +118,8 @@ const notifications = new Notifications({
   section: $('notifications'), form: $('notifications-filter'), body: $('notifications-body'), empty: $('notifications-empty'), note: $('notifications-note'), more: $('notifications-more'),
 });
 const pools = new Pools(
-  { list: $('pools-list'), empty: $('no-pools'), waiting: $('pools-waiting'), dot: $('pools-dot'), word: $('pools-word') },
-  { messages: (pool, account) => notifications.of(pool, account), drawn: () => schedule() },
+  { list: $('pools-list'), empty: $('no-pools'), waiting: $('pools-waiting'), name: $('pools-name'), dot: $('pools-dot'), word: $('pools-word') },
+  { messages: (pool, account) => notifications.of(pool, account), hasMessages: () => notifications.pages.isRead, drawn: () => schedule() },
 );
 
 const batches = new Batches({
@@ -391,16 +391,16 @@ function askView() {
   if (view === 'jobs') {
     ask(() => jobList.refresh(), $('jobs-note'));
     ask(() => groups.refresh(), $('groups-note'));
-    ask(() => workerList.refresh(), $('workers-note'));
+    ask(() => refreshPart(workerList), $('workers-note'));
   }
   if (view === 'job') ask(() => jobPage.refresh(true), $('job-note'));
   if (view === 'failures') ask(() => failures.refresh(), $('dead-said'));
-  if (view === 'schedules') ask(() => crons.refresh(), $('crons-note'));
+  if (view === 'schedules') ask(() => refreshPart(crons), $('crons-note'));
   if (view === 'audit') ask(() => audit.refresh(), $('audit-note'));
   if (view === 'pools') askPools(true);
   if (view === 'recipients') {
     ask(() => recipients.refresh());
-    ask(() => suppressions.refresh(), $('suppressions-note'));
+    ask(() => refreshPart(suppressions), $('suppressions-note'));
   }
   if (view === 'tenants') for (const part of [tenants, channels, batches]) ask(() => part.refresh());
 }
@@ -425,8 +425,8 @@ async function enqueue() {
  * @param {boolean} isHere
  */
 async function askPools(isHere) {
-  await ask(() => pools.refresh());
-  if (isHere) await ask(() => notifications.refresh());
+  await ask(() => refreshPart(pools));
+  if (isHere || pools.denied) await ask(() => notifications.refresh());
 }
 
 /** Returns the field that searches the visible view; without one, that of the jobs, after going there. */
@@ -559,15 +559,15 @@ function start() {
   poll(async () => { if (view === 'overview') await ask(() => running.refresh(), $('running-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs' && jobList.pages === 1) await ask(() => jobList.refresh(), $('jobs-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs') await ask(() => groups.refresh(), $('groups-note')); }, POLL_SLOW_MS);
-  poll(async () => { if (view === 'jobs') await ask(() => workerList.refresh(), $('workers-note')); }, POLL_SLOW_MS);
+  poll(async () => { if (view === 'jobs') await ask(() => refreshPart(workerList), $('workers-note')); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'job') await ask(() => jobPage.refresh(), $('job-note')); }, POLL_JOBS_MS);
-  poll(() => ask(() => pauseAll.refresh()), POLL_PAUSE_MS);
+  poll(() => ask(() => refreshPart(pauseAll)), POLL_PAUSE_MS);
   poll(async () => { if (view === 'failures') await ask(() => failures.refresh(), $('dead-said')); }, POLL_SLOW_MS);
-  poll(() => ask(() => unserved.refresh()), POLL_SLOW_MS);
-  poll(async () => { if (view === 'schedules') await ask(() => crons.refresh(), $('crons-note')); }, POLL_SLOW_MS);
+  poll(() => ask(() => refreshPart(unserved)), POLL_SLOW_MS);
+  poll(async () => { if (view === 'schedules') await ask(() => refreshPart(crons), $('crons-note')); }, POLL_SLOW_MS);
   poll(async () => { for (const [note, question] of failedQuestions) if (note.checkVisibility()) ask(question, note); }, POLL_SLOW_MS);
-  poll(() => ask(() => pools.refresh()), POLL_SLOW_MS);
-  poll(async () => { if (view === 'pools') await ask(() => pools.refresh()); }, POLL_POOLS_MS);
+  poll(() => ask(() => refreshPart(pools)), POLL_SLOW_MS);
+  poll(async () => { if (view === 'pools') await ask(() => refreshPart(pools)); }, POLL_POOLS_MS);
   poll(async () => { if (view === 'pools') await ask(() => notifications.refresh()); }, POLL_JOBS_MS);
   poll(async () => { if (view !== 'tenants') await ask(() => tenants.refresh()); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'tenants') await ask(() => tenants.refresh()); }, POLL_TENANTS_MS);
@@ -586,7 +586,7 @@ function start() {
   if (view !== 'tenants') ask(() => tenants.refresh());
   if (view !== 'recipients') ask(() => recipients.refresh());
   askThrottles();
-  for (const part of [pauseAll, unserved]) ask(() => part.refresh());
+  for (const part of [pauseAll, unserved]) ask(() => refreshPart(part));
   live.open();
   schedule();
 }

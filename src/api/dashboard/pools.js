@@ -7,8 +7,8 @@ import { clockOffset, worst } from './poolwords.js';
 
 export class Pools {
   /**
-   * @param {{ list: HTMLElement, empty: HTMLElement, waiting: HTMLElement, dot: HTMLElement, word: HTMLElement }} place
-   * @param {{ messages: (pool: string, account: string) => void, drawn: () => void }} on
+   * @param {{ list: HTMLElement, empty: HTMLElement, waiting: HTMLElement, name: HTMLElement, dot: HTMLElement, word: HTMLElement }} place
+   * @param {{ messages: (pool: string, account: string) => void, hasMessages: () => boolean, drawn: () => void }} on
    */
   constructor(place, on) {
     this.place = place;
@@ -19,6 +19,8 @@ export class Pools {
     this.offsets = [];
     this.offset = 0;
     this.asking = false;
+    /** True if the token may not read pools, such as that of a tenant, which reads its messages. */
+    this.denied = false;
   }
 
   /**
@@ -37,22 +39,25 @@ export class Pools {
       this.on.drawn();
     } catch (error) {
       // The last known state stays, below a line with the reason.
-      setText(this.place.waiting, `Loading the pools failed: ${/** @type {any} */ (error).message}`);
-      show(this.place.waiting, true);
+      const { status, message } = /** @type {any} */ (error);
+      this.denied = status === 403;
+      setText(this.place.waiting, `Loading the pools failed: ${message}`);
+      show(this.place.waiting, !this.denied);
       throw error;
     } finally {
       this.asking = false;
     }
   }
 
-  /** The number of pools at the last look, for the navigation. */
+  /** The number of pools at the last look, for the navigation; messages count without them. */
   known() {
-    return this.pools?.length ?? 0;
+    return this.denied ? Number(this.on.hasMessages()) : this.pools?.length ?? 0;
   }
 
   drawNav() {
     const pools = this.pools ?? [];
     const tone = worst(pools);
+    setText(this.place.name, this.denied ? 'Messages' : 'Pools');
     setAttr(this.place.dot, 'data-tone', tone);
     show(this.place.dot, tone !== 'calm');
     setText(this.place.word, tone === 'alarm' ? ' (a pool has no account)' : tone === 'note' ? ' (accounts are away)' : '');
