@@ -110,7 +110,7 @@ const audit = new AuditLog({ form: $('audit-filter'), body: $('audit'), empty: $
 const totals = new Totals({ workers: $('workers'), workersWord: $('workers-word'), running: $('running-total'), ready: $('ready-total'), dead: $('dead-total'), failing: $('failing-total'), oldest: $('oldest-total') });
 const quietRows = new ThrottleRows($('quiet-rows'), $('quiet-empty'));
 const throttleRows = new ThrottleRows($('throttle-rows'), $('throttle-empty'));
-const unserved = new Unserved({ notice: $('unserved'), list: $('unserved-list'), more: $('unserved-more') });
+const unserved = new Unserved({ notice: $('unserved'), title: $('unserved-title'), list: $('unserved-list'), more: $('unserved-more'), aloud: $('aloud') }, () => schedule());
 const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') }, (answer) => take({ type: 'leave', data: answer }));
 
 const channels = new Channels({ section: $('channels'), body: $('channels-body'), empty: $('channels-empty'), note: $('channels-note') });
@@ -177,6 +177,7 @@ function draw() {
   drawnAt = performance.now();
   const now = serverNow();
   header.draw(state, server, now);
+  unserved.draw(state.workers, totalReady(state) ?? 0, now);
   drawThrottles(now);
   drawViews();
   if (view === 'pools') pools.draw(state.throttles);

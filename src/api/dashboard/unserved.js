@@ -1,8 +1,7 @@
-// The jobs that no live worker serves: a notice with one line for each throttle and kind, and what
-// to do.
+// The jobs that no live worker serves: a notice with one line for each throttle and kind, or with one
+// for all while no worker is live, and what to do.
 
 import { get } from './api.js';
-import { serverNow } from './clock.js';
 import { h, keyed, setText, show } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
 
@@ -11,6 +10,20 @@ const ROWS = 5;
 /**
  * @typedef {{ throttle: string, kind: string | null, needs: string[], jobs: number, since: string | null, remedy: string }} UnservedJobs
  */
+
+/**
+ * Returns what the notice says first and last, and the lines between; null if nothing waits for a worker.
+ * @param {UnservedJobs[]} unserved
+ * @param {number | null} workers that are live
+ * @param {number} ready the jobs that are ready
+ * @returns {{ title: string, rows: UnservedJobs[], more: string } | null}
+ */
+export function unservedNotice(unserved, workers, ready) {
+  if (workers === 0 && (ready > 0 || unserved.length > 0)) return { title: 'No worker is live', rows: [], more: 'Jobs are ready, and none starts. Start a worker: flyball serve.' };
+  if (unserved.length === 0) return null;
+  const more = unserved.length - ROWS;
+  return { title: 'No live worker serves these jobs', rows: unserved.slice(0, ROWS), more: more > 0 ? `And ${count(more)} more: flyball status lists them.` : '' };
+}
 
 /**
  * Describes jobs that no live worker serves.
@@ -25,11 +38,15 @@ export function unservedText(one, now) {
 }
 
 export class Unserved {
-  /** @param {{ notice: HTMLElement, list: HTMLElement, more: HTMLElement }} place */
-  constructor({ notice, list, more }) {
-    this.notice = notice;
-    this.list = list;
-    this.more = more;
+  /**
+   * @param {{ notice: HTMLElement, title: HTMLElement, list: HTMLElement, more: HTMLElement, aloud: HTMLElement }} place
+   * @param {() => void} drawn draws the page, which knows the workers and the ready jobs
+   */
+  constructor(place, drawn) {
+    this.place = place;
+    this.drawn = drawn;
+    /** @type {UnservedJobs[]} */
+    this.unserved = [];
   }
 
   /**
@@ -37,16 +54,22 @@ export class Unserved {
    * all.
    */
   async refresh() {
-    this.draw((await get('/api/v1/workers')).unserved ?? [], serverNow());
+    this.unserved = (await get('/api/v1/workers')).unserved ?? [];
+    this.drawn();
   }
 
-  /** @param {UnservedJobs[]} unserved @param {number} now */
-  draw(unserved, now) {
-    show(this.notice, unserved.length > 0);
-    keyed(this.list, unserved.slice(0, ROWS), (one) => JSON.stringify([one.throttle, one.kind, one.needs]), () => h('li', null),
+  /** @param {number | null} workers @param {number} ready @param {number} now unix seconds */
+  draw(workers, ready, now) {
+    const { notice, title, list, more, aloud } = this.place;
+    const said = unservedNotice(this.unserved, workers, ready);
+    // The ages in it change, so only its title is announced, and once.
+    if (said && (notice.hidden || title.textContent !== said.title)) setText(aloud, said.title);
+    show(notice, said !== null);
+    if (!said) return;
+    setText(title, said.title);
+    keyed(list, said.rows, (one) => JSON.stringify([one.throttle, one.kind, one.needs]), () => h('li', null),
       (row, one) => setText(row, unservedText(one, now)));
-    const more = unserved.length - ROWS;
-    show(this.more, more > 0);
-    setText(this.more, `And ${count(more)} more: flyball status lists them.`);
+    show(more, said.more !== '');
+    setText(more, said.more);
   }
 }
