@@ -68,7 +68,7 @@ export function storeText(state) {
 
 export class Header {
   /**
-   * @param {{ phase: HTMLElement, phaseText: HTMLElement, signedOut: HTMLElement, away: HTMLElement, awayText: HTMLElement, storeLost: HTMLElement, storeText: HTMLElement, behind: HTMLElement, enqueue: HTMLElement }} place
+   * @param {{ phase: HTMLElement, phaseText: HTMLElement, signedOut: HTMLElement, away: HTMLElement, awayText: HTMLElement, storeLost: HTMLElement, storeText: HTMLElement, behind: HTMLElement, enqueue: HTMLElement, aloud: HTMLElement }} place
    */
   constructor(place) {
     this.place = place;
@@ -78,6 +78,8 @@ export class Header {
   draw(state, server, now) {
     const { place } = this;
     const { phase, text } = phaseOf(state, server, now);
+    // Ages and lags go on all the time, so the beginning alone is announced.
+    if (phase !== place.phase.dataset.phase) setText(place.aloud, text);
     setText(place.phaseText, text);
     setAttr(place.phase, 'data-phase', phase);
     const isOpen = [...state.throttles.values()].some((t) => facts(t).breaker === 'open');
@@ -88,6 +90,7 @@ export class Header {
       [place.storeLost, place.storeText, storeText(state)],
       [place.behind, place.behind, replicaNote(state.replica)],
     ])) {
+      if (notice === place.behind && said !== null && notice.hidden) setText(place.aloud, said);
       show(notice, said !== null);
       if (said !== null) setText(line, said);
     }
