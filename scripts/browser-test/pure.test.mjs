@@ -237,7 +237,7 @@ test('a_throttle_whose_jobs_wait_or_fail_for_more_than_its_rate_is_not_calm', ()
   assert.deepEqual(stands('refused'), { text: 'refused', tone: 'alarm' });
   assert.deepEqual(stands('debt'), { text: 'in debt', tone: 'alarm' });
   assert.deepEqual(stands('failing'), { text: 'failing', tone: 'alarm' });
-  assert.deepEqual(stands('held'), { text: 'held by keys', tone: 'note' });
+  assert.deepEqual(stands('held'), { text: 'keys held back', tone: 'note' });
   assert.deepEqual(standing({ state: 'failing', paused: true }), { text: 'paused', tone: 'note' });
   assert.deepEqual(['held', 'flowing', 'constructor'].map(isObstacle), [true, false, false]);
 });

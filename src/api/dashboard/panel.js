@@ -286,16 +286,18 @@ export class Panel {
    * @param {any} detail @param {import('./state.js').Point | null} last @param {ReturnType<typeof facts> & { failed: number }} current
    * @param {{ now: number, depthAge: number | null }} time
    */
-  updateNumbers(detail, last, { rps: knob, effective, achieved, share, failed }, { now, depthAge }) {
+  updateNumbers(detail, last, { rps: knob, effective, achieved, share, failed, state }, { now, depthAge }) {
     const slots = turnsSlots(detail) ? finite(detail.knobs?.concurrency) : null;
+    // Slots or a throttle above may stop one that has a rate.
+    const isStill = effective === 0 || state === 'stopped';
     setText(this.knobUnit, slots === null ? '/s' : ' slots');
     const shown = slots !== null && effective !== 0 ? slots : effective;
     setText(this.knobRate, rate(shown));
     this.knobRate.parentElement.classList.toggle('word', shown !== null && shown < 0);
-    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no rate limit' : `at most ${rate(effective)}/s`}` : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob: ${rate(knob)}` : effective === null ? '' : 'in effect');
+    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no rate limit' : `at most ${rate(effective)}/s`}` : isStill && effective !== 0 ? 'no job starts' : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob: ${rate(knob)}` : effective === null ? '' : 'in effect');
     setText(this.achieved, rate(achieved));
     // A throttle that stands still has no share worth a figure.
-    setText(this.achievedNote, share === null || effective === 0 ? '' : `${percent(share)} token-limited`);
+    setText(this.achievedNote, share === null || isStill ? '' : `${percent(share)} token-limited`);
     setAttr(this.achievedNote, 'title', 'share of the time in which jobs waited for tokens');
     setText(this.depth.ready, count(last?.ready ?? detail?.depth?.ready));
     setText(this.depth.scheduled, count(detail?.depth?.scheduled));

@@ -118,12 +118,12 @@ const OBSTACLES = {
   refused: { text: 'refused', tone: 'alarm' },
   debt: { text: 'in debt', tone: 'alarm' },
   failing: { text: 'failing', tone: 'alarm' },
-  held: { text: 'held by keys', tone: 'note' },
+  held: { text: 'keys held back', tone: 'note' },
 };
 
 /** Returns true if a state needs the sentence with its reason. @param {string} state */
 export function isObstacle(state) {
-  return Object.hasOwn(OBSTACLES, state);
+  return state === 'stopped' || Object.hasOwn(OBSTACLES, state);
 }
 
 /**
@@ -179,12 +179,15 @@ export function handSentence(detail, now, edit) {
   if (!knobs) return '';
   const slots = turnsSlots(detail);
   if (detail.state === 'unlimited' && !slots) return 'No limit is set: jobs run as fast as workers claim them.';
+  // Flyball writes an author or at least a time.
+  const isDirect = !knobs.by && !knobs.at_ms;
   const isTold = !edit || isOfSentence(detail, edit);
-  const by = isTold && knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
+  const by = isDirect ? ' in Redis directly' : isTold && knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
   const at = isTold && knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
   const why = isTold && knobs.why ? `: ${knobs.why}` : '';
   if (detail.paused) return `Paused${by}${at}${why}. Its rate for later is ${rate(knobs.rps)} rps.`;
-  const hand = MACHINES.has(knobs.by) ? '' : ' by hand';
+  const hand = isDirect || MACHINES.has(knobs.by) ? '' : ' by hand';
   const set = `Set${hand} to ${slots ? `${rate(knobs.concurrency)} slots` : `${rate(knobs.rps)} rps`}${by}${at}${why}.`;
-  return [capacitySentence(detail), set].filter(Boolean).join(' ');
+  const still = knobs.concurrency === 0 && !slots ? 'No job starts, because its knob concurrency is 0.' : '';
+  return [still, capacitySentence(detail), set].filter(Boolean).join(' ');
 }
