@@ -61,7 +61,9 @@ export class MockPools {
     const begun = this.now - 5 - 9 * i;
     const attempt = (outcome, status, reason, n = 0) => ({ at: iso(begun + n), account: outcome === 'no_account' ? null : name, outcome, status, reason, ms: 40 + (i * 7) % 90 });
     const attempts = { delivered: [attempt('throttled', '429', 'Too Many Requests'), attempt('accepted', '201', '', 2)], sent: [attempt('accepted', '201', '')], queued: i % 16 === 2 ? [] : [attempt('no_account', '', 'all accounts of mail rest')], failed: [attempt('transient', '503', 'Service Unavailable'), attempt('permanent_request', '400', '21602: Message body is required', 3)], bounced: [attempt('accepted', '202', '')], suppressed: [] }[state];
-    return { id: 7700000000 + MESSAGES - i, state, channel: isMail ? 'email' : 'sms', pool: isMail ? 'mail' : 'sms', provider: isMail ? 'sendgrid' : 'twilio', account: attempts.at(-1)?.account ?? null, provider_id: null,
+    // The newest is of an account that captures.
+    if (i === 0) Object.assign(attempts[1], { status: 'captured' });
+    return { id: 7700000000 + MESSAGES - i, tenant: i % 4 ? '' : 'acme', state, channel: isMail ? 'email' : 'sms', pool: isMail ? 'mail' : 'sms', provider: isMail ? 'sendgrid' : 'twilio', account: attempts.at(-1)?.account ?? null, provider_id: null,
       to: isMail ? 'a***@e***.com' : '+15***42', category: i % 5 ? '' : 'marketing', reason: { failed: '21602: Message body is required', bounced: '550 5.1.1 no such user', suppressed: 'its recipient has unsubscribed', queued: attempts.at(-1)?.reason ?? '' }[state] ?? '',
       complained: i === 14, attempt_count: attempts.length, attempts, requeued_at: null, created_at: iso(begun), updated_at: iso(begun + 3) };
   }
@@ -102,9 +104,17 @@ export class MockPools {
       Object.assign(account, { state: 'flowing', until_ms: null, why: '', failures: 0, changed_at_ms: changed ? this.now * 1000 : account.changed_at_ms });
       return [200, { changed }];
     }
+    const cancelled = path.match(/^\/api\/v1\/notifications\/(\d+)\/cancel$/);
+    if (cancelled && method === 'POST') {
+      const message = this.messages.find((m) => m.id === Number(cancelled[1]));
+      if (!message) return missing('notification not found');
+      if (message.state !== 'queued') return [409, null, 'wrong state'];
+      Object.assign(message, { state: 'failed', reason: `cancelled by ${body.by}` });
+      return [200, { id: message.id, state: 'cancelled' }];
+    }
     if (path !== '/api/v1/notifications') return null;
     const limit = Number(query.get('limit') ?? 100);
-    const fits = (message) => ['state', 'channel', 'pool', 'account'].every((name) => !query.get(name) || message[name] === query.get(name)) && message.id < Number(query.get('cursor') ?? Infinity);
+    const fits = (message) => ['state', 'channel', 'pool', 'account', 'tenant'].every((name) => !query.get(name) || message[name] === query.get(name)) && message.id < Number(query.get('cursor') ?? Infinity);
     const found = this.messages.filter(fits);
     const page = found.slice(0, limit);
     query.set('cursor', String(page.at(-1)?.id ?? 0));

@@ -15,6 +15,7 @@ export class MockRecipients {
   /** @param {number} now unix seconds */
   constructor(now) {
     this.now = now;
+    this.mayChange = true;
     const digest = (id, more) => ({ id, tenant: 'acme', type: 'new-comment', channel: 'email', recipient: `user-${id}`, to: 'a***@e***.com', actor: '', opened_at: iso(now - 1200), closes_at: iso(now + 600 * id),
       items: 3 * id, gate: '', rule: '', ...more });
     this.digests = [digest(1, {}), digest(2, { gate: 'quiet_hours', rule: '22:00-08:00 Europe/Berlin' }), digest(3, { recipient: HOSTILE, actor: 'bob' })];
@@ -67,7 +68,7 @@ export class MockRecipients {
     }
     if (path === '/api/v1/digests') {
       const tenant = params.get('tenant');
-      return [200, { at: iso(this.now), digests: this.digests.filter((one) => !tenant || one.tenant === tenant), may_change: true, next: null }];
+      return [200, { at: iso(this.now), digests: this.digests.filter((one) => !tenant || one.tenant === tenant), may_change: this.mayChange, next: null }];
     }
     if (path === '/api/v1/recipients/check') return this.check(params);
     if (method === 'POST' && /\/replan$/.test(path)) return [200, { messages: 1 }];

@@ -58,6 +58,10 @@ class World {
     this.paused = null;
     this.unserved = [];
     this.workers = [];
+    /** The number of live workers in the ticks. */
+    this.live = 3;
+    /** True if the token is of a tenant. */
+    this.isTenants = false;
     /** The throttles that are in no tick. */
     this.silent = [];
     /** 'lost' while Redis does not answer; 'untold' if the ticks do not say so. */
@@ -232,6 +236,7 @@ class World {
 
   state(t) {
     if (t.paused) return 'paused';
+    if (t.knobs.concurrency === 0) return 'stopped';
     if (t.bad) return 'safe_rps';
     const rate = this.effective(t);
     return rate === 0 ? 'stopped' : rate < 0 ? 'unlimited' : 'flowing';
@@ -247,7 +252,7 @@ class World {
       if (this.silent.includes(t.name)) continue;
       throttles[t.name] = this.store ? { rps: null, effective_rps: null, concurrency: null, achieved_rps: null, limiting_share: null, mode: t.mode, state: 'unknown', breaker: null, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: 95, signals: {} } : { rps: t.knobs.rps, effective_rps: this.effective(t), concurrency: t.knobs.concurrency, achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
     }
-    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3, depth_age_s: 1.2, ...(this.store === 'untold' ? {} : { store_lost: this.store === 'lost' }) };
+    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : this.live, depth_age_s: 1.2, ...(this.store === 'untold' ? {} : { store_lost: this.store === 'lost' }) };
   }
 
   show(t) {
@@ -334,10 +339,13 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       fail = order.fail;
       if (fail) for (const stream of streams) stream.destroy();
     }
-    if ('mayChange' in order) world.tenants.mayChange = order.mayChange;
+    if ('mayChange' in order) world.tenants.mayChange = world.recipients.mayChange = order.mayChange;
     if ('reader' in order) world.mayChange = !order.reader;
     if ('failures' in order) for (const failure of order.failures) world.emit('failure', { at: iso(Date.now() / 1000), ...failure });
     if ('slow' in order) slow = order.slow;
+    if ('live' in order) world.live = order.live;
+    if ('isTenants' in order) world.isTenants = order.isTenants;
+    if (order.knobs) Object.assign(world.throttles.get(order.knobs.throttle).knobs, order.knobs.to);
     if (order.unserved) world.unserved = order.unserved;
     if (order.workers) world.workers = order.workers;
     if (order.silent) world.silent = order.silent;
@@ -413,6 +421,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         });
         return undefined;
       }
+      if (world.isTenants && /^\/api\/v1\/(pause|pools|gates|decisions|workers|crons|suppressions|channels)\b/.test(p)) return refuse(problem(403, 'the token lacks a scope', [], `${request.method} ${p} is for operators; token acme is of a tenant`));
       const limit = Number(url.searchParams.get('limit') ?? 100);
       if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), may_change: world.mayChange, may_enqueue: world.mayChange, throttles: [...world.throttles.values()].map((t) => world.show(t)) });
       if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });
@@ -523,6 +532,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (match[2]) {
         const limit = Number(new URL(request.url, 'http://mock').searchParams.get('limit') ?? 20);
         const own = world.decisions.filter((d) => d.throttle === t.name).slice(0, limit);
+        if (t.knobs.concurrency === 0) return send(200, { throttle: t.name, sentence: `${t.knobs.rps} rps, set manually. No job starts, because the knob concurrency of ${t.name} is 0.`, decisions: own });
         return send(200, { throttle: t.name, sentence: `${world.effective(t)} rps, ${t.reason || 'set manually'}.`, decisions: own });
       }
       if (request.method === 'DELETE') {

@@ -1,12 +1,12 @@
 // Drives the dashboard in headless Chromium and reports its faults.
 //
 //   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME]
-//     [--pools] [--recipients] [--operator] [--faults] [--tenants [--batch ID]]
+//     [--pools] [--recipients] [--operator] [--faults] [--night] [--tenants [--batch ID]]
 //
 // Without --url it starts the mock and also plays events that cannot be requested from a real
 // server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is
 // raised by one and restored, signed "browser-test".
-// --pools, --recipients, --operator (jobs, failures and what an operator does) and --faults check only that, on the mock; --tenants only the page of tenants, on either. With
+// --pools, --recipients, --operator (jobs, failures and what an operator does), --faults and --night (what stands still) check only that, on the mock; --tenants only the page of tenants, on either. With
 // --url it reads, and with --batch presses each button on that batch, which ends cancelled.
 // Exit code 0: no faults; 1: faults, listed at the end; 69: no Chromium or no server.
 
@@ -18,6 +18,7 @@ import { Chromium, findChromium } from './chromium.mjs';
 import { faultChecks } from './faults.mjs';
 import { OVERFLOW, POOR_CONTRAST, namelessControls } from './looks.mjs';
 import { startMock } from './mock.mjs';
+import { nightChecks } from './night.mjs';
 import { operatorChecks } from './operator.mjs';
 import { poolChecks } from './pools.mjs';
 import { recipientChecks } from './recipients.mjs';
@@ -119,6 +120,12 @@ async function checks(browser, url, mock) {
 
   if (mock && process.argv.includes('--operator')) {
     await operatorChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+    await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
+    return;
+  }
+
+  if (mock && process.argv.includes('--night')) {
+    await nightChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
     await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
     return;
   }
@@ -520,6 +527,8 @@ async function mockChecks(page, mock, url) {
   await recipientChecks({ page, url, mock, provoked, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
   await faultChecks({ page, url, mock, provoked, check, shot, answer, contrast: POOR_CONTRAST, overflow: OVERFLOW });
+
+  await nightChecks({ page, url, mock, provoked, check, shot, answer, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
 
   await unservedChecks({ page, url, mock, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW });
 

@@ -116,7 +116,7 @@ const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'),
 const channels = new Channels({ section: $('channels'), body: $('channels-body'), empty: $('channels-empty'), note: $('channels-note') });
 const notifications = new Notifications({
   section: $('notifications'), form: $('notifications-filter'), body: $('notifications-body'), empty: $('notifications-empty'), note: $('notifications-note'), more: $('notifications-more'),
-});
+}, () => recipients.mayChange);
 const pools = new Pools(
   { list: $('pools-list'), empty: $('no-pools'), waiting: $('pools-waiting'), name: $('pools-name'), dot: $('pools-dot'), word: $('pools-word') },
   { messages: (pool, account) => notifications.of(pool, account), hasMessages: () => notifications.pages.isRead, drawn: () => schedule() },

@@ -1,20 +1,26 @@
 // The newest messages: the state of each, with every attempt on demand.
 
-import { get } from './api.js';
+import { call, get } from './api.js';
 import { serverNow } from './clock.js';
+import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, unixSeconds } from './format.js';
 import { drawWay } from './gateline.js';
 import { cell, showRows } from './lists.js';
+import { clearFailure, noteFailure } from './notes.js';
 import { Pages } from './pages.js';
-import { attemptText, deliveryTone, heardText, notificationsPath } from './poolwords.js';
+import { attemptText, deliveryText, deliveryTone, heardText, messageCancelledText, notificationsPath, reasonText } from './poolwords.js';
 
 const ROWS = 50;
 const FILTERS = ['state', 'channel', 'pool', 'account', 'tenant'];
 
 export class Notifications {
-  /** @param {{ section: any, form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, more: any }} place */
-  constructor({ section, form, body, empty, note, more }) {
+  /**
+   * @param {{ section: any, form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, more: any }} place
+   * @param {() => boolean} mayChange returns true if the token may cancel messages
+   */
+  constructor({ section, form, body, empty, note, more }, mayChange) {
+    this.mayChange = mayChange;
     this.section = section;
     this.form = form;
     this.body = body;
@@ -49,6 +55,7 @@ export class Notifications {
   }
 
   restart() {
+    setText(this.note, '');
     this.pages.restart();
     return this.refresh().catch(() => {}); // The note says what is wrong.
   }
@@ -61,12 +68,12 @@ export class Notifications {
     this.asked += 1;
     const asked = this.asked;
     const answer = await get(notificationsPath(this.typed(), ROWS)).catch((error) => {
-      setText(this.note, error.message);
+      noteFailure(this.note, error.message);
       throw error;
     });
     if (asked !== this.asked) return;
     this.pages.takeFirst(answer);
-    setText(this.note, '');
+    clearFailure(this.note);
     this.draw();
     await Promise.all([...this.open].map((id) => this.askWay(id)));
   }
@@ -104,7 +111,9 @@ export class Notifications {
 
   /** @param {any} message */
   messageRow(message) {
-    const parts = { state: h('span', { class: 'badge' }), tries: h('button', { type: 'button', class: 'link num' }), account: h('span', null), reason: h('span', null), heard: h('span', { class: 'sub num' }) };
+    const parts = { state: h('span', { class: 'badge' }), tries: h('button', { type: 'button', class: 'link num' }), account: h('span', null), reason: h('span', null), heard: h('span', { class: 'sub num' }),
+      cancel: h('button', { type: 'button', 'aria-label': `Cancel message ${message.id}`, onclick: () => this.cancel(message.id) }, 'Cancel …'),
+    };
     parts.tries.addEventListener('click', () => {
       if (!this.open.delete(message.id)) {
         this.open.add(message.id);
@@ -119,25 +128,38 @@ export class Notifications {
       cell('to', h('span', { class: 'pair' }, h('span', null, message.to), h('span', { class: 'sub' }, [message.channel, message.category].filter(Boolean).join(' · '))), 'wrap'),
       cell('account', h('span', { class: 'pair' }, parts.account, h('span', { class: 'sub' }, message.pool)), 'wrap'),
       cell('attempts', parts.tries),
-      cell('reason', parts.reason, 'wide'));
+      cell('reason', parts.reason, 'wide'),
+      cell('', parts.cancel, 'act'));
     return Object.assign(row, { parts });
   }
 
   /** @param {any} row @param {any} message @param {number} now */
   drawMessage({ parts }, message, now) {
-    setText(parts.state, message.complained ? `${message.state}, complained` : message.state);
+    setText(parts.state, deliveryText(message));
     setAttr(parts.state, 'data-tone', message.complained ? 'alarm' : deliveryTone(message.state));
     setText(parts.account, message.account ?? '–');
     setText(parts.tries, count(message.attempt_count));
     const isOpen = this.open.has(message.id);
     setAttr(parts.tries, 'aria-expanded', String(isOpen));
     setAttr(parts.tries, 'aria-label', `${count(message.attempt_count)} attempts of message ${message.id}`);
-    setText(parts.reason, message.reason ?? '');
+    setText(parts.reason, reasonText(message));
+    show(parts.cancel, message.state === 'queued' && this.mayChange());
     setText(parts.heard, heardText(message, now));
   }
 
+  /** Cancels a message after a question. @param {number} id */
+  async cancel(id) {
+    /** @type {any} */
+    let done;
+    const answer = await ask({ title: `Cancel message ${id}?`, action: 'Cancel the message', danger: true, keep: 'Keep it', text: 'It will not be sent. One that is being sent at this moment is asked to stop.',
+      act: async (signed) => { done = await call('POST', `/api/v1/notifications/${id}/cancel`, { body: signed }); } });
+    if (!answer) return;
+    await this.refresh().catch(() => {}); // The note says what is wrong.
+    setText(this.note, messageCancelledText(done));
+  }
+
   attemptsRow() {
-    return h('tr', { class: 'attempts-row' }, h('td', { colspan: '7' }, h('div', { class: 'gate-way' }), h('ol', { class: 'attempt-list' })));
+    return h('tr', { class: 'attempts-row' }, h('td', { colspan: '8' }, h('div', { class: 'gate-way' }), h('ol', { class: 'attempt-list' })));
   }
 }
 

@@ -283,6 +283,31 @@ export function deliveryTone(state) {
 }
 
 /**
+ * Returns the state of a message in words.
+ * @param {{ state: string, complained?: boolean }} message
+ */
+export function deliveryText({ state, complained }) {
+  return `${state.replaceAll('_', ' ')}${complained ? ', complained' : ''}`;
+}
+
+/**
+ * Returns the reason for the state of a message. A message that its account captured is delivered, and
+ * nobody got it.
+ * @param {{ reason?: string, attempts?: { status: string }[] }} message
+ */
+export function reasonText({ reason, attempts }) {
+  return reason || (attempts?.at(-1)?.status === 'captured' ? 'captured by its account, which has capture = true: nobody got it' : '');
+}
+
+/**
+ * Describes a cancelled message.
+ * @param {{ id: number, state: string }} done
+ */
+export function messageCancelledText({ id, state }) {
+  return state === 'cancelled' ? `Message ${id} will not be sent.` : `Message ${id} is being sent, and was asked to stop; its state tells what became of it.`;
+}
+
+/**
  * Returns the path of the newest messages that match a filter.
  * @param {Record<string, string>} filter
  * @param {number} limit

@@ -11,7 +11,7 @@ import { capText, checkPath, digestsPath, gateWord, heldText, mostOf, pastText, 
 import { cell, showRows } from './lists.js';
 import { drawMeter, meter } from './meter.js';
 import { Pages } from './pages.js';
-import { deliveryTone, inTime } from './poolwords.js';
+import { deliveryText, deliveryTone, inTime } from './poolwords.js';
 
 const ROWS = 50;
 const FIELDS = ['channel', 'who', 'category', 'actor', 'tenant'];
@@ -27,6 +27,8 @@ export class Recipients {
     this.pages = new Pages('digests');
     /** True if the token may not read digests; then only a person's click asks again. */
     this.denied = false;
+    /** True if the token may change digests and messages. */
+    this.mayChange = false;
     /** The answer about the recipient that was asked for last. @type {any} */
     this.found = null;
     /** Its id and its tenant, unless it was asked for by address. @type {{ id: string, tenant: string } | null} */
@@ -67,6 +69,7 @@ export class Recipients {
       const [digests] = await Promise.all([get(digestsPath(this.tenant(), ROWS)), this.readCounts()]);
       if (asked !== this.asked) return;
       this.pages.takeFirst(digests);
+      this.mayChange = digests.may_change === true;
       setText(this.place.note, '');
     } catch (error) {
       const { status, message } = /** @type {any} */ (error);
@@ -200,7 +203,7 @@ export class Recipients {
 
   /** @param {any} row @param {import('./gatewords.js').PastMessage} message @param {number} now */
   drawPast({ parts }, message, now) {
-    setText(parts.state, message.state);
+    setText(parts.state, deliveryText(message));
     setAttr(parts.state, 'data-tone', deliveryTone(message.state));
     setText(parts.gate, pastText(message, now));
     setText(parts.changed, clock(unixSeconds(message.changed_at), now));

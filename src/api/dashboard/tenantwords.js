@@ -133,7 +133,7 @@ export function countsText(counts) {
   const order = MESSAGE_STATES.map(([state]) => state);
   const place = (/** @type {string} */ state) => (order.includes(state) ? order.indexOf(state) : order.length);
   return Object.entries(counts).filter(([, messages]) => messages > 0).sort(([a], [b]) => place(a) - place(b))
-    .map(([state, messages]) => `${count(messages)} ${state}`).join(', ');
+    .map(([state, messages]) => `${count(messages)} ${state.replaceAll('_', ' ')}`).join(', ');
 }
 
 /** @param {string} state @returns {Tone} */
