@@ -117,6 +117,20 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     return faults;
   });
 
+  await night('768 and 1024 px wide: nothing sticks out of any view', async () => {
+    const faults = [];
+    for (const wide of [768, 1024]) {
+      await page.size(wide, 900);
+      for (const hash of ['#overview', '#throttles', '#jobs', '#failures', '#pools', '#tenants', '#recipients']) {
+        await live(hash);
+        await page.until('rows', `[...document.querySelectorAll('main:not([hidden]) tbody tr')].some((row) => row.checkVisibility()) && !document.getElementById('view-recipients').hidden`);
+        faults.push(...(await page.evaluate(overflow)).map((fault) => `${wide} px, ${hash}: ${fault}`));
+      }
+      await shot(page, `recipients-${wide}`, false);
+    }
+    return faults;
+  });
+
   await night('the token of a tenant leads to its messages, and is not refused the same again and again', async () => {
     provoked.push(/status of 403/);
     mock.steer({ isTenants: true });
