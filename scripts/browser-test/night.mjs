@@ -151,7 +151,7 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
   await night('a screen reader is told of a lost stream once, not of each second', async () => {
     provoked.push(/net::ERR_|status of 503/);
     await live();
-    await page.evaluate(`window.said = []; new MutationObserver(() => said.push(document.getElementById('aloud').textContent)).observe(document.getElementById('aloud'), { childList: true, characterData: true, subtree: true }), true`);
+    await page.evaluate(`window.said = []; new MutationObserver(() => said.push(document.getElementById('phase-aloud').textContent)).observe(document.getElementById('phase-aloud'), { childList: true, characterData: true, subtree: true }), true`);
     mock.steer({ fail: 'down' });
     await page.until('the age', `/last data [3-9] s ago/.test(document.getElementById('phase-text').textContent)`, 20_000);
     const said = await page.evaluate(`said.filter((one) => one.startsWith('reconnecting'))`);

@@ -34,7 +34,7 @@ export async function recipientChecks({ page, url, mock, provoked, check, shot, 
   await check('recipients: one shows its caps and its messages with state, time and gate', async () => {
     await opened();
     const rows = await page.evaluate(`[...document.querySelectorAll('#history-body > tr')].map((r) => r.innerText.replace(/\\s+/g, ' '))`);
-    const wanted = [/905 queued quiet hours: 22:00-08:00 Europe\/Berlin until \d/, /904 capped caps: per_day 2 per 1d; room at \d/, /903 delivered/, /902 duplicate dedup: of 901/, /901 delivered/, /900 opted_out preferences: the category news by email/];
+    const wanted = [/905 queued quiet hours: 22:00-08:00 Europe\/Berlin until \d/, /904 capped caps: per_day 2 per 1d; room at \d/, /903 delivered/, /902 duplicate dedup: of 901/, /901 delivered/, /900 opted out preferences: the category news by email/];
     const said = await page.evaluate(`document.getElementById('recipient-found').innerText`);
     await shot(page, 'recipient-light');
     return [

@@ -94,7 +94,7 @@ let askSoon = 0;
 /** The place of the link of the visible view, in pixels. */
 let linkLeft = -1;
 
-const header = new Header({ phase: $('phase'), phaseText: $('phase-text'), signedOut: $('signed-out'), away: $('away'), awayText: $('away-text'), storeLost: $('store-lost'), storeText: $('store-lost-text'), behind: $('behind'), enqueue: $('enqueue-job'), aloud: $('aloud') });
+const header = new Header({ phase: $('phase'), phaseText: $('phase-text'), signedOut: $('signed-out'), away: $('away'), awayText: $('away-text'), storeLost: $('store-lost'), storeText: $('store-lost-text'), behind: $('behind'), enqueue: $('enqueue-job'), aloud: $('phase-aloud') });
 const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), note: $('running-note') });
 const jobList = new JobList({
   tabs: $('jobs-tabs'), timed: $('jobs-timed'), form: $('jobs-filter'), note: $('jobs-note'), body: $('jobs-body'), empty: $('jobs-empty'), more: $('jobs-more'), bar: $('jobs-bar'), all: $('jobs-all'), lookup: $('lookup'), lookupNote: $('lookup-note'),
