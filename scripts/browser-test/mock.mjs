@@ -204,7 +204,8 @@ class World {
     const rate = this.effective(t);
     const wanted = t.name === 'default' ? 1.2 : 400;
     t.achieved += (Math.min(rate < 0 ? Infinity : rate, wanted) * (1 + this.rnd() * 0.05) - t.achieved) * 0.6;
-    t.share = rate < 0 ? 0 : 0.99;
+    t.share = rate < 0 || t.stuck ? 0 : 0.99;
+    if (t.stuck) t.achieved = 0;
     t.ready = Math.max(0, t.ready + (t.name === 'webhooks' ? this.rnd() * 40 : 0));
     t.running = t.actuator ? Math.round(36 + 6 * Math.sin(this.now / 15)) : t.name === 'webhooks' ? 9 : t.name === 'default' ? 0 : 1;
   }
@@ -343,6 +344,10 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
     if ('reader' in order) world.mayChange = !order.reader;
     if ('failures' in order) for (const failure of order.failures) world.emit('failure', { at: iso(Date.now() / 1000), ...failure });
     if ('slow' in order) slow = order.slow;
+    if (order.stuck) {
+      Object.assign(world.throttles.get(order.stuck), { stuck: true, ready: 50 });
+      for (const { throttles } of world.ticks) Object.assign(throttles[order.stuck], { limiting_share: 0, achieved_rps: 0, ready: 50, oldest_ready_s: 95 });
+    }
     if ('live' in order) world.live = order.live;
     if ('isTenants' in order) world.isTenants = order.isTenants;
     if (order.knobs) Object.assign(world.throttles.get(order.knobs.throttle).knobs, order.knobs.to);
@@ -532,6 +537,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (match[2]) {
         const limit = Number(new URL(request.url, 'http://mock').searchParams.get('limit') ?? 20);
         const own = world.decisions.filter((d) => d.throttle === t.name).slice(0, limit);
+        if (t.stuck) return send(200, { throttle: t.name, sentence: `${t.knobs.rps} rps, set manually. All 5 slots of ${t.name} (its knob concurrency) are in use.`, decisions: own });
         if (t.knobs.concurrency === 0) return send(200, { throttle: t.name, sentence: `${t.knobs.rps} rps, set manually. No job starts, because the knob concurrency of ${t.name} is 0.`, decisions: own });
         return send(200, { throttle: t.name, sentence: `${world.effective(t)} rps, ${t.reason || 'set manually'}.`, decisions: own });
       }

@@ -51,6 +51,14 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     return [...(badge === 'stopped' ? [] : [`it stands "${badge}"`]), ...(/no job starts/.test(note) && !/in effect/.test(note) ? [] : [`the knob reads "${note}"`])];
   });
 
+  await night('a throttle that stands still although it has tokens says what its jobs wait for', async () => {
+    mock.steer({ stuck: 'notify.chat' });
+    await live('#throttle-notify.chat');
+    const of = panel('notify.chat');
+    await page.until('the state', `${of}?.querySelector('.badge').textContent === 'jobs wait'`);
+    await page.until('the sentence of the server', `/All 5 slots of notify.chat/.test(${of}.querySelector('.reason').textContent)`);
+  });
+
   await night('a knob that was changed in Redis directly has no author, and the sentence says so', async () => {
     mock.steer({ knobs: { throttle: 'webhooks', to: { rps: 70, by: '', at_ms: 0, why: '' } } });
     await live('#throttle-webhooks');

@@ -43,6 +43,8 @@ export class Panel {
     this.name = name;
     this.deleted = deleted;
     this.wasUnfolded = false;
+    /** True while its jobs wait, though not for its tokens. */
+    this.waits = false;
     /** @type {any} */
     this.detail = null;
     this.chart = new ChartView(name, cursor);
@@ -249,7 +251,12 @@ export class Panel {
     this.drawSpark(throttle, time);
     this.lastDecision = throttle.decisions.at(-1)?.id;
     if (this.whyDrawer.open && this.lastDecision !== this.whyFor) this.askWhy();
-    else if ((governor || isObstacle(now.state)) && this.chart.seen && (this.lastDecision !== this.saidFor || time.now - this.askedAt > ASK_EVERY_S)) this.askSentence(time.now);
+    else if (this.isExplained() && this.chart.seen && (this.lastDecision !== this.saidFor || time.now - this.askedAt > ASK_EVERY_S)) this.askSentence(time.now);
+  }
+
+  /** Returns true if the server knows more of the reason for the rate, or of what jobs wait for, than the page. */
+  isExplained() {
+    return Boolean(this.detail?.governor) || isObstacle(this.facts?.state ?? '') || this.waits;
   }
 
   /** @param {import('./state.js').Throttle} throttle @param {string} mode @param {number} now */
@@ -258,7 +265,7 @@ export class Panel {
     const governor = detail?.governor;
     const at = decision?.t ?? unixSeconds(governor?.at);
     // A sentence from before the newest decision may be outdated.
-    if ((governor || isObstacle(this.facts.state)) && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
+    if (this.isExplained() && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
       setText(this.reason, this.said.text);
       this.updateProblems(detail, mode, now);
       return;
