@@ -15,7 +15,7 @@ export class MockTenants {
     this.tenants = [
       this.tenant('acme', { state: 'waiting', used: 100, waiting: 4_321, scheduled: 200, oldest: 95, pending: 4_700 }),
       this.tenant('bulk', { state: 'waiting', used: 37, waiting: 12, oldest: 3, pending: 49 }),
-      this.tenant('crowd', { state: 'queue_full', used: 100, waiting: 10_000, oldest: 5_400, pending: 10_000 }),
+      this.tenant('crowd', { feedback: { accepted: 1_200, bounced: 4, complained: 3, unsubscribed: 0 }, state: 'queue_full', used: 100, waiting: 10_000, oldest: 5_400, pending: 10_000 }),
       this.tenant('paused', { state: 'paused', used: 0 }),
       this.tenant('quiet', { state: 'flowing', used: 12, pending: 3 }),
       this.tenant('resting', { state: 'unknown', window: null, per_module: null }),

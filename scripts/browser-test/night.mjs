@@ -82,6 +82,8 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     await answer({ why: 'sent twice' }, 'Cancel the message');
     await page.until('what was done', `document.getElementById('notifications-note').textContent === 'Message ${id} will not be sent.'`);
     await page.until('its state', `${row}.find((r) => r.textContent.includes('${id}')).querySelector('.badge').textContent === 'failed'`);
+    const here = await page.evaluate(`document.activeElement.getAttribute('aria-label')`);
+    if (here !== `0 attempts of message ${id}`) faults.push(`the focus is on "${here}"`);
     await new Promise((resolve) => setTimeout(resolve, 3_500)); // Real time: the list is asked for again every 3 s.
     if (await text('#notifications-note') !== `Message ${id} will not be sent.`) faults.push('the next look takes back what was said');
     mock.steer({ mayChange: false });
@@ -102,6 +104,11 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     const states = await page.evaluate(`[...document.querySelector('#notifications-filter [name=state]').options].map((one) => one.value).filter(Boolean).join()`);
     return [...(/delivered.*captured by its account, which has capture = true: nobody got it/.test(first) ? [] : [`it reads "${first}"`]),
       ...(states === 'queued,sent,delivered,failed,bounced,suppressed,collected,opted_out,duplicate,capped,quiet,unreachable' ? [] : [`the states are ${states}`])];
+  });
+
+  await night('a tenant whose recipients complain says how many did', async () => {
+    await live('#tenants');
+    await page.until('the complaints', `[...document.querySelectorAll('#tenants-body tr')].find((row) => row.textContent.includes('crowd'))?.textContent.includes('3 of 1,200 reported as spam in a day')`);
   });
 
   await night('the way to older rows is in sight without scrolling their box, and the rows come into sight', async () => {
@@ -137,6 +144,12 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
       }
       await shot(page, `recipients-${wide}`, false);
     }
+    await page.size(360, 780, { mobile: true });
+    await live();
+    await page.until('the button', `document.getElementById('pause-all').checkVisibility()`);
+    const edges = await page.evaluate(`[...document.querySelectorAll('.settings > *, #window span')].filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect()).map(({ left, right, top }) => [left, right, top])`);
+    const overlaps = edges.filter(([left, , top], i) => edges.some(([l, r, t], j) => j < i && Math.abs(t - top) < 20 && l < left && r > left + 1 && r < edges[i][1]));
+    if (overlaps.length) faults.push(`360 px: ${overlaps.length} settings overlap`);
     return faults;
   });
 

@@ -89,6 +89,11 @@ test('the_reason_in_force_is_the_capacity_where_that_is_below_the_knob', () => {
 
 test('messages_are_asked_for_by_what_was_chosen_only', () => {
   assert.equal(pools.notificationsPath({ state: '', channel: 'sms', pool: 'a/b', account: '' }, 50), '/api/v1/notifications?channel=sms&pool=a%2Fb&limit=50');
+  assert.equal(pools.deliveryText({ state: 'opted_out' }), 'opted out');
+  assert.equal(pools.deliveryText({ state: 'delivered', complained: true }), 'delivered, complained');
+  assert.match(pools.reasonText({ reason: '', attempts: [{ status: '429' }, { status: 'captured' }] }), /nobody got it/);
+  assert.deepEqual([pools.reasonText({ reason: 'no such user', attempts: [] }), pools.reasonText({ attempts: [{ status: '201' }] })], ['no such user', '']);
+  assert.match(pools.messageCancelledText({ id: 7, state: 'cancelling' }), /is being sent, and was asked to stop/);
   assert.equal(pools.attemptText({ outcome: 'permanent_request', status: '400', ms: 61 }), 'permanent request, 400, 61 ms');
   assert.deepEqual(['sent', 'delivered', 'queued', 'suppressed', 'failed', 'bounced'].map(pools.deliveryTone), ['calm', 'calm', 'note', 'note', 'alarm', 'alarm']);
 });

@@ -14,7 +14,7 @@ import { Ring } from '../../src/api/dashboard/ring.js';
 import * as scale from '../../src/api/dashboard/scale.js';
 import { apply, emptyState, facts, mayChange, mayEnqueue, ordered, totalReady } from '../../src/api/dashboard/state.js';
 import { eventReason } from '../../src/api/dashboard/poolwords.js';
-import { unservedText } from '../../src/api/dashboard/unserved.js';
+import { unservedNotice, unservedText } from '../../src/api/dashboard/unserved.js';
 import { auditLine, editText, isObstacle, standing } from '../../src/api/dashboard/words.js';
 
 const NOW = 1_700_000_000;
@@ -239,7 +239,7 @@ test('a_throttle_whose_jobs_wait_or_fail_for_more_than_its_rate_is_not_calm', ()
   assert.deepEqual(stands('failing'), { text: 'failing', tone: 'alarm' });
   assert.deepEqual(stands('held'), { text: 'keys held back', tone: 'note' });
   assert.deepEqual(standing({ state: 'failing', paused: true }), { text: 'paused', tone: 'note' });
-  assert.deepEqual(['held', 'flowing', 'constructor'].map(isObstacle), [true, false, false]);
+  assert.deepEqual(['held', 'stopped', 'flowing', 'constructor'].map(isObstacle), [true, true, false, false]);
 });
 
 test('what_was_learned_of_a_lane_is_told_unless_it_is_paused', () => {
@@ -312,6 +312,9 @@ test('jobs_that_nobody_serves_say_how_many_since_when_and_what_to_do', () => {
   const one = { throttle: 'sms', kind: 'notification', needs: ['channel sms'], jobs: 1240, since: iso(NOW - 300), remedy: 'no live worker serves channel sms; add [pools.<name>]' };
   assert.equal(unservedText(one, NOW), '1,240 jobs of kind notification, throttle sms, the oldest from 5 min ago: no live worker serves channel sms; add [pools.<name>].');
   assert.equal(unservedText({ ...one, kind: null, jobs: 1, since: null, remedy: 'start one' }, NOW), '1 job of throttle sms: start one.');
+  const titles = (workers, ready, rows) => unservedNotice(rows, workers, ready)?.title ?? null;
+  assert.deepEqual([titles(3, 5, []), titles(0, 0, []), titles(null, 5, []), titles(3, 5, [one])], [null, null, null, 'No live worker serves these jobs']);
+  assert.deepEqual([titles(0, 5, []), titles(0, 0, [one])], ['No worker is live', 'No worker is live']);
 });
 
 test('a_replica_is_mentioned_only_if_readers_would_miss_something', () => {

@@ -27,7 +27,7 @@ const FIGURES = `(async () => {
     const row = [...document.querySelectorAll('#batches-body > tr')].find((r) => r.dataset.key === String(b.id));
     const sum = Object.values(b.counts).reduce((all, messages) => all + messages, 0);
     if (sum !== b.recipients) faults.push('batch ' + b.id + ' does not add up');
-    wants('batch ' + b.id, plain(row), [b.state, 'of ' + n(b.recipients), ...Object.entries(b.counts).map(([state, messages]) => n(messages) + ' ' + state)]);
+    wants('batch ' + b.id, plain(row), [b.state, 'of ' + n(b.recipients), ...Object.entries(b.counts).map(([state, messages]) => n(messages) + ' ' + state.replaceAll('_', ' '))]);
   }
   return { faults, tenants: tenants.length, batches: batches.length };
 })()`;

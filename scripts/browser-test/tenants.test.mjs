@@ -90,3 +90,10 @@ test('paths_hold_what_was_typed_as_data', () => {
   assert.equal(words.modulesPath('acme', 'w&b', 'depth', 50), '/api/v1/tenants/acme/modules?module=w%26b');
   assert.equal(words.batchesPath({ tenant: 'acme', module: '', state: 'paused' }, 20), '/api/v1/notifications/batches?tenant=acme&state=paused&limit=20');
 });
+
+test('complaints_are_told_with_the_messages_of_their_day_and_states_in_words', () => {
+  const feedback = { accepted: 1_200, bounced: 4, complained: 3, unsubscribed: 0 };
+  assert.equal(words.complaintsText({ feedback }), '3 of 1,200 reported as spam in a day');
+  assert.deepEqual([words.complaintsText({ feedback: { ...feedback, complained: 0 } }), words.complaintsText({})], ['', '']);
+  assert.equal(words.countsText({ opted_out: 2, sent: 5 }), '5 sent, 2 opted out');
+});

@@ -138,6 +138,10 @@ test('the_sentence_names_only_the_author_of_what_it_tells', () => {
   assert.equal(handSentence(detail, NOW, edit({ burst: 2 })), 'Set by hand to 20 rps.');
   assert.equal(handSentence({ ...detail, paused: true }, NOW, edit({ paused: true })), 'Paused by zoe: a burst. Its rate for later is 20 rps.');
   assert.equal(handSentence({ ...detail, paused: true }, NOW, edit({ rps: 20 })), 'Paused. Its rate for later is 20 rps.');
+  const direct = { ...detail, knobs: { rps: 20, by: '', at_ms: 0, why: '' } };
+  assert.equal(handSentence(direct, NOW, edit({ rps: 10 })), 'Set to 20 rps in Redis directly.');
+  assert.equal(handSentence({ ...direct, paused: true }, NOW), 'Paused in Redis directly. Its rate for later is 20 rps.');
+  assert.match(handSentence({ ...detail, state: 'stopped', knobs: { ...detail.knobs, concurrency: 0 } }, NOW), /^No job starts, because its knob concurrency is 0\. Set by hand to 20 rps/);
   assert.equal(editText({ action: 'dead.requeue', before: null, after: { filter: { throttle: 'a', error_like: '502%', keep_attempts: false }, jobs: 5 } }), 'requeued dead letters: filter throttle a, error like 502%, jobs 5');
 });
 

@@ -156,6 +156,9 @@ export class Notifications {
     if (!answer) return;
     await this.refresh().catch(() => {}); // The note says what is wrong.
     setText(this.note, messageCancelledText(done));
+    // The focus would be lost with its button.
+    const row = /** @type {any} */ ([...this.body.children].find((one) => /** @type {HTMLElement} */ (one).dataset.key === String(id)));
+    if (row?.parts.cancel.hidden) row.parts.tries.focus();
   }
 
   attemptsRow() {
