@@ -3,14 +3,13 @@
 # each, and the slowest tests. With arguments, runs `cargo test` with them as a single part.
 # FLYBALL_TEST_THREADS sets the number of concurrent integration tests.
 #
-# Three rows of parts run side by side:
+# Two rows of parts run side by side:
 # - The integration tests (it) use real servers and real clocks and wait more than they compute, so
 #   more of them run at the same time than there are cores.
-# - Those that wait most (waiting) have places of their own; then come the unit tests and the
-#   examples of the documentation (unit, doc).
 # - Those that measure rates and delays (timed), and the demo (lab), suffer from a loaded machine:
-#   fewer run at a time, and they have precedence. Those that wait come next; all others and their
-#   servers run at the lowest priority.
+#   fewer run at a time, and they have precedence; all others and their servers run at the lowest
+#   priority. Then come those that wait most (waiting), the unit tests and the examples of the
+#   documentation (unit, doc).
 #
 # A failed test runs once more by itself after all others, because a busy machine may have been too
 # slow; if it then passes, it is named at the end. A test that fails twice, or does not compile,
@@ -171,19 +170,15 @@ else
   skip_waiting=()
   for name in "${waiting[@]}"; do skip_waiting+=(--skip "$name"); done
   began=$SECONDS
-  measuring() {
+  beside() {
     part timed 0 --workspace --test it -- "${timed[@]}" \
       --test-threads "$((cores * 2))" "${with_times[@]}"
     # With the features of the whole workspace, so that nothing is compiled again.
     part lab 0 --workspace --test demo -- "${with_times[@]}"
-  }
-  beside() {
-    measuring &
-    part waiting 10 --workspace --test it -- "${waiting[@]}" "${skip[@]}" \
+    part waiting 19 --workspace --test it -- "${waiting[@]}" "${skip[@]}" \
       --test-threads "$((cores * 3))" "${with_times[@]}"
     part unit 19 --workspace --lib --bins -- "${with_times[@]}"
     part doc 19 --workspace --doc
-    wait
   }
   # With job control they are a process group of their own.
   set -m

@@ -74,14 +74,17 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect();
-    // There is no message, no pool but that of inboxes, no rejection and no replica here; those families are exposed elsewhere.
+    // There is no message, no pool but that of inboxes, no rejection, no replica, no throttle below
+    // another and none that expires here; those families are exposed elsewhere.
     let elsewhere = [
         "flyball_account_",
         "flyball_gate_findings_",
         "flyball_provider_",
         "flyball_notifications_",
         "flyball_governor_learned_quota_",
+        "flyball_throttle_expires_seconds",
         "flyball_throttle_key_requests_",
+        "flyball_throttle_limiting_share_above",
         "flyball_jobs_not_served_",
         "flyball_jobs_unserved",
         "flyball_replica_",
