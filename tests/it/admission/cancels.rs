@@ -118,10 +118,9 @@ async fn cancel_one(fixture: Arc<AdmissionFixture>, round: usize) -> Cancelled {
     let to: Vec<String> = (first..first + recipients).map(|n| web.to(n)).collect();
     let body = json!({"channel": "sms", "body": "the sale ends on Sunday", "recipients": to});
     let answer = fixture.ask(web, "/batch", &body, None).await.unwrap();
-    assert_eq!(answer.status(), StatusCode::ACCEPTED);
-    let batch = answer.json::<Value>().await.unwrap()["id"]
-        .as_i64()
-        .unwrap();
+    let (status, answer) = (answer.status(), answer.json::<Value>().await.unwrap());
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+    let batch = answer["id"].as_i64().unwrap();
     // Real time: the batch is cancelled at any moment of its life.
     tokio::time::sleep(Duration::from_millis(rand::random_range(0..1_500))).await;
 
