@@ -149,7 +149,7 @@ async fn a_due_job_stands_behind_no_campaign_of_another_throttle_or_priority_and
         .await
         .unwrap();
     let later = [critical, equal, lowest, urgent_of_its_own, failed];
-    eventually("all five are due", Duration::from_secs(20), || async {
+    eventually("all five are due", Duration::from_secs(60), || async {
         let due =
             "select count(*) from flyball.scheduled where job_id = any($1) and run_at <= now()";
         let due: i64 = sqlx::query_scalar(due)
