@@ -76,7 +76,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         most: usize,
         run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
     ) -> Self {
-        Self::within(LONGEST_CALL, most, Duration::ZERO, run)
+        Self::paced(most, Duration::ZERO, run)
     }
 
     /// Collects items for calls with a high fixed cost: while items keep coming, a call begins at
