@@ -80,18 +80,21 @@ pub(crate) async fn enqueue(
 
 fn tickets(rows: &[PgRow]) -> Result<Vec<Enqueued>, Error> {
     rows.iter()
-        .map(|row| {
-            Ok(Enqueued {
-                id: row.try_get("job_id")?,
-                duplicate: row.try_get("duplicate")?,
-                replaced: row.try_get("replaced")?,
-                backlog: row
-                    .try_get::<Option<Json<_>>, _>("backlog")?
-                    .map(|Json(backlog)| backlog),
-            })
-        })
+        .map(ticket)
         .collect::<Result<_, sqlx::Error>>()
         .map_err(Error::from)
+}
+
+/// Reads the answer about one job.
+pub(super) fn ticket(row: &PgRow) -> Result<Enqueued, sqlx::Error> {
+    Ok(Enqueued {
+        id: row.try_get("job_id")?,
+        duplicate: row.try_get("duplicate")?,
+        replaced: row.try_get("replaced")?,
+        backlog: row
+            .try_get::<Option<Json<_>>, _>("backlog")?
+            .map(|Json(backlog)| backlog),
+    })
 }
 
 /// Refuses texts with a NUL, because Postgres would not report the field, and secret values that

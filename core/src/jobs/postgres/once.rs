@@ -1,11 +1,10 @@
 //! Enqueueing of one job for a request that may be repeated.
 
 use sqlx::Row;
-use sqlx::types::Json;
 
 use super::Queue;
-use super::enqueue::{refuse_unstorable, rows, tenant_of};
-use crate::jobs::{Enqueued, Error, NewJob, OnceAnswer};
+use super::enqueue::{refuse_unstorable, rows, tenant_of, ticket};
+use crate::jobs::{Error, NewJob, OnceAnswer};
 
 pub(super) const ENQUEUE_ONCE: &str = "
 select answer, job_id, duplicate, replaced, backlog
@@ -34,14 +33,7 @@ impl Queue {
             "running" => OnceAnswer::Running,
             "conflict" => OnceAnswer::Conflict,
             "replayed" => OnceAnswer::Replayed(row.try_get("job_id")?),
-            _ => OnceAnswer::Enqueued(Enqueued {
-                id: row.try_get("job_id")?,
-                duplicate: row.try_get("duplicate")?,
-                replaced: row.try_get("replaced")?,
-                backlog: row
-                    .try_get::<Option<Json<_>>, _>("backlog")?
-                    .map(|Json(backlog)| backlog),
-            }),
+            _ => OnceAnswer::Enqueued(ticket(&row)?),
         })
     }
 }
