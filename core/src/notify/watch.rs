@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::PoolHandle;
 use super::{Alarms, Deliveries, StepResult};
+use crate::jobs::postgres::within;
 use crate::jobs::{Attribution, Error};
 use crate::providers::PoolMetrics;
-use crate::providers::pool::{AccountPool, BreakerState, Change};
+use crate::providers::pool::{BreakerState, Change};
 use crate::service::{LoopOptions, periodic};
 
 /// Interval between checks of waiting messages.
@@ -71,7 +71,10 @@ pub async fn publish_changes(
         let Some(carrier) = carriers.get(&pool) else {
             continue;
         };
-        while let Err(error) = record(&alarms, &carrier.accounts, &change).await {
+        let accounts = carrier.accounts.pool();
+        while let Err(error) =
+            within(RECORDED_WITHIN, alarms.record_change(accounts, &change)).await
+        {
             if matches!(
                 error,
                 Error::Refused { .. }
@@ -90,15 +93,6 @@ pub async fn publish_changes(
             }
         }
     }
-}
-
-async fn record(alarms: &Alarms, accounts: &AccountPool, change: &Change) -> Result<(), Error> {
-    let recorded = timeout(
-        RECORDED_WITHIN,
-        alarms.record_change(accounts.pool(), change),
-    );
-    let lost = |_| Err(Error::Lost("no answer in time".to_owned()));
-    recorded.await.unwrap_or_else(lost)
 }
 
 /// Returns the number of looks for messages to requeue that follow one. Messages that were skipped

@@ -9,13 +9,13 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::finish_pace::FinishPace;
 use super::shared::{Backlog, FinishedRun};
-use crate::jobs::postgres::wants_end;
-use crate::jobs::{Ending, Error, Finish};
+use crate::jobs::postgres::{wants_end, within};
+use crate::jobs::{Ending, Finish};
 
 /// Most ends written in one statement.
 const MAX_BATCH: usize = 1000;
 
-/// Longest wait for an answer of Postgres.
+/// Longest wait for an answer of Postgres; the fence makes a second write harmless.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Most batches on their way to Postgres at once.
@@ -153,18 +153,6 @@ async fn write_locked(backlog: &Backlog, ends: Vec<Finish>, retriers: &Semaphore
     }
 }
 
-/// Returns an error rather than wait for a connection that hangs; the fence makes a second write
-/// harmless.
-async fn bounded<T>(text: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let answer = tokio::time::timeout(FINISH_TIMEOUT, text).await;
-    answer.unwrap_or_else(|_| {
-        Err(Error::Lost(format!(
-            "no answer within {} s",
-            FINISH_TIMEOUT.as_secs()
-        )))
-    })
-}
-
 /// Writes a batch, halving it as long as it has a row that Postgres cannot accept. Returns the ends of
 /// parts in which one is locked. Any other error is not the fault of the jobs, so the batch is retried.
 async fn write(backlog: &Backlog, batch: &[Finish]) -> Vec<Finish> {
@@ -175,7 +163,7 @@ async fn write(backlog: &Backlog, batch: &[Finish]) -> Vec<Finish> {
     }
     let mut pause = Duration::from_millis(50);
     while let Some(part) = halves.pop() {
-        match bounded(queue.finish(part)).await {
+        match within(FINISH_TIMEOUT, queue.finish(part)).await {
             Ok(kept) => {
                 if kept.iter().any(|id| wants_end(*id)) {
                     backlog.members_ended.notify_one();
@@ -212,12 +200,11 @@ async fn write(backlog: &Backlog, batch: &[Finish]) -> Vec<Finish> {
                 let dead = Ending::Dead {
                     error: format!("storing its result failed: {error}"),
                 };
-                if let Err(error) = bounded(queue.finish(&[Finish {
+                let finish = Finish {
                     ending: dead,
                     ..part[0].clone()
-                }]))
-                .await
-                {
+                };
+                if let Err(error) = within(FINISH_TIMEOUT, queue.finish(&[finish])).await {
                     tracing::error!(job.id = part[0].job_id, %error, "the job stays leased until its worker stops");
                 }
                 backlog.wrote(part);

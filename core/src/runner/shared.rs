@@ -23,7 +23,7 @@ use super::settle::Difference;
 use super::slots::RunSlots;
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
-use crate::jobs::postgres::{KindRetention, NewWorker, PgCheckpoints, Retention};
+use crate::jobs::postgres::{KindRetention, NewWorker, PgCheckpoints, Retention, within};
 use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
 use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue, secret};
 use crate::service::DueWork;
@@ -418,18 +418,10 @@ pub(super) fn postgres_timeout(shared: &WorkerContext) -> Duration {
     POSTGRES_TIMEOUT.min(shared.config.ttl / 2)
 }
 
-/// Bounds a request to Postgres, because a connection can hang silently and its caller must not
-/// hang with it.
+/// Bounds a request to Postgres by the longest wait of this worker.
 pub(super) async fn bounded<T>(
     shared: &WorkerContext,
     requested: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let patience = postgres_timeout(shared);
-    let answer = tokio::time::timeout(patience, requested).await;
-    answer.unwrap_or_else(|_| {
-        Err(Error::Lost(format!(
-            "no answer within {} s",
-            patience.as_secs_f64()
-        )))
-    })
+    within(postgres_timeout(shared), requested).await
 }

@@ -7,6 +7,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::time::timeout;
 
+use super::error::no_answer;
 use crate::jobs::{Checkpoint, CheckpointError, Checkpoints};
 use crate::postgres::Db;
 
@@ -87,7 +88,7 @@ async fn bounded<T>(
         Ok(answer) => answer.map_err(|error| lost(job, &error)),
         Err(_) => Err(CheckpointError::Store {
             job,
-            reason: format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
+            reason: no_answer(ANSWER_WITHIN),
         }),
     }
 }

@@ -1,5 +1,9 @@
 //! Conversion of Postgres errors into errors of the queue.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use crate::jobs::{Backlog, Error, check};
 use crate::postgres::is_hidden_pooler;
 
@@ -171,6 +175,21 @@ fn capped(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
         rule: postgres.schema()?.to_owned(),
         reset_at: postgres.data_type()?.parse().ok()?,
     })
+}
+
+/// Waits for an answer of Postgres, but at most `longest`, because a connection can hang silently and
+/// its caller must not hang with it.
+pub async fn within<T>(
+    longest: Duration,
+    requested: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let answer = timeout(longest, requested).await;
+    answer.unwrap_or_else(|_| Err(Error::Lost(no_answer(longest))))
+}
+
+/// Describes an answer that did not come within this time.
+pub(super) fn no_answer(longest: Duration) -> String {
+    format!("no answer within {} s", longest.as_secs_f64())
 }
 
 /// Reads a refusal by `flyball.enqueue_many`, which carries the field as the column and the index
