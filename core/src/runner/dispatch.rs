@@ -16,6 +16,7 @@ use super::lane_scheduler::{LaneScheduler, LaneTaken, PlannedAcquire};
 use super::shared::{WorkerContext, bounded};
 use super::slots::EarlyClaims;
 use crate::jobs::{Error, LaneCursor};
+use crate::service::FailureLog;
 use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit};
 
 /// Pause length above which producers are asked to ring.
@@ -29,9 +30,6 @@ const MAX_RINGS: u32 = 200;
 
 /// Pause after a failure of Postgres.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
-
-/// Time after which failures that go on are logged again.
-const TELL_AGAIN: Duration = Duration::from_secs(300);
 
 /// Interval of maintenance while everything is paused or no permit is free.
 const STANDSTILL: Duration = Duration::from_millis(500);
@@ -117,14 +115,13 @@ async fn serve_lanes(
     dispatcher: &mut DispatcherState,
     cancel: &CancellationToken,
 ) {
-    let mut told: Option<Instant> = None;
+    let mut failures = FailureLog::default();
     while !cancel.is_cancelled() {
         match turn(shared, dispatcher, cancel).await {
-            Ok(()) => told = None,
+            Ok(()) => failures = FailureLog::default(),
             Err(error) => {
-                if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
+                if failures.failed(Instant::now()) {
                     tracing::warn!(%error, "dispatching failed; retrying");
-                    told = Some(Instant::now());
                 }
                 tokio::select! {
                     () = cancel.cancelled() => {}

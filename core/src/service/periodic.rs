@@ -23,7 +23,7 @@ const CALM: Duration = Duration::from_secs(10);
 
 /// The failures of a loop, which logs when it begins to fail and when it works again.
 #[derive(Debug, Default)]
-struct FailureLog {
+pub struct FailureLog {
     last: Option<Instant>,
     told: Option<Instant>,
 }
@@ -34,8 +34,8 @@ impl FailureLog {
         self.last.is_some()
     }
 
-    /// Notes a failure; returns true if it is to be logged: the first, and one each [`TELL_AGAIN`].
-    fn failed(&mut self, now: Instant) -> bool {
+    /// Notes a failure; returns true if it is to be logged: the first, and one every few minutes.
+    pub fn failed(&mut self, now: Instant) -> bool {
         self.last = Some(now);
         let is_told = self
             .told
