@@ -99,19 +99,20 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), Error> {
         started = start_all(&mut servers) => started,
         () = stop.wait_for_end() => Ok(false),
     };
-    if let Ok(false) = ran {
-        eprintln!(
-            "flyball services: stopped before all servers ran, by a signal or because standard input \
-             was closed; keep it open while the servers are to run"
-        );
-    }
     let ran = match ran {
         Ok(true) => {
             println_json(&urls(settings, &layout, &servers));
             watch(&mut servers, &mut stop).await;
             Ok(())
         }
-        other => other.map(drop),
+        Ok(false) => {
+            eprintln!(
+                "flyball services: stopped before all servers ran, by a signal or because standard input \
+                 was closed; keep it open while the servers are to run"
+            );
+            Ok(())
+        }
+        Err(error) => Err(error),
     };
     // Prometheus reads from the others, and Postgres holds the most important data, so they stop in
     // this order.
