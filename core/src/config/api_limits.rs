@@ -124,14 +124,14 @@ fn limit(fields: &mut Reader<'_>) -> ApiLimit {
         fields.wrong("name", clash);
     }
     let prefix = fields.text("prefix", 1..=1024).unwrap_or_default();
+    let plain = plain_path(&prefix);
     if !prefix.is_empty() && !prefix.starts_with('/') {
         fields.wrong("prefix", "must begin with /");
-    } else if !prefix.is_empty() && plain_path(&prefix) != prefix {
-        let plain = format!(
-            "would hold no request, because it is compared with the path that is served; allowed: {}",
-            plain_path(&prefix)
+    } else if !prefix.is_empty() && plain != prefix {
+        let other = format!(
+            "would hold no request, because it is compared with the path that is served; allowed: {plain}"
         );
-        fields.wrong("prefix", plain);
+        fields.wrong("prefix", other);
     }
     let number = |fields: &mut Reader<'_>, key: &str, (low, high): (f64, f64), default: f64| {
         fields.number(key, low..=high, "").unwrap_or(default)
