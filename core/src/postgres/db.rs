@@ -232,6 +232,14 @@ impl Db {
         Transaction::begin(&self.pool, self.lent.unwrap_or(BEGIN)).await
     }
 
+    /// Begins a transaction like [`Db::begin`] that waits for no lock longer than `patience`.
+    pub async fn begin_impatient(&self, patience: Duration) -> Result<Transaction, sqlx::Error> {
+        let begin = self.lent.unwrap_or("begin isolation level read committed");
+        let patience_ms = patience.as_millis();
+        let begin = format!("{begin}; set local lock_timeout = '{patience_ms}ms'");
+        Transaction::begin(&self.pool, &begin).await
+    }
+
     /// Begins a transaction with the caller's own `begin` statement.
     pub async fn begin_with(&self, begin: &str) -> Result<Transaction, sqlx::Error> {
         Transaction::begin(&self.pool, begin).await

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use sqlx::Row;
 
@@ -109,7 +110,7 @@ left join lateral (
 ) j on true";
 
 /// The longest wait for a lane that somebody else adds to the directory and has not committed.
-const ADOPT_BEGIN: &str = "begin isolation level read committed; set local lock_timeout = '50ms'";
+const ADOPT_WITHIN: Duration = Duration::from_millis(50);
 
 // A name that the index of lanes cannot hold is left out, or it would fail all others. No door lets
 // one in.
@@ -263,7 +264,7 @@ impl Queue {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut transaction = self.pool.begin_with(ADOPT_BEGIN).await?;
+        let mut transaction = self.pool.begin_impatient(ADOPT_WITHIN).await?;
         let statement = sqlx::query(ADOPT)
             .persistent(false)
             .bind(ids)

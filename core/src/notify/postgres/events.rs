@@ -1,6 +1,7 @@
 //! Events that providers report after a send.
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use super::text::line;
 use crate::jobs::Error;
@@ -125,8 +126,8 @@ matched as (
 )
 select count(*) from found";
 
-/// The beginning of a transaction for the events of one message, which does not wait for long.
-const BEGIN_ALONE: &str = "begin isolation level read committed; set local lock_timeout = '100ms'";
+/// The longest wait of the events of one message for a lock.
+const ALONE_WITHIN: Duration = Duration::from_millis(100);
 
 /// Writes events and applies those whose messages are known. Returns one result for each notice, in
 /// order.
@@ -213,7 +214,7 @@ pub(super) async fn apply_apart(db: &Db, keys: &[(String, String)]) -> Result<(i
     }
     let (mut applied, mut are_all) = (0, true);
     for (pool, id) in keys {
-        let mut transaction = db.begin_with(BEGIN_ALONE).await?;
+        let mut transaction = db.begin_impatient(ALONE_WITHIN).await?;
         let statement = sqlx::query_scalar(APPLY)
             .persistent(false)
             .bind(vec![pool.as_str()])
