@@ -59,6 +59,22 @@ pub async fn pattern_of(
     Ok(status.map(|status| (pattern.clone(), inherited(&status.raw))))
 }
 
+/// Returns the fields that a new throttle gets of the pattern that fits `name`; `None` if no pattern
+/// fits or the throttle exists.
+pub async fn fields_of_pattern(
+    store: &dyn Store,
+    name: &Name,
+    patterns: &[Name],
+) -> Result<Option<BTreeMap<String, Option<String>>>, Error> {
+    let Some((pattern, knobs)) = pattern_of(store, name, patterns).await? else {
+        return Ok(None);
+    };
+    if store.status(name).await?.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(make(pattern.as_str(), &knobs).fields))
+}
+
 /// The knobs that callers of one throttle bring along. Those that were brought for the first time
 /// last count: callers that differ must not take turns, which would change the rate with each call.
 struct BroughtKnobs {

@@ -8,9 +8,8 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::admission::is_of_admission;
-use super::caller_knobs::{make_in, pattern_of};
+use super::caller_knobs::{fields_of_pattern, make_in, pattern_of};
 use super::listing::Listing;
-use super::on_demand::make;
 use super::rolling_window::WindowUsage;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
@@ -64,13 +63,9 @@ impl PatternStore {
             return Ok(None);
         }
         let patterns = self.listing.patterns(&*self.store).await?;
-        let Some((pattern, knobs)) = pattern_of(&*self.store, name, &patterns).await? else {
+        let Some(mut fields) = fields_of_pattern(&*self.store, name, &patterns).await? else {
             return Ok(None);
         };
-        if self.store.status(name).await?.is_some() {
-            return Ok(None);
-        }
-        let mut fields = make(pattern.as_str(), &knobs).fields;
         fields.extend(change.fields.clone());
         Ok(Some(Change {
             fields,

@@ -1,10 +1,8 @@
 //! Seeds the store with the knobs of files where they are absent; live edits stay.
 
-use std::collections::BTreeMap;
-
 use super::admission::{SETTINGS, TenantLimits};
 use super::api_limit::is_of_the_api;
-use super::caller_knobs::pattern_of;
+use super::caller_knobs::fields_of_pattern;
 use super::on_demand::{MADE_FROM, follow, make};
 use super::{Change, Error, KnobsFile, Name, Store};
 
@@ -20,7 +18,12 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
     };
     patterns.retain(Name::is_pattern);
     for file in files {
-        let mut fields = of_pattern(store, &file.name, &patterns).await?;
+        // The limits of APIs are made of the settings alone.
+        let of_pattern = match is_of_the_api(file.name.as_str()) {
+            true => None,
+            false => fields_of_pattern(store, &file.name, &patterns).await?,
+        };
+        let mut fields = of_pattern.unwrap_or_default();
         let own = file.fields.iter();
         fields.extend(own.map(|(field, text)| (field.clone(), Some(text.clone()))));
         let change = Change {
@@ -47,22 +50,6 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
         }
     }
     Ok(created)
-}
-
-/// Returns the fields that a throttle gets of the pattern that fits it; none if it exists, or if
-/// Flyball makes it for its own API.
-async fn of_pattern(
-    store: &dyn Store,
-    name: &Name,
-    patterns: &[Name],
-) -> Result<BTreeMap<String, Option<String>>, Error> {
-    let Some((pattern, knobs)) = pattern_of(store, name, patterns).await? else {
-        return Ok(BTreeMap::new());
-    };
-    if is_of_the_api(name.as_str()) || store.status(name).await?.is_some() {
-        return Ok(BTreeMap::new());
-    }
-    Ok(make(pattern.as_str(), &knobs).fields)
 }
 
 /// Makes the patterns if they do not exist, and brings the knobs that were not set since to the
