@@ -58,15 +58,11 @@ impl WindowLimit {
     /// Returns the grants that count under this limit: those of the window with its span or, if the
     /// span was turned, those of the shortest longer one, or else of the longest.
     fn nearest<'a>(&self, known: &'a [WindowGrants]) -> Option<&'a WindowGrants> {
-        let nearer = |best: &'a WindowGrants, other: &'a WindowGrants| {
-            let is_nearer = if best.span_s < self.span_s {
-                other.span_s > best.span_s
-            } else {
-                other.span_s >= self.span_s && other.span_s < best.span_s
-            };
-            if is_nearer { other } else { best }
-        };
-        known.iter().reduce(nearer)
+        let by_span =
+            |one: &&WindowGrants, other: &&WindowGrants| one.span_s.total_cmp(&other.span_s);
+        let long_enough = known.iter().filter(|known| known.span_s >= self.span_s);
+        let shortest = long_enough.min_by(by_span);
+        shortest.or_else(|| known.iter().max_by(by_span))
     }
 
     fn parse(word: &str) -> Option<Self> {
