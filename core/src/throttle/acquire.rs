@@ -151,6 +151,13 @@ pub struct Grant {
     pub watched: bool,
 }
 
+impl Grant {
+    /// Returns true if nothing is granted because the throttle that was asked does not exist.
+    pub fn says_unknown(&self, asked: &Name) -> bool {
+        matches!(&self.limit, Some(Limit::Unknown { name }) if name == asked)
+    }
+}
+
 /// The level that granted less than was wanted.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "level", rename_all = "snake_case")]

@@ -24,8 +24,8 @@ use serde_json::{Value, json};
 use super::caller_knobs::CallerKnobs;
 use super::on_demand::{KnobTexts, MADE_MAX};
 use super::{
-    AcquireRequest, Error, Grant, KnobProblem, Knobs, LaneRequest, Limit, MAX_COST, Name,
-    PatternStore, Store, check_cost,
+    AcquireRequest, Error, Grant, KnobProblem, Knobs, LaneRequest, MAX_COST, Name, PatternStore,
+    Store, check_cost,
 };
 
 /// The name of the tokens in messages.
@@ -124,7 +124,7 @@ impl TokenClient {
             }
         }
         let mut grant = first(store.acquire(&ask).await.lanes);
-        if matches!(&grant.limit, Some(Limit::Unknown { name: unknown }) if unknown == name) {
+        if grant.says_unknown(name) {
             // It was deleted since it was made.
             self.callers.forget(name);
             self.callers.declare(store, name, &texts, MADE_MAX).await?;

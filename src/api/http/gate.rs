@@ -186,9 +186,8 @@ impl Gate {
         let Some(grant) = answer.lanes.into_iter().next() else {
             return GateDecision::Free;
         };
+        let is_unknown = grant.says_unknown(name);
         if was_asked {
-            let is_unknown =
-                matches!(&grant.limit, Some(Limit::Unknown { name: unknown }) if unknown == name);
             self.note_answer(name, !is_unknown);
             if !is_unknown {
                 self.tokens.note(name.as_str(), key, grant.granted > 0);
@@ -202,7 +201,7 @@ impl Gate {
         }
         match &grant.limit {
             // A deleted throttle limits nothing.
-            Some(Limit::Unknown { name: unknown }) if unknown == name => {
+            _ if is_unknown => {
                 self.absent().insert(name.clone(), Instant::now());
                 GateDecision::Free
             }

@@ -159,7 +159,7 @@ pub async fn acquire(
     }
     for (lane, grant) in ask.lanes.iter().zip(&answer.lanes) {
         // A request for nothing only reports what its holder runs.
-        if lane.want > 0 && !is_unknown(&ask, grant) {
+        if lane.want > 0 && !grant.says_unknown(&ask.throttle) {
             let (tokens, throttle) = (&state.tokens, ask.throttle.as_str());
             let is_allowed = grant.granted > 0;
             match answer.at_us {
@@ -225,7 +225,12 @@ async fn declare_again(
     knobs: Option<&KnobTexts>,
     answer: &AcquireResponse,
 ) -> Result<bool, Problem> {
-    if knobs.is_none() || !answer.lanes.iter().any(|grant| is_unknown(ask, grant)) {
+    if knobs.is_none()
+        || !answer
+            .lanes
+            .iter()
+            .any(|grant| grant.says_unknown(&ask.throttle))
+    {
         return Ok(false);
     }
     state.caller_knobs.forget(&ask.throttle);
@@ -396,12 +401,8 @@ async fn wait_for(
 
 /// Returns the wait of a caller that got nothing; `None` if there is nothing to wait for.
 fn retry_wait(ask: &AcquireRequest, grant: &Grant) -> Option<Duration> {
-    (grant.granted == 0 && ask.lanes[0].want > 0 && !is_unknown(ask, grant)).then_some(grant.wait)
-}
-
-/// Returns true if the throttle that was asked does not exist.
-fn is_unknown(ask: &AcquireRequest, grant: &Grant) -> bool {
-    matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle)
+    (grant.granted == 0 && ask.lanes[0].want > 0 && !grant.says_unknown(&ask.throttle))
+        .then_some(grant.wait)
 }
 
 /// Builds the answer for one lane. A peek does not subtract its grant from the remaining tokens.
