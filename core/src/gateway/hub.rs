@@ -143,13 +143,14 @@ impl PeerState {
         }
         let count = self.subscriptions.len();
         let mut places = (0..count).map(|n| (self.next_turn + n) % count);
-        let place = places.find(|place| self.subscriptions[*place].behind().is_some())?;
+        let (place, next) =
+            places.find_map(|place| Some((place, self.subscriptions[place].behind()?)))?;
         self.next_turn = place + 1;
-        let sub = self.subscriptions.get_mut(place)?;
+        let sub = &mut self.subscriptions[place];
         Some(BehindReader {
             channel: sub.channel.clone(),
             epoch: sub.epoch,
-            next: sub.behind()?,
+            next,
             is_news: !std::mem::replace(&mut sub.is_told, true),
         })
     }
