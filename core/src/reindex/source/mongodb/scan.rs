@@ -332,12 +332,12 @@ pub(super) fn pauses() -> impl Iterator<Item = Duration> {
 }
 
 /// Returns an `_id` as a key: its canonical extended JSON, which keeps its type.
-pub(super) fn key_of(id: &Bson) -> String {
+fn key_of(id: &Bson) -> String {
     extended_json(id)
 }
 
 /// Returns the `_id` of a key.
-pub(super) fn id_of(key: &[String]) -> Result<Bson, Error> {
+fn id_of(key: &[String]) -> Result<Bson, Error> {
     let wrong = || Error::Wrong("the cursor does not hold an _id".to_owned());
     let [key] = key else { return Err(wrong()) };
     from_extended_json(key).ok_or_else(wrong)
