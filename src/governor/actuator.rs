@@ -20,6 +20,11 @@ pub fn is_breakers_zero(raw: &BTreeMap<String, String>, field: &str) -> bool {
     raw.get(field).is_some_and(|text| text == BREAKERS_ZERO)
 }
 
+/// Returns true if an open breaker wrote the rate or the number of concurrent jobs.
+pub fn is_stopped_by_breaker(raw: &BTreeMap<String, String>) -> bool {
+    is_breakers_zero(raw, "rps") || is_breakers_zero(raw, "concurrency")
+}
+
 /// The maximum number of slots of a knob.
 const SLOTS_MAX: f64 = 1e6;
 /// The distance within which a whole knob keeps its value: with 0.5 it would alternate between two

@@ -2,7 +2,7 @@
 //! debt, a throttle above, slots, keys, failures.
 
 use crate::api::waiting::{first_line, for_everything, for_writes};
-use crate::governor::actuator::is_breakers_zero;
+use crate::governor::actuator::{is_breakers_zero, is_stopped_by_breaker};
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
 use crate::jobs::{Failing, Pause};
@@ -128,7 +128,7 @@ fn at_zero(status: &Status) -> String {
     if let Some(why) = knobs.stopped_because(status.at_us) {
         return format!("It is stopped: {}.", first_line(why));
     }
-    if is_breakers_zero(&status.raw, "rps") || is_breakers_zero(&status.raw, "concurrency") {
+    if is_stopped_by_breaker(&status.raw) {
         let restarts = match status.lease_expired {
             true => "nothing restarts it, because no governor is at work",
             false => "it restarts when the load is gone",

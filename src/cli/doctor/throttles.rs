@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::finding::{Finding, Findings};
 use super::work::LISTED;
 use crate::app;
-use crate::governor::actuator::is_breakers_zero;
+use crate::governor::actuator::is_stopped_by_breaker;
 use crate::governor::explain::seconds;
 use crate::governor::explain::why::GONE_S;
 use crate::governor::{GovernorView, Journal};
@@ -120,9 +120,7 @@ fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding>
     if !status.lease_expired && !is_gone {
         return None;
     }
-    let is_stopped =
-        is_breakers_zero(&status.raw, "rps") || is_breakers_zero(&status.raw, "concurrency");
-    let so = match (is_stopped, status.lease_expired) {
+    let so = match (is_stopped_by_breaker(&status.raw), status.lease_expired) {
         (true, _) => "its breaker stays open and nothing restarts it",
         (false, true) => "it runs at safe_rps at most",
         (false, false) => "its knob stays as it is",
