@@ -29,12 +29,7 @@ pub async fn held_keys(
     name: &Name,
 ) -> Result<Option<HeldKeys>, ReadError> {
     // For most throttles one cheap request shows that no key has a limit of its own.
-    let ask = AcquireRequest {
-        throttle: name.clone(),
-        lanes: vec![LaneRequest::default()],
-        holder: None,
-    };
-    if throttles.peek(&ask).await.levels_decide {
+    if throttles.peek(&ask_of(name, [""])).await.levels_decide {
         return Ok(None);
     }
     let page = queue
@@ -130,12 +125,7 @@ pub async fn closed_above(throttles: &dyn Store, status: &Status) -> Option<Stat
 /// Describes the wait of the next job of a throttle for the tokens of one above; `None` if something
 /// else holds it longer, or nothing does.
 pub async fn wait_above(throttles: &dyn Store, status: &Status) -> Option<String> {
-    let ask = AcquireRequest {
-        throttle: status.name.clone(),
-        lanes: vec![LaneRequest::default()],
-        holder: None,
-    };
-    let answer = throttles.peek(&ask).await;
+    let answer = throttles.peek(&ask_of(&status.name, [""])).await;
     let grant = answer.lanes.first()?;
     let limit = grant.limit.as_ref();
     let limit = limit.filter(|limit| matches!(limit, Limit::Tier { .. }))?;
@@ -168,18 +158,10 @@ pub async fn wait_of_keys(
 
 /// Returns the number of keys whose own limit lets no job of them start.
 async fn limited_keys(throttles: &dyn Store, name: &Name, keys: &[String]) -> usize {
-    let lane = |key: &String| LaneRequest {
-        key: key.clone(),
-        ..LaneRequest::default()
-    };
-    let ask = AcquireRequest {
-        throttle: name.clone(),
-        lanes: keys.iter().map(lane).collect(),
-        holder: None,
-    };
-    if ask.lanes.is_empty() {
+    if keys.is_empty() {
         return 0;
     }
+    let ask = ask_of(name, keys.iter().map(String::as_str));
     let lanes = throttles.peek(&ask).await.lanes;
     let limited = lanes.iter().filter(|grant| grant.limit == Some(Limit::Key));
     limited.count()
@@ -203,15 +185,27 @@ fn keys_at_their_limits(limited: usize, all: usize) -> Option<String> {
 pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status> {
     // Only an ask of a holder examines the limits of concurrency.
     let ask = AcquireRequest {
-        throttle: status.name.clone(),
-        lanes: vec![LaneRequest::default()],
         holder: Some(anonymous_holder()),
+        ..ask_of(&status.name, [""])
     };
     let grant = throttles.peek(&ask).await.lanes.into_iter().next()?;
     match grant.limit? {
         Limit::Concurrency { name, key: false } if name == status.name => Some(status.clone()),
         Limit::Concurrency { name, key: false } => throttles.status(&name).await.ok()?,
         _ => None,
+    }
+}
+
+/// Returns the question whether a job of each of these keys could start.
+fn ask_of<'a>(throttle: &Name, keys: impl IntoIterator<Item = &'a str>) -> AcquireRequest {
+    let lane = |key: &str| LaneRequest {
+        key: key.to_owned(),
+        ..LaneRequest::default()
+    };
+    AcquireRequest {
+        throttle: throttle.clone(),
+        lanes: keys.into_iter().map(lane).collect(),
+        holder: None,
     }
 }
 
@@ -231,16 +225,7 @@ mod tests {
         }
         let keys = ["a", "b", "c"].map(str::to_owned);
         assert_eq!(limited_keys(&store, &name, &keys).await, 0);
-        let lane = |key: &str| LaneRequest {
-            key: key.to_owned(),
-            ..LaneRequest::default()
-        };
-        let ask = AcquireRequest {
-            throttle: name.clone(),
-            lanes: ["a", "c"].map(lane).to_vec(),
-            holder: None,
-        };
-        store.acquire(&ask).await;
+        store.acquire(&ask_of(&name, ["a", "c"])).await;
         assert_eq!(limited_keys(&store, &name, &keys).await, 2);
         assert_eq!(limited_keys(&store, &name, &[]).await, 0);
         assert_eq!(
@@ -270,12 +255,7 @@ mod tests {
         let below = set("hooks", &[("rps", "-1"), ("parent", "all")]).await;
         assert_eq!(wait_above(&store, &below).await, None);
 
-        let ask = AcquireRequest {
-            throttle: below.name.clone(),
-            lanes: vec![LaneRequest::default()],
-            holder: None,
-        };
-        store.acquire(&ask).await;
+        store.acquire(&ask_of(&below.name, [""])).await;
         assert_eq!(
             wait_above(&store, &below).await.as_deref(),
             Some(
