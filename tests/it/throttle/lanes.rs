@@ -197,14 +197,14 @@ async fn refunds_give_back_exactly_what_was_charged(world: World) {
     assert_eq!(grant.granted, 10);
 
     world.write("a", "rps", "1000");
-    world.refund(&grant, 4).await;
+    world.refund("a", "k", &grant, 4).await;
 
     assert_eq!(world.status("a").await.used, 7.0);
     assert_eq!(world.status("root").await.used, 7.0);
     let again = world.store.acquire(&request).await;
     assert_eq!(again.lanes[0].granted, 4, "time is given back, not more");
     for _ in 0..50 {
-        world.refund(&grant, 10).await;
+        world.refund("a", "k", &grant, 10).await;
     }
     assert_eq!(
         world

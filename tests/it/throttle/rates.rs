@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use flyball::throttle::{Limit, Refund};
+use flyball::throttle::Limit;
 
 use super::world::{START, World, ask, change, laws, name, stop_of};
 
@@ -276,17 +276,7 @@ async fn a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once(world
     assert_eq!(world.status("mail").await.used, 1.0 + 10.0 + 10.0);
     assert_eq!(world.status("root").await.used - used, 20.0);
     // A returned unit and a real cost count just as often.
-    let refund = Refund {
-        key: "",
-        grant: &dearer.lanes[0],
-        units: 2,
-        cost: 1.0,
-    };
-    world
-        .store
-        .refund_many(&name("mail"), &[refund])
-        .await
-        .unwrap();
+    world.refund("mail", "", &dearer.lanes[0], 2).await;
     world
         .store
         .settle_many(&name("mail"), &[("", 1.0)])

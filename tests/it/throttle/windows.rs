@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flyball::throttle::rolling_window::OpenWindow;
-use flyball::throttle::{Limit, RedisStore, Refund, Store};
+use flyball::throttle::{Limit, RedisStore, Store};
 
 use super::world::{Raw, World, ask, change, laws, name};
 use crate::support::redis_server::Server;
@@ -163,17 +163,7 @@ async fn no_more_is_given_back_than_was_granted(world: World) {
     world.knobs("t", &[("rps", "-1"), ("windows", "10/60")]);
     let taken = world.take("t", 4).await;
     assert_eq!(world.granted("t", 9).await, 6);
-    let refund = Refund {
-        key: "",
-        grant: &taken.lanes[0],
-        units: 9,
-        cost: 1.0,
-    };
-    world
-        .store
-        .refund_many(&name("t"), &[refund])
-        .await
-        .unwrap();
+    world.refund("t", "", &taken.lanes[0], 9).await;
     assert_eq!(world.granted("t", 9).await, 4);
 }
 
@@ -219,17 +209,7 @@ async fn what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts(wo
     );
     let taken = world.take("t", 10).await;
     assert_eq!(taken.lanes[0].granted, 10);
-    let refund = Refund {
-        key: "",
-        grant: &taken.lanes[0],
-        units: 4,
-        cost: 1.0,
-    };
-    world
-        .store
-        .refund_many(&name("t"), &[refund])
-        .await
-        .unwrap();
+    world.refund("t", "", &taken.lanes[0], 4).await;
     assert_eq!(world.granted("t", 9).await, 4);
     world.pass(Duration::from_secs(61));
 

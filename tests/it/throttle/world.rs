@@ -122,16 +122,16 @@ impl World {
         self.take(throttle, want).await.lanes[0].granted
     }
 
-    /// Returns units granted to the key `k` of throttle `a`.
-    pub async fn refund(&self, grant: &Grant, units: u32) {
+    /// Returns units granted to a key of a throttle.
+    pub async fn refund(&self, throttle: &str, key: &str, grant: &Grant, units: u32) {
         let refund = Refund {
-            key: "k",
+            key,
             grant,
             units,
             cost: 1.0,
         };
         self.store
-            .refund_many(&name("a"), &[refund])
+            .refund_many(&name(throttle), &[refund])
             .await
             .expect("a store");
     }
