@@ -325,12 +325,7 @@ async fn a_stopped_handler_leaves_its_cursor_and_the_next_one_goes_on_from_it() 
     assert!(cursor > 0 && all(cursor).is_subset(&index.ids()));
     let sent = index.sent() as u64;
 
-    let next = Hands {
-        cancelled: Default::default(),
-        throttles: hands.throttles.clone(),
-        refusals: hands.refusals.clone(),
-        checkpoints: hands.checkpoints.clone(),
-    };
+    let next = hands.successor();
     next.turn("-1");
     assert_eq!(run(5_000, &url, &next, json!({})).await, Outcome::Done);
     assert_eq!(index.ids(), all(5_000));

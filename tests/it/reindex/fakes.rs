@@ -310,6 +310,16 @@ impl Hands {
         hands
     }
 
+    /// The hands of the worker that takes over.
+    pub fn successor(&self) -> Self {
+        Self {
+            throttles: self.throttles.clone(),
+            refusals: self.refusals.clone(),
+            checkpoints: self.checkpoints.clone(),
+            cancelled: CancellationToken::new(),
+        }
+    }
+
     pub fn turn(&self, rps: &str) {
         self.throttles
             .write_raw(&Name::new("reindex").unwrap(), "rps", rps);

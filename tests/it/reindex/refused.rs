@@ -100,12 +100,7 @@ async fn a_document_that_was_refused_before_a_stop_counts_once() {
     hands.cancelled.cancel();
     assert_eq!(task.await.unwrap(), Outcome::HandedBack);
     index.busy.lock().unwrap().clear();
-    let next = Hands {
-        cancelled: Default::default(),
-        throttles: hands.throttles.clone(),
-        refusals: hands.refusals.clone(),
-        checkpoints: hands.checkpoints.clone(),
-    };
+    let next = hands.successor();
     let Outcome::Dead { error } = run(10, &url, &next, json!({})).await else {
         panic!("a document was refused")
     };
