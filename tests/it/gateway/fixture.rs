@@ -9,6 +9,8 @@ use flyball::api::{
 };
 use flyball::gateway::limits::{ChannelHistory, GatewayLimits};
 use flyball::gateway::service::Gateway;
+use flyball::jobs::Queue;
+use flyball::service::DueWork;
 use flyball::throttle::PatternStore;
 use flyball::throttle::admission::TenantLimits;
 use flyball::throttle::seed::seed_patterns;
@@ -87,6 +89,12 @@ pub fn limits() -> GatewayLimits {
     }
 }
 
+/// Returns a gateway that is not at work yet.
+pub fn gateway(queue: Queue, fixture: &Fixture, limits: GatewayLimits) -> Gateway {
+    let (store, due) = (fixture.store.clone(), DueWork::default());
+    Gateway::new(queue, store, limits, DEFAULT_TENANT, due)
+}
+
 impl GatewayServer {
     pub async fn start() -> Self {
         Self::with(limits()).await
@@ -110,13 +118,7 @@ impl GatewayServer {
         })
         .await;
         let fixture = Fixture::on(Arc::new(store)).await;
-        let gateway = Gateway::new(
-            fixture.queue.clone(),
-            fixture.store.clone(),
-            limits,
-            DEFAULT_TENANT,
-            flyball::service::DueWork::default(),
-        );
+        let gateway = gateway(fixture.queue.clone(), &fixture, limits);
         let server = ApiServer::start(fixture, |deps| {
             deps.gateway = gateway.clone();
             deps.jwt = Some(Arc::new(jwt));

@@ -2,15 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use flyball::api::DEFAULT_TENANT;
 use flyball::gateway::limits::GatewayLimits;
-use flyball::gateway::service::Gateway;
 use flyball::jobs::{Error, Queue};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{WsClient, open};
-use super::fixture::{GatewayServer, limits, token};
+use super::fixture::{GatewayServer, gateway, limits, token};
 use crate::support::database;
 use crate::support::fixture::Fixture;
 
@@ -367,9 +365,7 @@ async fn processes_without_a_store_of_throttles_keep_one_window_together() {
     let _stop = cancel.clone().drop_guard();
     for _ in 0..2 {
         let queue = Queue::connect(fixture.database.url(), 6, Duration::from_secs(20));
-        let (queue, store) = (queue.await.unwrap(), fixture.store.clone());
-        let due = flyball::service::DueWork::default();
-        let gateway = Gateway::new(queue, store, few.clone(), DEFAULT_TENANT, due);
+        let gateway = gateway(queue.await.unwrap(), &fixture, few.clone());
         tokio::spawn(gateway.run(cancel.child_token()));
     }
     let publish = "select flyball.as_tenant('acme'), (select count(*) from (select flyball.publish('orders', to_jsonb(n)) from generate_series(1, 100) n) as p)";
@@ -398,13 +394,7 @@ async fn tickets_that_nobody_used_are_deleted_although_nobody_uses_channels() {
         "insert into flyball.connection_ticket values ('\\x01', '{}', now() - interval '1 s')";
     let pool = &fixture.queue.pool;
     sqlx::query(ticket).execute(pool).await.unwrap();
-    let gateway = Gateway::new(
-        fixture.queue.clone(),
-        fixture.store.clone(),
-        limits(),
-        DEFAULT_TENANT,
-        flyball::service::DueWork::default(),
-    );
+    let gateway = gateway(fixture.queue.clone(), &fixture, limits());
     let cancel = CancellationToken::new();
     let _stop = cancel.clone().drop_guard();
     tokio::spawn(gateway.run(cancel.child_token()));

@@ -2,21 +2,18 @@
 
 use std::time::Duration;
 
-use flyball::api::DEFAULT_TENANT;
 use flyball::gateway::channel_name::ChannelName;
 use flyball::gateway::limits::ChannelHistory;
 use flyball::gateway::postgres::{
     OlderCollectors, TenantGrant, WaitingPublications, collect, gateway_backlog, positions,
 };
-use flyball::gateway::service::Gateway;
 use flyball::jobs::Queue;
-use flyball::service::DueWork;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::client::WsClient;
-use super::fixture::{GatewayServer, limits, token};
+use super::fixture::{GatewayServer, gateway, limits, token};
 use crate::support::eventually;
 use crate::support::fixture::Fixture;
 
@@ -67,11 +64,10 @@ async fn a_client_that_comes_back_gets_all_that_it_missed_and_then_what_is_new()
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_before_the_first_look_of_a_process_reaches_its_subscribers() {
     let fixture = Fixture::new().await;
-    let gateway = || {
-        let (queue, store) = (fixture.queue.clone(), fixture.store.clone());
-        Gateway::new(queue, store, limits(), DEFAULT_TENANT, DueWork::default())
-    };
-    let (starting, at_work) = (gateway(), gateway());
+    let (starting, at_work) = (
+        gateway(fixture.queue.clone(), &fixture, limits()),
+        gateway(fixture.queue.clone(), &fixture, limits()),
+    );
     let peer = starting.hub.join(&"acme".into());
     for name in ["orders", "presence.1"] {
         let channel = ChannelName::stored(name);
@@ -298,8 +294,7 @@ async fn a_history_that_goes_back_before_a_process_has_read_anything_is_a_gap_to
         published.unwrap();
     }
     collect_all(queue, 1000).await;
-    let (own, store) = (queue.clone(), fixture.store.clone());
-    let gateway = Gateway::new(own, store, limits(), DEFAULT_TENANT, DueWork::default());
+    let gateway = gateway(queue.clone(), &fixture, limits());
     let (peer, orders) = (
         gateway.hub.join(&"acme".into()),
         ChannelName::stored("orders"),
