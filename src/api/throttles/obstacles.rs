@@ -274,8 +274,6 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use jiff::Timestamp;
 
     use super::*;
@@ -286,10 +284,17 @@ mod tests {
     const RATE: &str = "12 rps, set by ann.";
 
     fn status(name: &str) -> Status {
-        let raw = BTreeMap::from([("rps".to_owned(), "12".to_owned())]);
+        status_with(name, &[])
+    }
+
+    /// Returns the status of a throttle with a rate of 12 and these knobs.
+    fn status_with(name: &str, knobs: &[(&str, &str)]) -> Status {
+        let rate = [("rps", "12")];
+        let all = rate.iter().chain(knobs);
+        let raw = all.map(|(field, text)| ((*field).to_owned(), (*text).to_owned()));
         Status::read(
             Name::new(name).unwrap(),
-            raw,
+            raw.collect(),
             &UsageCounters::default(),
             (NOW * 1e6) as i64,
         )
@@ -497,16 +502,7 @@ mod tests {
         );
 
         let sentence = |field: &str, text: &str| {
-            let raw = [("rps", "12"), ("why", "load rose")];
-            let raw = raw.map(|(field, text)| (field.to_owned(), text.to_owned()));
-            let mut raw = BTreeMap::from(raw);
-            raw.insert(field.to_owned(), text.to_owned());
-            let above = Status::read(
-                Name::new("mail").unwrap(),
-                raw,
-                &UsageCounters::default(),
-                (NOW * 1e6) as i64,
-            );
+            let above = status_with("mail", &[("why", "load rose"), (field, text)]);
             Obstacles {
                 above: Some(&above),
                 ..obstacles_of(&below)
