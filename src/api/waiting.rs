@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::admission::WaitingMessage;
 use crate::governor::actuator::is_breakers_zero;
-use crate::jobs::postgres::READ_ONLY;
+use crate::jobs::postgres::{READ_ONLY, READ_ONLY_REMEDY};
 use crate::jobs::{JobDetail, Pause, State, Summary};
 use crate::throttle::direct_change::is_changed_directly;
 use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, Name, RateLimit, Status};
@@ -81,7 +81,7 @@ pub fn for_promotion(job: &Summary, has_workers: bool) -> WaitReason {
 /// Explains the wait of a ready job while Postgres accepts no writes.
 pub fn for_writes() -> WaitReason {
     WaitReason {
-        reason: format!("{READ_ONLY}; after a failover, let DATABASE_URL lead to the primary"),
+        reason: format!("{READ_ONLY}; {READ_ONLY_REMEDY}"),
         until: None,
     }
 }

@@ -13,7 +13,7 @@ pub use super::code::Code;
 use super::fields::{Errors, FieldError};
 use super::json::JsonReadError;
 use crate::api::read_error::ReadError;
-use crate::jobs::postgres::READ_ONLY;
+use crate::jobs::postgres::{READ_ONLY, READ_ONLY_REMEDY};
 use crate::{jobs, throttle};
 
 /// The media type of a problem.
@@ -276,10 +276,8 @@ impl Problem {
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
                 if reason.starts_with(READ_ONLY) {
-                    let detail = format!(
-                        "{READ_ONLY}; nothing was changed; after a failover, let DATABASE_URL lead \
-                         to the primary"
-                    );
+                    let detail =
+                        format!("{READ_ONLY}; nothing was changed; {READ_ONLY_REMEDY}");
                     return Self::new(Code::QueueUnavailable, detail).retry_after(1);
                 }
                 let change = "a change may have been made: check, or send it again with a \

@@ -10,6 +10,9 @@ use crate::postgres::is_hidden_pooler;
 /// The beginning of the reason of an error of a server that accepts no writes.
 pub const READ_ONLY: &str = "the database is read-only: it is a standby, or set to read only";
 
+/// The remedy for it.
+pub const READ_ONLY_REMEDY: &str = "after a failover, let DATABASE_URL lead to the primary";
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         if let Some(help) = is_hidden_pooler(&error) {
@@ -33,7 +36,7 @@ impl From<sqlx::Error> for Error {
                         Error::Lost(from_server.message().to_owned())
                     }
                     "25006" => Error::Lost(format!(
-                        "{READ_ONLY}; after a failover, let DATABASE_URL lead to the primary ({})",
+                        "{READ_ONLY}; {READ_ONLY_REMEDY} ({})",
                         from_server.message()
                     )),
                     "53400" => queue_full(from_server.as_ref())
