@@ -270,112 +270,7 @@ begin
         '        perform from flyball.mutex m where m.name = ''pending '' || record_pending.tenant for update;');
 end $$;
 
--- === Requeueing ==================================================================================
-
--- As in 0021, but messages whose unique key, or whose dead letter, an open transaction has locked are left
--- as they are, and counted.
-drop function flyball.requeue_unsent(text, int, text, text);
-create function flyball.requeue_unsent(pool text, max_jobs integer default 1000, by text default null, why text default null,
-    out examined bigint, out jobs bigint, out skipped bigint)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-#variable_conflict use_column
-declare
-    ids            bigint[];
-    dead_ids       bigint[];
-    keys           bigint[] := '{}';
-    busy           bigint[];
-    one            bigint;
-    notified_lanes text;
-    patience       constant text := current_setting('lock_timeout');
-begin
-    select array_agg(u.job_id) into ids
-    from (
-        select d.job_id from flyball.delivery d
-        where d.pool = requeue_unsent.pool and d.unsent
-        order by d.pool, d.job_id
-        limit max_jobs
-        for update skip locked
-    ) u;
-    examined := coalesce(cardinality(ids), 0);
-    jobs := 0;
-    skipped := 0;
-    if examined = 0 then
-        return;
-    end if;
-    dead_ids := array(select d.job_id from flyball.dead d where d.job_id = any(ids) order by d.job_id desc for update skip locked);
-    busy := array(select d.job_id from flyball.dead d where d.job_id = any(ids) and d.job_id <> all (dead_ids));
-    begin
-        perform set_config('lock_timeout', '100ms', true);
-        keys := flyball.lock_unique_keys(dead_ids);
-        perform set_config('lock_timeout', patience, true);
-    exception when lock_not_available then
-        foreach one in array dead_ids loop
-            begin
-                perform set_config('lock_timeout', '10ms', true);
-                keys := keys || flyball.lock_unique_keys(array[one]);
-                perform set_config('lock_timeout', patience, true);
-            exception when lock_not_available then
-                busy := busy || one;
-            end;
-        end loop;
-    end;
-    skipped := cardinality(busy);
-    with was_dead as (
-        delete from flyball.dead d where d.job_id = any(dead_ids) and d.job_id <> all (busy) returning *
-    ),
-    keyed as materialized (
-        select unnest(keys) as job_id
-    ),
-    requeued as (
-        insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-        select w.lane_id, w.priority, w.job_id, 0, w.cost, w.job_id in (select h.job_id from keyed h) from was_dead w
-        on conflict do nothing
-    )
-    select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, notified_lanes from was_dead w;
-    -- Jobs that are not dead any more were handled by another process. A message records first that
-    -- it found no account and then dies, so one with a fresh mark may be about to die.
-    update flyball.delivery d set unsent = false
-    where d.job_id = any(ids) and d.job_id <> all (busy) and d.unsent and d.updated_at < clock_timestamp() - interval '1 minute';
-    if jobs > 0 then
-        perform flyball.write_audit(null, flyball.audit_actor(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
-            jsonb_build_object('jobs', jobs, 'filter', jsonb_build_object('throttle', requeue_unsent.pool, 'unsent', true)),
-            coalesce(nullif(requeue_unsent.why, ''), 'accounts are available again'));
-        perform pg_notify('flyball', notified_lanes);
-    end if;
-end $$;
-revoke execute on function flyball.requeue_unsent from public;
-comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';
-
 -- === Batches =====================================================================================
-
--- As in 0030, but a message that its sender wants years from now is not one that a pause put off.
-create or replace function flyball.resume_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
-language plpgsql set enable_seqscan = off as $$
-#variable_conflict use_variable
-declare
-    found_state  text;
-    remaining    int;
-    by_operators boolean;
-begin
-    select b.state, jsonb_array_length(b.messages), b.paused_by_operators into found_state, remaining, by_operators
-    from flyball.batch b
-    where b.id = batch_id and (resume_batch.tenant is null or b.tenant = resume_batch.tenant) for update;
-    if found_state is distinct from 'paused' or by_operators and resume_batch.tenant is not null then
-        return found_state;
-    end if;
-    found_state := case when remaining > 0 then 'expanding' else 'running' end;
-    update flyball.batch b set state = found_state, paused_by_operators = false, updated_at = now() where b.id = batch_id;
-    update flyball.scheduled s set run_at = now()
-    where s.job_id = any(array(select m.job_id from flyball.batch_message m where m.batch_id = resume_batch.batch_id))
-        and s.run_at > now() + interval '3000 days'
-        and not exists (select from flyball.job j where j.id = s.job_id and j.run_at > now());
-    if remaining > 0 then
-        perform flyball.enqueue_expansion(batch_id);
-    end if;
-    perform flyball.write_audit(null, flyball.audit_actor(resume_batch.by), 'batch.resume', batch_id::text,
-        jsonb_build_object('state', 'paused'), jsonb_build_object('state', found_state), resume_batch.why);
-    return found_state;
-end $$;
 
 -- A message that is locked, such as one that a producer replaces, is left at a look: the cancellation of its
 -- batch or group looks again. It is put into the function as it is, because nothing else of it changes.
@@ -396,32 +291,47 @@ end $$;
 
 -- === Messages in SQL ============================================================================
 
--- Returns the time at which a message with these places in the queues of its module and its tenant is
--- admitted at the latest.
+-- The time at which a message with these places in the queues of its module and its tenant can go, by all
+-- windows and rates of both: the latest counts. Null while the tenant or everything is paused, because
+-- nobody knows how long.
 create function flyball.held_at(tenant text, place bigint, tenant_place bigint) returns timestamptz
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set standard_conforming_strings = on set enable_seqscan = off as $$
+#variable_conflict use_variable
 declare
-    limit_re constant text := '^(\d{1,7})/(\d{1,7})$';
-    rule     record;
+    knobs jsonb;
 begin
     if place is null then
         return null;
     end if;
-    select regexp_match(k.fields ->> 'key_windows', limit_re)::bigint[] as of_module,
-        regexp_match(k.fields ->> 'windows', limit_re)::bigint[] as of_tenant into rule
+    select k.fields into knobs
     from flyball.knobs k
     where k.throttle in (flyball.admission_throttle(held_at.tenant), 'notify:*')
     order by k.throttle = 'notify:*'
     limit 1;
-    return now() + make_interval(secs => greatest(0,
-        (place - 1) / greatest(rule.of_module[1], 1) * rule.of_module[2],
-        (tenant_place - 1) / greatest(rule.of_tenant[1], 1) * rule.of_tenant[2]));
+    if exists (select from flyball.pause) or knobs ->> 'paused' = '1' or knobs ->> 'rps' ~ '^0+(\.0*)?$' then
+        return null;
+    end if;
+    return now() + make_interval(secs => (
+        -- At most a hundred years, which a time can express.
+        select least(coalesce(max(floor((l.place - 1) / l.tokens) * l.span_s), 0), 3155760000)::float8
+        from (
+            select w.place, p.numbers[1]::numeric as tokens, p.numbers[2]::numeric as span_s
+            from (values
+                (held_at.place, knobs ->> 'key_windows'), (held_at.tenant_place, knobs ->> 'windows'),
+                (held_at.place, (knobs ->> 'key_rps') || '/1'), (held_at.tenant_place, (knobs ->> 'rps') || '/1')) as w(place, windows)
+            cross join lateral regexp_split_to_table(w.windows, '\s+') as t(word)
+            cross join lateral (select regexp_match(t.word, '^(\d{1,9}(?:\.\d{1,9})?)/(\d{1,7}(?:\.\d{1,9})?)$') as numbers) p
+            where p.numbers is not null
+        ) l
+        where l.tokens > 0
+    ));
 end $$;
+
 revoke execute on function flyball.held_at from public;
 
 -- As in 0010, with the times of the function above.
 create or replace function flyball.held_until(job_id bigint) returns timestamptz
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_variable
 begin
     return flyball.held_at(a.tenant, a.place, a.tenant_place) from flyball.admission_place(job_id) a;

@@ -71,15 +71,6 @@ begin
             ('flyball.dead_walk',
                 '(select left(string_agg(distinct t.lane_id::text, '',''), 7900) from removed t) as lanes',
                 '(select left(string_agg(distinct coalesce(w.lane_id, t.lane_id)::text, '',''), 7900) from removed t left join waiting w on w.job_id = t.job_id) as lanes'),
-            ('flyball.requeue_unsent',
-                'requeued as (',
-                E'waiting as materialized (\n        select a.job_id, a.lane_id from flyball.await_admission(array(select w.job_id from was_dead w)) a\n    ),\n    targets as materialized (\n        select w.job_id, coalesce(a.lane_id, w.lane_id) as lane_id, w.priority, w.cost from was_dead w left join waiting a on a.job_id = w.job_id\n    ),\n    requeued as ('),
-            ('flyball.requeue_unsent',
-                E'from was_dead w\n        on conflict do nothing',
-                E'from targets w\n        on conflict do nothing'),
-            ('flyball.requeue_unsent',
-                'into jobs, notified_lanes from was_dead w;',
-                'into jobs, notified_lanes from targets w;'),
             ('flyball.record_requeued',
                 'exists (select from flyball.ready r where r.lane_id = g.lane_id and',
                 'exists (select from flyball.ready r where r.lane_id in (g.lane_id, j.admission_lane) and'),
@@ -95,6 +86,90 @@ begin
         execute replace(body, change.was, change.becomes);
     end loop;
 end $$;
+
+-- As in 0021, but messages of tenants wait for the limits again; messages whose unique key, or whose dead
+-- letter, an open transaction has locked are left as they are, and counted; and `max_jobs` is checked.
+drop function flyball.requeue_unsent(text, int, text, text);
+create function flyball.requeue_unsent(pool text, max_jobs integer default 1000, by text default null, why text default null,
+    out examined bigint, out jobs bigint, out skipped bigint)
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    ids            bigint[];
+    dead_ids       bigint[];
+    keys           bigint[] := '{}';
+    busy           bigint[];
+    one            bigint;
+    notified_lanes text;
+    patience       constant text := current_setting('lock_timeout');
+begin
+    if (max_jobs between 1 and 10000) is not true then
+        perform flyball.refuse('requeue_unsent', 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more',
+            coalesce(max_jobs::text, 'null')));
+    end if;
+    select array_agg(u.job_id) into ids
+    from (
+        select d.job_id from flyball.delivery d
+        where d.pool = requeue_unsent.pool and d.unsent
+        order by d.pool, d.job_id
+        limit max_jobs
+        for update skip locked
+    ) u;
+    examined := coalesce(cardinality(ids), 0);
+    jobs := 0;
+    skipped := 0;
+    if examined = 0 then
+        return;
+    end if;
+    dead_ids := array(select d.job_id from flyball.dead d where d.job_id = any(ids) order by d.job_id desc for update skip locked);
+    busy := array(select d.job_id from flyball.dead d where d.job_id = any(ids) and d.job_id <> all (dead_ids));
+    begin
+        perform set_config('lock_timeout', '100ms', true);
+        keys := flyball.lock_unique_keys(dead_ids);
+        perform set_config('lock_timeout', patience, true);
+    exception when lock_not_available then
+        foreach one in array dead_ids loop
+            begin
+                perform set_config('lock_timeout', '10ms', true);
+                keys := keys || flyball.lock_unique_keys(array[one]);
+                perform set_config('lock_timeout', patience, true);
+            exception when lock_not_available then
+                busy := busy || one;
+            end;
+        end loop;
+    end;
+    skipped := cardinality(busy);
+    with was_dead as (
+        delete from flyball.dead d where d.job_id = any(dead_ids) and d.job_id <> all (busy) returning *
+    ),
+    keyed as materialized (
+        select unnest(keys) as job_id
+    ),
+    waiting as materialized (
+        select a.job_id, a.lane_id from flyball.await_admission(array(select w.job_id from was_dead w)) a
+    ),
+    targets as materialized (
+        select w.job_id, coalesce(a.lane_id, w.lane_id) as lane_id, w.priority, w.cost from was_dead w left join waiting a on a.job_id = w.job_id
+    ),
+    requeued as (
+        insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+        select w.lane_id, w.priority, w.job_id, 0, w.cost, w.job_id in (select h.job_id from keyed h) from targets w
+        on conflict do nothing
+    )
+    select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, notified_lanes from targets w;
+    -- Jobs that are not dead any more were handled by another process. A message records first that
+    -- it found no account and then dies, so one with a fresh mark may be about to die.
+    update flyball.delivery d set unsent = false
+    where d.job_id = any(ids) and d.job_id <> all (busy) and d.unsent and d.updated_at < clock_timestamp() - interval '1 minute';
+    if jobs > 0 then
+        perform flyball.write_audit(null, flyball.audit_actor(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
+            jsonb_build_object('jobs', jobs, 'filter', jsonb_build_object('throttle', requeue_unsent.pool, 'unsent', true)),
+            coalesce(nullif(requeue_unsent.why, ''), 'accounts are available again'));
+        perform pg_notify('flyball', notified_lanes);
+    end if;
+end $$;
+revoke execute on function flyball.requeue_unsent from public;
+comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';
 
 -- === Unique keys of batches ======================================================================
 
@@ -458,51 +533,6 @@ begin
     return total;
 end $$;
 
--- The time at which a message with these places in the queues of its module and its tenant can go, by all
--- windows and rates of both: the latest counts. Null while the tenant or everything is paused, because
--- nobody knows how long.
-create or replace function flyball.held_at(tenant text, place bigint, tenant_place bigint) returns timestamptz
-language plpgsql stable set search_path = pg_catalog, pg_temp set standard_conforming_strings = on set enable_seqscan = off as $$
-#variable_conflict use_variable
-declare
-    knobs jsonb;
-begin
-    if place is null then
-        return null;
-    end if;
-    select k.fields into knobs
-    from flyball.knobs k
-    where k.throttle in (flyball.admission_throttle(held_at.tenant), 'notify:*')
-    order by k.throttle = 'notify:*'
-    limit 1;
-    if exists (select from flyball.pause) or knobs ->> 'paused' = '1' or knobs ->> 'rps' ~ '^0+(\.0*)?$' then
-        return null;
-    end if;
-    return now() + make_interval(secs => (
-        -- At most a hundred years, which a time can express.
-        select least(coalesce(max(floor((l.place - 1) / l.tokens) * l.span_s), 0), 3155760000)::float8
-        from (
-            select w.place, p.numbers[1]::numeric as tokens, p.numbers[2]::numeric as span_s
-            from (values
-                (held_at.place, knobs ->> 'key_windows'), (held_at.tenant_place, knobs ->> 'windows'),
-                (held_at.place, (knobs ->> 'key_rps') || '/1'), (held_at.tenant_place, (knobs ->> 'rps') || '/1')) as w(place, windows)
-            cross join lateral regexp_split_to_table(w.windows, '\s+') as t(word)
-            cross join lateral (select regexp_match(t.word, '^(\d{1,9}(?:\.\d{1,9})?)/(\d{1,7}(?:\.\d{1,9})?)$') as numbers) p
-            where p.numbers is not null
-        ) l
-        where l.tokens > 0
-    ));
-end $$;
-
--- As in 0010, with the times of the function above.
-create or replace function flyball.held_until(job_id bigint) returns timestamptz
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-#variable_conflict use_variable
-begin
-    return flyball.held_at(a.tenant, a.place, a.tenant_place) from flyball.admission_place(job_id) a;
-end $$;
-
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.await_admission, flyball.expire_waiting, flyball.dead_letter_expired, flyball.batch_pause,
-    flyball.held_at from public;
+revoke execute on function flyball.await_admission, flyball.expire_waiting, flyball.dead_letter_expired, flyball.batch_pause from public;

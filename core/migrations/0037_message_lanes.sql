@@ -194,7 +194,8 @@ begin
 end $$;
 
 -- As in 0019, but for the keys of messages, and for their places in the queue of the tenant, which are taken
--- behind all unique keys: a transaction that has the places waits for no key.
+-- behind all unique keys: a transaction that has the places waits for no key. And throttles that limit the
+-- requests of an API are refused as those of the HTTP API are, see 0038.
 create or replace function flyball.enqueue_rows_as(
     owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
@@ -283,9 +284,9 @@ begin
         and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
         and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
                       and not flyball.is_of_admission(throttles[1])
-                      and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 7) not in ('notify:', 'tenant:'))
+                      and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 6) <> 'limit:' and left(throttles[1], 7) not in ('notify:', 'tenant:'))
                  else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and not flyball.is_of_admission(t)
-                                      and (trusted or left(t, 4) <> 'api:' and left(t, 7) not in ('notify:', 'tenant:'))
+                                      and (trusted or left(t, 4) <> 'api:' and left(t, 6) <> 'limit:' and left(t, 7) not in ('notify:', 'tenant:'))
                                   from (select distinct unnest(throttles) as t) as t) end
         and 512 >= all (select octet_length(k) from unnest(keys) as k)
         and 0 <= all (priorities) and 3 >= all (priorities)
@@ -586,7 +587,8 @@ end $$;
 
 -- === Refusals ====================================================================================
 
--- As in 0019, but a priority or a number of attempts of any size is refused by its name.
+-- As in 0019, but a priority or a number of attempts of any size is refused by its name, and throttles that
+-- limit the requests of an API are refused as those of the HTTP API are, see 0038.
 create or replace function flyball.enqueue(
     kind text,
     args jsonb default '{}',
@@ -644,7 +646,7 @@ begin
             from flyball.kind k
             where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
                 and octet_length(args::text) <= 262144
-                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
+                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:' and left(throttle, 6) <> 'limit:'
                 and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = '' and not flyball.needs_plan(kind, args))
                 and not flyball.is_of_admission(throttle)
                 and octet_length(key) <= 512
@@ -744,22 +746,6 @@ begin
     perform flyball.refuse_capped(flyball.caller_tenant(), ids, kinds, args, run_ats, repeats);
     return query select * from unnest(ids, repeats, replaced, backlogs);
 end $$;
-
--- `requeue_unsent` checks `max_jobs`; its body is otherwise as it stands.
-do $do$
-declare
-    present constant text := pg_get_functiondef('flyball.requeue_unsent'::regproc);
-    start   constant text := E'\nbegin\n    select array_agg(u.job_id) into ids';
-    checked constant text := replace(present, start, E'\nbegin\n'
-        '    if (max_jobs between 1 and 10000) is not true then\n'
-        '        perform flyball.refuse(''requeue_unsent'', ''max_jobs'', format(''is %s; allowed are 1 to 10000: call again for more'',\n'
-        '            coalesce(max_jobs::text, ''null'')));\n'
-        '    end if;'
-        || substr(start, 7));
-begin
-    assert checked <> present, 'requeue_unsent has another body';
-    execute checked;
-end $do$;
 
 -- An array of arrays of tags, and a text "infinity" where a number belongs, are refused by their names; the
 -- bodies are otherwise as they stand.

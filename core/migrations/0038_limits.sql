@@ -2,12 +2,9 @@
 
 -- As those of the HTTP API itself: a job in `limit:lead` under the key of a client would take the
 -- requests of that client. It is put into the functions as they are, because nothing else of them
--- changes.
+-- changes; `enqueue` and `enqueue_rows_as` of 0037 leave such jobs to the check.
 do $$
 declare
-    own     constant text := 'left(throttle, 4) <> ''api:''';
-    many    constant text := 'left(throttles[1], 4) <> ''api:''';
-    each    constant text := 'left(t, 4) <> ''api:''';
     refused constant text := 'elsif not trusted and throttle like ''api:%'' then';
     author  constant text := 'elsif new.throttle like ''api:%'' and not flyball.is_operator() then';
     change  record;
@@ -15,9 +12,6 @@ declare
 begin
     for change in
         select c.name, c.before, c.after from (values
-            ('enqueue', own, own || ' and left(throttle, 6) <> ''limit:'''),
-            ('enqueue_rows_as', many, many || ' and left(throttles[1], 6) <> ''limit:'''),
-            ('enqueue_rows_as', each, each || ' and left(t, 6) <> ''limit:'''),
             ('check_job', refused, 'elsif not trusted and throttle like ''limit:%'' then
         code := ''42501'';
         message := format(''%s limits the requests of an API, and only operators may enqueue in it; name one of your own'', to_json(throttle));
