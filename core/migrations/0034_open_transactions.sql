@@ -254,41 +254,6 @@ begin
     end;
 end $$;
 
--- The lock under which messages of one tenant are counted one after another. As in 0033, it is the lock of
--- a row, because every role that may connect can keep an advisory lock. It is put into the function as it
--- is, because nothing else of it changes.
-do $$
-declare
-    locks constant text := 'perform pg_advisory_xact_lock(hashtextextended(''flyball.pending '' || record_pending.tenant, 0));';
-    body  constant text := pg_get_functiondef('flyball.record_pending'::regproc);
-begin
-    if length(body) - length(replace(body, locks, '')) <> length(locks) then
-        raise exception 'flyball.record_pending does not contain once: %', locks;
-    end if;
-    execute replace(body, locks,
-        E'insert into flyball.mutex (name) values (''pending '' || record_pending.tenant) on conflict do nothing;\n'
-        '        perform from flyball.mutex m where m.name = ''pending '' || record_pending.tenant for update;');
-end $$;
-
--- === Batches =====================================================================================
-
--- A message that is locked, such as one that a producer replaces, is left at a look: the cancellation of its
--- batch or group looks again. It is put into the function as it is, because nothing else of it changes.
-do $$
-declare
-    was  constant text := 'delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt';
-    body constant text := pg_get_functiondef('flyball.cancel_live'::regproc);
-begin
-    if length(body) - length(replace(body, was, '')) <> length(was) then
-        raise exception 'flyball.cancel_live does not contain once: %', was;
-    end if;
-    execute replace(body, was, 'delete from flyball.scheduled
-        where ctid = any(array(
-            select s.ctid from flyball.scheduled s
-            where s.job_id = any(array(select j.job_id from members j)) order by s.job_id for update skip locked))
-        returning job_id, attempt');
-end $$;
-
 -- === Messages in SQL ============================================================================
 
 -- The time at which a message with these places in the queues of its module and its tenant can go, by all
@@ -455,4 +420,40 @@ begin
     left join lateral (select s.job_id, s.turn, s.run_at from flyball.scheduled s where s.job_id = c.job_id limit 1) h on true
     left join places p on p.job_id = c.job_id
     order by c.n;
+end $$;
+
+-- === Parts of functions ==========================================================================
+
+-- Each is put into its function as it is, because nothing else of it changes.
+do $$
+declare
+    change record;
+    body   text;
+begin
+    for change in
+        select *
+        from (values
+            -- The lock under which messages of one tenant are counted one after another. As in 0033, it is the
+            -- lock of a row, because every role that may connect can keep an advisory lock.
+            ('flyball.record_pending',
+                'perform pg_advisory_xact_lock(hashtextextended(''flyball.pending '' || record_pending.tenant, 0));',
+                E'insert into flyball.mutex (name) values (''pending '' || record_pending.tenant) on conflict do nothing;\n'
+                    || '        perform from flyball.mutex m where m.name = ''pending '' || record_pending.tenant for update;'),
+            -- A message that is locked, such as one that a producer replaces, is left at a look: the cancellation
+            -- of its batch or group looks again.
+            ('flyball.cancel_live',
+                'delete from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) returning s.job_id, s.attempt',
+                'delete from flyball.scheduled
+        where ctid = any(array(
+            select s.ctid from flyball.scheduled s
+            where s.job_id = any(array(select j.job_id from members j)) order by s.job_id for update skip locked))
+        returning job_id, attempt')
+        ) as c(name, was, becomes)
+    loop
+        body := pg_get_functiondef(change.name::regproc);
+        if length(body) - length(replace(body, change.was, '')) <> length(change.was) then
+            raise exception '% does not contain once: %', change.name, change.was;
+        end if;
+        execute replace(body, change.was, change.becomes);
+    end loop;
 end $$;

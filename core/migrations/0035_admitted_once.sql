@@ -45,48 +45,6 @@ end $$;
 
 -- === Dead letters ================================================================================
 
--- Parts of functions that put dead letters back into the queue. They are put into the functions as they
--- are, because nothing else of them changes.
-do $$
-declare
-    change record;
-    body   text;
-begin
-    for change in
-        select *
-        from (values
-            ('flyball.retry',
-                'select d.*, d.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d',
-                'select coalesce((select w.lane_id from flyball.await_admission(array[d.job_id]) w), d.lane_id), d.priority, d.job_id, d.attempt, d.cost, '
-                    || 'd.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d'),
-            ('flyball.dead_walk',
-                'requeued as (',
-                E'waiting as materialized (\n        select w.job_id, w.lane_id from flyball.await_admission(array(select t.job_id from removed t where not discard)) w\n    ),\n    requeued as ('),
-            ('flyball.dead_walk',
-                'select t.lane_id, t.priority, t.job_id, case when keep_attempts',
-                'select coalesce(w.lane_id, t.lane_id), t.priority, t.job_id, case when keep_attempts'),
-            ('flyball.dead_walk',
-                E'from removed t\n        where not discard\n        on conflict do nothing',
-                E'from removed t\n        left join waiting w on w.job_id = t.job_id\n        where not discard\n        on conflict do nothing'),
-            ('flyball.dead_walk',
-                '(select left(string_agg(distinct t.lane_id::text, '',''), 7900) from removed t) as lanes',
-                '(select left(string_agg(distinct coalesce(w.lane_id, t.lane_id)::text, '',''), 7900) from removed t left join waiting w on w.job_id = t.job_id) as lanes'),
-            ('flyball.record_requeued',
-                'exists (select from flyball.ready r where r.lane_id = g.lane_id and',
-                'exists (select from flyball.ready r where r.lane_id in (g.lane_id, j.admission_lane) and'),
-            ('flyball.record_requeued',
-                'exists (select from flyball.ready h where h.lane_id = g.lane_id and',
-                'exists (select from flyball.ready h where h.lane_id in (g.lane_id, (select o.admission_lane from flyball.job o where o.id = g.job_id)) and')
-        ) as c(name, was, becomes)
-    loop
-        body := pg_get_functiondef(change.name::regproc);
-        if length(body) - length(replace(body, change.was, '')) <> length(change.was) then
-            raise exception '% does not contain once: %', change.name, change.was;
-        end if;
-        execute replace(body, change.was, change.becomes);
-    end loop;
-end $$;
-
 -- As in 0021, but messages of tenants wait for the limits again; messages whose unique key, or whose dead
 -- letter, an open transaction has locked are left as they are, and counted; and `max_jobs` is checked.
 drop function flyball.requeue_unsent(text, int, text, text);
@@ -219,19 +177,6 @@ begin
     end if;
 end $$;
 
--- A message that was sent before, and holds a unique key, is none of the batch, also if it was sent alone.
--- It is put into the function as it is, because nothing else of it changes.
-do $$
-declare
-    was  constant text := 'select m.job_id, batch.id from enqueued m on conflict do nothing';
-    body constant text := pg_get_functiondef('flyball.enqueue_batch_messages'::regproc);
-begin
-    if length(body) - length(replace(body, was, '')) <> length(was) then
-        raise exception 'flyball.enqueue_batch_messages does not contain once: %', was;
-    end if;
-    execute replace(body, was, 'select m.job_id, batch.id from enqueued m where not m.duplicate on conflict do nothing');
-end $$;
-
 -- A pause and a cancellation wait for an expansion, which waits no longer than this for a key or a place
 -- that an open transaction has.
 alter function flyball.expand_batch set lock_timeout = '700ms';
@@ -358,20 +303,6 @@ language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = o
     join flyball.batch b on b.id = m.batch_id
     where m.job_id = batch_pause.job_id and b.state = 'paused'
 $$;
-
--- One branch more where the wait of a scheduled job is explained. It is put into the function as it is,
--- because nothing else of it changes.
-do $$
-declare
-    was  constant text := E'    elsif state = ''running'' then\n        if exists (select from flyball.cancel c';
-    body constant text := pg_get_functiondef('flyball.why_job'::regproc);
-begin
-    if length(body) - length(replace(body, was, '')) <> length(was) then
-        raise exception 'flyball.why_job does not contain once: %', was;
-    end if;
-    execute replace(body, was, E'        if job.kind = ''notification'' and flyball.batch_pause(job.id) is not null then\n'
-        || E'            reason := flyball.batch_pause(job.id);\n            until := null;\n        end if;\n' || was);
-end $$;
 
 -- === Deadlines of messages that wait for the limits ==============================================
 
@@ -531,6 +462,60 @@ begin
         total := total + swept.removed;
     end if;
     return total;
+end $$;
+
+-- === Parts of functions ==========================================================================
+
+-- Each is put into its function as it is, because nothing else of it changes.
+do $$
+declare
+    change record;
+    body   text;
+begin
+    for change in
+        select *
+        from (values
+            -- Dead letters that are put back into the queue wait for the limits.
+            ('flyball.retry',
+                'select d.*, d.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d',
+                'select coalesce((select w.lane_id from flyball.await_admission(array[d.job_id]) w), d.lane_id), d.priority, d.job_id, d.attempt, d.cost, '
+                    || 'd.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d'),
+            ('flyball.dead_walk',
+                'requeued as (',
+                E'waiting as materialized (\n        select w.job_id, w.lane_id from flyball.await_admission(array(select t.job_id from removed t where not discard)) w\n    ),\n    requeued as ('),
+            ('flyball.dead_walk',
+                'select t.lane_id, t.priority, t.job_id, case when keep_attempts',
+                'select coalesce(w.lane_id, t.lane_id), t.priority, t.job_id, case when keep_attempts'),
+            ('flyball.dead_walk',
+                E'from removed t\n        where not discard\n        on conflict do nothing',
+                E'from removed t\n        left join waiting w on w.job_id = t.job_id\n        where not discard\n        on conflict do nothing'),
+            ('flyball.dead_walk',
+                '(select left(string_agg(distinct t.lane_id::text, '',''), 7900) from removed t) as lanes',
+                '(select left(string_agg(distinct coalesce(w.lane_id, t.lane_id)::text, '',''), 7900) from removed t left join waiting w on w.job_id = t.job_id) as lanes'),
+            ('flyball.record_requeued',
+                'exists (select from flyball.ready r where r.lane_id = g.lane_id and',
+                'exists (select from flyball.ready r where r.lane_id in (g.lane_id, j.admission_lane) and'),
+            ('flyball.record_requeued',
+                'exists (select from flyball.ready h where h.lane_id = g.lane_id and',
+                'exists (select from flyball.ready h where h.lane_id in (g.lane_id, (select o.admission_lane from flyball.job o where o.id = g.job_id)) and'),
+            -- A message that was sent before, and holds a unique key, is none of the batch, also if it was sent alone.
+            ('flyball.enqueue_batch_messages',
+                'select m.job_id, batch.id from enqueued m on conflict do nothing',
+                'select m.job_id, batch.id from enqueued m where not m.duplicate on conflict do nothing'),
+            -- One branch more where the wait of a scheduled job is explained.
+            ('flyball.why_job',
+                E'    elsif state = ''running'' then\n        if exists (select from flyball.cancel c',
+                E'        if job.kind = ''notification'' and flyball.batch_pause(job.id) is not null then\n'
+                    || E'            reason := flyball.batch_pause(job.id);\n            until := null;\n        end if;\n'
+                    || E'    elsif state = ''running'' then\n        if exists (select from flyball.cancel c')
+        ) as c(name, was, becomes)
+    loop
+        body := pg_get_functiondef(change.name::regproc);
+        if length(body) - length(replace(body, change.was, '')) <> length(change.was) then
+            raise exception '% does not contain once: %', change.name, change.was;
+        end if;
+        execute replace(body, change.was, change.becomes);
+    end loop;
 end $$;
 
 -- === Permissions =================================================================================
