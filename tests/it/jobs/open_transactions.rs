@@ -11,6 +11,24 @@ use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, wor
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// Makes two jobs the messages of a running batch; returns its number.
+async fn batch_of(queue: &Queue, jobs: Vec<i64>) -> i64 {
+    sqlx::query_scalar(
+        "with sent as (
+            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+            values ('acme', '', 'running', 'p', 2, 2, '[]') returning id
+         ),
+         members as (
+            insert into flyball.batch_message (job_id, batch_id) select unnest($1::bigint[]), id from sent
+         )
+         select id from sent",
+    )
+    .bind(jobs)
+    .fetch_one(&queue.pool)
+    .await
+    .unwrap()
+}
+
 #[tokio::test]
 async fn no_statement_waits_long_for_a_lock_whatever_the_database_has_as_its_default() {
     let (database, first) = queue().await;
@@ -287,26 +305,7 @@ async fn a_message_of_a_resumed_batch_that_is_wanted_years_from_now_keeps_its_ti
     let (_database, queue) = queue().await;
     let far = enqueue_one(&queue, http().run_in(3200 * 24 * HOUR)).await;
     let paused = enqueue_one(&queue, http()).await;
-    queue
-        .pool
-        .execute(
-            "insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
-             values ('acme', '', 'running', 'p', 2, 2, '[]')",
-        )
-        .await
-        .unwrap();
-    let batch: i64 = sqlx::query_scalar("select id from flyball.batch")
-        .fetch_one(&queue.pool)
-        .await
-        .unwrap();
-    sqlx::query(
-        "insert into flyball.batch_message (job_id, batch_id) select unnest($1::bigint[]), $2",
-    )
-    .bind(vec![far, paused])
-    .bind(batch)
-    .execute(&queue.pool)
-    .await
-    .unwrap();
+    let batch = batch_of(&queue, vec![far, paused]).await;
 
     for (change, told) in [
         ("select flyball.pause_batch(null, $1)", "paused"),
@@ -333,20 +332,7 @@ async fn a_batch_is_cancelled_though_an_open_transaction_has_one_of_its_messages
     let (database, queue) = queue().await;
     let held = enqueue_one(&queue, http().run_in(HOUR)).await;
     let other = enqueue_one(&queue, http().run_in(HOUR)).await;
-    let batch: i64 = sqlx::query_scalar(
-        "with sent as (
-            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
-            values ('acme', '', 'running', 'p', 2, 2, '[]') returning id
-         ),
-         members as (
-            insert into flyball.batch_message (job_id, batch_id) select unnest($1::bigint[]), id from sent
-         )
-         select id from sent",
-    )
-    .bind(vec![held, other])
-    .fetch_one(&queue.pool)
-    .await
-    .unwrap();
+    let batch = batch_of(&queue, vec![held, other]).await;
     let mut open = database.pool().begin().await.unwrap();
     sqlx::query("select from flyball.scheduled where job_id = $1 for update")
         .bind(held)

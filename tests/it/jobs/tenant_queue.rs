@@ -10,6 +10,15 @@ const SOON: Duration = Duration::from_secs(30);
 
 const PENDING: &str = "select count(*) from flyball.pending";
 
+/// Counts the sessions that wait for a lock.
+const BLOCKED: &str = "select count(*) from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'";
+
+/// Makes a dead letter of each message that is ready.
+const DIE: &str = "with gone as (delete from flyball.ready returning *)
+    insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
+    select g.job_id, j.lane_id, g.priority, 1, g.cost, 'x' from gone g join flyball.job j on j.id = g.job_id";
+
 /// Creates a database in which a thousand messages of the tenant `acme` may be pending.
 async fn limited() -> Database {
     let database = database().await;
@@ -76,11 +85,9 @@ async fn batches_at_the_same_moment_fill_a_queue_to_its_limit_and_no_further() {
             })
         })
         .collect();
-    let waiting = "select count(*) from pg_stat_activity
-        where datname = current_database() and wait_event_type = 'Lock'";
     eventually("each is through or waits for its turn", SOON, || async {
         let through = others.iter().filter(|other| other.is_finished()).count();
-        let waiting = number(pool, waiting).await;
+        let waiting = number(pool, BLOCKED).await;
         (through as i64 + waiting == 2).then_some(())
     })
     .await;
@@ -169,10 +176,8 @@ async fn a_sender_that_waits_for_a_unique_key_has_no_place_yet_and_keeps_no_othe
         let (pool, many) = (pool.clone(), many(&["", "", "k"]));
         async move { sqlx::raw_sql(many).execute(&pool).await.map(drop) }
     });
-    let waiting = "select count(*) from pg_stat_activity
-        where datname = current_database() and wait_event_type = 'Lock'";
     eventually("the other waits for the key", SOON, || async {
-        (number(pool, waiting).await == 1).then_some(())
+        (number(pool, BLOCKED).await == 1).then_some(())
     })
     .await;
 
@@ -205,10 +210,7 @@ async fn a_message_that_is_sent_anew_during_a_sweep_stays_pending() {
     let database = limited().await;
     let pool = database.pool();
     assert_eq!(send(pool, 1).await, None);
-    let die = "with gone as (delete from flyball.ready returning *)
-        insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-        select g.job_id, j.lane_id, g.priority, 1, g.cost, 'x' from gone g join flyball.job j on j.id = g.job_id";
-    sqlx::query(die).execute(pool).await.unwrap();
+    sqlx::query(DIE).execute(pool).await.unwrap();
     // What this transaction sees is as old as that of a long sweep.
     let mut sweep = pool.begin().await.unwrap();
     sqlx::raw_sql("set transaction isolation level repeatable read; select from flyball.dead")
@@ -264,10 +266,7 @@ async fn messages_that_are_sent_anew_count_beside_newer_ones() {
     let database = limited().await;
     let pool = database.pool();
     assert_eq!(send(pool, 200).await, None);
-    let die = "with gone as (delete from flyball.ready returning *)
-        insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-        select g.job_id, j.lane_id, g.priority, 1, g.cost, 'x' from gone g join flyball.job j on j.id = g.job_id";
-    sqlx::query(die).execute(pool).await.unwrap();
+    sqlx::query(DIE).execute(pool).await.unwrap();
     let swept = "select flyball.sweep_pending('acme')";
     assert_eq!(number(pool, swept).await, 200);
     assert_eq!(send(pool, 300).await, None);
