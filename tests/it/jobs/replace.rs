@@ -221,7 +221,7 @@ async fn a_debounced_job_waits_for_quiet_but_not_for_ever() {
             .debounce(Duration::from_secs(100))
     };
     let first = one(&queue, quiet(1)).await;
-    assert!((80.0..=100.0).contains(&waits_s(&queue, first.id).await));
+    assert!((95.0..=100.0).contains(&waits_s(&queue, first.id).await));
     let age = |by: i32| {
         let pool = queue.pool.clone();
         let id = first.id;
@@ -246,18 +246,18 @@ async fn a_debounced_job_waits_for_quiet_but_not_for_ever() {
     age(60).await;
     assert!(one(&queue, quiet(2)).await.replaced);
     assert!(
-        (80.0..=100.0).contains(&waits_s(&queue, first.id).await),
+        (95.0..=100.0).contains(&waits_s(&queue, first.id).await),
         "it is put off again"
     );
     age(890).await;
     one(&queue, quiet(3)).await;
     assert!(
-        (30.0..=50.0).contains(&waits_s(&queue, first.id).await),
+        (40.0..=50.0).contains(&waits_s(&queue, first.id).await),
         "ten times the debounce after the first it runs"
     );
     one(&queue, quiet(4).debounce_max(Duration::from_secs(970))).await;
     assert!(
-        (1.0..=20.0).contains(&waits_s(&queue, first.id).await),
+        (10.0..=20.0).contains(&waits_s(&queue, first.id).await),
         "or when debounce_max says"
     );
     age(60).await;
@@ -273,7 +273,7 @@ async fn a_debounced_job_waits_for_quiet_but_not_for_ever() {
     let next = one(&queue, quiet(6)).await;
     assert_ne!(next.id, first.id);
     assert!(
-        (80.0..=100.0).contains(&waits_s(&queue, next.id).await),
+        (95.0..=100.0).contains(&waits_s(&queue, next.id).await),
         "while one runs, a new row of jobs begins"
     );
 }
@@ -312,8 +312,8 @@ async fn a_burst_begins_with_the_first_job_that_is_debounced_however_long_anothe
     one(&queue, quiet(4)).await;
     let second = waits_s(&queue, plain.id).await;
 
-    assert!((80.0..=100.0).contains(&first), "{first}");
-    assert!((80.0..=100.0).contains(&second), "{second}");
+    assert!((95.0..=100.0).contains(&first), "{first}");
+    assert!((95.0..=100.0).contains(&second), "{second}");
 }
 
 #[tokio::test]

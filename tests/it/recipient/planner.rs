@@ -61,7 +61,7 @@ async fn messages_over_a_cap_get_times_of_their_own() {
         assert_eq!(gate, MessageGate::Caps);
         let later = until.duration_since(last).as_secs();
         assert!(
-            (86_340..=86_402).contains(&later),
+            (86_390..=86_402).contains(&later),
             "message {n}: {later} s after the one before"
         );
         last = until;
@@ -83,8 +83,7 @@ async fn a_cancelled_message_leaves_its_time_to_the_next() {
     let (_, until) = held(&plan);
     gates.fixture.queue.cancel(second).await.unwrap();
     let (_, again) = gates.planned(message(3)).await;
-    // Otherwise it would be a day.
-    assert!(held(&again).1.duration_since(until).as_secs() <= 60);
+    assert!(held(&again).1.duration_since(until).as_secs() <= 5);
 }
 
 #[tokio::test]

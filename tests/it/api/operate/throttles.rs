@@ -216,7 +216,9 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
         (&json!(false), &json!("alice"))
     );
     assert!(
-        reason().await.contains("by alice: the disk is full"),
+        reason()
+            .await
+            .ends_with("by alice: the disk is full; end the pause with: flyball resume"),
         "{}",
         reason().await
     );
