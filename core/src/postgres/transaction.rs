@@ -55,10 +55,13 @@ impl Transaction {
         Ok(())
     }
 
-    /// Commits after a success and rolls back after a failure.
-    pub(crate) async fn end<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    /// Commits after a success and rolls back after a failure, also one that Postgres has not seen.
+    pub(crate) async fn end<T, E: From<sqlx::Error>>(self, result: Result<T, E>) -> Result<T, E> {
         match result {
-            Ok(value) => self.commit().await.map(|()| value),
+            Ok(value) => {
+                self.commit().await?;
+                Ok(value)
+            }
             Err(error) => {
                 // If the rollback fails, the connection is closed, which undoes the transaction as
                 // well.

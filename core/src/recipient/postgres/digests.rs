@@ -16,7 +16,7 @@ use super::crowds::count_crowd;
 use super::digest_messages::{ARGS_BYTES, DigestMessages, DueDigest, NewDigestMessage};
 use super::due_digests::{DUE, DUE_ONE, due};
 use super::messages::GatedMessage;
-use super::plans::{Capacity, PlanBatch, finish, give_way_soon};
+use super::plans::{Capacity, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query;
@@ -156,7 +156,7 @@ pub async fn close_due(
 ) -> Result<ClosedDigests, Error> {
     let mut transaction = db.begin().await?;
     let closed = close(&mut transaction, (DUE, most), rules, capacity).await;
-    finish(transaction, closed).await
+    transaction.end(closed).await
 }
 
 /// Closes one digest if it is due, and does not wait for long for what somebody else has locked.
@@ -169,7 +169,7 @@ pub async fn close_one(
     let mut transaction = db.begin().await?;
     give_way_soon(&mut transaction).await?;
     let closed = close(&mut transaction, (DUE_ONE, digest), rules, capacity).await;
-    finish(transaction, closed).await
+    transaction.end(closed).await
 }
 
 async fn close(

@@ -20,7 +20,7 @@ use super::taken::{
     DUE_JOBS, Look, PUT_JOB_OFF, TakenMessages, take_due, take_jobs, take_siblings,
 };
 use crate::jobs::Error;
-use crate::postgres::{Db, Transaction};
+use crate::postgres::Db;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{CapList, Origin};
 use crate::recipient::caps::CapWindow;
@@ -73,7 +73,7 @@ pub async fn plan_due(
         taken = take_due(&mut transaction, Look::AtAll, most).await?;
     }
     let planned = plan_taken(&mut transaction, taken, Waking::Together, rules, capacity).await;
-    finish(transaction, planned).await
+    transaction.end(planned).await
 }
 
 /// Plans those of these messages that nobody else plans, and returns their plans.
@@ -86,7 +86,7 @@ pub async fn plan_jobs(
     let mut transaction = db.begin().await?;
     let taken = take_jobs(&mut transaction, jobs).await?;
     let planned = plan_taken(&mut transaction, taken, Waking::Together, rules, capacity).await;
-    finish(transaction, planned).await
+    transaction.end(planned).await
 }
 
 /// Returns the jobs of messages whose plan is due, at most `most`.
@@ -124,24 +124,7 @@ pub async fn plan_apart(
     give_way_soon(&mut transaction).await?;
     let taken = take_jobs(&mut transaction, jobs).await?;
     let planned = plan_taken(&mut transaction, taken, waking, rules, capacity).await;
-    finish(transaction, planned).await
-}
-
-/// Commits what was done. After a failure nothing stays locked, also if Postgres has not seen it.
-pub(super) async fn finish<T>(
-    transaction: Transaction,
-    done: Result<T, Error>,
-) -> Result<T, Error> {
-    match done {
-        Ok(done) => {
-            transaction.commit().await?;
-            Ok(done)
-        }
-        Err(error) => {
-            transaction.rollback().await?;
-            Err(error)
-        }
-    }
+    transaction.end(planned).await
 }
 
 /// Makes a transaction fail soon where it would wait for a lock.
