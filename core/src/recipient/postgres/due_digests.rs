@@ -34,25 +34,14 @@ where id = (select id from flyball.digest where id = $1 and closes_at <= now() f
 
 /// Returns the digests that are due, at most `most`.
 pub async fn due_digests(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
-    let mut transaction = db.begin().await?;
-    let rows = query(DUE_IDS)
-        .bind(most)
-        .fetch_all(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
-    let ids: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get("id")).collect();
-    Ok(ids?)
+    let due = sqlx::query_scalar(DUE_IDS).persistent(false).bind(most);
+    Ok(due.fetch_all(db).await?)
 }
 
 /// Puts off a digest that is due, because its close failed; it stays open.
 pub async fn put_off_failed(db: &Db, digest: i64, why: &str) -> Result<(), Error> {
-    let mut transaction = db.begin().await?;
-    query(PUT_OFF_FAILED)
-        .bind(digest)
-        .bind(why)
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
+    let put_off = query(PUT_OFF_FAILED).bind(digest).bind(why);
+    put_off.execute(db).await?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use sqlx::{PgConnection, Row};
+use sqlx::PgConnection;
 
 use super::claims::{NewClaim, write_claims};
 use super::messages::{GatedMessage, load};
@@ -91,24 +91,13 @@ pub async fn plan_jobs(
 
 /// Returns the jobs of messages whose plan is due, at most `most`.
 pub async fn due_jobs(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
-    let mut transaction = db.begin().await?;
-    let rows = query(DUE_JOBS)
-        .bind(most)
-        .fetch_all(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
-    let jobs: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get("job_id")).collect();
-    Ok(jobs?)
+    let due = sqlx::query_scalar(DUE_JOBS).persistent(false).bind(most);
+    Ok(due.fetch_all(db).await?)
 }
 
 /// Puts off the plan of a message, because it failed.
 pub async fn put_plan_off(db: &Db, job: i64) -> Result<(), Error> {
-    let mut transaction = db.begin().await?;
-    query(PUT_JOB_OFF)
-        .bind(job)
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
+    query(PUT_JOB_OFF).bind(job).execute(db).await?;
     Ok(())
 }
 

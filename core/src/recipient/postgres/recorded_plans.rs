@@ -31,12 +31,7 @@ pub struct RecordedPlans {
 
 /// Returns the recorded plans of messages that were just accepted.
 pub async fn recorded_plans(db: &Db, jobs: &[i64]) -> Result<RecordedPlans, Error> {
-    let mut transaction = db.begin().await?;
-    let rows = query(PLANS_OF_JOBS)
-        .bind(jobs)
-        .fetch_all(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
+    let rows = query(PLANS_OF_JOBS).bind(jobs).fetch_all(db).await?;
     let mut found = RecordedPlans::default();
     for row in &rows {
         let job_id = row.try_get("job_id")?;
