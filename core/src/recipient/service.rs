@@ -16,7 +16,7 @@ use super::gates::MessagePlan;
 use super::live_rules::LiveRules;
 use super::metrics::GateMetrics;
 use super::postgres::{
-    self, Addressless, ClaimKey, ClosedDigests, GateVerdict, Look, PlannedMessage, Waking,
+    self, Addressless, ClaimKey, ClosedDigests, GateVerdict, Look, PlannedMessage, Waking, repeated,
 };
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
@@ -48,9 +48,6 @@ const VERIFIED_MAX: usize = 256;
 
 /// The shortest time between transactions while attempts keep coming.
 const VERIFY_EVERY: Duration = Duration::from_millis(5);
-
-/// Most repeats of a transaction after a deadlock.
-const REPEATS_MAX: u32 = 5;
 
 /// Most transactions at once of items that run alone.
 const ALONE_AT_ONCE: usize = 4;
@@ -445,25 +442,6 @@ where
             None => Err(Error::Lost("others of its batch are locked".to_owned())),
         })
         .collect()
-}
-
-/// Runs a transaction again that was broken off by a deadlock. One that waited for a lock as long as it
-/// may is not repeated.
-async fn repeated<T, F>(mut run: impl FnMut() -> F) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let mut repeats = 0;
-    loop {
-        match run().await {
-            Err(error)
-                if error.was_broken_off() && !error.was_locked_out() && repeats < REPEATS_MAX =>
-            {
-                repeats += 1;
-            }
-            ended => return ended,
-        }
-    }
 }
 
 /// Returns true for an error that one item of a batch may have: the server refused something.

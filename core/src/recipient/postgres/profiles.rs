@@ -10,6 +10,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
+use super::repeats::repeated;
 use crate::jobs::{Attribution, Error};
 use crate::postgres::Db;
 use crate::providers::mask::MASK;
@@ -41,9 +42,6 @@ const DEFAULTS: &str =
     "select profile, updated_at from flyball.recipient_defaults where tenant = $1";
 
 const SET_DEFAULTS: &str = "select flyball.put_recipient_defaults($1, $2, $3, $4)";
-
-/// The most repeats of an erasure after a deadlock.
-const ERASE_REPEATS_MAX: u32 = 5;
 
 /// The statements of this file.
 pub const PROFILE_STATEMENTS: &[(&str, &str)] = &[
@@ -186,19 +184,7 @@ impl RecipientProfiles {
         id: &str,
         signed: &Attribution,
     ) -> Result<ErasedRecipient, Error> {
-        let mut repeats = 0;
-        loop {
-            match self.erase_once(tenant, id, signed).await {
-                Err(error)
-                    if error.was_broken_off()
-                        && !error.was_locked_out()
-                        && repeats < ERASE_REPEATS_MAX =>
-                {
-                    repeats += 1;
-                }
-                erased => return erased,
-            }
-        }
+        repeated(|| self.erase_once(tenant, id, signed)).await
     }
 
     /// Erases a recipient in one transaction. The addresses are read here, because SQL cannot
