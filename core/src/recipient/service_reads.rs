@@ -1,6 +1,5 @@
 //! Answers of the gates to people: explanations, checks, open digests.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use super::check::RecipientCheck;
@@ -25,13 +24,11 @@ impl Gates {
     /// another process plans: it waits a little for their records. What is unplanned then has a
     /// planner that is slow.
     pub async fn plan_accepted(&self, jobs: &[i64]) -> Result<RecordedPlans, Error> {
-        let planned = self.plan_jobs(jobs).await?;
-        let known: HashSet<i64> = planned.iter().map(|one| one.job_id).collect();
-        let others = jobs.iter().copied().filter(|id| !known.contains(id));
         let mut plans = RecordedPlans {
-            planned,
-            unplanned: others.collect(),
+            planned: Vec::new(),
+            unplanned: jobs.to_vec(),
         };
+        plans.add(self.plan_jobs(jobs).await?);
         let mut pauses = LOOK_AFTER.iter();
         while !plans.unplanned.is_empty() {
             // What is known is told although the rest cannot be read.
@@ -48,9 +45,7 @@ impl Gates {
             let Ok(freed) = self.plan_jobs(&plans.unplanned).await else {
                 break;
             };
-            let freed_ids: HashSet<i64> = freed.iter().map(|one| one.job_id).collect();
-            plans.unplanned.retain(|id| !freed_ids.contains(id));
-            plans.planned.extend(freed);
+            plans.add(freed);
         }
         Ok(plans)
     }

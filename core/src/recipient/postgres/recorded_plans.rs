@@ -1,5 +1,7 @@
 //! The recorded plans of messages that were just accepted, read without a lock.
 
+use std::collections::HashSet;
+
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -27,6 +29,15 @@ left join lateral (
 pub struct RecordedPlans {
     pub planned: Vec<PlannedMessage>,
     pub unplanned: Vec<i64>,
+}
+
+impl RecordedPlans {
+    /// Adds the plans of messages that had none.
+    pub fn add(&mut self, planned: Vec<PlannedMessage>) {
+        let known: HashSet<i64> = planned.iter().map(|one| one.job_id).collect();
+        self.unplanned.retain(|id| !known.contains(id));
+        self.planned.extend(planned);
+    }
 }
 
 /// Returns the recorded plans of messages that were just accepted.
