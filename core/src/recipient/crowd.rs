@@ -2,10 +2,10 @@
 
 use jiff::SignedDuration;
 
-use super::candidate::{Candidate, NORMAL};
+use super::candidate::Candidate;
 use super::caps::{LOCAL_DAY, noted_at};
 use super::gate::MessageGate;
-use super::gates::{GateHold, GatePolicy, MessagePlan, quiet_of};
+use super::gates::{GateHold, GatePolicy, MessagePlan, quiet_of, released_at};
 use super::release::BUCKET_S;
 
 /// Returns the quarter of an hour in which a held message is released with a crowd; `None` if it
@@ -18,8 +18,7 @@ pub fn crowd_quarter(plan: &MessagePlan) -> Option<i64> {
     Some(released.until.as_second().div_euclid(BUCKET_S))
 }
 
-/// Moves a message that its attempt holds to its place within the span of its crowd, unless it
-/// would then be too late.
+/// Moves a message that its attempt holds to its place within the span of its crowd.
 pub fn in_crowd(
     plan: &mut MessagePlan,
     message: &Candidate<'_>,
@@ -36,12 +35,8 @@ pub fn in_crowd(
         return;
     };
     let (release, quiet) = (&policy.rules.release, quiet_of(message, policy));
-    let at = release.at(last.until, spread, &message.recipient, &quiet);
-    let is_late = message.deadline.is_some_and(|deadline| deadline < at);
-    if message.priority >= NORMAL && !is_late {
-        last.until = at;
-        *reserve_s = noted_at(at);
-    }
+    last.until = released_at(message, release, &quiet, last.until, spread);
+    *reserve_s = noted_at(last.until);
 }
 
 /// Returns true if a hold ends for many recipients at once: at the end of quiet hours, or with a
@@ -61,7 +56,7 @@ mod tests {
     use super::*;
     use crate::providers::{Channel, Recipient};
     use crate::recipient::address::RecipientKey;
-    use crate::recipient::candidate::Origin;
+    use crate::recipient::candidate::{NORMAL, Origin};
     use crate::recipient::profile::Profile;
     use crate::recipient::rules::defaults;
 

@@ -19,6 +19,7 @@ use super::digest::{Arrival, DigestType, OpenDigest};
 use super::gate::{MessageGate, UnsentReason};
 use super::profile::Profile;
 use super::quiet::{Quiet, QuietMode, QuietRule};
+use super::release::Release;
 use super::rules::{OverCap, RecipientRules};
 
 /// The times that quiet hours and caps may move a message past each other.
@@ -507,20 +508,31 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Returns the time at which the message is released of a crowd that is due at `at`. One that
-    /// would then be too late goes first.
+    /// Returns the time at which the message is released of a crowd that is due at `at`.
     fn spread(&self, at: Timestamp) -> Timestamp {
-        if self.message.priority < NORMAL || self.attempts {
+        if self.attempts {
             return at;
         }
         let release = &self.policy.rules.release;
         let spread = release.spread(self.rows.held_with_it, self.rows.capacity_per_s);
-        let released = release.at(at, spread, &self.message.recipient, self.quiet());
-        let deadline = self.message.deadline;
-        match deadline.is_some_and(|deadline| deadline < released) {
-            true => at,
-            false => released,
-        }
+        released_at(self.message, release, self.quiet(), at, spread)
+    }
+}
+
+/// Returns the time at which a message is released of a crowd that is due at `at` and goes over
+/// `spread`. An urgent one goes first, and so does one that would then be too late.
+pub(super) fn released_at(
+    message: &Candidate<'_>,
+    release: &Release,
+    quiet: &Quiet,
+    at: Timestamp,
+    spread: SignedDuration,
+) -> Timestamp {
+    let released = release.at(at, spread, &message.recipient, quiet);
+    let is_late = message.deadline.is_some_and(|deadline| deadline < released);
+    match message.priority < NORMAL || is_late {
+        true => at,
+        false => released,
     }
 }
 
