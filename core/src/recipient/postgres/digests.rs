@@ -127,11 +127,11 @@ impl DueDigest {
     }
 
     /// Returns the most items of a part, if its items have so many bytes that it closes in parts.
-    fn part_max(&self, rules: &RecipientRules, bytes: usize) -> Option<usize> {
-        if self.read_max(rules) <= ITEMS_MAX && bytes <= BYTES_MAX {
+    fn part_max(&self, kind: &DigestType, bytes: usize) -> Option<usize> {
+        if kind.shown_max(self.count()) <= ITEMS_MAX && bytes <= BYTES_MAX {
             return None;
         }
-        let most = rules.digest(&self.type_name)?.part_max(self.count());
+        let most = kind.part_max(self.count());
         Some(most.min(ITEMS_MAX)).filter(|most| *most > 0)
     }
 
@@ -192,16 +192,12 @@ async fn close(
     let mut crowds: HashMap<(String, i64), i64> = HashMap::new();
     for digest in &due {
         let kind = rules.digest(&digest.type_name);
-        let plan = plans.get(&digest.id);
-        match (kind, plan) {
+        match (kind, plans.get(&digest.id)) {
             (None, _) => waiting.push((digest, later(now, UNKNOWN_TYPE), "", "")),
             (Some(kind), _) if digest.items == 0 => closing.push((digest, kind)),
-            (Some(_), Some(MessagePlan::Held { holds, .. })) => {
+            (Some(_), Some(plan @ MessagePlan::Held { holds, .. })) => {
                 // One that was kept open before is counted already.
-                if let Some(quarter) = plan
-                    .and_then(crowd_quarter)
-                    .filter(|_| digest.gate.is_empty())
-                {
+                if let Some(quarter) = crowd_quarter(plan).filter(|_| digest.gate.is_empty()) {
                     let place = (digest.throttle.clone(), quarter);
                     *crowds.entry(place).or_default() += 1;
                 }
@@ -221,16 +217,15 @@ async fn close(
     }
     count_crowd(transaction, &crowds).await?;
     put_off(transaction, &waiting).await?;
-    let part_max = |digest: &DueDigest| {
+    let mut parted: Vec<(Closing<'_>, usize)> = Vec::new();
+    closing.retain(|(digest, kind)| {
         let bytes = bytes.get(&digest.id).copied().unwrap_or_default();
-        digest.part_max(rules, bytes)
-    };
-    let (parted, closing): (Vec<Closing<'_>>, Vec<Closing<'_>>) = closing
-        .into_iter()
-        .partition(|one| part_max(one.0).is_some());
+        let most = digest.part_max(kind, bytes);
+        parted.extend(most.map(|most| ((*digest, *kind), most)));
+        most.is_none()
+    });
     let mut items = take_closed(transaction, &closing, &ending).await?;
-    for (digest, kind) in parted.iter().copied() {
-        let most = part_max(digest).unwrap_or_default();
+    for ((digest, kind), most) in parted.iter().copied() {
         let is_alone = kind.goes_alone(digest.count());
         let (first, found) = take_part(transaction, digest.id, most, BYTES_MAX, is_alone).await?;
         check_count(digest, found, most)?;
@@ -246,7 +241,7 @@ async fn close(
         ended.extend(taken.jobs.iter().map(|job| (*job, *reason, *rule)));
     }
     let mut made = DigestMessages::default();
-    for (digest, kind) in closing.iter().chain(&parted) {
+    for (digest, kind) in closing.iter().chain(parted.iter().map(|one| &one.0)) {
         let taken = items.remove(&digest.id).unwrap_or_default();
         made.add(digest, kind, taken, now);
     }
@@ -316,12 +311,7 @@ async fn take_closed(
         wanted.insert(digest.id, one);
     }
     for (digest, ..) in ending {
-        let none = ItemsWanted {
-            items: 0,
-            bytes: 0,
-            is_alone: false,
-        };
-        wanted.insert(digest.id, none);
+        wanted.insert(digest.id, ItemsWanted::default());
     }
     let ids: Vec<i64> = wanted.keys().copied().collect();
     query(CLOSE).bind(&ids).execute(&mut *connection).await?;

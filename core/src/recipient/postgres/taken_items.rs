@@ -64,8 +64,8 @@ pub(super) struct DigestItem {
     pub at: Timestamp,
 }
 
-/// The contents of a digest that are read.
-#[derive(Clone, Copy)]
+/// The contents of a digest that are read; none by default.
+#[derive(Clone, Copy, Default)]
 pub(super) struct ItemsWanted {
     /// The most items.
     pub items: usize,
@@ -175,13 +175,13 @@ pub(super) async fn take_part(
         .bind(whole(most))
         .bind(whole(bytes))
         .fetch(connection);
+    let wanted = ItemsWanted {
+        items: usize::MAX,
+        bytes: usize::MAX,
+        is_alone,
+    };
     while let Some(row) = rows.try_next().await? {
         found = row.try_get("found")?;
-        let wanted = ItemsWanted {
-            items: usize::MAX,
-            bytes: usize::MAX,
-            is_alone,
-        };
         taken.add(&row, wanted)?;
     }
     Ok((taken, usize::try_from(found).unwrap_or_default()))
