@@ -211,10 +211,7 @@ pub async fn list(
     let views = found.into_iter().map(|(queue, usage)| {
         let counts = feedback.as_ref();
         let counts = counts.map(|of| of.get(&queue.tenant).copied().unwrap_or_default());
-        TenantView {
-            feedback: counts,
-            ..tenant_view(queue, usage, now)
-        }
+        tenant_view(queue, usage, counts, now)
     });
     let page = Tenants {
         at: now,
@@ -307,7 +304,12 @@ async fn known(
     Ok((throttle, usage))
 }
 
-fn tenant_view(queue: TenantQueue, usage: Option<TenantUsage>, now: Timestamp) -> TenantView {
+fn tenant_view(
+    queue: TenantQueue,
+    usage: Option<TenantUsage>,
+    feedback: Option<TenantFeedback>,
+    now: Timestamp,
+) -> TenantView {
     let window = usage.and_then(|usage| usage.tenant);
     let is_full = queue.pending_max.is_some_and(|max| queue.pending >= max);
     let state = match usage {
@@ -329,7 +331,7 @@ fn tenant_view(queue: TenantQueue, usage: Option<TenantUsage>, now: Timestamp) -
         counted_at: queue.counted_at,
         pending: queue.pending,
         pending_max: queue.pending_max,
-        feedback: None,
+        feedback,
     }
 }
 
