@@ -13,7 +13,7 @@ use super::{TAG_BYTES_MAX, TAGS_MAX};
 use crate::throttle::{MAX_KEY_BYTES, Name};
 
 /// The largest arguments, in bytes of JSON text.
-const MAX_ARGS_BYTES: usize = 256 * 1024;
+pub(crate) const MAX_ARGS_BYTES: usize = 256 * 1024;
 /// The highest cost of a job, in tokens.
 const MAX_COST: f64 = 1e9;
 /// The longest unique window, timeout or debounce, in seconds.

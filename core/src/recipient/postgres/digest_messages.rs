@@ -4,13 +4,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::taken_items::{DigestItem, TakenItems, shown};
+use crate::jobs::check::MAX_ARGS_BYTES;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::{DigestMessage, DigestType};
 use crate::recipient::fields::{USUAL_CATEGORY, is_gated};
 use crate::recipient::text_bytes::text_bytes;
-
-/// The most bytes of the arguments of a message, as at every entry point.
-pub(super) const ARGS_BYTES: usize = 262_144;
 
 /// The bytes that are kept free of items, for their counts and punctuation.
 const SPARE_BYTES: usize = 64;
@@ -67,7 +65,7 @@ impl<'a> DigestMessages<'a> {
         }
         let newest = Value::Object(taken.newest);
         let frame = digest_args(digest, kind, &newest, &[], total, true);
-        let room = ARGS_BYTES.saturating_sub(text_bytes(&frame) + SPARE_BYTES);
+        let room = MAX_ARGS_BYTES.saturating_sub(text_bytes(&frame) + SPARE_BYTES);
         let bytes_of = |item: &DigestItem| text_bytes(&shown(&item.args)) + 2;
         for message in kind.close(taken.shown, total, room, bytes_of) {
             let (args, origin) = match message {

@@ -13,7 +13,7 @@ use sqlx::{PgConnection, Row};
 
 use super::copy::CopiedRows;
 use super::crowds::count_crowd;
-use super::digest_messages::{ARGS_BYTES, DigestMessages, DueDigest, NewDigestMessage};
+use super::digest_messages::{DigestMessages, DueDigest, NewDigestMessage};
 use super::due_digests::{DUE, DUE_ONE, due};
 use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch, give_way_soon};
@@ -22,6 +22,7 @@ use super::rows::{inputs, sql_time};
 use super::statement::query;
 use super::taken_items::{ItemsWanted, TakenItems, item_bytes, take_items, take_part};
 use crate::jobs::Error;
+use crate::jobs::check::MAX_ARGS_BYTES;
 use crate::postgres::Db;
 use crate::providers::Channel;
 use crate::recipient::candidate::{NORMAL, Origin};
@@ -300,7 +301,7 @@ async fn take_closed(
         let items = kind.shown_max(digest.count());
         // More contents than one message holds are needed only if there are more messages.
         let bytes = match kind.is_one_message(digest.count()) {
-            true => ARGS_BYTES,
+            true => MAX_ARGS_BYTES,
             false => usize::MAX,
         };
         let one = ItemsWanted {
