@@ -115,6 +115,17 @@ pub(super) async fn admission_server_on(redis_url: &str, limits: TenantLimits) -
     }
 }
 
+/// A server on which a module may send one message a minute, and has sent it.
+pub(super) async fn at_its_limit() -> AdmissionServer {
+    let served = admission_server(TenantLimits {
+        per_module: 1,
+        ..TenantLimits::default()
+    })
+    .await;
+    served.admitted("web", 0..1).await;
+    served
+}
+
 pub(super) fn secret(name: &str) -> String {
     format!("0123456789-{name}")
 }

@@ -139,12 +139,7 @@ async fn a_dead_message_that_is_sent_anew_waits_for_the_limits() {
 
 #[tokio::test]
 async fn a_message_whose_deadline_passes_while_it_waits_uses_no_slot() {
-    let served = admission_server(TenantLimits {
-        per_module: 1,
-        ..TenantLimits::default()
-    })
-    .await;
-    served.admitted("web", 0..1).await;
+    let served = at_its_limit().await;
     let mut late = message(1);
     late["valid_for_s"] = json!(60);
     for body in [late, message(2)] {

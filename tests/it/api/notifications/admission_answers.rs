@@ -162,12 +162,7 @@ async fn a_request_that_runs_already_tells_the_limits_and_when_to_come_back() {
 
 #[tokio::test]
 async fn the_apis_own_429_says_no_and_that_of_the_limits_says_later() {
-    let served = admission_server(TenantLimits {
-        per_module: 1,
-        ..TenantLimits::default()
-    })
-    .await;
-    served.admitted("web", 0..1).await;
+    let served = at_its_limit().await;
     let later = served.send("web", &message(1)).await;
     assert_eq!(header(&later, "notification-status"), "queued");
     told(later, 429, "RATE_LIMIT_EXCEEDED").await;

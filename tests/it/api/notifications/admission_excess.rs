@@ -8,19 +8,9 @@ use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
 
 use super::admission::{
-    AdmissionServer, admission_server, assert_body_of_a_full_queue, header, limits_of, message,
+    AdmissionServer, admission_server, assert_body_of_a_full_queue, at_its_limit, header,
+    limits_of, message,
 };
-
-/// A server on which a module may send one message a minute, and has sent it.
-async fn at_its_limit() -> AdmissionServer {
-    let served = admission_server(TenantLimits {
-        per_module: 1,
-        ..TenantLimits::default()
-    })
-    .await;
-    served.admitted("web", 0..1).await;
-    served
-}
 
 /// Sends messages with these numbers at once.
 async fn at_once(served: &AdmissionServer, numbers: std::ops::Range<usize>) -> Vec<Response> {

@@ -7,13 +7,6 @@ use serde_json::{Value, json};
 use super::admission::*;
 use crate::support::eventually;
 
-fn limits(per_module: u32) -> TenantLimits {
-    TenantLimits {
-        per_module,
-        ..TenantLimits::default()
-    }
-}
-
 #[tokio::test]
 async fn a_bad_key_is_refused_by_its_name_and_nothing_is_sent() {
     let served = admission_server(TenantLimits::default()).await;
@@ -84,8 +77,7 @@ async fn a_key_belongs_to_its_tenant_its_module_and_its_route() {
 #[tokio::test]
 async fn fifty_requests_at_once_over_the_limit_are_one_message() {
     for key in [None, Some("once")] {
-        let served = admission_server(limits(1)).await;
-        served.admitted("web", 0..1).await;
+        let served = at_its_limit().await;
         let body = message(1);
         let headers = key.map(|key| ("idempotency-key", key));
         let all = (0..50).map(|_| served.send_with("web", &body, headers.as_slice()));
@@ -114,8 +106,7 @@ async fn fifty_requests_at_once_over_the_limit_are_one_message() {
 #[tokio::test]
 async fn a_client_that_comes_back_when_it_was_told_to_has_sent_one_message() {
     for key in [None, Some("order-7")] {
-        let served = admission_server(limits(1)).await;
-        served.admitted("web", 0..1).await;
+        let served = at_its_limit().await;
         let body = message(1);
         let headers = key.map(|key| ("idempotency-key", key));
         let first = served.send_with("web", &body, headers.as_slice()).await;
@@ -149,8 +140,7 @@ async fn a_client_that_comes_back_when_it_was_told_to_has_sent_one_message() {
 
 #[tokio::test]
 async fn a_cancelled_message_may_be_sent_again() {
-    let served = admission_server(limits(1)).await;
-    served.admitted("web", 0..1).await;
+    let served = at_its_limit().await;
     let first = served.send("web", &message(1)).await;
     let id = first.json::<Value>().await.unwrap()["notificationId"].clone();
     let id: i64 = id.as_str().unwrap().parse().unwrap();
@@ -174,8 +164,7 @@ async fn a_cancelled_message_may_be_sent_again() {
 
 #[tokio::test]
 async fn a_message_that_waits_is_answered_as_each_request_prefers() {
-    let served = admission_server(limits(1)).await;
-    served.admitted("web", 0..1).await;
+    let served = at_its_limit().await;
     for (prefer, status) in [
         ("respond-async", 202),
         ("return=minimal", 429),

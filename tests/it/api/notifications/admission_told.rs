@@ -140,12 +140,7 @@ async fn a_paused_tenant_is_told_no_time_and_only_operators_end_their_pause() {
 
 #[tokio::test]
 async fn the_told_time_respects_rates_and_every_pause() {
-    let served = admission_server(TenantLimits {
-        per_module: 1,
-        ..TenantLimits::default()
-    })
-    .await;
-    served.admitted("web", 0..1).await;
+    let served = at_its_limit().await;
     let late = served.send("web", &message(1)).await;
     assert_eq!(header(&late, "retry-after"), "60");
     let path = header(&late, "location").to_owned();
