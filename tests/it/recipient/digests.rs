@@ -322,15 +322,10 @@ async fn messages_that_the_release_keeps_apart_wake_together_if_they_are_enough(
 async fn a_message_wakes_alone_if_one_cannot_be_planned_that_would_wake_with_it() {
     let gates = GatesFixture::new(AWAY).await;
     let held = gates.asleep(3).await;
-    let forbid = format!(
-        "create function public.forbid() returns trigger language plpgsql as $$ begin raise exception 'a bad row'; end $$;
-         create trigger forbid before insert on flyball.delivery for each row when (new.job_id = {}) execute function public.forbid();",
-        held[2]
-    );
-    let pool = gates.fixture.database.pool();
-    pool.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(forbid)))
-        .await
-        .unwrap();
+    let unplannable = format!("new.job_id = {}", held[2]);
+    gates
+        .forbid("insert on flyball.delivery", &unplannable)
+        .await;
     gates.wake(held[0]).await;
     assert_eq!(gates.fixture.state(held[0]).await, State::Ready);
     assert_eq!(gates.fixture.state(held[2]).await, State::Scheduled);

@@ -6,7 +6,6 @@ use flyball::recipient::address::RecipientKey;
 use flyball::recipient::gates::MessagePlan;
 use futures_util::future::join_all;
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Executor};
 
 use super::digests::comment;
 use super::fixture::GatesFixture;
@@ -17,31 +16,33 @@ const NEWS: &str = "[digests.new-comment]\ntemplate = \"activity-digest\"\ncateg
 const NUMBERS: [&str; 3] = ["+15550100", "+15550101", "+15550102"];
 
 impl GatesFixture {
-    /// Makes Postgres refuse a change of a table's rows that belong to one number.
-    async fn forbid(&self, change: &str, row: &str, number: &str) {
-        let to = Recipient::parse(Channel::Sms, number).unwrap();
-        let recipient = RecipientKey::of_address("", &to).to_hex();
-        let sql = format!(
-            "create or replace function public.forbid() returns trigger language plpgsql as $$ begin raise exception 'a bad row'; end $$;
-             create trigger forbid before {change} for each row when ({row}.recipient = '{recipient}') execute function public.forbid();"
-        );
-        let pool = self.fixture.database.pool();
-        pool.execute(sqlx::raw_sql(AssertSqlSafe(sql)))
-            .await
-            .unwrap();
+    /// Sends one message to each number, and returns them.
+    async fn news(&self) -> Vec<i64> {
+        let mut ids = Vec::new();
+        for to in NUMBERS {
+            ids.push(self.send(json!({"category": "news", "to": to})).await);
+        }
+        ids
     }
+}
+
+/// Returns the condition that a row of a trigger belongs to a number.
+fn is_of(row: &str, number: &str) -> String {
+    let to = Recipient::parse(Channel::Sms, number).unwrap();
+    let recipient = RecipientKey::of_address("", &to).to_hex();
+    format!("{row}.recipient = '{recipient}'")
 }
 
 #[tokio::test]
 async fn a_message_that_cannot_be_planned_waits_alone() {
     let gates = GatesFixture::new(NEWS).await;
     gates
-        .forbid("insert on flyball.cap_reservation", "new", NUMBERS[1])
+        .forbid(
+            "insert on flyball.cap_reservation",
+            &is_of("new", NUMBERS[1]),
+        )
         .await;
-    let mut ids = Vec::new();
-    for to in NUMBERS {
-        ids.push(gates.send(json!({"category": "news", "to": to})).await);
-    }
+    let mut ids = gates.news().await;
     let bad = ids.remove(1);
 
     gates.gates.plan_due().await.unwrap();
@@ -58,12 +59,9 @@ async fn a_message_that_cannot_be_planned_waits_alone() {
 async fn of_attempts_that_begin_together_that_of_a_refused_row_fails_alone() {
     let gates = GatesFixture::new(NEWS).await;
     gates
-        .forbid("insert on flyball.cap", "new", NUMBERS[1])
+        .forbid("insert on flyball.cap", &is_of("new", NUMBERS[1]))
         .await;
-    let mut ids = Vec::new();
-    for to in NUMBERS {
-        ids.push(gates.send(json!({"category": "news", "to": to})).await);
-    }
+    let ids = gates.news().await;
 
     let verdicts = join_all(ids.iter().map(|id| gates.gates.verify(*id))).await;
 
@@ -94,10 +92,13 @@ async fn a_digest_that_cannot_be_closed_puts_off_no_other() {
     .await
     .unwrap();
     gates
-        .forbid("insert on flyball.cap_reservation", "new", NUMBERS[0])
+        .forbid(
+            "insert on flyball.cap_reservation",
+            &is_of("new", NUMBERS[0]),
+        )
         .await;
     gates
-        .forbid("delete on flyball.digest", "old", NUMBERS[2])
+        .forbid("delete on flyball.digest", &is_of("old", NUMBERS[2]))
         .await;
 
     assert!(!gates.gates.close_due().await.unwrap());

@@ -13,6 +13,7 @@ use flyball::recipient::rules::RecipientRules;
 use flyball::recipient::service::Gates;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 
 use crate::support::fixture::Fixture;
 
@@ -133,6 +134,18 @@ impl GatesFixture {
             "addresses": {"sms": "+15550111"},
             "quiet_hours": {"sms": {"all_day": true, "weekdays": [word]}},
         })
+    }
+
+    /// Makes Postgres refuse a change of a table's rows that meet a condition.
+    pub async fn forbid(&self, change: &str, when: &str) {
+        let sql = format!(
+            "create or replace function public.forbid() returns trigger language plpgsql as $$ begin raise exception 'a bad row'; end $$;
+             create trigger forbid before {change} for each row when ({when}) execute function public.forbid();"
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(self.fixture.database.pool())
+            .await
+            .unwrap();
     }
 
     /// Returns one number.
