@@ -91,15 +91,7 @@ async fn a_digest_shows_what_one_message_can_hold_and_counts_the_rest() {
         item["data"]["text"] = "x".repeat(100_000).into();
         gates.planned(item).await;
     }
-    gates.close().await;
-    let closed = gates.closed().await;
-    assert_eq!(closed.len(), 1);
-    let data = &closed[0]["data"];
-    assert_eq!(data["items"].as_array().unwrap().len(), 2);
-    assert_eq!(
-        (&data["totalCount"], &data["hasMore"]),
-        (&json!(5), &json!(true))
-    );
+    gates.closes_as_one(2, 5).await;
 }
 
 /// Their templates are no part of it.
@@ -111,12 +103,7 @@ async fn a_digest_shows_as_many_items_whatever_their_templates() {
         item["template"] = "x".repeat(60_000).into();
         gates.planned(item).await;
     }
-    gates.close().await;
-    let closed = gates.closed().await;
-    assert_eq!(closed.len(), 1);
-    let data = &closed[0]["data"];
-    assert_eq!(data["items"].as_array().unwrap().len(), 8);
-    assert_eq!(data["hasMore"], json!(false));
+    gates.closes_as_one(8, 8).await;
 }
 
 #[tokio::test]
@@ -147,9 +134,9 @@ async fn an_item_that_is_valid_no_more_does_not_go_alone() {
     assert_eq!(gates.count(expired).await, 1);
 }
 
-/// No process reads more than some thousands of items at once.
-#[tokio::test]
-async fn a_digest_with_very_many_items_closes_in_parts() {
+/// Closes a digest that is split, once it has so many further items of so many bytes. Returns the
+/// numbers of items that its messages show and that are left in it.
+async fn closed_in_parts(further: i32, bytes: i32) -> (usize, usize) {
     let rules = "[digests.new-comment]\ntemplate = \"activity-digest\"\ncategory = \"product\"\nwindow_s = 3600\n\
                  max_items = 1000\noverflow = \"split\"\n";
     let gates = GatesFixture::new(rules).await;
@@ -157,40 +144,14 @@ async fn a_digest_with_very_many_items_closes_in_parts() {
     sqlx::query(
         "with more as (
             insert into flyball.digest_item (digest_id, job_id, item, at)
-            select i.digest_id, i.job_id + n, i.item, i.at from flyball.digest_item i, generate_series(1, 10000) as n
+            select i.digest_id, i.job_id + n, i.item || jsonb_build_object('html', repeat('x', $2::int)), i.at
+            from flyball.digest_item i, generate_series(1, $1::int) as n
             returning 1
          )
          update flyball.digest set items = items + (select count(*) from more)::int, closes_at = now()",
     )
-    .execute(gates.fixture.database.pool())
-    .await
-    .unwrap();
-    assert!(gates.gates.close_due().await.unwrap(), "there are more");
-    let closed = gates.closed().await;
-    let shown = closed.iter().map(|args| args["data"]["items"].as_array());
-    assert_eq!(
-        shown.map(|items| items.unwrap().len()).sum::<usize>(),
-        10_000
-    );
-    let left = "select items::bigint from flyball.digest where items = (select count(*) from flyball.digest_item)";
-    assert_eq!(gates.count(left).await, 1);
-}
-
-#[tokio::test]
-async fn a_digest_with_very_long_items_closes_in_parts() {
-    let rules = "[digests.new-comment]\ntemplate = \"activity-digest\"\ncategory = \"product\"\nwindow_s = 3600\n\
-                 max_items = 1000\noverflow = \"split\"\n";
-    let gates = GatesFixture::new(rules).await;
-    gates.planned(comment(0)).await;
-    sqlx::query(
-        "with more as (
-            insert into flyball.digest_item (digest_id, job_id, item, at)
-            select i.digest_id, i.job_id + n, i.item || jsonb_build_object('html', repeat('x', 250000)), i.at
-            from flyball.digest_item i, generate_series(1, 150) as n
-            returning 1
-         )
-         update flyball.digest set items = items + (select count(*) from more)::int, closes_at = now()",
-    )
+    .bind(further)
+    .bind(bytes)
     .execute(gates.fixture.database.pool())
     .await
     .unwrap();
@@ -199,7 +160,18 @@ async fn a_digest_with_very_long_items_closes_in_parts() {
     let shown = closed.iter().map(|args| args["data"]["items"].as_array());
     let shown: usize = shown.map(|items| items.unwrap().len()).sum();
     let left = "select items::bigint from flyball.digest where items = (select count(*) from flyball.digest_item)";
-    let left = gates.count(left).await as usize;
+    (shown, gates.count(left).await as usize)
+}
+
+/// No process reads more than some thousands of items at once.
+#[tokio::test]
+async fn a_digest_with_very_many_items_closes_in_parts() {
+    assert_eq!(closed_in_parts(10_000, 0).await, (10_000, 1));
+}
+
+#[tokio::test]
+async fn a_digest_with_very_long_items_closes_in_parts() {
+    let (shown, left) = closed_in_parts(150, 250_000).await;
     assert!(
         (1..150).contains(&shown) && shown + left == 151,
         "{shown} and {left}"

@@ -75,6 +75,19 @@ impl GatesFixture {
         assert!(!self.gates.close_due().await.unwrap());
     }
 
+    /// Closes digests, and checks that there is one message then, which shows so many of its items.
+    pub async fn closes_as_one(&self, shown: usize, total: usize) {
+        self.close().await;
+        let closed = self.closed().await;
+        assert_eq!(closed.len(), 1);
+        let data = &closed[0]["data"];
+        assert_eq!(data["items"].as_array().unwrap().len(), shown);
+        assert_eq!(
+            (&data["totalCount"], &data["hasMore"]),
+            (&json!(total), &json!(shown < total))
+        );
+    }
+
     /// Returns the arguments of the messages of closed digests.
     pub async fn closed(&self) -> Vec<Value> {
         sqlx::query_scalar(
@@ -183,15 +196,7 @@ async fn items_that_two_planners_collect_at_once_are_in_one_digest() {
 async fn what_is_beyond_the_maximum_is_counted() {
     let gates = GatesFixture::new("").await;
     gates.collect(0..60).await;
-    gates.close().await;
-    let closed = gates.closed().await;
-    assert_eq!(closed.len(), 1);
-    let data = &closed[0]["data"];
-    assert_eq!(data["items"].as_array().unwrap().len(), 50);
-    assert_eq!(
-        (&data["totalCount"], &data["hasMore"]),
-        (&json!(60), &json!(true))
-    );
+    gates.closes_as_one(50, 60).await;
     assert_eq!(
         gates
             .count("select count(*) from flyball.digest_item")
