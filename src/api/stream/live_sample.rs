@@ -1,6 +1,7 @@
 //! A sample of all throttles at one moment.
 
 use std::collections::BTreeMap;
+use std::iter::successors;
 
 use jiff::Timestamp;
 
@@ -47,15 +48,8 @@ impl LiveSample {
     /// Sets the inherited state of each throttle below one that grants nothing.
     pub(super) fn look_above(&mut self) {
         let state_above = |measured: &Measured| {
-            let mut next = measured.status.as_ref()?.knobs.parent.clone();
-            for _ in 0..MAX_LEVELS {
-                let status = self.throttles.get(next?.as_str())?.status.as_ref()?;
-                if let Some(state) = view::state_below(status) {
-                    return Some(state);
-                }
-                next = status.knobs.parent.clone();
-            }
-            None
+            self.above(measured)
+                .find_map(|above| view::state_below(above.status.as_ref()?))
         };
         let states: Vec<_> = self.throttles.values().map(state_above).collect();
         for (measured, state) in self.throttles.values_mut().zip(states) {
@@ -66,18 +60,19 @@ impl LiveSample {
     /// Returns the highest share of the last seconds in which one of the throttles above held its
     /// callers back; `None` if there is none.
     pub fn limiting_share_above(&self, measured: &Measured) -> Option<f64> {
-        let mut next = measured.status.as_ref()?.knobs.parent.as_ref();
-        let mut most: Option<f64> = None;
-        for _ in 0..MAX_LEVELS {
-            let Some(above) = next.and_then(|name| self.throttles.get(name.as_str())) else {
-                break;
-            };
-            let share = above.slope.map(|slope| slope.limiting_share);
-            most = share.map(|share| share.max(most.unwrap_or(0.0))).or(most);
-            let status = above.status.as_ref();
-            next = status.and_then(|status| status.knobs.parent.as_ref());
-        }
-        most
+        self.above(measured)
+            .filter_map(|above| Some(above.slope?.limiting_share))
+            .reduce(f64::max)
+    }
+
+    /// Returns the throttles above one, the nearest first.
+    fn above(&self, measured: &Measured) -> impl Iterator<Item = &Measured> {
+        successors(self.parent(measured), move |below| self.parent(below)).take(MAX_LEVELS)
+    }
+
+    fn parent(&self, measured: &Measured) -> Option<&Measured> {
+        let status = measured.status.as_ref()?;
+        self.throttles.get(status.knobs.parent.as_ref()?.as_str())
     }
 
     /// Returns at most `max` throttles: governed ones first, then busy ones, then by name, and
