@@ -229,17 +229,15 @@ fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
 /// Returns the phrases for a governed rate.
 fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
     let Some(view) = requested.view else {
+        let Some(decided) = last_decision(requested) else {
+            return vec![
+                rate.to_owned(),
+                "its mode is auto, but no governor has decided yet".to_owned(),
+            ];
+        };
         let slots = status.knobs.concurrency.filter(|slots| *slots > 0);
-        let decided = last_decision(requested);
-        let slots = slots.filter(|_| decided.is_some());
-        return vec![
-            slots.map_or_else(
-                || rate.to_owned(),
-                |slots| format!("{rate}, and at most {slots} slots"),
-            ),
-            decided
-                .unwrap_or_else(|| "its mode is auto, but no governor has decided yet".to_owned()),
-        ];
+        let slots = slots.map_or_else(String::new, |slots| format!(", and at most {slots} slots"));
+        return vec![format!("{rate}{slots}"), decided];
     };
     if view.breaker == Phase::Open {
         let mut parts = vec![format!("{rate} by the breaker: {}", view.reason)];
