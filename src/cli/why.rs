@@ -12,7 +12,6 @@ use crate::admission;
 use crate::api::{tell_limits, waits_at_pool};
 use crate::app;
 use crate::config::Settings;
-use crate::jobs::serving::UnservedJobs;
 use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::notify::recipient::KIND;
@@ -67,11 +66,6 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 &app::policies(&app::read_knobs(settings.knobs_folder()?)?)?,
             );
             let sentence = journal.sentence(&name, status.as_ref()).await?;
-            let unserved = queue.unserved().await?;
-            let unserved: Vec<&UnservedJobs> = unserved
-                .iter()
-                .filter(|one| one.throttle == name.as_str())
-                .collect();
             let history = args.history.unwrap_or(0);
             let decisions = crate::governor::Journal::new(queue.pool.clone())
                 .recent(Some(name.as_str()), history)
@@ -81,6 +75,9 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                     .as_ref()
                     .map_or_else(|| 0.0, |status| status.at_us as f64 / 1e6);
                 let governor = journal.view(&name, now).await?;
+                // The sentence tells them without their fields.
+                let mut unserved = queue.unserved().await?;
+                unserved.retain(|one| one.throttle == name.as_str());
                 let answer = json!({ "throttle": name, "sentence": sentence, "governor": governor, "decisions": decisions, "unserved": unserved });
                 output::json(&answer)?;
             } else {
