@@ -23,6 +23,16 @@ pub struct WaitReason {
     pub until: Option<Timestamp>,
 }
 
+impl WaitReason {
+    /// Creates a reason whose end is not known.
+    pub fn without_end(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            until: None,
+        }
+    }
+}
+
 /// Explains the wait of a job with a due time; `None` for jobs in other states.
 pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
     let reason = match job.state {
@@ -45,14 +55,6 @@ pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
     })
 }
 
-/// Explains the wait of a message whose batch is paused.
-pub fn for_its_batch(pause: String) -> WaitReason {
-    WaitReason {
-        reason: pause,
-        until: None,
-    }
-}
-
 /// Returns true if the time of a scheduled job has been over for longer than clocks differ and a
 /// worker takes to make it ready.
 pub fn is_overdue(job: &Summary, now: Timestamp) -> bool {
@@ -72,18 +74,12 @@ pub fn for_promotion(job: &Summary, has_workers: bool) -> WaitReason {
         }
         false => "and no worker is live to make it ready; start one",
     };
-    WaitReason {
-        reason: format!("its time came{}, {why}", at.unwrap_or_default()),
-        until: None,
-    }
+    WaitReason::without_end(format!("its time came{}, {why}", at.unwrap_or_default()))
 }
 
 /// Explains the wait of a ready job while Postgres accepts no writes.
 pub fn for_writes() -> WaitReason {
-    WaitReason {
-        reason: format!("{READ_ONLY}; {READ_ONLY_REMEDY}"),
-        until: None,
-    }
+    WaitReason::without_end(format!("{READ_ONLY}; {READ_ONLY_REMEDY}"))
 }
 
 /// Explains the wait of a job for others; `None` if it waits for none.
@@ -104,14 +100,6 @@ pub fn for_others(job: &JobDetail) -> Option<WaitReason> {
     })
 }
 
-/// Explains the wait of a ready job that no live worker serves.
-pub fn for_a_worker(remedy: String) -> WaitReason {
-    WaitReason {
-        reason: remedy,
-        until: None,
-    }
-}
-
 /// Explains the wait of a message for the limits of its tenant, until a time if it is known.
 pub fn for_admission(waiting: &WaitingMessage, until: Option<Timestamp>) -> WaitReason {
     WaitReason {
@@ -123,9 +111,8 @@ pub fn for_admission(waiting: &WaitingMessage, until: Option<Timestamp>) -> Wait
 /// Explains a running job whose cancellation was requested.
 pub fn for_its_handler(job: &JobDetail) -> Option<WaitReason> {
     let cancelling = job.summary.state == State::Running && job.cancelling;
-    cancelling.then(|| WaitReason {
-        reason: "its cancellation was requested; its handler has not stopped yet".to_owned(),
-        until: None,
+    cancelling.then(|| {
+        WaitReason::without_end("its cancellation was requested; its handler has not stopped yet")
     })
 }
 
@@ -133,23 +120,17 @@ pub fn for_its_handler(job: &JobDetail) -> Option<WaitReason> {
 /// the reason are left out.
 pub fn for_everything(pause: Option<&Pause>) -> WaitReason {
     let Some(pause) = pause else {
-        return WaitReason {
-            reason: "everything is paused".to_owned(),
-            until: None,
-        };
+        return WaitReason::without_end("everything is paused");
     };
     let why = if pause.why.is_empty() {
         String::new()
     } else {
         format!(": {}", first_line(&pause.why))
     };
-    WaitReason {
-        reason: format!(
-            "everything has been paused since {:.0} by {}{why}; end the pause with: flyball resume",
-            pause.since, pause.by
-        ),
-        until: None,
-    }
+    WaitReason::without_end(format!(
+        "everything has been paused since {:.0} by {}{why}; end the pause with: flyball resume",
+        pause.since, pause.by
+    ))
 }
 
 /// Explains the wait of a ready job by the answer that its throttle would give now; `is_served` is
@@ -185,15 +166,11 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_served: bool) -> W
             until,
         };
     }
-    let reason = if is_served {
+    WaitReason::without_end(if is_served {
         "tokens are available; it starts when a worker has a free slot"
     } else {
         "no worker is live; start one"
-    };
-    WaitReason {
-        reason: reason.to_owned(),
-        until: None,
-    }
+    })
 }
 
 /// Returns the throttle whose knobs may be the whole cause of a limit below `leaf`; `None` for
@@ -264,10 +241,7 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
         Limit::Key if knobs.key_rps.is_stopped() => of_keys("key_rps"),
         _ => return None,
     };
-    Some(WaitReason {
-        reason,
-        until: None,
-    })
+    Some(WaitReason::without_end(reason))
 }
 
 /// Removes the texts that people and receivers left at a throttle, which may tell about other

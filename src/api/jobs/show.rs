@@ -353,7 +353,7 @@ pub async fn why_job_waits(
     let job = &detail.summary;
     if job.state != JobState::Ready {
         if let Some(pause) = pause_of_batch(queue, job).await {
-            return Some(waiting::for_its_batch(pause));
+            return Some(WaitReason::without_end(pause));
         }
         let others = waiting::for_others(detail);
         if others.is_none()
@@ -390,7 +390,7 @@ pub async fn why_job_waits(
     });
     if let Some(live) = live.filter(|live| !live.is_empty() && !is_served) {
         let remedy = remedy(&live, &job.throttle, Some(&job.kind), &needs);
-        return Some(waiting::for_a_worker(remedy));
+        return Some(WaitReason::without_end(remedy));
     }
     if let Some(waits) = waits_for_admission(queue, throttles, job).await
         && (is_served || waits.paused_by.is_some())
