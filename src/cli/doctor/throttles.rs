@@ -10,7 +10,7 @@ use super::work::LISTED;
 use crate::app;
 use crate::governor::actuator::is_stopped_by_breaker;
 use crate::governor::explain::seconds;
-use crate::governor::explain::why::GONE_S;
+use crate::governor::explain::why::gone_s;
 use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
 use crate::throttle::caller_knobs::bounds_reached;
@@ -114,9 +114,8 @@ fn of_knobs(status: &Status) -> Vec<Finding> {
 /// looked for long. None is missing where a person turned it off, or controls the rate without an
 /// end.
 fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding> {
-    let at = Timestamp::from_microsecond(status.at_us).ok()?;
-    let age_s = looked_at.map_or(0.0, |looked_at| at.duration_since(looked_at).as_secs_f64());
-    let is_gone = status.needs_governor() && age_s > GONE_S;
+    let now = status.at_us as f64 / 1e6;
+    let is_gone = status.needs_governor() && looked_at.is_some_and(|at| gone_s(at, now).is_some());
     if !status.lease_expired && !is_gone {
         return None;
     }

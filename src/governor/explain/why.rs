@@ -8,6 +8,8 @@
 //! 34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min; last trip 12 min ago.
 //! ```
 
+use jiff::Timestamp;
+
 use super::format::{number, seconds};
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
@@ -30,7 +32,7 @@ const STEADY_CHANGE: f64 = 0.01;
 const TRIP_S: f64 = 7.0 * 86_400.0;
 /// The age of a governor's last look from which it is gone, in seconds: more than three of the
 /// longest ticks.
-pub const GONE_S: f64 = 200.0;
+const GONE_S: f64 = 200.0;
 /// The remedy for a governor that is gone.
 const START_A_GOVERNOR: &str = "check that a process with the role governor is running";
 
@@ -287,13 +289,18 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
 /// Returns the phrase for a governor that has not looked for long, with what follows; `None` while
 /// one is at work.
 fn gone(requested: &WhyInput, view: &GovernorView, so: &str) -> Option<String> {
-    let age_s = requested.now - unix_s(view.at);
-    (age_s > GONE_S).then(|| {
+    gone_s(view.at, requested.now).map(|age_s| {
         format!(
             "no governor has looked at it for {}, {so}; {START_A_GOVERNOR}",
             seconds(age_s)
         )
     })
+}
+
+/// Returns for how long a governor that is gone has not looked, in seconds; `None` while one is at
+/// work.
+pub fn gone_s(looked_at: Timestamp, now: f64) -> Option<f64> {
+    Some(now - unix_s(looked_at)).filter(|age_s| *age_s > GONE_S)
 }
 
 /// Returns the phrase for the last decision in the journal, for a process that lacks the policy and
