@@ -165,17 +165,15 @@ else
   if [ "${room:-0}" -gt 4000000 ] && [ "${free:-0}" -gt 8000000 ] && [ "${noexec:-1}" -eq 0 ]; then
     export TMPDIR=/dev/shm
   fi
-  skip=()
-  for name in "${timed[@]}"; do skip+=(--skip "$name"); done
-  skip_waiting=()
-  for name in "${waiting[@]}"; do skip_waiting+=(--skip "$name"); done
+  not_timed=("${timed[@]/#/--skip=}")
+  not_waiting=("${waiting[@]/#/--skip=}")
   began=$SECONDS
   beside() {
     part timed 0 --workspace --test it -- "${timed[@]}" \
       --test-threads "$((cores * 2))" "${with_times[@]}"
     # With the features of the whole workspace, so that nothing is compiled again.
     part lab 0 --workspace --test demo -- "${with_times[@]}"
-    part waiting 19 --workspace --test it -- "${waiting[@]}" "${skip[@]}" \
+    part waiting 19 --workspace --test it -- "${waiting[@]}" "${not_timed[@]}" \
       --test-threads "$((cores * 3))" "${with_times[@]}"
     part unit 19 --workspace --lib --bins -- "${with_times[@]}"
     part doc 19 --workspace --doc
@@ -185,7 +183,7 @@ else
   beside >/dev/null &
   beside=$!
   set +m
-  part it 19 --workspace --test it -- "${skip[@]}" "${skip_waiting[@]}" \
+  part it 19 --workspace --test it -- "${not_timed[@]}" "${not_waiting[@]}" \
     --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}" "${with_times[@]}"
   wait "$beside"
   beside=
