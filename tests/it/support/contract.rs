@@ -323,6 +323,18 @@ impl Contract {
         (status, value)
     }
 
+    /// Sends a request, and checks that it is refused with status 400 and this code; `what` names
+    /// what is wrong with it.
+    pub async fn refuses(&self, operation: &Operation, ask: &Ask, code: &str, what: &str) {
+        let (status, value) = self.ask(operation, ask).await;
+        assert_eq!(
+            (status, &value["code"]),
+            (400, &json!(code)),
+            "{} {what}: {value}",
+            operation.id
+        );
+    }
+
     pub async fn send(&self, operation: &Operation, ask: &Ask) -> Response {
         let mut path = operation.path.clone();
         for (name, value) in &ask.parts {
