@@ -61,11 +61,7 @@ export class JobList {
     place.all.addEventListener('change', () => this.bulk.selectAll(this.jobs, place.all.checked));
     place.more.addEventListener('click', () => {
       this.pages += 1;
-      const before = place.body.children.length;
-      noting(place.note, async () => {
-        await this.refresh();
-        showNew(place.body, before);
-      });
+      noting(place.note, () => showNew(place.body, () => this.refresh()));
     });
   }
 

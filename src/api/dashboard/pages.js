@@ -20,10 +20,12 @@ export function unique(rows, key) {
 }
 
 /**
- * Scrolls the box of a list so that the first of its new rows is in sight.
- * @param {HTMLElement} body @param {number} before the number of rows that were there
+ * Draws a list with more rows than it had, and scrolls its box so that the first new one is in sight.
+ * @param {HTMLElement} body @param {() => unknown} draw
  */
-export function showNew(body, before) {
+export async function showNew(body, draw) {
+  const before = body.children.length;
+  await draw();
   const [row, box] = [body.children[before], body.closest('.scroll')];
   if (row && box) box.scrollTop += row.getBoundingClientRect().top - box.getBoundingClientRect().top - /** @type {HTMLElement} */ (body.previousElementSibling).offsetHeight;
 }
@@ -84,9 +86,7 @@ export class Pages {
     more.disabled = true;
     await noting(note, async () => {
       this.takeNext(await get(next));
-      const before = body.children.length;
-      draw();
-      showNew(body, before);
+      await showNew(body, draw);
     });
     more.disabled = false;
   }

@@ -39,9 +39,7 @@ export class Suppressions {
       const answer = await get(this.next);
       this.rows = unique([...this.rows, ...answer.suppressions], keyOf);
       this.next = answer.next ?? null;
-      const before = place.body.children.length;
-      this.draw();
-      showNew(place.body, before);
+      await showNew(place.body, () => this.draw());
     }));
   }
 

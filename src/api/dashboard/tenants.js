@@ -41,10 +41,9 @@ export class Tenants {
     });
     place.more.addEventListener('click', () => {
       this.limit = Math.min(ROWS_MAX, this.limit + ROWS);
-      const before = place.body.children.length;
-      this.refresh().then(() => {
+      showNew(place.body, async () => {
+        await this.refresh();
         this.draw();
-        showNew(place.body, before);
       }).catch(() => {});
     });
   }
