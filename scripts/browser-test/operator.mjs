@@ -145,15 +145,24 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
   await check('nothing is said to be empty while the server does not answer, and an ended session stays said', async () => {
     provoked.push(/net::ERR_|status of 503|status of 401/);
     const faults = [];
-    await page.fresh(`${url}/#overview`);
-    await page.until('the stream', `document.getElementById('phase').dataset.phase === 'live'`);
-    mock.steer({ fail: 'down' });
-    for (const hash of ['#failures', '#schedules', '#pools', '#jobs']) {
+    const empty = async (hash) => {
       await page.evaluate(`location.hash = '${hash}'`);
       await page.until(`the view ${hash}`, `!document.getElementById('${hash.slice(1)}-page').hidden`);
       await new Promise((resolve) => setTimeout(resolve, 400));
       faults.push(...(await page.evaluate(`[...document.querySelectorAll('main:not([hidden]) .empty')].filter((e) => e.checkVisibility() && /^No /.test(e.textContent)).map((e) => e.textContent)`)).map((text) => `${hash} says "${text}"`));
-    }
+    };
+    const live = async () => {
+      await page.fresh(`${url}/#overview`);
+      await page.until('the stream', `document.getElementById('phase').dataset.phase === 'live'`);
+    };
+    // The stream tells of throttles before any list is read.
+    mock.steer({ fail: 'lists' });
+    await live();
+    await empty('#failures');
+    mock.steer({ fail: null });
+    await live();
+    mock.steer({ fail: 'down' });
+    for (const hash of ['#failures', '#schedules', '#pools', '#jobs']) await empty(hash);
     mock.steer({ fail: '401' });
     await page.until('the end of the session', `!document.getElementById('signed-out').hidden`, 15_000);
     for (let i = 0; i < 6; i += 1) {

@@ -1,6 +1,6 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
-import { get, refreshPart, refusalText, session } from './api.js';
+import { get, getAllowed, refreshPart, refusalText, session } from './api.js';
 import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
@@ -75,7 +75,9 @@ const state = emptyState();
 const cursor = new Cursor();
 /** @type {Map<string, Panel>} */
 const panels = new Map();
-const dirty = new Set(['throttles', 'decisions', 'failures', 'phase']);
+const dirty = new Set();
+/** The parts of which a message has told: before that nobody knows that a list is empty. @type {Set<string>} */
+const told = new Set();
 let windowS = 120;
 let showAll = false;
 /** The last time at which each throttle was in trouble, in unix seconds. @type {Map<string, number>} */
@@ -161,7 +163,7 @@ function take(message) {
   if ((touched.has('unknown') && !state.storeLost) || message.type === 'audit') askThrottlesSoon();
   if (isNews && !document.hidden) announce(message, before ?? null);
   if (message.type === 'audit' && view === 'audit') ask(() => audit.refresh(), $('audit-note'));
-  for (const part of touched) dirty.add(part);
+  for (const part of touched) for (const parts of [dirty, told]) parts.add(part);
   if (touched.size) schedule();
 }
 
@@ -188,8 +190,8 @@ function draw() {
   }
   if (view === 'recipients') recipients.draw();
   if (!state.known && !isStoreLost(state)) return;
-  if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
-  if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, now);
+  if (dirty.has('decisions') && told.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
+  if (dirty.has('failures') && told.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, now);
   dirty.clear();
 }
 
@@ -485,9 +487,9 @@ function askThrottlesSoon() {
 }
 
 async function askLists() {
-  await ask(async () => take({ type: 'decisions', data: await get('/api/v1/decisions?limit=200') }));
-  await ask(async () => take({ type: 'failures', data: await get('/api/v1/failures?limit=50') }));
-  await ask(async () => take({ type: 'audits', data: await get('/api/v1/audit?limit=50') }));
+  await ask(async () => take({ type: 'decisions', data: await getAllowed('/api/v1/decisions?limit=200') }));
+  await ask(async () => take({ type: 'failures', data: await getAllowed('/api/v1/failures?limit=50') }));
+  await ask(async () => take({ type: 'audits', data: await getAllowed('/api/v1/audit?limit=50') }));
 }
 
 /**
