@@ -88,7 +88,10 @@ export function get(path) {
   return call('GET', path);
 }
 
-/** Returns the answer at a path, or null if the token may not read it. @param {string} path */
+/**
+ * Returns the answer at a path, or null if the token may not read it.
+ * @param {string} path
+ */
 export function getAllowed(path) {
   return get(path).catch((error) => {
     if (error.status !== 403) throw error;
