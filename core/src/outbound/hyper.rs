@@ -39,8 +39,8 @@ use super::resolve::{ResolveError, Resolver, parse_url};
 use super::response::{Response, is_success};
 use super::retry_after::Headers;
 
-/// Longest read of a body after the status is known; the status decides, not the body.
-const BODY_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest read of a body after a stop.
+const STOPPED_BODY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most bytes of a successful answer's body that are read, so that the connection can be reused.
 const DRAIN_BYTES: usize = 64 * 1024;
@@ -159,7 +159,8 @@ impl HttpClient {
             } else {
                 request.excerpt_bytes
             };
-            let excerpt = read(answer.into_body(), most, deadline).await;
+            let until = deadline.min(Instant::now() + request.body_timeout);
+            let excerpt = read(answer.into_body(), most, until, stop).await;
             return Ok(Response {
                 status,
                 headers,
@@ -402,8 +403,14 @@ pub fn headers(map: &HeaderMap) -> Headers {
     headers
 }
 
-/// Reads the beginning of a body; a read that fails or takes too long returns the bytes so far.
-async fn read(mut body: Incoming, most: usize, deadline: Instant) -> Vec<u8> {
+/// Reads the beginning of a body; a read that fails, takes too long or is stopped returns the bytes
+/// so far.
+async fn read(
+    mut body: Incoming,
+    most: usize,
+    until: Instant,
+    stop: &CancellationToken,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {
@@ -416,7 +423,16 @@ async fn read(mut body: Incoming, most: usize, deadline: Instant) -> Vec<u8> {
             }
         }
     };
-    let _ = tokio::time::timeout_at(deadline.min(Instant::now() + BODY_TIMEOUT), reading).await;
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(STOPPED_BODY_TIMEOUT).await;
+    };
+    tokio::select! {
+        biased;
+        () = reading => {}
+        () = tokio::time::sleep_until(until) => {}
+        () = stopped => {}
+    }
     bytes
 }
 

@@ -54,6 +54,9 @@ const MAX_CONNECT_TIMEOUT_MS: i64 = 60_000;
 
 const DEFAULT_CONNECT_TIMEOUT_MS: i64 = 10_000;
 
+/// Longest read of a body after the status is known, where the status decides and not the body.
+pub const STATUS_BODY_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Most redirects that may be followed.
 const MAX_REDIRECTS: i64 = 10;
 
@@ -83,6 +86,8 @@ pub struct Request {
     pub timeout: Duration,
     /// The time for connecting alone, for each connection.
     pub connect_timeout: Duration,
+    /// The time for the body of the answer, within `timeout`.
+    pub body_timeout: Duration,
     /// Redirects that are followed.
     pub redirects: u32,
     /// True if the server is known to speak HTTP/2 without negotiation.
@@ -141,6 +146,7 @@ impl Request {
                 MAX_CONNECT_TIMEOUT_MS,
                 DEFAULT_CONNECT_TIMEOUT_MS,
             ),
+            body_timeout: STATUS_BODY_TIMEOUT,
             redirects: fields
                 .whole("redirects", 0..=MAX_REDIRECTS, "")
                 .unwrap_or(0) as u32,

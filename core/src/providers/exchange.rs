@@ -56,8 +56,8 @@ mod tests {
         }
     }
 
-    /// Sends a text message to a server that reads it and answers `says`, or, for `None`, cancels
-    /// the sender. Returns the outcome and the bytes that the server read.
+    /// Sends a text message to a server that reads it and answers `says`, with a pause at each `|`,
+    /// or, for `None`, cancels the sender. Returns the outcome and the bytes that the server read.
     async fn send(says: Option<&'static str>) -> (ProviderResponse, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base_url = Some(format!("http://{}", listener.local_addr().unwrap()));
@@ -70,7 +70,15 @@ mod tests {
                 && stream.read_buf(&mut heard).await.unwrap() > 0
             {}
             match says {
-                Some(says) => stream.write_all(says.as_bytes()).await.unwrap(),
+                Some(says) => {
+                    for (nth, part) in says.split('|').enumerate() {
+                        if nth > 0 {
+                            // Real time: longer than a body that does not matter may take.
+                            tokio::time::sleep(Duration::from_millis(700)).await;
+                        }
+                        stream.write_all(part.as_bytes()).await.unwrap();
+                    }
+                }
                 None => {
                     stopping.cancel();
                     // Keeps the connection open until the client gives up.
@@ -129,6 +137,16 @@ mod tests {
                 "{says:?}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn an_answer_whose_body_comes_late_is_read_to_its_end() {
+        let created = "HTTP/1.1 201 Created\r\ncontent-length: 13\r\n\r\n|{\"sid\":\"SM1\"}";
+        let (answer, _) = send(Some(created)).await;
+        assert_eq!(
+            (answer.sent.as_str(), answer.status.as_str()),
+            ("accepted", "201")
+        );
     }
 
     #[tokio::test]

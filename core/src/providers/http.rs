@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::jobs::{OnAmbiguous, Scope};
 use crate::outbound::hyper::{HttpClient, TransportError};
+use crate::outbound::request::STATUS_BODY_TIMEOUT;
 use crate::outbound::resolve::Resolver;
 use crate::outbound::retry_after::Headers;
 use crate::outbound::{Guard, Request};
@@ -27,7 +28,7 @@ pub struct Call {
     pub headers: Vec<(String, String)>,
     /// The body, as text.
     pub body: String,
-    /// The timeout from connecting to the head of the answer.
+    /// The timeout from connecting to the end of the answer.
     pub timeout: Duration,
 }
 
@@ -73,10 +74,29 @@ impl Http {
         self.0.check_url(url)
     }
 
-    /// Sends one request over a pooled connection. Redirects are not followed.
+    /// Sends one request over a pooled connection and reads its answer. Redirects are not followed.
     pub async fn send(
         &self,
         call: Call,
+        stop: &CancellationToken,
+    ) -> Result<HttpAnswer, ExchangeError> {
+        let body_timeout = call.timeout;
+        self.exchange(call, body_timeout, stop).await
+    }
+
+    /// Sends one request, of whose answer only the head matters: a slow body is not waited for.
+    pub async fn send_for_status(
+        &self,
+        call: Call,
+        stop: &CancellationToken,
+    ) -> Result<HttpAnswer, ExchangeError> {
+        self.exchange(call, STATUS_BODY_TIMEOUT, stop).await
+    }
+
+    async fn exchange(
+        &self,
+        call: Call,
+        body_timeout: Duration,
         stop: &CancellationToken,
     ) -> Result<HttpAnswer, ExchangeError> {
         let request = Request {
@@ -89,6 +109,7 @@ impl Http {
             secret: None,
             timeout: call.timeout,
             connect_timeout: CONNECT_TIMEOUT,
+            body_timeout,
             redirects: 0,
             http2: false,
             success: vec![200..=299],

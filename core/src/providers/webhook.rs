@@ -134,7 +134,7 @@ impl Driver for Webhook {
         Box::pin(async move {
             match self
                 .guarded
-                .send(self.request(message, context), &context.stop)
+                .send_for_status(self.request(message, context), &context.stop)
                 .await
             {
                 Ok(answer) => judge(
