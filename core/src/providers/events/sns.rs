@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{
-    Account, Call, Http, HttpAnswer, ProviderEvent, RejectedWebhook, WebhookRequest,
+    Account, Call, ExchangeError, Http, HttpAnswer, ProviderEvent, RejectedWebhook, WebhookRequest,
 };
 use super::chain::{self, CertificateChain};
 use super::envelope::{Envelope, host, is_amazons, is_test};
@@ -24,8 +24,12 @@ const MAX_CERTIFICATES: usize = 32;
 /// The timeout for fetching a certificate or confirming a subscription.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time during which a bad or unavailable certificate is not fetched again, in seconds.
+/// The time during which a bad certificate is not fetched again, in seconds.
 const BAD_S: i64 = 60;
+
+/// The time during which a certificate that could not be fetched is not fetched again, in seconds:
+/// much less than the minute for which SNS usually delivers a notice again.
+const AWAY_S: i64 = 5;
 
 /// The burst of certificate fetches of the whole process. Fetches are limited because the requests
 /// that cause them are not authenticated yet.
@@ -50,7 +54,7 @@ enum CachedCertificate {
     /// The certificate as served, after its chain was checked.
     Good(Arc<[u8]>),
     /// The time in unix seconds before which it is not fetched again, and the reason.
-    Bad(i64, String),
+    Bad(i64, RejectedWebhook),
 }
 
 /// The token bucket of fetches.
@@ -87,9 +91,7 @@ impl Certs {
     fn find(&self, url: &str, now_s: i64) -> Option<Result<Arc<[u8]>, RejectedWebhook>> {
         match self.known.lock().get(url)? {
             CachedCertificate::Good(certificate) => Some(Ok(certificate.clone())),
-            CachedCertificate::Bad(until_s, why) => {
-                (now_s < *until_s).then(|| Err(RejectedWebhook::Signature(why.clone())))
-            }
+            CachedCertificate::Bad(until_s, why) => (now_s < *until_s).then(|| Err(why.clone())),
         }
     }
 
@@ -141,7 +143,11 @@ impl Certs {
             match &fetched {
                 Ok(certificate) => CachedCertificate::Good(certificate.clone()),
                 Err(error) => {
-                    CachedCertificate::Bad(now_s.saturating_add(BAD_S), error.to_string())
+                    let rest_s = match error {
+                        RejectedWebhook::Later(_) => AWAY_S,
+                        _ => BAD_S,
+                    };
+                    CachedCertificate::Bad(now_s.saturating_add(rest_s), error.clone())
                 }
             },
         );
@@ -162,20 +168,12 @@ async fn fetch(
     http: &Http,
     now_s: i64,
 ) -> Result<Arc<[u8]>, RejectedWebhook> {
-    let served = get(http, url)
-        .await
-        .map_err(RejectedWebhook::Signature)?
-        .body;
+    let served = get(http, url).await?.body;
     let mut chain = CertificateChain::read(&served)?;
     // A certificate that a test serves on loopback has no trusted issuer.
     if !is_test(account) {
         if let Some(issuer) = chain.issuer() {
-            chain.add(
-                get(http, &issuer)
-                    .await
-                    .map_err(RejectedWebhook::Signature)?
-                    .body,
-            );
+            chain.add(get(http, &issuer).await?.body);
         }
         let own = host(account).unwrap_or_default();
         let end = own.rsplit_once(".amazonaws.").map_or("com", |(_, end)| end);
@@ -234,12 +232,18 @@ pub async fn read(
 
 /// Confirms a subscription.
 pub async fn confirm(http: &Http, url: &str) -> Result<(), RejectedWebhook> {
-    get(http, url).await.map(drop).map_err(|error| {
-        RejectedWebhook::Unreadable(format!("the subscription could not be confirmed: {error}"))
+    let confirmed = get(http, url).await.map(drop);
+    confirmed.map_err(|error| match error {
+        RejectedWebhook::Signature(why) => {
+            RejectedWebhook::Unreadable(format!("the subscription could not be confirmed: {why}"))
+        }
+        later => later,
     })
 }
 
-async fn get(http: &Http, url: &str) -> Result<HttpAnswer, String> {
+/// Sends a GET to Amazon. A request that fails for now is `Later`, because SNS drops a notice that
+/// is refused for good.
+async fn get(http: &Http, url: &str) -> Result<HttpAnswer, RejectedWebhook> {
     let call = Call {
         method: "GET",
         url: url.to_owned(),
@@ -249,8 +253,20 @@ async fn get(http: &Http, url: &str) -> Result<HttpAnswer, String> {
     };
     match http.send(call, &CancellationToken::new()).await {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(answer),
-        Ok(answer) => Err(format!("Amazon SNS answered {}", answer.status)),
-        Err(unanswered) => Err(format!("the request to Amazon SNS failed: {unanswered}")),
+        Ok(answer) => {
+            let why = format!("Amazon SNS answered {}", answer.status);
+            Err(match answer.status {
+                408 | 429 | 500..=599 => RejectedWebhook::Later(why),
+                _ => RejectedWebhook::Signature(why),
+            })
+        }
+        Err(unanswered) => {
+            let why = format!("the request to Amazon SNS failed: {unanswered}");
+            Err(match unanswered {
+                ExchangeError::Refused(_) => RejectedWebhook::Signature(why),
+                _ => RejectedWebhook::Later(why),
+            })
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A minimal Amazon: a topic whose notices are signed, and the server of its certificate.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -82,6 +82,8 @@ pub(super) struct Amazon {
     pub(super) tools: DriverClients,
     pub(super) certs_fetched: Arc<AtomicUsize>,
     pub(super) confirmed: Arc<AtomicUsize>,
+    /// Makes the server answer 503.
+    pub(super) is_away: Arc<AtomicBool>,
 }
 
 impl Amazon {
@@ -94,6 +96,8 @@ impl Amazon {
         let (certs_fetched, confirmed) =
             (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let counts = (Arc::clone(&certs_fetched), Arc::clone(&confirmed));
+        let is_away = Arc::new(AtomicBool::new(false));
+        let away = Arc::clone(&is_away);
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut head = Vec::new();
@@ -101,6 +105,7 @@ impl Amazon {
                     && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0)
                 {}
                 let (status, body) = match head {
+                    _ if away.load(Ordering::SeqCst) => ("503 Service Unavailable", ""),
                     head if head.starts_with(
                         b"GET /SimpleNotificationService-0123456789abcdef0123456789abcdef.pem ",
                     ) =>
@@ -130,6 +135,7 @@ impl Amazon {
             tools: examples::tools(),
             certs_fetched,
             confirmed,
+            is_away,
         }
     }
 

@@ -84,6 +84,51 @@ async fn requests_that_nobody_signed_make_few_fetches() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_cannot_be_fetched_now_refuses_no_notice_for_good() {
+    let amazon = Amazon::start().await;
+    let certs = Certs::new();
+    let read = async |now_s: i64| {
+        let (body, headers) = (amazon.notice().to_string(), BTreeMap::new());
+        let posted = WebhookRequest {
+            url: "",
+            headers: &headers,
+            body: body.as_bytes(),
+            now_s,
+        };
+        super::read(&amazon.account, &posted, &amazon.tools.http, &certs).await
+    };
+    amazon.is_away.store(true, Ordering::SeqCst);
+    assert!(matches!(read(NOW_S).await, Err(RejectedWebhook::Later(_))));
+    amazon.is_away.store(false, Ordering::SeqCst);
+    for still in [NOW_S, NOW_S + AWAY_S - 1] {
+        let answer = read(still).await;
+        assert!(
+            matches!(answer, Err(RejectedWebhook::Later(_))),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(amazon.certs_fetched.load(Ordering::SeqCst), 0);
+    assert!(matches!(
+        read(NOW_S + AWAY_S).await,
+        Ok(SnsRead::Events(events)) if events.len() == 1
+    ));
+
+    amazon.is_away.store(true, Ordering::SeqCst);
+    let url = format!("{}/?Action=ConfirmSubscription", amazon.base);
+    let answer = confirm(&amazon.tools.http, &url).await;
+    assert!(
+        matches!(answer, Err(RejectedWebhook::Later(_))),
+        "{answer:?}"
+    );
+    amazon.is_away.store(false, Ordering::SeqCst);
+    let answer = confirm(&amazon.tools.http, &format!("{}/no", amazon.base)).await;
+    assert!(
+        matches!(answer, Err(RejectedWebhook::Unreadable(_))),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
 async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
     let amazon = Amazon::start().await;
     let certs = Certs::new();
