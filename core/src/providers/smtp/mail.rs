@@ -58,12 +58,10 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
     for (name, value) in parts.headers {
         builder = builder.raw_header(HeaderValue::new(name, value));
     }
+    let body = whole_lines(&message.body);
     let mail = match &message.html {
-        Some(html) => builder.multipart(MultiPart::alternative_plain_html(
-            message.body.clone(),
-            html.clone(),
-        )),
-        None => builder.singlepart(SinglePart::plain(message.body.clone())),
+        Some(html) => builder.multipart(MultiPart::alternative_plain_html(body, whole_lines(html))),
+        None => builder.singlepart(SinglePart::plain(body)),
     };
     let mail = mail.map_err(|error| {
         vec![Issue {
@@ -77,6 +75,13 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
         bytes: mail.formatted(),
         id,
     })
+}
+
+/// Returns a text without a CR that is not part of a line end. Some servers take one for a line end,
+/// so that a dot behind it would end the mail, and the rest of the text would be further commands.
+fn whole_lines(text: &str) -> String {
+    // The mail library writes each LF as CRLF.
+    text.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// Checks a message.
@@ -252,6 +257,19 @@ mod tests {
                 && both.contains("<b>Hello</b>")
                 && both.contains("text/plain")
         );
+    }
+
+    #[test]
+    fn no_text_ends_the_mail_early() {
+        let mut sent = message(Channel::Email, "ann@example.org");
+        sent.body = "one\r.\r\nMAIL FROM:<eve@example.net>\r\n\rtwo\n.\nthree".to_owned();
+        let is_whole = |mail: &str| !mail.replace("\r\n", "").contains(['\r', '\n']);
+        let plain = text(&sent);
+        assert!(is_whole(&plain), "{plain:?}");
+        assert!(plain.contains("one\r\n.\r\nMAIL"), "{plain:?}");
+        sent.html = Some("<b>\r.\r\n</b>".to_owned());
+        let both = text(&sent);
+        assert!(is_whole(&both), "{both:?}");
     }
 
     #[test]
