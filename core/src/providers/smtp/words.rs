@@ -33,11 +33,19 @@ impl Stage {
 
 /// The meaning of answers: the enhanced code is looked up first, then the three digits. The code of
 /// a row is the stage (`connect`, `login`, `mail`, `rcpt`, `data`, `dot`), `phrase` for one of the
-/// account's `throttle_phrases`, or `greylist` for a server that makes every unknown sender retry.
+/// account's `throttle_phrases`, `greylist` for a server that makes every unknown sender retry, or
+/// `relay`, `quota` or `busy` for the words of `SAYINGS`. A 530, 534, 535 or 538 counts as an
+/// answer to the login at every stage, because it has no other meaning (RFC 4954).
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("*", "phrase", Class::Throttled(Scope::Account), "the text contains one of `throttle_phrases`"),
     row("*", "greylist", Class::Throttled(Scope::Recipient), "greylisted: the server accepts the second attempt of an unknown sender"),
+    row("5.x.x", "relay", Class::Account, "the server does not relay mail for this account"),
+    row("5xx", "relay", Class::Account, "the server does not relay mail for this account"),
+    row("5.x.x", "quota", Class::Throttled(Scope::Account), "the account's own sending limit is reached"),
+    row("5xx", "quota", Class::Throttled(Scope::Account), "the account's own sending limit is reached"),
+    row("5.x.x", "busy", Class::Throttled(Scope::Recipient), "the mailbox gets mail too quickly"),
+    row("5xx", "busy", Class::Throttled(Scope::Recipient), "the mailbox gets mail too quickly"),
     row("4.1.x", "", Class::Transient, "an address cannot be looked up at the moment"),
     row("4.2.x", "", Class::Throttled(Scope::Recipient), "the mailbox is full, busy, or gets mail too quickly"),
     row("4.3.x", "", Class::Throttled(Scope::Account), "the server is full or not accepting mail at the moment"),
@@ -46,6 +54,7 @@ pub const CODES: &[Code] = &[
     row("4.5.3", "", Class::Throttled(Scope::Account), "too many recipients at once"),
     row("4.7.x", "", Class::Throttled(Scope::Account), "too much mail from this sender or address"),
     row("4.x.x", "", Class::Transient, "temporary error"),
+    row("5.1.x", "mail", Class::Request, "the sender's address is not valid"),
     row("5.1.1", "", Class::Suppress, "the mailbox does not exist"),
     row("5.1.6", "", Class::Suppress, "the mailbox has moved"),
     row("5.1.10", "", Class::Suppress, "the domain accepts no mail"),
@@ -57,6 +66,7 @@ pub const CODES: &[Code] = &[
     row("5.2.x", "", Class::Recipient, "the mailbox accepts no mail"),
     row("5.3.4", "", Class::Request, "the message is too large"),
     row("5.3.x", "", Class::Recipient, "the recipient's server accepts no mail"),
+    row("5.4.5", "", Class::Throttled(Scope::Account), "the account's daily limit at Google is reached"),
     row("5.4.x", "", Class::Recipient, "no route to the recipient's server"),
     row("5.5.x", "login", Class::Account, "the login was not understood"),
     row("5.5.x", "", Class::Request, "the request is not valid"),
@@ -93,6 +103,43 @@ pub const CODES: &[Code] = &[
     row("5xx", "", Class::Request, "the message is refused"),
 ];
 
+/// Words of servers whose codes do not show that the account is meant, or that the mailbox is only
+/// busy, with the code of their rows. They have blanks, so that no address can contain them.
+const SAYINGS: &[(&str, &str)] = &[
+    ("relay access denied", "relay"),
+    ("relaying denied", "relay"),
+    ("relay denied", "relay"),
+    ("relay not permitted", "relay"),
+    ("unable to relay", "relay"),
+    ("credentials for relay", "relay"),
+    ("sending limit exceeded", "quota"),
+    ("sending quota exceeded", "quota"),
+    ("relay limit exceeded", "quota"),
+    ("daily limit for message recipients", "quota"),
+    ("receiving mail at a rate", "busy"),
+];
+
+/// The delay after an account's own limit, which usually counts a day.
+const QUOTA_DELAY: Duration = Duration::from_secs(3600);
+
+/// Returns the code of the rows for an answer: what its words say, else the stage.
+fn word(digits: &str, low: &str, stage: Stage, phrases: &[String]) -> &'static str {
+    if phrases.iter().any(|phrase| low.contains(phrase)) {
+        return "phrase";
+    }
+    if digits.starts_with('4') && (low.contains("greylist") || low.contains("graylist")) {
+        return "greylist";
+    }
+    let saying = SAYINGS
+        .iter()
+        .find(|(words, _)| digits.starts_with('5') && low.contains(words));
+    match saying {
+        Some(&(_, word)) => word,
+        None if ["530", "534", "535", "538"].contains(&digits) => Stage::Login.as_str(),
+        None => stage.as_str(),
+    }
+}
+
 /// Maps an answer to an outcome. `phrases` are in lower case; `to` is the recipient.
 pub(super) fn judge(
     digits: u16,
@@ -103,19 +150,14 @@ pub(super) fn judge(
 ) -> ProviderResponse {
     let (digits, low) = (digits.to_string(), text.to_lowercase());
     let enhanced = enhanced(text).filter(|code| code.starts_with(&digits[..1]));
-    let word = match () {
-        () if phrases.iter().any(|phrase| low.contains(phrase)) => "phrase",
-        () if digits.starts_with('4') && (low.contains("greylist") || low.contains("graylist")) => {
-            "greylist"
-        }
-        () => stage.as_str(),
-    };
+    let word = word(&digits, &low, stage, phrases);
     let row = enhanced
         .and_then(|code| code::find(CODES, code, word))
         .or_else(|| code::find(CODES, &digits, word));
     let class = row.map_or(Class::Transient, |row| row.class);
     let reason = outcome::line(&format!("{digits} {text} ({})", stage.as_str()), &[to]);
-    let delay = delay_in(&low);
+    let is_quota = row.is_some_and(|row| row.code == "quota" || row.status == "5.4.5");
+    let delay = delay_in(&low).or(is_quota.then_some(QUOTA_DELAY));
     let facts = ResponseDetails {
         provider_id: None,
         key: Some(to.to_owned()),
@@ -143,21 +185,32 @@ fn enhanced(text: &str) -> Option<&str> {
     words.into_iter().find(is_code)
 }
 
-/// Finds the first number of seconds, minutes or hours in a lower-case text.
+/// Finds the first number of seconds, minutes or hours in a lower-case text. Addresses and the
+/// server's own ids may look like one: `24h@example.com`, `4xyz5m2`.
 fn delay_in(text: &str) -> Option<Duration> {
-    let mut rest = text;
+    let words: Vec<&str> = text
+        .split_whitespace()
+        .filter(|word| !word.contains('@'))
+        .collect();
+    let text = words.join(" ");
+    let is_part = |c: char| c.is_alphanumeric() || "._".contains(c);
+    let mut rest = text.as_str();
     loop {
-        rest = &rest[rest.find(|c: char| c.is_ascii_digit())?..];
+        let at = rest.find(|c: char| c.is_ascii_digit())?;
+        let is_start = !rest[..at].ends_with(is_part);
+        rest = &rest[at..];
         let end = rest
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(rest.len());
         let (number, behind) = rest.split_at(end);
-        let unit: String = behind
-            .trim_start_matches([' ', '-'])
-            .chars()
-            .take_while(|c| c.is_ascii_alphabetic())
-            .collect();
-        let unit = match unit.as_str() {
+        let behind_blanks = behind.trim_start_matches([' ', '-']);
+        let end = behind_blanks
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(behind_blanks.len());
+        let (unit, after) = behind_blanks.split_at(end);
+        let is_whole = is_start && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        let unit = match unit {
+            _ if !is_whole => None,
             "s" | "sec" | "secs" | "second" | "seconds" => Some(1),
             "m" | "min" | "mins" | "minute" | "minutes" => Some(60),
             "h" | "hr" | "hrs" | "hour" | "hours" => Some(3600),
@@ -203,6 +256,9 @@ mod tests {
         let text = match row.code {
             "phrase" => "Too many messages",
             "greylist" => "Greylisted, come again",
+            "relay" => "Relay access denied",
+            "quota" => "Daily user sending limit exceeded",
+            "busy" => "The user is receiving mail at a rate that",
             _ => "because",
         };
         stages
@@ -225,7 +281,8 @@ mod tests {
     fn every_row_is_what_its_answer_becomes() {
         for row in CODES {
             let found = |(digits, text, stage): &(u16, String, Stage)| {
-                let word = if matches!(row.code, "phrase" | "greylist") {
+                let own = ["phrase", "greylist", "relay", "quota", "busy"];
+                let word = if own.contains(&row.code) {
                     row.code
                 } else {
                     stage.as_str()
@@ -313,6 +370,58 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_or_a_limit_of_the_account_is_no_fault_of_recipients() {
+        let account = [
+            (
+                554,
+                "5.7.1 <ann@example.com>: Relay access denied",
+                Stage::Rcpt,
+            ),
+            (550, "relay not permitted", Stage::Rcpt),
+            (550, "5.7.54 SMTP; Unable to relay recipient", Stage::Rcpt),
+            (550, "5.7.1 Invalid credentials for relay", Stage::Rcpt),
+            (530, "5.5.1 Authentication Required.", Stage::Mail),
+            (530, "5.7.0 Authentication required", Stage::Rcpt),
+        ];
+        for (digits, text, stage) in account {
+            let class = class_of(&judged(digits, text, stage).sent);
+            assert_eq!(class, Class::Account, "{text}");
+        }
+        let limits = [
+            (550, "5.4.5 Daily user sending quota exceeded.", Stage::Dot),
+            (550, "5.7.1 Daily SMTP relay limit exceeded", Stage::Data),
+            (550, "5.4.5 come again", Stage::Dot),
+        ];
+        for (digits, text, stage) in limits {
+            let Sent::Throttled { scope, delay, .. } = judged(digits, text, stage).sent else {
+                panic!("{text}")
+            };
+            assert_eq!(
+                (scope, delay),
+                (Scope::Account, Some(QUOTA_DELAY)),
+                "{text}"
+            );
+        }
+        let class = |digits, text, stage| class_of(&judged(digits, text, stage).sent);
+        assert_eq!(
+            class(550, "5.1.1 Sender address rejected", Stage::Mail),
+            Class::Request
+        );
+        assert_eq!(
+            class(
+                550,
+                "5.2.1 The user is receiving mail at a rate that prevents more",
+                Stage::Rcpt
+            ),
+            Class::Throttled(Scope::Recipient)
+        );
+        assert_eq!(
+            class(550, "5.7.1 rejected by policy", Stage::Rcpt),
+            Class::Recipient
+        );
+    }
+
+    #[test]
     fn a_phrase_of_the_account_is_a_throttle_and_the_text_reports_the_delay() {
         let answer = judged(
             550,
@@ -337,6 +446,10 @@ mod tests {
             ),
             ("99999999999999 hours", Some(86_400)),
             ("200 messages", None),
+            ("2-5 minutes", Some(300)),
+            ("4.7.1 <24h@example.com>: slow down", None),
+            ("4.7.1 24h@example.com, wait (60 s)", Some(60)),
+            ("queued as 4xyz5m2 and b7h", None),
             ("", None),
         ];
         for (text, expected) in cases {
