@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 pub use self::codes::CODES;
-use self::codes::{DAILY, WORDS};
+use self::codes::{DAILY, THROTTLING, WORDS};
 use super::arguments::{self, ExtraKind, issue};
 use super::driver::field;
 use super::exchange::exchange;
@@ -287,7 +287,7 @@ impl Ses {
             .trim();
         let error_code = WORDS
             .into_iter()
-            .find(|words| contains(&text, words))
+            .find(|words| says(&text, words))
             .unwrap_or(kind);
         let status = answer.status.to_string();
         let id = body["MessageId"].as_str().map(str::to_owned);
@@ -371,9 +371,17 @@ fn label(text: &str) -> String {
         .collect()
 }
 
-fn contains(text: &str, words: &str) -> bool {
-    text.to_ascii_lowercase()
-        .contains(&words.to_ascii_lowercase())
+/// Returns true if an error's message begins with these words, or has them behind its type. Further
+/// on it may repeat the message's own texts, such as the name before an unverified sender.
+fn says(text: &str, words: &str) -> bool {
+    let begins = |text: &str| {
+        text.get(..words.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(words))
+    };
+    let behind = text
+        .split_once(": ")
+        .filter(|(kind, _)| kind.eq_ignore_ascii_case(THROTTLING));
+    begins(text) || behind.is_some_and(|(_, text)| begins(text))
 }
 
 impl Driver for Ses {

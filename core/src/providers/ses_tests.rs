@@ -36,7 +36,7 @@ fn every_row_of_the_table_is_what_its_answer_becomes() {
         };
         let in_words = WORDS.contains(&row.code);
         let text = if in_words {
-            format!("It says: {}.", row.code.to_lowercase())
+            format!("{}. It says so.", row.code.to_lowercase())
         } else {
             "it says so".to_owned()
         };
@@ -62,6 +62,28 @@ fn every_row_of_the_table_is_what_its_answer_becomes() {
             let judged = driver.judge(&wire, NOW_S);
             assert!(is(&judged.sent, row.class), "{row:?}: {judged:?}");
         }
+    }
+}
+
+#[test]
+fn words_of_the_message_that_an_error_repeats_say_nothing() {
+    for name in [
+        "Daily message quota exceeded",
+        "Maximum sending rate exceeded",
+        "Address blacklisted",
+        "Throttling failure",
+    ] {
+        let text = format!(
+            "Email address is not verified. The following identities failed the check in region \
+             EU-WEST-1: {name} <eve@example.net>, eve@example.net"
+        );
+        let wire = answer(
+            400,
+            &[("x-amzn-errortype", "MessageRejected")],
+            &json!({ "message": text }).to_string(),
+        );
+        let judged = driver(&[]).judge(&wire, NOW_S);
+        assert!(is(&judged.sent, Class::Request), "{judged:?}");
     }
 }
 

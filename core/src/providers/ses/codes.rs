@@ -45,7 +45,7 @@ pub const CODES: &[Code] = &[
     ),
     row(
         "*",
-        "Throttling failure",
+        THROTTLING,
         Class::Throttled(Scope::Account),
         "too many requests, as worded by SES's SMTP interface",
     ),
@@ -303,11 +303,14 @@ pub(super) const DAILY: &str = "Daily message quota exceeded";
 /// The words of an exceeded rate per second.
 const RATE: &str = "Maximum sending rate exceeded";
 
+/// The words before the reason of a limit, as SES's SMTP interface has them.
+pub(super) const THROTTLING: &str = "Throttling failure";
+
 /// The codes that are words of an error's message.
 pub(super) const WORDS: [&str; 6] = [
     DAILY,
     RATE,
-    "Throttling failure",
+    THROTTLING,
     "Address blacklisted",
     "Illegal address",
     "Missing final '@domain'",
