@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use url::{Position, Url};
+
 /// Most hosts that are remembered.
 const MAX_HOSTS: usize = 4096;
 
@@ -29,18 +31,14 @@ const MAX_HOST_REST: Duration = Duration::from_secs(3600);
 /// A throttle and a host that its jobs go to.
 pub type HostKey = (String, String);
 
-/// Returns the throttle and the host of a URL.
+/// Returns the throttle and the host of a URL: the one that is connected to, whatever its text looks
+/// like.
 pub fn whom(throttle: &str, url: &str) -> HostKey {
-    let authority = url
-        .split_once("://")
-        .map_or("", |(_, rest)| rest)
-        .split(['/', '?', '#'])
-        .next()
-        .unwrap_or_default();
-    let host = authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
-    (throttle.to_owned(), host.to_ascii_lowercase())
+    let url = Url::parse(url).ok();
+    let host = url
+        .as_ref()
+        .map_or("", |url| &url[Position::BeforeHost..Position::AfterPort]);
+    (throttle.to_owned(), host.to_owned())
 }
 
 /// The rests of hosts. Times are durations since an arbitrary origin.
@@ -117,6 +115,23 @@ mod tests {
             "hooks",
             &format!("https://ann:secret@{}/path?@b", host.to_ascii_uppercase()),
         )
+    }
+
+    #[test]
+    fn the_host_is_the_one_that_is_connected_to() {
+        for (url, host) in [
+            (
+                "https://ann:secret@A.example:8443/path?@b",
+                "a.example:8443",
+            ),
+            ("https://evil.example\\@a.example/", "evil.example"),
+            ("http:evil.example/@a.example", "evil.example"),
+            ("https://a.example:443", "a.example"),
+            ("http://[::1]:80/", "[::1]"),
+        ] {
+            let key = ("hooks".to_owned(), host.to_owned());
+            assert_eq!(super::whom("hooks", url), key, "{url}");
+        }
     }
 
     #[test]
