@@ -61,8 +61,11 @@ const BLOCKS: usize = 50;
 /// channel.
 const DEFAULT_CHANNEL_PAUSE: Duration = Duration::from_secs(1);
 
+/// The code of an error of the Web API that has no row of its own.
+const UNKNOWN: &str = "unknown_error";
+
 /// The meaning of answers. The code is the word in a webhook's answer, or the `error` of a Web
-/// API's. A 429 is never permanent.
+/// API's; `unknown_error` stands for any other `error`. A 429 is never permanent.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("2xx", "ok", Class::Delivered, "posted"),
@@ -123,12 +126,16 @@ pub const CODES: &[Code] = &[
     row("*", "no_service_id", Class::Account, "the webhook's address is not valid"),
     row("*", "no_team", Class::Account, "the webhook's workspace was deleted"),
     row("*", "team_disabled", Class::Account, "the webhook's workspace was deleted"),
+    row("*", "enterprise_is_restricted", Class::Account, "the organisation does not permit this request"),
+    row("*", "deprecated_endpoint", Class::Account, "the API address is wrong"),
+    row("*", "method_deprecated", Class::Account, "the API address is wrong"),
     row("*", "rollup_error", Class::Transient, "error on Slack's side"),
     row("*", "fatal_error", Class::Ambiguous, "error on Slack's side; the request may have taken effect"),
     row("*", "internal_error", Class::Ambiguous, "error on Slack's side; the request may have taken effect"),
     row("*", "request_timeout", Class::Transient, "the request was truncated"),
     row("*", "service_unavailable", Class::Transient, "error on Slack's side"),
     row("*", "team_added_to_org", Class::Transient, "the workspace is being migrated"),
+    row("2xx", UNKNOWN, Class::Request, "another error of the Web API, which a retry would repeat"),
     row("2xx", "", Class::Ambiguous, "the response cannot be parsed"),
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "the credentials do not permit this request"),
@@ -343,7 +350,12 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> P
             format!("answered {status}")
         },
     };
-    let class = outcome::class(CODES, &status, if is_word { word } else { "" });
+    let code = match () {
+        () if !is_word => "",
+        () if json["ok"] == false && CODES.iter().all(|row| row.code != word) => UNKNOWN,
+        () => word,
+    };
+    let class = outcome::class(CODES, &status, code);
     ProviderResponse {
         delay: retry_after(headers, now_s),
         ..ProviderResponse::new(outcome::sent(class, facts), status)
@@ -390,6 +402,20 @@ mod tests {
                 "{row:?} as text"
             );
         }
+    }
+
+    #[test]
+    fn an_error_that_has_no_row_was_not_posted() {
+        let class = |status, body: &str| class_of(&judged(status, body).sent);
+        let refused = r#"{"ok":false,"error":"metadata_too_large"}"#;
+        assert_eq!(class(200, refused), Class::Request);
+        assert_eq!(judged(200, refused).sent.reason(), "metadata_too_large");
+        assert_eq!(class(200, "metadata_too_large"), Class::Ambiguous);
+        assert_eq!(class(200, r#"{"ok":false}"#), Class::Ambiguous);
+        assert_eq!(
+            class(503, r#"{"ok":false,"error":"new_word"}"#),
+            Class::Transient
+        );
     }
 
     #[test]
