@@ -61,6 +61,8 @@ fn event_type<'a>(word: &str, notice: &'a Value) -> Option<(EventKind, &'a Value
             event_type("bounce", EventKind::Bounced)
         }
         "Bounce" => event_type("bounce", EventKind::Failed),
+        // The recipient wants the mail: it was marked as spam and is no longer.
+        "Complaint" if notice["complaint"]["complaintFeedbackType"] == "not-spam" => None,
         "Complaint" => event_type("complaint", EventKind::Complained),
         "Reject" => event_type("reject", EventKind::Failed),
         "Rendering Failure" => event_type("failure", EventKind::Failed),
@@ -152,6 +154,10 @@ mod tests {
             (
                 json!({ "eventType": "Complaint" }),
                 Some(EventKind::Complained),
+            ),
+            (
+                json!({ "eventType": "Complaint", "complaint": { "complaintFeedbackType": "not-spam" } }),
+                None,
             ),
             (json!({ "eventType": "Reject" }), Some(EventKind::Failed)),
             (
