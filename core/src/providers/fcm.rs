@@ -68,7 +68,7 @@ pub const CODES: &[Code] = &[
     row("*", "INTERNAL", Class::Transient, "error on FCM's side"),
     row("401", "", Class::Account, "the access token is not valid"),
     row("403", "", Class::Account, "the service account may not send for the project"),
-    row("404", "", Class::Request, "nothing exists at this address"),
+    row("404", "", Class::Account, "the API address is wrong"),
     row("429", "", Class::Throttled(Scope::Account), "the project's quota for this minute is used up"),
     row("4xx", "", Class::Request, "the message is not valid"),
     row("*", "", Class::Transient, "error on FCM's side; a 502 is an HTML page"),

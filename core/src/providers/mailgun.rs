@@ -80,6 +80,7 @@ pub const CODES: &[Code] = &[
         "the recipient's address is not valid",
     ),
     row("400", "", Class::Request, "the request is not valid"),
+    row("3xx", "", Class::Account, "the API address redirects"),
     row("401", "", Class::Account, "the key is not valid"),
     row(
         "402",

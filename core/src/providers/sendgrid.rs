@@ -92,6 +92,7 @@ pub const CODES: &[Code] = &[
         "the recipient's address is not valid",
     ),
     row("400", "", Class::Request, "the request is not valid"),
+    row("3xx", "", Class::Account, "the API address redirects"),
     row("401", "", Class::Account, "the key is not valid"),
     row("403", "from", Class::Request, "the sender is not verified"),
     row(

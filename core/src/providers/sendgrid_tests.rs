@@ -128,7 +128,7 @@ fn garbage_is_neither_success_nor_shown() {
             .judge(&answer(301, &[], ""), NOW_S)
             .sent
             .as_str(),
-        "permanent_request"
+        "account_failure"
     );
 }
 

@@ -130,7 +130,8 @@ fn success_reports_the_id_and_garbage_is_no_success() {
             reason: "answered 502: the answer is not Twilio's".into()
         }
     );
-    assert_eq!(judge(302, "").as_str(), "permanent_request");
+    assert_eq!(judge(302, "").as_str(), "account_failure");
+    assert_eq!(judge(418, "").as_str(), "permanent_request");
 }
 
 #[test]

@@ -266,6 +266,7 @@ pub const CODES: &[Code] = &[
         "the service is unavailable",
     ),
     // Statuses without a known error type.
+    row("3xx", "", Class::Account, "the API address redirects"),
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "the access key may not send"),
     row("404", "", Class::Account, "the API address is wrong"),

@@ -304,6 +304,7 @@ pub const CODES: &[Code] = &[
         "the sender is not registered for 10DLC",
     ),
     // Statuses without a known code in the body.
+    row("3xx", "", Class::Account, "the API address redirects"),
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "access is denied"),
     row("404", "", Class::Account, "the account does not exist"),
