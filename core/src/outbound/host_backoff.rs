@@ -31,8 +31,8 @@ const MAX_HOST_REST: Duration = Duration::from_secs(3600);
 /// A throttle and a host that its jobs go to.
 pub type HostKey = (String, String);
 
-/// Returns the throttle and the host of a URL: the one that is connected to, whatever its text looks
-/// like.
+/// Returns the throttle and the host of a URL: the one that is connected to, whatever the text
+/// looks like.
 pub fn whom(throttle: &str, url: &str) -> HostKey {
     let url = Url::parse(url).ok();
     let host = url

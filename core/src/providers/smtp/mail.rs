@@ -77,8 +77,8 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
     })
 }
 
-/// Returns a text without a CR that is not part of a line end. Some servers take one for a line end,
-/// so that a dot behind it would end the mail, and the rest of the text would be further commands.
+/// Returns a text without a CR that is not part of a line end. Some servers take one for a line
+/// end, so that a dot behind it would end the mail, and the rest of the text would be commands.
 fn whole_lines(text: &str) -> String {
     // The mail library writes each LF as CRLF.
     text.replace("\r\n", "\n").replace('\r', "\n")
