@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::Barrier;
 
 use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
+use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -483,4 +484,45 @@ async fn ends_touch_nothing_of_those_that_wait() {
         .await
         .unwrap();
     assert!(released == 1 && touched > 0, "{released}, {touched}");
+}
+
+#[tokio::test]
+async fn a_job_of_a_day_that_is_being_emptied_is_still_waited_for() {
+    let (database, queue) = queue().await;
+    let first = enqueue_one(&queue, http()).await;
+    let waiting = enqueue_one(&queue, after(&[first])).await;
+    let mut emptying = PgConnection::connect(database.url()).await.unwrap();
+    emptying
+        .execute("begin; select flyball.prune_day(flyball.day_of(now()))")
+        .await
+        .unwrap();
+    let end_it = async {
+        let those_that_wait = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'";
+        eventually("all wait for the day", SOON, || async {
+            (count(&queue, those_that_wait).await == 3).then_some(())
+        })
+        .await;
+        emptying.execute("commit").await.unwrap();
+    };
+    let ended = [first];
+    let enqueue = "select job_id from flyball.enqueue('http', after => array[$1])";
+    let enqueue = sqlx::query_scalar::<_, i64>(enqueue).bind(first);
+    let job_state = sqlx::query_scalar::<_, Option<String>>("select flyball.job_state($1)");
+    let job_state = job_state.bind(first);
+
+    let (released, named, shown, ()) = tokio::join!(
+        queue.release_waiting_for(&ended),
+        enqueue.fetch_one(&queue.pool),
+        job_state.fetch_one(&queue.pool),
+        end_it,
+    );
+
+    assert_eq!(released.unwrap().cancelled, []);
+    assert_eq!(state(&queue, waiting).await, State::Scheduled);
+    assert_eq!(shown.unwrap().as_deref(), Some("ready"));
+    assert_eq!(
+        waits_for(&queue, named.unwrap()).await,
+        [(first, State::Ready)]
+    );
 }
