@@ -356,10 +356,8 @@ pub(super) async fn lost_its_last(
         return None;
     }
     match bounded(shared, shared.queue.was_lost(job.id)).await {
-        Ok(true) => Some(Outcome::Dead {
-            error: "the worker died during the last attempt".to_owned(),
-        }),
-        Ok(false) => None,
+        Ok(Some(error)) => Some(Outcome::Dead { error }),
+        Ok(None) => None,
         // The job must not run before this is known.
         Err(_) => Some(Outcome::HandedBack),
     }

@@ -106,7 +106,8 @@ pub struct ClaimedJob {
     cost: f64,
     /// The time at which the job was enqueued.
     created_at: Timestamp,
-    /// The timeout of an attempt in seconds, if the job has one: the lease is not extended past it.
+    /// The timeout of the attempt in seconds, if the job or its kind has one: the lease is not
+    /// extended past it.
     timeout_s: Option<f64>,
     /// The producer's trace, as a W3C `traceparent`.
     traceparent: Option<String>,

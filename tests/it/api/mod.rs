@@ -38,3 +38,4 @@ mod tokens_fixture;
 mod tokens_for_programs;
 mod work;
 mod work_contention;
+mod work_timeouts;

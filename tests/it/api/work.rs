@@ -91,7 +91,7 @@ impl WorkFixture {
         self.server.enqueue_many(job, count).await
     }
 
-    async fn show(&self, id: i64) -> Value {
+    pub async fn show(&self, id: i64) -> Value {
         let path = format!("/api/v1/jobs/{id}");
         let shown = self.server.request(Method::GET, &path).send().await;
         shown.unwrap().json().await.unwrap()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flyball::api::{self, Deps, Live, NoDecisions};
 use flyball::gateway::limits::GatewayLimits;
 use flyball::gateway::service::Gateway;
-use flyball::jobs::Kinds;
+use flyball::jobs::{Kinds, Tuning};
 use flyball::notify::Deliveries;
 use flyball::runner::{Brokers, Config, WorkerMetrics};
 use flyball::throttle::Knobs;
@@ -44,8 +44,13 @@ impl Drop for ApiServer {
     }
 }
 
-/// Starts the service for workers in other programs, which ends with the server.
+/// Starts the service for workers in other programs, which ends with the server. The kind `hasty`
+/// has a timeout of 3 s.
 fn brokers(fixture: &Fixture, cancel: &CancellationToken) -> Arc<Brokers> {
+    let hasty = Tuning {
+        timeout: Some(Duration::from_secs(3)),
+        ..Tuning::default()
+    };
     let brokers = Brokers::new(
         Config {
             ttl: Duration::from_secs(5),
@@ -53,7 +58,7 @@ fn brokers(fixture: &Fixture, cancel: &CancellationToken) -> Arc<Brokers> {
         },
         (fixture.queue.clone(), fixture.store.clone()),
         WorkerMetrics::register(&mut Registry::default()),
-        BTreeMap::new(),
+        BTreeMap::from([("hasty".to_owned(), hasty)]),
         vec!["http".to_owned()],
         cancel.clone(),
     );

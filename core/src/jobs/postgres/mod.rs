@@ -75,7 +75,7 @@ pub use overdue::OverdueUpkeep;
 pub use promote::{Promoted, PromotionCursor};
 pub(crate) use read::{retry, waits};
 pub use release::Released;
-pub use remote::{CountedJob, HandOver, HandedRow, HeldLease, RemoteRow};
+pub use remote::{CountedJob, HandOver, HandedRow, HeldLease, JobToHand, RemoteRow};
 pub use rescue::Rescued;
 pub use secrets::{NeededKey, nonce};
 pub use unserved::UnservedSweeper;

@@ -72,16 +72,19 @@ order by f.id desc
 limit $1";
 
 pub(super) const WAS_LOST: &str = "
-select outcome = 'lost' from flyball.attempt where job_id = $1 order by finished_at desc limit 1";
+select case when outcome = 'lost' then
+        case when error like 'timed out after %' then error else 'the worker died during the last attempt' end
+    end
+from flyball.attempt where job_id = $1 order by finished_at desc limit 1";
 
 impl Queue {
-    /// Returns true if the last attempt at a job ended because its worker died.
-    pub async fn was_lost(&self, id: i64) -> Result<bool, Error> {
-        let lost: Option<bool> = sqlx::query_scalar(WAS_LOST)
+    /// Returns the reason for which the last attempt at a job was lost; `None` if it was not.
+    pub async fn was_lost(&self, id: i64) -> Result<Option<String>, Error> {
+        let lost: Option<Option<String>> = sqlx::query_scalar(WAS_LOST)
             .bind(id)
             .fetch_optional(&self.pool)
             .await?;
-        Ok(lost.unwrap_or(false))
+        Ok(lost.flatten())
     }
 
     /// Returns one job with its details, which include the last 100 attempts, oldest first.

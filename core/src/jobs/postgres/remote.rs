@@ -36,8 +36,21 @@ pub struct HandOver {
     pub worker_id: i32,
     /// The time without a heartbeat after which they are lost.
     pub lease: Duration,
-    /// The jobs, each with its new fence and the tokens that were charged.
-    pub jobs: Vec<(i64, i64, f64)>,
+    /// The jobs.
+    pub jobs: Vec<JobToHand>,
+}
+
+/// A job that goes to a remote worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct JobToHand {
+    /// The id of the job.
+    pub job_id: i64,
+    /// The new fence of the job.
+    pub fence: i64,
+    /// The tokens that were charged.
+    pub charged: f64,
+    /// The timeout of the attempt, of the job or of its kind.
+    pub timeout: Option<Duration>,
 }
 
 /// A job as it was handed over.
@@ -97,15 +110,16 @@ set host = excluded.host, ttl = greatest(w.ttl, excluded.ttl), kinds = excluded.
 returning id";
 
 // The broker claimed the jobs under one fence. Each gets one of its own here, which is the worker's
-// proof, and a time at which it is lost. An attempt is no longer than the timeout of its job. The
-// array of ids makes every plan read the leases one by one.
+// proof, and a time at which it is lost. An attempt is no longer than its timeout, which stays with
+// the lease, because a heartbeat may reach a process without the settings of the kind. The array of
+// ids makes every plan read the leases one by one.
 pub(super) const HAND_OVER: &str = "
 with handed as (
     update flyball.lease l
-    set worker_id = $3, fence = g.fence, broker_id = $1, lease_s = $4, charged = g.charged,
-        expires_at = clock_timestamp() + make_interval(secs => least($4, coalesce(j.timeout_s, $4)))
-    from unnest($5::bigint[], $6::bigint[], $7::float8[]) as g(job_id, fence, charged)
-    cross join lateral (select timeout_s, tenant from flyball.job where id = g.job_id limit 1) j
+    set worker_id = $3, fence = g.fence, broker_id = $1, lease_s = $4, charged = g.charged, timeout_s = g.timeout_s,
+        expires_at = clock_timestamp() + make_interval(secs => least($4, g.timeout_s))
+    from unnest($5::bigint[], $6::bigint[], $7::float8[], $8::float8[]) as g(job_id, fence, charged, timeout_s)
+    cross join lateral (select tenant from flyball.job where id = g.job_id limit 1) j
     where l.job_id = any($5) and l.job_id = g.job_id and l.worker_id = $1 and l.fence = $2
         and exists (select from flyball.worker w where w.id = $3 and w.stopped_at is null)
     returning l.job_id, l.expires_at, j.tenant
@@ -124,8 +138,8 @@ cross join lateral (select * from flyball.job where id = l.job_id limit 1) j
 join flyball.worker w on w.id = l.worker_id
 where l.fence = $2 and l.broker_id is not null and ($3::text is null or j.tenant = $3)";
 
-// A heartbeat moves the end of the lease, but not past the timeout of the job. It also shows that
-// the worker lives. The statement answers nothing if the lease is another's.
+// A heartbeat moves the end of the lease, but not past the timeout of the attempt. It also shows
+// that the worker lives. The statement answers nothing if the lease is another's.
 pub(super) const BEAT: &str = "
 with own as materialized (
     select job_id from (select * from flyball.lease where job_id = $1 limit 1) o where o.fence = $2 and o.broker_id is not null
@@ -133,7 +147,8 @@ with own as materialized (
 held as (
     update flyball.lease l
     set expires_at = least(
-            clock_timestamp() + make_interval(secs => l.lease_s), l.claimed_at + make_interval(secs => j.timeout_s)
+            clock_timestamp() + make_interval(secs => l.lease_s),
+            l.claimed_at + make_interval(secs => coalesce(l.timeout_s, j.timeout_s))
         ),
         real_cost = coalesce($4, l.real_cost)
     from flyball.job j
@@ -215,9 +230,11 @@ impl Queue {
     /// Hands jobs that a broker claimed to a remote worker, each under a fence of its own; returns
     /// those that it has now.
     pub async fn hand_over(&self, over: &HandOver) -> Result<HashMap<i64, HandedRow>, Error> {
-        let ids: Vec<i64> = over.jobs.iter().map(|(id, ..)| *id).collect();
-        let fences: Vec<i64> = over.jobs.iter().map(|(_, fence, _)| *fence).collect();
-        let charged: Vec<f64> = over.jobs.iter().map(|(.., charged)| *charged).collect();
+        let ids: Vec<i64> = over.jobs.iter().map(|one| one.job_id).collect();
+        let fences: Vec<i64> = over.jobs.iter().map(|one| one.fence).collect();
+        let charged: Vec<f64> = over.jobs.iter().map(|one| one.charged).collect();
+        let seconds = |one: &JobToHand| one.timeout.map(|timeout| timeout.as_secs_f64());
+        let timeouts: Vec<Option<f64>> = over.jobs.iter().map(seconds).collect();
         let rows = sqlx::query(HAND_OVER)
             .bind(over.broker_id)
             .bind(over.fence)
@@ -226,6 +243,7 @@ impl Queue {
             .bind(ids)
             .bind(fences)
             .bind(charged)
+            .bind(timeouts)
             .fetch_all(&self.pool)
             .await?;
         rows.iter()

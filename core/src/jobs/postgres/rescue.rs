@@ -23,7 +23,9 @@ pub struct Rescued {
 
 // Only the server's clock counts. The worker's row is marked, never deleted, while leases may name
 // it. A lost attempt counts, so that a job that kills its worker cannot do so for ever; but an
-// attempt that left a checkpoint made progress, and does not count.
+// attempt that left a checkpoint made progress, and does not count. One that reached its timeout
+// counts in any case, because otherwise a job that reports progress and never ends would be tried
+// for ever. Only leases of remote workers show that: no heartbeat extends them past the timeout.
 //
 // A dead worker's leases are taken in the statement that marks it as rescued, so that if a rescuer
 // dies half-way, the next one continues.
@@ -36,11 +38,16 @@ macro_rules! rescue {
         concat!(
             $lost,
             "checked as (
-    select l.*, j.max_attempts, coalesce(c.updated_at > l.claimed_at, false) as progressed,
+    select l.*, j.max_attempts, o.timed_out, o.timed_out is null and coalesce(c.updated_at > l.claimed_at, false) as progressed,
         exists (select 1 from flyball.cancel x where x.job_id = l.job_id) as cancelled
     from lost l
-    left join lateral (select max_attempts from flyball.job where id = l.job_id limit 1) j on true
+    left join lateral (select max_attempts, timeout_s from flyball.job where id = l.job_id limit 1) j on true
     left join lateral (select updated_at from flyball.checkpoint where job_id = l.job_id limit 1) c on true
+    cross join lateral (select coalesce(l.timeout_s, j.timeout_s) as most_s) t
+    cross join lateral (
+        select case when l.expires_at >= l.claimed_at + make_interval(secs => t.most_s) then format('timed out after %s s', t.most_s) end
+            as timed_out
+    ) o
 ),
 sorted as (
     select *, case when progressed then attempt - 1 else attempt end as used,
@@ -59,18 +66,19 @@ stopped as (
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at, error)
     select job_id, attempt, (case when cancelled then 'cancelled' else 'lost' end)::flyball.outcome, worker_id, claimed_at,
-        'the worker died or lost its connection'
+        coalesce(timed_out, 'the worker died or lost its connection')
     from sorted
 ),
 failures as (
     insert into flyball.failure (job_id, attempt, outcome, error)
-    select job_id, attempt, 'lost'::flyball.outcome, 'the worker died or lost its connection' from sorted where not cancelled
+    select job_id, attempt, 'lost'::flyball.outcome, coalesce(timed_out, 'the worker died or lost its connection')
+    from sorted where not cancelled
     union all
     select job_id, attempt, 'lost', 'the worker died, and the job is not in flyball.job any more' from missing
 ),
 dead_letters as (
     insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-    select job_id, lane_id, priority, attempt, cost, 'the worker died during the last attempt'
+    select job_id, lane_id, priority, attempt, cost, coalesce(timed_out, 'the worker died during the last attempt')
     from sorted where over
     on conflict do nothing
 ),

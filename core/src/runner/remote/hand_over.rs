@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 
 use super::broker_state::HandedJob;
 use super::polls::Poll;
-use crate::jobs::postgres::HandOver;
+use crate::jobs::postgres::{HandOver, JobToHand};
 use crate::jobs::remote::RemoteJob;
 use crate::jobs::{Claimed, Ending, Finish, JobInfo, Outcome};
 use crate::runner::ending::ending_of;
@@ -56,22 +56,29 @@ async fn hand_to(shared: Arc<WorkerContext>, mut jobs: Vec<Claimed>, poll: Poll,
         }
     });
     let ends = join_all(ends).await;
-    for (one, end) in jobs.into_iter().zip(ends) {
+    for (mut one, end) in jobs.into_iter().zip(ends) {
         match end {
             Some(outcome) => end_unrun(&shared, &one, outcome, claim, begun).await,
-            None => runnable.push(one),
+            None => {
+                let known = shared.runs.get(&one.job.kind);
+                let of_kind = || known.and_then(|known| known.handler.timeout());
+                one.job.timeout = one.job.timeout.or_else(of_kind);
+                runnable.push(one);
+            }
         }
     }
-    let fence = || rand::random::<i64>() & i64::MAX;
+    let to_hand = |one: &Claimed| JobToHand {
+        job_id: one.job.id,
+        fence: rand::random::<i64>() & i64::MAX,
+        charged: one.job.cost,
+        timeout: one.job.timeout,
+    };
     let over = HandOver {
         broker_id: claim.0,
         fence: claim.1,
         worker_id: poll.worker_id,
         lease: poll.lease,
-        jobs: runnable
-            .iter()
-            .map(|one| (one.job.id, fence(), one.job.cost))
-            .collect(),
+        jobs: runnable.iter().map(to_hand).collect(),
     };
     let handed = bounded(&shared, shared.queue.hand_over(&over)).await;
     let mut rows = handed.unwrap_or_else(|error| {
@@ -84,7 +91,7 @@ async fn hand_to(shared: Arc<WorkerContext>, mut jobs: Vec<Claimed>, poll: Poll,
         shared.uncertain_claims.note(claim.0, claim.1);
     }
     let mut ready = Vec::with_capacity(runnable.len());
-    for (one, (_, fence, _)) in runnable.into_iter().zip(&over.jobs) {
+    for (one, JobToHand { fence, .. }) in runnable.into_iter().zip(&over.jobs) {
         let (lane_id, mut job) = (one.lane_id, one.job);
         let Some(row) = rows.remove(&job.id) else {
             refund(&shared, &JobInfo::from(&job));
