@@ -1,4 +1,5 @@
--- Chapter 43: jobs of a day that is being emptied, and timeouts of remote workers.
+-- Chapter 43: jobs of a day that is being emptied, timeouts of remote workers, and occurrences that a
+-- declaration lost.
 
 -- A day is emptied in one transaction: its tables are truncated, and the jobs that stay are written back. Who
 -- reads them waits for its end. A function that is stable reads with the view of the statement that called it,
@@ -11,3 +12,16 @@ alter function flyball.job_state(bigint) volatile;
 
 -- Seconds after which the attempt of a remote worker is over, by its job or its kind; null for none.
 alter table flyball.lease add column timeout_s real;
+
+-- As it was, but an occurrence that a process left because it did not know the time zone is not lost by the
+-- declaration with which the next one starts.
+do $$
+declare
+    body constant text := pg_get_functiondef('flyball.schedule'::regproc);
+    was  constant text := 'then c.next_at end,';
+begin
+    if length(body) - length(replace(body, was, '')) <> length(was) then
+        raise exception 'flyball.schedule does not contain once: %', was;
+    end if;
+    execute replace(body, was, 'then coalesce(c.next_at, case when c.problem like ''time_zone: %'' then c.missed_at end) end,');
+end $$;

@@ -412,6 +412,34 @@ async fn a_time_zone_that_one_process_does_not_know_costs_no_occurrence() {
 }
 
 #[tokio::test]
+async fn a_declaration_after_such_a_time_zone_costs_no_occurrence() {
+    let fixture = CronFixture::new().await;
+    let daily = report("daily", "@daily");
+    fixture.schedules.set(&daily).await.unwrap();
+    let today: i64 =
+        sqlx::query_scalar("select extract(epoch from date_trunc('day', now(), 'UTC'))::bigint")
+            .fetch_one(fixture.database.pool())
+            .await
+            .unwrap();
+    // As a process leaves it that does not know the zone. The next one knows it, and declares its
+    // schedules when it starts.
+    fixture
+        .run(
+            "update flyball.cron set next_at = null, problem = 'time_zone: is not known',
+                missed_at = date_trunc('day', now(), 'UTC'), retry_at = now() + interval '1 hour'",
+        )
+        .await;
+
+    fixture.schedules.set(&daily).await.unwrap();
+
+    fixture.keep(1);
+    fixture
+        .until("it goes on", "daily", |one| one.last_at.is_some())
+        .await;
+    assert_eq!(fixture.occurrences().await, [today]);
+}
+
+#[tokio::test]
 async fn an_unfinished_job_of_the_kind_before_counts_for_the_overlap() {
     let fixture = CronFixture::new().await;
     fixture.run("select flyball.register_kind('summary')").await;
