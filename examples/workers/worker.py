@@ -103,13 +103,13 @@ class Job:
             wait = {"retry_after_s": refused.args[0]} if refused.args else {}
             ended = self.end("throttled", **wait)
         except Dead as error:
-            ended = self.end("fail", error=str(error) or "dead", retry=False)
+            ended = self.end("fail", error=str(error)[:1000] or "dead", retry=False)
         except Stopped:
             ended = self.end("release")
         except Lost:
             raise
-        except Exception as error:
-            ended = self.end("fail", error=repr(error))
+        except Exception as error:  # Also a result that is too long. More than 4000 bytes of error would be refused.
+            ended = self.end("fail", error=repr(error)[:1000])
         print(f"job {self.id} is {ended['state']}", flush=True)
 
 

@@ -89,25 +89,26 @@ export class Job {
   async run(handler: Handler): Promise<void> {
     const beat = () => this.heartbeat().catch((error) => { if (error instanceof Lost) this.#state = error; });
     const beating = setInterval(beat, (leaseS * 1000) / 3);
-    const end = await this.#attempt(handler).finally(() => clearInterval(beating));
-    console.log(`job ${this.claimed.id} is ${(await this.#post(...end)).state}`);
+    const ended = await this.#attempt(handler).finally(() => clearInterval(beating));
+    console.log(`job ${this.claimed.id} is ${ended.state}`);
   }
 
-  async #attempt(handler: Handler): Promise<End> {
+  async #attempt(handler: Handler): Promise<any> {
     try {
-      return ["complete", { result: await handler(this) }];
+      return await this.#post("complete", { result: await handler(this) });
     } catch (error) {
-      return this.#endOf(error);
+      return this.#post(...this.#endOf(error));
     }
   }
 
   #endOf(error: unknown): End {
     if (error instanceof Snooze) return ["snooze", { for_s: error.forS }];
     if (error instanceof Throttled) return ["throttled", { retry_after_s: error.waitS }];
-    if (error instanceof Dead) return ["fail", { error: error.message, retry: false }];
+    if (error instanceof Dead) return ["fail", { error: error.message.slice(0, 1000) || "dead", retry: false }];
     if (error instanceof Stopped) return ["release", {}];
     if (error instanceof Lost) throw error;
-    return ["fail", { error: String(error) }];
+    // Also a result that is too long. More than 4000 bytes of error would be refused.
+    return ["fail", { error: String(error).slice(0, 1000) }];
   }
 
   #post(verb: string, more: object): Promise<any> {

@@ -232,6 +232,37 @@ async fn a_refusal_a_snooze_and_a_failure_end_as_in_our_own_kinds() {
 }
 
 #[tokio::test]
+async fn a_worker_outlives_errors_and_results_that_are_too_long() {
+    let Some(world) = RemoteFixture::new("rps = -1").await else {
+        return;
+    };
+    for language in [PYTHON, TYPESCRIPT] {
+        let name = format!("wordy {}", language.0);
+        let worker = world.worker(language, &name, 30).await;
+        let error = world.enqueue(json!({"dead": "é".repeat(5000)})).await;
+        // Python fails on such a number of pages; TypeScript has it in its result.
+        let result = NewJob {
+            max_attempts: 1,
+            ..NewJob::new("render", json!({"pages": "x".repeat(70_000)})).key("acme")
+        };
+        let result = world.fixture.enqueue_as(1, |_| result.clone()).await[0];
+        let next = world.enqueue(json!({"pages": 1})).await;
+
+        assert_eq!(world.completed_by(next).await, name);
+
+        let mut errors = Vec::new();
+        for id in [error, result] {
+            let job = world.fixture.queue.get(id).await.unwrap().unwrap();
+            assert_eq!(job.summary.state, State::Dead);
+            errors.push(job.summary.last_error.unwrap());
+        }
+        assert_eq!(errors[0], "é".repeat(1000));
+        assert!(errors[1].contains("Error"), "{}", errors[1]);
+        worker.signal(Signal::TERM);
+    }
+}
+
+#[tokio::test]
 async fn a_worker_that_is_stopped_gives_its_job_back_with_its_checkpoint() {
     let Some(world) = RemoteFixture::new("rps = -1").await else {
         return;
