@@ -207,10 +207,12 @@ impl Handler for TunedHandler {
 
     fn retry(&self) -> Policy {
         let own = self.handler.retry();
+        // A first wait that was set is meant, however long it is, as with the waits of one job.
+        let max = own.max.max(self.tuning.retry_base.unwrap_or_default());
         Policy {
             base: self.tuning.retry_base.unwrap_or(own.base),
             factor: self.tuning.retry_factor.unwrap_or(own.factor),
-            max: self.tuning.retry_max.unwrap_or(own.max),
+            max: self.tuning.retry_max.unwrap_or(max),
             max_attempts: self.tuning.max_attempts.or(own.max_attempts),
         }
     }
@@ -247,5 +249,24 @@ mod tests {
             }
         );
         assert_eq!(kinds.names(), ["mail"]);
+    }
+
+    #[test]
+    fn a_first_wait_that_is_longer_than_an_hour_holds() {
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let longest = |retry_max: Option<Duration>| {
+            let mut kinds = Kinds::default();
+            kinds.register_fn("mail", |_: Job, _: Context| async { Outcome::Done });
+            let tuning = Tuning {
+                retry_base: Some(hours(2)),
+                retry_max,
+                ..Tuning::default()
+            };
+            assert!(kinds.tune("mail", &tuning));
+            kinds.get("mail").unwrap().retry().longest(1)
+        };
+
+        assert_eq!(longest(None), hours(2));
+        assert_eq!(longest(Some(hours(1))), hours(1), "it was set as well");
     }
 }
