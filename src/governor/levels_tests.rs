@@ -209,3 +209,83 @@ fn work_that_is_at_rest_is_not_blind_and_work_that_does_not_end_is() {
         assert_eq!(limiting == "stale", expected, "{limiting}");
     }
 }
+
+#[test]
+fn a_latency_or_a_ratio_that_ends_at_its_highest_does_not_keep_the_work_stopped_for_ever() {
+    for (kind, setpoint, hard, calm, high) in [
+        ("latency", 1.0, 2.0, 1.0, 5.0),
+        ("ratio", 0.01, 0.5, 0.0, 0.9),
+    ] {
+        let signal = format!("query = \"q\"\nkind = \"{kind}\"\ntrip = {hard}");
+        let mut rig = Rig::of(setpoint, &signal);
+        rig.ticks(&[calm; 4]);
+        rig.ticks(&[high; 6]);
+        assert_eq!(rig.state.breaker.phase, Phase::Open, "{kind}");
+
+        // Nothing runs, so there is nothing to measure.
+        let silent: Vec<f64> = (0..20).map(|_| rig.tick(None).rps).collect();
+        assert!(silent[..11].iter().all(|rps| *rps == 0.0), "{silent:?}");
+        assert!((silent[19] - BOUNDS.safe_rps).abs() < 1e-9, "{silent:?}");
+    }
+}
+
+#[test]
+fn a_latency_that_is_silent_neither_keeps_an_open_breaker_open_nor_a_closed_one_closed() {
+    let text = "[[signal]]\nname = \"load\"\nquery = \"q\"\nsetpoint = 1.0\nlag_s = 0\n\
+                [[signal]]\nname = \"p99\"\nquery = \"p\"\nkind = \"latency\"\nsetpoint = 1.0\n";
+    let policy = Policy::parse(text, "f").unwrap().unwrap();
+    let mut state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(100.0), 1000.0);
+    let mut now = 1000.0;
+    let mut tick = |load: f64, latency: Option<f64>| {
+        now += 5.0;
+        let sample = |signal: &str, value: Option<f64>| SignalSample {
+            signal: signal.to_owned(),
+            value,
+            at: now,
+        };
+        let seen = Observation {
+            now,
+            readings: vec![sample("load", Some(load)), sample("p99", latency)],
+            achieved_rps: Some(state.knob),
+            limiting_share: Some(1.0),
+            ..Observation::default()
+        };
+        state.tick(&policy, BOUNDS, &seen)
+    };
+    (0..4).for_each(|_| drop(tick(1.0, Some(0.8))));
+    assert_eq!(tick(50.0, Some(0.8)).breaker, Phase::Open);
+    // Others keep the resource loaded for five minutes, in which no job answers.
+    assert!((0..60).all(|_| tick(50.0, None).rps == 0.0));
+
+    let restart = (0..30)
+        .map(|_| tick(0.2, None))
+        .find(|plan| plan.rps > 0.0)
+        .expect("a restart");
+    let most = BOUNDS.safe_rps * (1.0 + 1e-9);
+    assert!(restart.rps <= most, "{}", restart.rps);
+    let words = "no new reading of p99 for 5 min; restarting at ";
+    assert!(restart.reason.starts_with(words), "{}", restart.reason);
+    assert!((0..10).all(|_| tick(0.2, None).rps <= most));
+    let last = (0..60).map(|_| tick(0.3, Some(0.3))).last().unwrap();
+    assert_ne!(last.limiting, "stale", "{}", last.reason);
+    assert_eq!(last.breaker, Phase::Closed, "{}", last.reason);
+
+    (0..20).for_each(|_| drop(tick(0.3, None)));
+    assert_eq!(tick(0.3, None).limiting, "stale");
+    assert_eq!(tick(50.0, None).breaker, Phase::Open);
+}
+
+#[test]
+fn a_policy_without_a_breaker_ends_a_stop_from_before() {
+    let mut rig = Rig::new("query = \"q\"");
+    rig.ticks(&[1.0; 4]);
+    rig.ticks(&[50.0; 2]);
+    assert_eq!(rig.state.breaker.phase, Phase::Open);
+    rig.policy.law.breaker = false;
+    let plan = rig.ticks(&[0.2; 2]);
+    assert!(
+        plan.rps > 0.0 && plan.breaker == Phase::Closed,
+        "{}",
+        plan.reason
+    );
+}

@@ -10,8 +10,8 @@
 //!
 //! 1. durations ([`super::work_unit`]), history, samples ([`super::law::signal`]);
 //! 2. a manual change of the knob;
-//! 3. stale signals: hold, then decay to `safe_rps`;
-//! 4. the breaker ([`super::law::breaker`]);
+//! 3. the breaker ([`super::law::breaker`]);
+//! 4. stale signals: hold, then decay to `safe_rps`;
 //! 5. every signal's controller, and the lowest of the rates that they ask for;
 //! 6. limits ([`super::law::limits`]), and the reason in one sentence ([`super::explain`]);
 //! 7. learning for the hour ([`super::law::week`]), and the watchdogs ([`super::watchdogs`]).
@@ -338,17 +338,29 @@ impl ControlState {
             self.rebase(policy, now);
             return Cause::StoppedByHand;
         }
-        let stale = signals::stale(&self.signals, policy, now, self.began_at);
-        if !stale.is_empty() {
-            let floor = (bounds.safe_rps.max(bounds.min) * self.work.w).ln();
-            self.u = slew::decay(self.u, floor, law.stale_half_s, dt);
-            self.rebase(policy, now);
-            return Cause::Stale { names: stale };
+        if !law.breaker {
+            // A stop from before the policy switched the breaker off would never end.
+            self.breaker = Breaker::default();
         }
-        if law.breaker && self.is_stopped_by_breaker(policy, bounds, seen, now) {
+        let stale = signals::stale(&self.signals, policy, now, self.began_at);
+        // An open breaker waits for the loads; the others may have no value while nothing runs.
+        let was_open = self.breaker.phase == Phase::Open;
+        let waits = was_open && signals::any_load(&stale, policy);
+        if law.breaker && !waits && self.is_stopped_by_breaker(policy, bounds, seen, now) {
             self.u = self.lowest(bounds);
             self.rebase(policy, now);
             return Cause::Open;
+        }
+        if !stale.is_empty() {
+            let floor = (bounds.safe_rps.max(bounds.min) * self.work.w).ln();
+            // A restart with a silent signal is no faster than any blind rate.
+            self.u = if was_open && !waits {
+                self.u.min(floor)
+            } else {
+                slew::decay(self.u, floor, law.stale_half_s, dt)
+            };
+            self.rebase(policy, now);
+            return Cause::Stale { names: stale };
         }
         let Some((wanted, index)) = self.lowest_ask(policy, seen, now, dt) else {
             return Cause::NoReading;

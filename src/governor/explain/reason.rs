@@ -84,6 +84,8 @@ fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &
             );
             let does = if state.breaker.phase == Phase::Open {
                 "staying stopped".to_owned()
+            } else if before <= 0.0 && state.knob > 0.0 {
+                format!("restarting at {rate} {unit}, not raised until it can be read again")
             } else if state.knob < before * (1.0 - 1e-6) {
                 format!(
                     "lowering {} to {rate} {unit}, towards {}",

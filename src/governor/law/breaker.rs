@@ -277,7 +277,8 @@ impl Breaker {
     /// average has decayed or the longest wait is over.
     ///
     /// Other signals may be silent while the work is stopped; their samples must not show an
-    /// overload.
+    /// overload, until they are stale: a latency may end at its highest, and has no value without
+    /// work.
     fn may_close(
         &self,
         signals: &mut [Signal],
@@ -292,9 +293,11 @@ impl Breaker {
         }
         let still_high = |n: usize| {
             let (signal, about) = (&signals[n], &policy.signals[n]);
+            let is_stale = |seen: f64| now - seen > signal.stale_after_s(about, law);
             about.kind != SignalKind::Load
                 && about.source != SignalSource::Feedback
                 && signal.front.at.is_some_and(|at| at > since)
+                && !signal.front.seen.is_some_and(is_stale)
                 && signal.height(about) > signal.trip_x
         };
         if guards(policy).any(still_high)

@@ -4,7 +4,7 @@ use super::part::StatePart;
 use super::signal::Signal;
 use crate::control::History;
 use crate::governor::observation::{Observation, SignalSample};
-use crate::governor::policy::{FeedbackKind, Policy, SignalPolicy, SignalSource};
+use crate::governor::policy::{FeedbackKind, Policy, SignalKind, SignalPolicy, SignalSource};
 
 /// Creates the signals of a policy, which track the log work rate `u`.
 pub(in crate::governor) fn fresh(policy: &Policy, u: f64) -> Vec<Signal> {
@@ -138,6 +138,14 @@ pub(in crate::governor) fn stale(
     };
     let pairs = signals.iter().zip(&policy.signals).filter(late);
     pairs.map(|(signal, _)| signal.name.clone()).collect()
+}
+
+/// Returns true if one of the signals with these names is a load.
+pub(in crate::governor) fn any_load(names: &[String], policy: &Policy) -> bool {
+    let is_load = |about: &SignalPolicy| about.kind == SignalKind::Load;
+    names
+        .iter()
+        .any(|name| policy.signal(name).is_some_and(is_load))
 }
 
 /// Returns the highest of the newest values, in setpoints; `None` if none is fresh.
