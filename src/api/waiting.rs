@@ -8,7 +8,7 @@ use crate::governor::actuator::is_breakers_zero;
 use crate::jobs::postgres::{READ_ONLY, READ_ONLY_REMEDY};
 use crate::jobs::{JobDetail, Pause, State, Summary};
 use crate::throttle::direct_change::is_changed_directly;
-use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, Name, RateLimit, Status};
+use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, Mode, Name, RateLimit, Status};
 
 /// The age of a due time from which a scheduled job is late, in seconds.
 const OVERDUE_S: f64 = 5.0;
@@ -202,6 +202,9 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
     };
     let zero = |field: &str| {
         if is_breakers_zero(&status.raw, field) {
+            if let Some(nothing) = without_restart(status) {
+                return format!("its breaker is open; {nothing}");
+            }
             let restarts = match status.lease_expired {
                 true => NO_GOVERNOR,
                 false => "it restarts when the load is gone",
@@ -242,6 +245,19 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
         _ => return None,
     };
     Some(WaitReason::without_end(reason))
+}
+
+/// Returns what ends the stop of a breaker in a mode in which no governor restarts the work; `None`
+/// in the mode auto.
+pub fn without_restart(status: &Status) -> Option<String> {
+    let (name, mode) = (&status.name, status.knobs.mode);
+    (mode != Mode::Auto).then(|| {
+        format!(
+            "in mode {} nothing restarts it; give it back with: flyball throttle set {name} \
+             mode=auto",
+            mode.as_str()
+        )
+    })
 }
 
 /// Removes the texts that people and receivers left at a throttle, which may tell about other

@@ -162,9 +162,14 @@ fn a_pause_and_each_knob_that_is_0_are_named_with_their_author() {
          flyball throttle set hooks rps=10"
     );
     assert_eq!(
-        told(&[("rps", "0.000")], &stopped("")),
+        told(&[("rps", "0.000"), ("mode", "auto")], &stopped("")),
         "throttle hooks is stopped: its breaker is open (\"a move\"); it restarts when the load is \
          gone"
+    );
+    assert_eq!(
+        told(&[("rps", "0.000"), ("mode", "manual")], &stopped("")),
+        "throttle hooks is stopped: its breaker is open; in mode manual nothing restarts it; give \
+         it back with: flyball throttle set hooks mode=auto"
     );
     let lapsed = |rps, more: &[(&str, &str)]| {
         let mut fields = vec![("rps", rps), ("mode", "auto"), ("valid_until", "1")];

@@ -1,7 +1,7 @@
 //! The obstacles of a throttle besides its rate: a pause of everything, a pause after a refusal, a
 //! debt, a throttle above, slots, keys, failures.
 
-use crate::api::waiting::{first_line, for_everything, for_writes};
+use crate::api::waiting::{first_line, for_everything, for_writes, without_restart};
 use crate::governor::actuator::{is_breakers_zero, is_stopped_by_breaker};
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
@@ -129,6 +129,9 @@ fn at_zero(status: &Status) -> String {
         return format!("It is stopped: {}.", first_line(why));
     }
     if is_stopped_by_breaker(&status.raw) {
+        if let Some(nothing) = without_restart(status) {
+            return format!("Its breaker is open; {nothing}.");
+        }
         let restarts = match status.lease_expired {
             true => "nothing restarts it, because no governor is at work",
             false => "it restarts when the load is gone",
@@ -502,7 +505,8 @@ mod tests {
         );
 
         let sentence = |field: &str, text: &str| {
-            let above = status_with("mail", &[("why", "load rose"), (field, text)]);
+            let fields = [("why", "load rose"), ("mode", "auto"), (field, text)];
+            let above = status_with("mail", &fields);
             Obstacles {
                 above: Some(&above),
                 ..obstacles_of(&below)

@@ -196,15 +196,7 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
     });
     // The breaker's zero is below safe_rps and stays.
     let stands = if knobs.rps.is_stopped() {
-        let tripped = requested.view.and_then(|view| view.last_trip.as_ref());
-        let tripped = tripped.map_or_else(String::new, |trip| {
-            format!(
-                " ({} rose to {} x its setpoint {} ago)",
-                trip.by,
-                number(trip.height),
-                seconds(requested.now - unix_s(trip.at))
-            )
-        });
+        let tripped = tripped(requested);
         format!("stopped by the breaker{tripped}, and nothing restarts it")
     } else {
         format!(
@@ -218,8 +210,29 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
     ]
 }
 
-/// Returns the phrase for a manual rate.
+/// Returns the last trip in parentheses; empty if none is known.
+fn tripped(requested: &WhyInput) -> String {
+    let trip = requested.view.and_then(|view| view.last_trip.as_ref());
+    trip.map_or_else(String::new, |trip| {
+        format!(
+            " ({} rose to {} x its setpoint {} ago)",
+            trip.by,
+            number(trip.height),
+            seconds(requested.now - unix_s(trip.at))
+        )
+    })
+}
+
+/// Returns the phrase for a manual rate, or for a stop by the breaker that a person left.
 fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
+    let (actuator, mode) = (actuator(requested), status.knobs.mode.as_str());
+    if actuator.text(&status.raw) == Some(BREAKERS_ZERO) {
+        let (field, tripped) = (actuator.field(), tripped(requested));
+        return format!(
+            "stopped by the breaker{tripped}, and in mode {mode} nothing restarts it: set {field}, \
+             or mode=auto"
+        );
+    }
     let set = writer(requested, status, " by");
     if set.is_empty() {
         format!("{rate}, set manually")

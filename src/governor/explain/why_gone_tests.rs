@@ -1,6 +1,7 @@
-//! The sentence of a throttle whose governor is gone, or whose policy is elsewhere.
+//! The sentence of a throttle whose governor is gone or has no say, or whose policy is elsewhere.
 
 use super::*;
+use crate::governor::law::TripRecord;
 
 #[test]
 fn a_process_without_the_policy_tells_the_last_decision_and_that_it_lacks_the_signals() {
@@ -83,6 +84,28 @@ fn a_persons_stop_is_theirs_after_the_lease_too_and_the_breakers_is_not() {
         "stopped by the breaker, and nothing restarts it, because no governor has renewed its \
          lease for 40 s; check that a process with the role governor is running."
     );
+}
+
+#[test]
+fn a_stop_by_the_breaker_that_a_person_took_over_is_not_theirs_and_says_what_ends_it() {
+    let view = governed(1.0, |state, _| {
+        state.last_trip = Some(TripRecord {
+            at: NOW - 240.0,
+            by: "search-load".to_owned(),
+            height: 2.6,
+        });
+    });
+    for mode in [Mode::Manual, Mode::Shadow, Mode::Off] {
+        let mut left = status(0.0, mode);
+        left.raw.insert("rps".to_owned(), "0.000".to_owned());
+        let reported = ask(Some(&left), Some(&view), &[], None);
+        let expected = format!(
+            "stopped by the breaker (search-load rose to 2.6 x its setpoint 4 min ago), and in \
+             mode {0} nothing restarts it: set rps, or mode=auto; mode {0}: ",
+            mode.as_str()
+        );
+        assert!(reported.starts_with(&expected), "{reported}");
+    }
 }
 
 #[test]
