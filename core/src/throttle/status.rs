@@ -26,7 +26,8 @@ pub struct Status {
     pub problems: Vec<KnobProblem>,
     /// The rate in force.
     pub effective_rps: RateLimit,
-    /// True if the knob's lease has lapsed and `safe_rps` is in force.
+    /// True if the knob's lease has lapsed and `safe_rps` is in force for that reason; false while
+    /// the throttle is paused or its `rps` cannot be read.
     pub lease_expired: bool,
     /// The tokens taken since the throttle's bucket began, net of refunds. May restart from 0.
     pub used: f64,
@@ -66,10 +67,12 @@ impl Status {
         now_us: i64,
     ) -> Self {
         let (knobs, problems) = Knobs::read(&raw);
+        // No governor renews the lease of a rate that is not in force.
+        let is_in_force = !knobs.paused && problems.iter().all(|problem| problem.field != "rps");
         Self {
             name,
             effective_rps: knobs.effective_rps(now_us),
-            lease_expired: knobs.lease_expired(now_us),
+            lease_expired: is_in_force && knobs.lease_expired(now_us),
             used: meter.used,
             limited_us: meter.limited_us_at(now_us as f64),
             at_us: now_us,
@@ -236,4 +239,27 @@ pub(super) fn no_hash(name: &Name) -> String {
         "the key throttle:{name}:knobs in Redis is not a hash; delete it with redis-cli DEL, then \
          set rps"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_nobody_renews_because_a_person_holds_the_throttle_has_not_lapsed() {
+        let lapsed = |field: &str, text: &str| {
+            let fields = [
+                ("rps", "5"),
+                ("mode", "auto"),
+                ("valid_until", "1000"),
+                (field, text),
+            ];
+            let raw = fields.map(|(field, text)| (field.to_owned(), text.to_owned()));
+            let name = Name::new("hooks").unwrap();
+            let meter = UsageCounters::default();
+            Status::read(name, raw.into(), &meter, 5_000_000).lease_expired
+        };
+        assert!(lapsed("paused", "0") && lapsed("burst", "much"));
+        assert!(!lapsed("paused", "1") && !lapsed("rps", "ten"));
+    }
 }

@@ -174,6 +174,9 @@ mod tests {
                 .ends_with("nothing restarts it")
         );
         assert_eq!(seen(&status(&[("rps", "5")])), None);
+        // While it is paused no governor renews its lease.
+        let fields = [("paused", "1"), ("mode", "auto"), ("valid_until", "1")];
+        assert_eq!(seen(&status(&fields)), None);
         let long_ago = Timestamp::from_microsecond(NOW_US - 400_000_000).unwrap();
         let told = |mode| of_governor(&status(&[("mode", mode)]), Some(long_ago)).is_some();
         assert_eq!((told("auto"), told("off")), (true, false));

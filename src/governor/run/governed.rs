@@ -47,6 +47,8 @@ pub(super) struct ThrottleRuntime {
     pub heard_to: Option<f64>,
     /// The times of the fast path's newest looks, by signal.
     pub looks: BTreeMap<String, f64>,
+    /// True during a pause at whose beginning the lease of the rate was valid.
+    pub paused_in_force: bool,
     /// The newest decision that was journaled.
     pub journaled: Option<Decision>,
 }

@@ -137,6 +137,9 @@ impl Tick<'_> {
         let is_ours = authorship::is_ours(status, actuator, state);
         let is_edited = state.overrides.see(knobs, actuator, raw, is_ours, seen.now);
         seen.is_breakers_stop = raw == Some(BREAKERS_ZERO);
+        let was_in_force = runtime.paused_in_force;
+        runtime.paused_in_force =
+            knobs.paused && (was_in_force || !knobs.lease_expired(status.at_us));
         if let Some(mode) = state.overrides.over(knobs, seen.now) {
             return self.hand_back(runtime, state, &seen, mode).await;
         }
@@ -168,7 +171,8 @@ impl Tick<'_> {
         }
         if !is_ours {
             seen.knob_rps = Some(actuator.setting(status));
-        } else if status.lease_expired && actuator == Actuator::Rps {
+        } else if status.lease_expired && !was_in_force && actuator == Actuator::Rps {
+            // A lease that lapsed during a pause says nothing about the governor.
             let bounds = throttle.bounds(status);
             state.restart_from(&throttle.policy, bounds, status.effective_rps, seen.now);
         }

@@ -199,6 +199,27 @@ async fn a_paused_throttle_is_left_alone() {
 }
 
 #[tokio::test]
+async fn after_a_pause_it_goes_on_at_the_rate_before_although_the_lease_has_lapsed() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    let before = rig.rps().await;
+    rig.store.write_raw(&rig.name, "paused", "1");
+    rig.run(90).await;
+    let paused = rig.status().await;
+    assert!(
+        paused.knobs.lease_expired(paused.at_us) && !paused.lease_expired,
+        "nobody need look for a governor"
+    );
+
+    rig.store.write_raw(&rig.name, "paused", "0");
+    rig.run(6).await;
+    let after = rig.status().await;
+    assert!(!after.lease_expired);
+    let rps = after.effective_rps.number();
+    assert!(rps > 0.7 * before, "{rps} after {before}");
+}
+
+#[tokio::test]
 async fn without_prometheus_it_holds_then_decays_to_the_safe_rate_and_comes_back() {
     let mut rig = Rig::new("auto").await;
     rig.run(200).await;
