@@ -46,6 +46,12 @@ impl ClusterStats {
             url: self.server.redacted_url().to_owned(),
             reason: "it is not JSON".to_owned(),
         })?;
+        if let Some(warnings) = silent_nodes(&stats) {
+            return Err(Error::Partial {
+                query: self.server.redacted_url().to_owned(),
+                warnings,
+            });
+        }
         let nodes = self.of_nodes(&stats);
         let value = match self.figure {
             ClusterFigure::Rejected => self.rejected.lock().rate(now, nodes),
@@ -61,5 +67,50 @@ impl ClusterStats {
             .flatten()
             .filter_map(|(id, node)| Some((id.clone(), self.figure.of(node)?)))
             .collect()
+    }
+}
+
+/// Returns the number of nodes that did not answer the one that was asked, as a warning: the
+/// busiest may be among them. `None` if all did, or if the server is too old to say so.
+fn silent_nodes(stats: &Value) -> Option<String> {
+    let count = |field: &str| stats["_nodes"][field].as_u64();
+    let failed = count("failed").filter(|failed| *failed > 0)?;
+    let total = count("total").unwrap_or(failed);
+    Some(format!("{failed} of {total} nodes did not answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_worst_of_the_nodes_that_answer_is_no_reading_while_others_are_silent() {
+        let answer = |nodes: Value| async move {
+            let page = json!({ "_nodes": nodes, "nodes": {
+                "a": {"jvm": {"mem": {"heap_used_percent": 20}}},
+                "b": {"jvm": {"mem": {"heap_used_percent": 40}}},
+            }});
+            let app = axum::Router::new().route(
+                "/_nodes/stats/os,jvm,thread_pool",
+                axum::routing::get(move || async move { page.to_string() }),
+            );
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            tokio::spawn(async move { axum::serve(listener, app).await });
+            let stats = ClusterStats::new(&Access::open(&url), ClusterFigure::Heap).unwrap();
+            stats.read(100.0).await
+        };
+        let whole = json!({"total": 2, "successful": 2, "failed": 0});
+        for nodes in [whole, Value::Null] {
+            assert_eq!(answer(nodes).await.unwrap().value, 0.4);
+        }
+        let part = json!({"total": 3, "successful": 2, "failed": 1});
+        let error = answer(part).await.unwrap_err().to_string();
+        assert!(
+            error.ends_with("a partial answer: 1 of 3 nodes did not answer"),
+            "{error}"
+        );
     }
 }
