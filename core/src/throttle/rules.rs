@@ -103,7 +103,7 @@ pub const TABLE: &[Knob] = &[
     Knob { name: "min", default: "0.1", unit: "tokens/s", allowed: BOUND, kind: rate(false, false),
         meaning: "The lowest rate that the governor may set. A tripped breaker may still set 0." },
     Knob { name: "max", default: "1000", unit: "tokens/s", allowed: BOUND, kind: rate(false, false),
-        meaning: "The highest rate that the governor may set." },
+        meaning: "The highest rate that the governor may set. While it cannot be read, that is `safe_rps`, or `min` for slots." },
     Knob { name: "safe_rps", default: "1", unit: "tokens/s", allowed: "a number from 0.000001 to 1000000000, or 0 (stopped)", kind: rate(true, false),
         meaning: "The rate in force when `rps` is unreadable or its lease has expired. It is never above a readable `rps`." },
     Knob { name: "capacity", default: "-1", unit: "tokens/s", allowed: "a number from 0.000001 to 1000000000, or 0 (nothing is granted), or -1 (no limit)", kind: rate(true, true),

@@ -101,36 +101,7 @@ impl GovernedThrottle {
 
     /// Returns the bounds of the knob, in its own unit.
     pub fn bounds(&self, status: &Status) -> Bounds {
-        let Knobs {
-            min,
-            max,
-            safe_rps,
-            capacity,
-            ..
-        } = status.knobs;
-        // Above the capacity the knob would only wind up. A capacity of 0 is a stop, and no bound
-        // of a rate. A ratio does not wind up, and its quota is that of all accounts: it still
-        // applies when those that are away return.
-        let is_bound = self.actuator() == Actuator::Rps
-            && self
-                .policy
-                .signals
-                .iter()
-                .any(|signal| signal.kind != SignalKind::Ratio);
-        let max = (capacity.rate())
-            .filter(|_| is_bound)
-            .map_or(max, |capacity| max.min(capacity));
-        // While a typo holds the rate in force at safe_rps, a higher knob would only wind up and
-        // open wide with the correction. A safe_rps of 0 leaves `min`, because it bounds no rate.
-        let is_careful = self.actuator() == Actuator::Rps && status.is_careful();
-        let max = if is_careful {
-            max.min(safe_rps.rate().unwrap_or(min))
-        } else {
-            max
-        };
-        let safe_rps = safe_rps.number();
-        let min = min.min(max);
-        self.actuator().bounds(Bounds { min, max, safe_rps })
+        bounds(&self.policy, status)
     }
 
     /// Shows the state to people, with the errors of the signals' last readings.
@@ -152,5 +123,71 @@ impl GovernedThrottle {
         for found in ended {
             tracing::info!(throttle.name = %self.name, finding = found.finding.as_str(), "a watchdog finding has ended");
         }
+    }
+}
+
+/// Returns the bounds that `policy` and the knobs set, in the unit of the governed knob.
+fn bounds(policy: &Policy, status: &Status) -> Bounds {
+    let Knobs {
+        min,
+        max,
+        safe_rps,
+        capacity,
+        ..
+    } = status.knobs;
+    let actuator = policy.law.actuator;
+    // Above the capacity the knob would only wind up. A capacity of 0 is a stop, and no bound of a
+    // rate. A ratio does not wind up, and its quota is that of all accounts: it still applies when
+    // those that are away return.
+    let is_bound = actuator == Actuator::Rps
+        && policy
+            .signals
+            .iter()
+            .any(|signal| signal.kind != SignalKind::Ratio);
+    let max = (capacity.rate())
+        .filter(|_| is_bound)
+        .map_or(max, |capacity| max.min(capacity));
+    // While a typo holds the rate in force at safe_rps, a higher knob would only wind up and open
+    // wide with the correction. A safe_rps of 0 leaves `min`, because it bounds no rate. A typo in
+    // `max` must not raise it to its default.
+    let has_no_max = status.problems.iter().any(|problem| problem.field == "max");
+    let max = match actuator {
+        Actuator::Rps if has_no_max || status.is_careful() => {
+            max.min(safe_rps.rate().unwrap_or(min))
+        }
+        Actuator::Concurrency if has_no_max => max.min(min),
+        _ => max,
+    };
+    let safe_rps = safe_rps.number();
+    let min = min.min(max);
+    actuator.bounds(Bounds { min, max, safe_rps })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::throttle::bucket::UsageCounters;
+
+    #[test]
+    fn a_typo_in_max_lifts_no_bound() {
+        let most = |policy: &str, max: &str| {
+            let fields = [
+                ("rps", "80"),
+                ("mode", "auto"),
+                ("min", "2"),
+                ("max", max),
+                ("safe_rps", "5"),
+            ];
+            let raw = fields.map(|(field, text)| (field.to_owned(), text.to_owned()));
+            let name = Name::new("reindex").unwrap();
+            let status = Status::read(name, raw.into(), &UsageCounters::default(), 1_000_000);
+            let policy = Policy::parse(policy, "f").unwrap().unwrap();
+            bounds(&policy, &status).max
+        };
+        let rate = "[[signal]]\nname = \"load\"\nquery = \"q\"\nsetpoint = 1.0\n";
+        let slots = "[[signal]]\nname = \"answers\"\nsource = \"feedback\"\nquery = \"latency\"\n\
+                     setpoint = 0.1\n[governor]\nactuator = \"concurrency\"\n";
+        assert_eq!((most(rate, "100"), most(rate, "1O0")), (100.0, 5.0));
+        assert_eq!((most(slots, "100"), most(slots, "1O0")), (100.0, 2.0));
     }
 }
