@@ -129,12 +129,8 @@ impl Prometheus {
     /// Returns the usual number of series of the selector `query`; 0 if the server cannot compute
     /// it.
     async fn usual(&self, query: &str, now: f64) -> Result<usize, Error> {
-        let kept = self
-            .kept()
-            .get(query)
-            .copied()
-            .filter(|(_, at)| (now - at).abs() < USUAL_EVERY_S);
-        if let Some((usual, _)) = kept {
+        let kept = self.kept().get(query).copied();
+        if let Some((usual, _)) = kept.filter(|(_, at)| (now - at).abs() < USUAL_EVERY_S) {
             return Ok(usual);
         }
         // The median, because a deployment that runs old and new side by side for some minutes does
@@ -147,7 +143,9 @@ impl Prometheus {
                 .map_or(0, |r| r.value.max(0.0) as usize),
             // A server without subqueries, or one that answers in another form.
             Err(Error::BadQuery { .. } | Error::Garbled { .. }) => 0,
-            Err(error) => return Err(error),
+            // A server under load answers the short query and not this one: the number from before
+            // counts, and is not asked for at every tick.
+            Err(error) => kept.map(|(usual, _)| usual).ok_or(error)?,
         };
         let mut kept = self.kept();
         if kept.len() >= USUAL_MAX {

@@ -1,6 +1,8 @@
 //! Readings from a real Prometheus, and from a fake one for misbehaviour that a real one does not
 //! show.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::extract::Form;
@@ -162,6 +164,42 @@ async fn a_series_that_ended_is_no_lower_maximum() {
             series: 4_001,
             allowed: 4_000
         }))
+    );
+}
+
+#[tokio::test]
+async fn the_usual_number_of_series_stays_while_the_server_is_too_busy_to_count_them() {
+    let counts = Arc::new(AtomicU32::new(0));
+    let counted = counts.clone();
+    let answer = move |Form(form): Form<Vec<(String, String)>>| {
+        let is_count = form[0].1.starts_with("quantile_over_time(");
+        let is_busy = is_count && counted.fetch_add(1, Ordering::SeqCst) > 0;
+        let data = if is_count {
+            r#""vector","result":[{"metric":{},"value":[1700000000,"1"]}]"#.to_owned()
+        } else {
+            format!(r#""matrix","result":[{SOUND}]"#)
+        };
+        let status = if is_busy {
+            StatusCode::SERVICE_UNAVAILABLE
+        } else {
+            StatusCode::OK
+        };
+        let date = [(header::DATE, "Tue, 14 Nov 2023 22:13:20 GMT")];
+        let body = format!(r#"{{"status":"success","data":{{"resultType":{data}}}}}"#);
+        async move { (status, date, body) }
+    };
+    let url = serve(axum::Router::new().route("/api/v1/query", post(answer))).await;
+    let known = Prometheus::new(&url).unwrap();
+    for at in [DATE, DATE + 61.0, DATE + 62.0] {
+        assert!(known.readings("load", at).await.is_ok(), "{at}");
+    }
+    assert_eq!(counts.load(Ordering::SeqCst), 2, "not asked at every tick");
+
+    let unknown = Prometheus::new(&url).unwrap();
+    let refused = unknown.readings("load", DATE).await;
+    assert!(
+        matches!(refused, Err(Error::Refused { status: 503, .. })),
+        "{refused:?}"
     );
 }
 
