@@ -26,6 +26,10 @@ use crate::signals::{
 /// The timeout of one look of the fast path.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
+/// The lead of a sample over the store's clock from which it is none, in seconds; the law ignores
+/// such samples, and people must be told why.
+const AHEAD_S: f64 = 60.0;
+
 /// The span of feedback that the fast path judges by, in seconds.
 const FEEDBACK_WINDOW_S: f64 = 5.0;
 /// The fewest attempts that must have ended in the span that the fast path judges by: one refusal
@@ -235,6 +239,10 @@ impl Sources {
                         }
                         _ => self.history(about, now).await?,
                     };
+                    if let Some(early) = readings.iter().find(|one| one.at > now + AHEAD_S) {
+                        let ahead_s = early.at - now;
+                        return Err(Missing::Future { ahead_s }.into());
+                    }
                     Ok(readings
                         .into_iter()
                         .map(|reading| sample(about, reading))

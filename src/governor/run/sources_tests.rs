@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::control::durations::Durations;
-use crate::signals::Feedback;
+use crate::signals::{Depth, Feedback};
 
 const POLICY: &str = r#"
 [[signal]]
@@ -286,4 +288,35 @@ fn the_fast_path_looks_at_what_can_trip_and_does_not_pass_through_prometheus() {
     assert!(of("source = \"depth\"\nquery = \"t\""));
     assert!(!of("source = \"feedback\"\nquery = \"latency\""));
     assert!(of("source = \"feedback\"\nquery = \"latency\"\ntrip = 1"));
+}
+
+#[tokio::test]
+async fn a_sample_by_a_clock_that_is_ahead_says_so_instead_of_nothing() {
+    let text =
+        "[[signal]]\nname = \"waiting\"\nsource = \"depth\"\nquery = \"mails\"\nsetpoint = 5000\n";
+    let policy = Policy::parse(text, "f").unwrap().unwrap();
+    for (ahead_s, expected) in [
+        (50.0, None),
+        (120.0, Some("the sample is dated 120 s in the future")),
+    ] {
+        let depth: DepthSource = Arc::new(move |_| {
+            let depth = Depth {
+                ready: 12.0,
+                oldest_s: 0.0,
+                at: 1000.0 + ahead_s,
+            };
+            Box::pin(std::future::ready(Some(depth)))
+        });
+        let sources =
+            Sources::new(Prometheus::new("http://127.0.0.1:9").unwrap()).with_depth(depth);
+        let direct = sources.direct_sources(&policy).unwrap();
+        let read = sources
+            .read(&policy, &direct, 1000.0, false)
+            .await
+            .remove(0);
+        assert_eq!(
+            read.err().map(|error| error.to_string()).as_deref(),
+            expected
+        );
+    }
 }
