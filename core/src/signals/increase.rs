@@ -16,8 +16,12 @@ impl Increase {
     /// first.
     ///
     /// A counter that is less than before has restarted: all of it is new. A counter that was not
-    /// there before counts from now on.
+    /// there before counts from now on. After a clock that was set back it begins anew.
     pub(super) fn rate(&mut self, now: f64, totals: BTreeMap<String, f64>) -> Option<f64> {
+        // A clock that was set back: nothing is known about the time between.
+        if self.totals.back().is_some_and(|(last, _)| *last > now) {
+            self.totals.clear();
+        }
         while self.totals.len() > 1 && self.totals[1].0 <= now - SPAN_S {
             self.totals.pop_front();
         }
@@ -68,5 +72,16 @@ mod tests {
             increase.rate(115.0, totals(&[("a", 10.0), ("b", 520.0)])),
             Some(3.0)
         );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_costs_one_reading() {
+        let mut increase = Increase::default();
+        for n in 0..20 {
+            let n = f64::from(n);
+            increase.rate(5000.0 + n, totals(&[("a", 10.0 * n)]));
+        }
+        assert_eq!(increase.rate(1000.0, totals(&[("a", 200.0)])), None);
+        assert_eq!(increase.rate(1005.0, totals(&[("a", 250.0)])), Some(10.0));
     }
 }
