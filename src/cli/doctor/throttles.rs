@@ -175,7 +175,12 @@ mod tests {
         );
         assert_eq!(seen(&status(&[("rps", "5")])), None);
         // While it is paused no governor renews its lease.
-        let fields = [("paused", "1"), ("mode", "auto"), ("valid_until", "1")];
+        let fields = [
+            ("rps", "5"),
+            ("paused", "1"),
+            ("mode", "auto"),
+            ("valid_until", "1"),
+        ];
         assert_eq!(seen(&status(&fields)), None);
         let long_ago = Timestamp::from_microsecond(NOW_US - 400_000_000).unwrap();
         let told = |mode| of_governor(&status(&[("mode", mode)]), Some(long_ago)).is_some();
