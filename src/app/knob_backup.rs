@@ -1,5 +1,5 @@
-//! Records all knobs in Postgres and restores them when Redis comes up empty. Knobs that were
-//! deleted in a Redis that is not empty stay deleted.
+//! Records all knobs in Postgres and restores them when Redis comes up empty, or with an older copy
+//! of them. Knobs that were deleted in a Redis that is not empty stay deleted.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,6 +30,9 @@ const PASSING: &[&str] = &[
     "capacity",
     "capacity_reason",
 ];
+
+/// Those of them that are recorded all the same, because they tell an older copy from a newer one.
+const DATED: [&str; 2] = ["seq", "at"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: CancellationToken) {
     let kept = Arc::new(tokio::sync::Mutex::new((
@@ -192,6 +195,14 @@ pub(super) async fn tick(
                 Err(error) => Err(error),
             },
             (Ok(None), None) => continue,
+            (Ok(Some(written)), Some(fields)) if is_behind(&written.fields, fields) => {
+                // Another process may have recorded what was read here.
+                let mut newest = record.load().await?.into_iter();
+                match newest.find(|(of, all)| *of == name && is_behind(&written.fields, all)) {
+                    Some((_, all)) => bring_forward(store, &name, &all, &written.fields).await,
+                    None => Ok(written),
+                }
+            }
             (Ok(Some(written)), _) => Ok(written),
             (Err(error), _) => Err(error),
         };
@@ -201,6 +212,8 @@ pub(super) async fn tick(
                 failed = Some(error);
                 continue;
             }
+            // Somebody was faster; the next round sees it.
+            Err(throttle::Error::Conflict { .. }) => continue,
             Err(error) => {
                 odd.insert(name, error.to_string());
                 continue;
@@ -229,7 +242,9 @@ pub(super) async fn tick(
             continue;
         }
         let (mut fields, left_out) = recordable(written.fields);
-        fields.retain(|field, _| !PASSING.contains(&field.as_str()));
+        fields.retain(|field, _| {
+            !PASSING.contains(&field.as_str()) || DATED.contains(&field.as_str())
+        });
         if let Some(why) = record.save(&name, &fields).await? {
             odd.insert(name, why);
             continue;
@@ -249,6 +264,47 @@ pub(super) async fn tick(
         recorded.saved.insert(name, saved);
     }
     failed.map_or(Ok(odd), |error| Err(error.into()))
+}
+
+/// Returns true if the knobs in Redis are an older copy of the recorded ones: less was changed
+/// through Flyball, and the last time was no later. A throttle that was made anew is no copy.
+fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
+    let both = |field: &str| -> Option<(u64, u64)> {
+        let number =
+            |fields: &BTreeMap<String, String>| -> Option<u64> { fields.get(field)?.parse().ok() };
+        Some((number(stands)?, number(recorded)?))
+    };
+    let is_less = both("seq").is_some_and(|(here, recorded)| here < recorded);
+    is_less && both("at").is_some_and(|(here, recorded)| here <= recorded)
+}
+
+/// Replaces the older copy `stands` of a throttle's knobs by the recorded ones.
+async fn bring_forward(
+    store: &dyn Store,
+    name: &Name,
+    recorded: &BTreeMap<String, String>,
+    stands: &BTreeMap<String, String>,
+) -> Result<WrittenKnobs, throttle::Error> {
+    let lasts = |field: &String| !PASSING.contains(&field.as_str());
+    let removed = stands.keys().filter(|field| !recorded.contains_key(*field));
+    let removed = removed.map(|field| (field.clone(), None));
+    let texts = recorded
+        .iter()
+        .map(|(field, text)| (field.clone(), Some(text.clone())));
+    let change = Change {
+        fields: removed
+            .chain(texts)
+            .filter(|(field, _)| lasts(field))
+            .collect(),
+        if_seq: stands.get("seq").and_then(|seq| seq.parse().ok()),
+        by: "flyball".to_owned(),
+        why: "restored: Redis had an older copy of the knobs".to_owned(),
+        restores: true,
+        ..Change::default()
+    };
+    let (_, after) = store.set(name, &change).await?;
+    tracing::warn!(throttle.name = %name, "Redis had an older copy of the knobs, and those from Postgres have been restored");
+    Ok(after.into())
 }
 
 async fn restore(
@@ -278,6 +334,30 @@ async fn restore(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_older_copy_of_the_knobs_is_told_from_a_throttle_that_was_made_anew() {
+        let fields = |seq: &str, at: &str| {
+            BTreeMap::from([("seq", seq), ("at", at)].map(|(f, t)| (f.to_owned(), t.to_owned())))
+        };
+        let recorded = fields("50", "9000");
+        for (seq, at, expected) in [
+            ("49", "8000", true),
+            ("49", "9000", true),
+            ("50", "9000", false),
+            ("51", "9500", false),
+            ("1", "9500", false),
+            ("many", "8000", false),
+        ] {
+            assert_eq!(
+                is_behind(&fields(seq, at), &recorded),
+                expected,
+                "{seq} {at}"
+            );
+        }
+        assert!(!is_behind(&BTreeMap::new(), &recorded), "written by hand");
+        assert!(!is_behind(&recorded, &BTreeMap::new()), "an older record");
+    }
 
     #[test]
     fn what_the_record_has_lost_is_recorded_again() {

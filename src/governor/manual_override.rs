@@ -58,9 +58,19 @@ struct KnobSnapshot {
     seq: u64,
     by: String,
     why: String,
+    /// The time of the last recorded change, in unix milliseconds.
+    #[serde(default)]
+    at_ms: i64,
 }
 
 impl OverrideWatch {
+    /// Returns true if `knobs` are an older copy of those last seen, as a store has after a failover
+    /// to a replica that is behind.
+    pub fn is_ahead_of(&self, knobs: &Knobs) -> bool {
+        let is_ahead = |seen: &KnobSnapshot| knobs.seq < seen.seq && knobs.at_ms <= seen.at_ms;
+        self.seen.as_ref().is_some_and(is_ahead)
+    }
+
     /// Compares the knobs at `now` (unix seconds) with the last look; returns true if a person has
     /// changed the mode or the rate since.
     ///
@@ -75,12 +85,19 @@ impl OverrideWatch {
         now: f64,
     ) -> bool {
         let (by, why) = (knobs.by.clone(), knobs.why.clone());
+        let last_ms = self.seen.as_ref().map_or(0, |seen| seen.at_ms);
         let sees = KnobSnapshot {
             mode: knobs.mode,
             rps: rps.map(str::to_owned),
             seq: knobs.seq,
             by,
             why,
+            // A change in Redis directly has no time.
+            at_ms: if knobs.at_ms > 0 {
+                knobs.at_ms
+            } else {
+                last_ms
+            },
         };
         let Some(saw) = self.seen.replace(sees.clone()) else {
             return false;
@@ -246,6 +263,21 @@ mod tests {
         ));
         assert_eq!(watch.last.as_ref().unwrap().who_and_why(), "bob (\"test\")");
         assert_eq!(watch.last.as_ref().unwrap().at, 1020.0);
+    }
+
+    #[test]
+    fn an_older_copy_of_the_knobs_is_not_taken_for_an_edit() {
+        let at = |seq, at_ms| Knobs {
+            at_ms,
+            ..knobs(Mode::Auto, seq, "ann", "")
+        };
+        let mut watch = OverrideWatch::default();
+        assert!(!watch.is_ahead_of(&at(0, 0)), "nothing was seen");
+        watch.see(&at(50, 9_000), Actuator::Rps, Some("0"), false, 9.0);
+        watch.see(&at(50, 0), Actuator::Rps, Some("5"), false, 10.0);
+        assert!(watch.is_ahead_of(&at(49, 8_000)) && watch.is_ahead_of(&at(20, 9_000)));
+        assert!(!watch.is_ahead_of(&at(50, 9_000)) && !watch.is_ahead_of(&at(51, 9_500)));
+        assert!(!watch.is_ahead_of(&at(1, 9_500)), "made anew");
     }
 
     #[test]

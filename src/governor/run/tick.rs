@@ -18,6 +18,9 @@ use crate::governor::state::ControlState;
 use crate::governor::time::timestamp;
 use crate::throttle::{Knobs, Mode, RateLimit, Status};
 
+/// The longest wait for the record of knobs to replace an older copy of them, in seconds.
+const OLDER_COPY_S: f64 = 15.0;
+
 /// A tick of one throttle in one term.
 struct Tick<'a> {
     parts: &'a Reconciler,
@@ -62,6 +65,14 @@ pub(super) async fn tick(
         .records
         .take_up(throttle, &mut runtime, term, &status)
         .await?;
+    // A write now would make an older copy of the knobs the newest, and lose what a person had set.
+    let waits_for_record = runtime.state.as_ref().is_some_and(|state| {
+        let is_recent = state.at.is_some_and(|at| (now - at).abs() < OLDER_COPY_S);
+        is_recent && state.overrides.is_ahead_of(&status.knobs)
+    });
+    if waits_for_record {
+        return Ok(RoundReport::default());
+    }
     if let Some(feedback) = &feedback {
         runtime.meter.take_in(feedback, now);
     }

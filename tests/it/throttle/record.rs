@@ -1,10 +1,12 @@
 //! The record of knobs in Postgres, of more throttles than one call of Redis reads.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::jobs::{Kinds, Queue};
+use flyball::throttle::Change;
 
 use crate::support::redis_server::Server;
 use crate::support::{app_environment, database, eventually};
@@ -95,5 +97,68 @@ async fn hundreds_of_throttles_are_recorded_follow_edits_and_come_back_when_redi
     .await;
     let names = app.throttles.names().await.unwrap();
     assert!(!names.contains(&name("many-7")), "{names:?}");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_that_redis_has_lost_with_an_older_copy_of_the_knobs_comes_back() {
+    let (server, database, folder) = (
+        Server::start(),
+        database().await,
+        tempfile::tempdir().unwrap(),
+    );
+    let mut environment = app_environment(&database, folder.path()).await;
+    environment.insert("REDIS_URL".to_owned(), server.url());
+    environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
+    let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
+    let app = App::start(
+        &Settings::load(None, &environment).unwrap(),
+        Roles::ALL,
+        Kinds::default(),
+    )
+    .await
+    .unwrap();
+    let set = async |fields: &[(&str, &str)]| {
+        let texts = fields.iter();
+        let texts = texts.map(|(field, text)| ((*field).to_owned(), Some((*text).to_owned())));
+        let change = Change {
+            fields: texts.collect(),
+            by: "ann".to_owned(),
+            create: true,
+            ..Change::default()
+        };
+        app.throttles.set(&name("older"), &change).await.unwrap();
+    };
+    let key = "throttle:older:knobs";
+    set(&[("rps", "5"), ("borrow", "1")]).await;
+    let mut copy = redis::cmd("HGETALL");
+    let copy: BTreeMap<String, String> = copy.arg(key).query(&mut connection(&server)).unwrap();
+    set(&[("rps", "0")]).await;
+    eventually("the stop is recorded", SOON, || async {
+        let sql = "select count(*) from flyball.knobs where throttle = 'older' and fields ->> 'rps' = '0'";
+        let count: i64 = sqlx::query_scalar(sql)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+        (count == 1).then_some(())
+    })
+    .await;
+
+    let copy: Vec<(String, String)> = copy.into_iter().collect();
+    let mut older = redis::pipe();
+    older.atomic().del(key).ignore();
+    older.hset_multiple(key, &copy).ignore();
+    older.exec(&mut connection(&server)).unwrap();
+
+    let knobs = eventually("the stop is back", SOON, || async {
+        let mut all = redis::cmd("HGETALL");
+        let all: BTreeMap<String, String> = all.arg(key).query(&mut connection(&server)).unwrap();
+        (all["rps"] == "0").then_some(all)
+    })
+    .await;
+    assert_eq!(
+        (knobs["borrow"].as_str(), knobs["by"].as_str()),
+        ("1", "flyball")
+    );
     app.stop().await;
 }
