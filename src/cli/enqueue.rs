@@ -1,7 +1,7 @@
 //! `flyball enqueue`.
 
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr as _;
 
@@ -17,7 +17,7 @@ use super::{connect, output, when};
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::app;
 use crate::config::Settings;
-use crate::jobs::{AfterFailure, Enqueued, Kinds, NewJob};
+use crate::jobs::{AfterFailure, Enqueued, Error, Kinds, NewJob};
 
 /// Most jobs in one statement.
 const BATCH: usize = 1000;
@@ -146,20 +146,26 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let as_json = args.json;
-    let jobs = match &args.file {
+    // The lines of a file; without one all jobs are alike.
+    let (jobs, lines) = match &args.file {
         Some(file) => read_file(file, &app::built_in_kinds(&settings, None)?)?,
         None => {
             let one = one_job(&args)?;
-            // Copies are alike, so the faults of one are listed once.
-            check_args(std::slice::from_ref(&one), &settings, "enqueued")?;
-            vec![one; args.count as usize]
+            let here = |_: usize| String::new();
+            check_args(std::slice::from_ref(&one), &settings, here, "enqueued")?;
+            (vec![one; args.count as usize], Vec::new())
         }
     };
     let queue = connect::queue(&settings).await?;
     let bar = progress(jobs.len());
     let mut enqueued: Vec<Enqueued> = Vec::with_capacity(jobs.len());
     for (nth, batch) in jobs.chunks(BATCH).enumerate() {
-        let done = queue.enqueue(batch).await;
+        let done = queue.enqueue(batch).await.map_err(|error| {
+            placed(error, batch.len() == 1, |at| {
+                let line = lines.get(nth * BATCH + at)?;
+                Some(format!("{}, line {line}: ", name_of(args.file.as_ref()?)))
+            })
+        });
         enqueued.extend(done.with_context(|| match nth {
             0 => "nothing was enqueued".to_owned(),
             _ => format!(
@@ -219,8 +225,42 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
     })
 }
 
-/// Reads a file of jobs, or refuses its first line that is wrong.
-fn read_file(file: &std::path::Path, kinds: &Kinds) -> anyhow::Result<Vec<NewJob>> {
+/// Returns the refusal of one job among several with the job's place; a job that is `alone` has no
+/// index.
+pub(super) fn placed(
+    error: Error,
+    alone: bool,
+    place: impl FnOnce(usize) -> Option<String>,
+) -> Error {
+    match error {
+        Error::Refused {
+            index,
+            field,
+            message,
+        } => {
+            let place = index.or(alone.then_some(0)).and_then(place);
+            let field = format!("{}{field}", place.unwrap_or_default());
+            Error::Refused {
+                index,
+                field: field.trim_end_matches([':', '/', ' ']).to_owned(),
+                message,
+            }
+        }
+        other => other,
+    }
+}
+
+fn name_of(file: &Path) -> String {
+    if file.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        file.display().to_string()
+    }
+}
+
+/// Reads the jobs of a file with the numbers of their lines, or refuses its first line that is
+/// wrong.
+fn read_file(file: &Path, kinds: &Kinds) -> anyhow::Result<(Vec<NewJob>, Vec<usize>)> {
     let reader: Box<dyn BufRead> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())
     } else {
@@ -228,12 +268,8 @@ fn read_file(file: &std::path::Path, kinds: &Kinds) -> anyhow::Result<Vec<NewJob
             std::fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
         Box::new(std::io::BufReader::new(open))
     };
-    let mut jobs = Vec::new();
-    let name = if file.as_os_str() == "-" {
-        "standard input".to_owned()
-    } else {
-        file.display().to_string()
-    };
+    let (mut jobs, mut lines) = (Vec::new(), Vec::new());
+    let name = name_of(file);
     for (at, line) in reader.lines().enumerate() {
         let refused = |reason: &str| {
             CliError::Refused(format!(
@@ -259,11 +295,12 @@ fn read_file(file: &std::path::Path, kinds: &Kinds) -> anyhow::Result<Vec<NewJob
         })?;
         let job = job_of(value, kinds).map_err(|wrong| refused(&wrong))?;
         jobs.push(job);
+        lines.push(at + 1);
     }
     if jobs.is_empty() {
         bail!(CliError::Refused(format!("{name} holds no jobs")));
     }
-    Ok(jobs)
+    Ok((jobs, lines))
 }
 
 /// Reads a job as `POST /api/v1/jobs` does, or returns everything that is wrong with it. A kind may
@@ -294,16 +331,17 @@ fn job_of(value: Value, kinds: &Kinds) -> Result<NewJob, String> {
 }
 
 /// Checks the arguments of built-in kinds before anything is enqueued; those of other kinds are
-/// checked by their workers.
-pub(super) fn check_args(jobs: &[NewJob], settings: &Settings, done: &str) -> anyhow::Result<()> {
+/// checked by their workers. A wrong argument is named behind the place of its job.
+pub(super) fn check_args(
+    jobs: &[NewJob],
+    settings: &Settings,
+    place: impl Fn(usize) -> String,
+    done: &str,
+) -> anyhow::Result<()> {
     let kinds = app::built_in_kinds(settings, None)?;
     let mut wrong = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
-        let place = if jobs.len() > 1 {
-            format!("job {at}: ")
-        } else {
-            String::new()
-        };
+        let place = place(at);
         let issues = kinds.check(&job.kind, &job.args);
         wrong.extend(
             issues

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::choice::choice;
-use super::enqueue::check_args;
+use super::enqueue::{check_args, placed};
 use super::exit::CliError;
 use super::given_text::{filled, given_text};
 use super::output::say;
@@ -105,14 +105,19 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Create(args) => {
             let group = read(&args)?;
             let jobs: Vec<NewJob> = group.jobs.iter().flatten().cloned().collect();
-            check_args(&jobs, &settings, "enqueued")?;
-            check_args(group.callback.as_slice(), &settings, "enqueued")?;
+            let among = |at: usize| format!("jobs/{at}/");
+            check_args(&jobs, &settings, among, "enqueued")?;
+            let callback = |_: usize| "callback/".to_owned();
+            check_args(group.callback.as_slice(), &settings, callback, "enqueued")?;
             let queue = connect::queue(&settings).await?;
             let created = async {
                 let group = group.encrypted(queue.secret_keys())?;
                 Client.create_group(&queue.pool, &group).await
             };
-            let created = created.await.context("no group was created")?;
+            let created = created
+                .await
+                .map_err(|error| placed(error, false, |at| Some(among(at))))
+                .context("no group was created")?;
             if args.json {
                 output::json(&created)?;
             } else if args.jobs.is_some() {

@@ -58,7 +58,7 @@ pub(super) async fn run(queue: &Queue, args: Args, settings: &Settings) -> anyho
             bail!(unknown(id))
         };
         let job = NewJob::new(kind, new.clone());
-        check_args(&[job], settings, "changed")?;
+        check_args(&[job], settings, |_: usize| String::new(), "changed")?;
     }
     match queue.update(id, &changes, &signed.signature()).await? {
         MoveAnswer::Moved => answer(id, signed.json, "updated"),

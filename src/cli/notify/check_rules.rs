@@ -1,5 +1,6 @@
 //! `flyball notify check-rules`.
 
+use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,7 +10,7 @@ use crate::cli::output::say;
 use crate::cli::{output, rules_file};
 use crate::providers::Channel;
 use crate::recipient::caps::CapRules;
-use crate::recipient::quiet::{QUIET_MODES, QuietMode};
+use crate::recipient::quiet::QUIET_MODES;
 use crate::recipient::rules::{CategoryRules, OverCap, RecipientRules};
 
 #[derive(clap::Args)]
@@ -29,7 +30,7 @@ struct CategorySummary {
     mandatory: bool,
     caps: Vec<String>,
     over_cap: String,
-    quiet: &'static str,
+    quiet: String,
     dedup_window_s: i64,
 }
 
@@ -85,7 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 if category.mandatory { "yes" } else { "no" }.to_owned(),
                 category.caps.join("; "),
                 category.over_cap,
-                category.quiet.to_owned(),
+                category.quiet,
                 format!("after {} s", category.dedup_window_s),
             ]
         }),
@@ -120,7 +121,7 @@ fn summary(rules: &RecipientRules, name: &str, category: &CategoryRules) -> Cate
             OverCap::Digest(None) => "digest".to_owned(),
             OverCap::Digest(Some(kind)) => format!("digest:{kind}"),
         },
-        quiet: word(category.quiet_mode(Channel::Email)),
+        quiet: quiet(category),
         dedup_window_s: category.dedup_window.as_secs(),
     }
 }
@@ -130,7 +131,27 @@ fn listed(caps: &CapRules) -> String {
     each.join(", ")
 }
 
-fn word(mode: QuietMode) -> &'static str {
-    let known = QUIET_MODES.iter().find(|(_, known)| *known == mode);
-    known.map_or("", |(word, _)| word)
+/// Returns the mode of most channels, then those of the others: `hold; email always`.
+fn quiet(category: &CategoryRules) -> String {
+    let mut modes: Vec<(&str, Vec<&str>)> = QUIET_MODES
+        .iter()
+        .map(|(word, mode)| {
+            let channels = Channel::WORDS
+                .iter()
+                .filter(|(_, channel)| category.quiet_mode(*channel) == *mode)
+                .map(|(channel, _)| *channel);
+            (*word, channels.collect())
+        })
+        .collect();
+    modes.retain(|(_, channels)| !channels.is_empty());
+    modes.sort_by_key(|(_, channels)| Reverse(channels.len()));
+    let each: Vec<String> = modes
+        .iter()
+        .enumerate()
+        .map(|(nth, (word, channels))| match nth {
+            0 => (*word).to_owned(),
+            _ => format!("{} {word}", channels.join(", ")),
+        })
+        .collect();
+    each.join("; ")
 }

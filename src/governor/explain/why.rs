@@ -35,6 +35,9 @@ const TRIP_S: f64 = 7.0 * 86_400.0;
 const GONE_S: f64 = 200.0;
 /// The remedy for a governor that is gone.
 const START_A_GOVERNOR: &str = "check that a process with the role governor is running";
+/// The conditions of the first decision.
+const NEEDS_A_POLICY: &str = "that takes a [[signal]] in its knobs file, and a process with the \
+                              role governor that has this file";
 
 /// The facts about a throttle from which the sentence is built.
 #[derive(Clone, Copy, Debug)]
@@ -247,7 +250,7 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         let Some(decided) = last_decision(requested) else {
             return vec![
                 rate.to_owned(),
-                "its mode is auto, but no governor has decided yet".to_owned(),
+                format!("its mode is auto, but no governor has decided yet: {NEEDS_A_POLICY}"),
             ];
         };
         let slots = status.knobs.concurrency.filter(|slots| *slots > 0);

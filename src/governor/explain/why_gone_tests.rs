@@ -113,6 +113,7 @@ fn an_automatic_throttle_without_a_governor_says_so() {
     let reported = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
     assert_eq!(
         reported,
-        "20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait."
+        "20 rps; its mode is auto, but no governor has decided yet: that takes a [[signal]] in its \
+         knobs file, and a process with the role governor that has this file; 3 jobs wait."
     );
 }

@@ -194,3 +194,25 @@ async fn a_group_that_cannot_be_is_refused_and_nothing_is_created() {
         serde_json::json!([])
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_field_of_a_group_is_named_with_its_job() {
+    let shell = shell().await;
+    let jobs = |second: &str| format!(r#"[{{"kind":"http","args":{URL}}},{second}]"#);
+    let refused = |arguments: &[&str], words: &str| {
+        shell.refused(&[&["group", "create"][..], arguments].concat(), 4, words);
+    };
+
+    refused(
+        &["--jobs", &jobs(r#"{"kind":"http"}"#)],
+        "jobs/1/args/url: is missing",
+    );
+    refused(
+        &["--jobs", &jobs(r#"{"kind":"htp"}"#)],
+        "jobs/1/kind: \"htp\" is not a kind",
+    );
+    refused(
+        &["--callback", r#"{"kind":"http"}"#],
+        "callback/args/url: is missing",
+    );
+}

@@ -41,6 +41,27 @@ async fn a_file_is_checked_with_all_its_problems_and_a_valid_one_is_summed_up() 
 }
 
 #[tokio::test]
+async fn the_summary_has_the_mode_of_quiet_hours_of_every_channel() {
+    let shell = shell().await;
+    shell.write(
+        "recipients.toml",
+        "[categories.product]\nquiet = \"digest_on_wake\"\n\
+         quiet_on = { email = \"always\", sms = \"drop\" }\n",
+    );
+
+    let check = ["notify", "check-rules", "recipients.toml", "--json"];
+    let json = shell.ok(&check).json();
+
+    let quiet = |category: &str| {
+        let all = json["categories"].as_array().unwrap();
+        let found = all.iter().find(|one| one["category"] == category);
+        found.unwrap()["quiet"].clone()
+    };
+    assert_eq!(quiet("product"), "digest_on_wake; sms drop; email always");
+    assert_eq!(quiet("billing"), "hold");
+}
+
+#[tokio::test]
 async fn a_message_still_needs_its_channel_and_recipient() {
     let shell = shell().await;
     shell.refused(&["notify", "email"], 2, "<TO>");
