@@ -8,7 +8,7 @@ use sqlx::AssertSqlSafe;
 use super::{Sink, WriteError, WriteOutcome};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
-use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
+use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted, told};
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
 pub struct PostgresSink {
@@ -140,7 +140,7 @@ impl PostgresSink {
                 Ok(()) => {}
                 Err(error) if !faulty(&error) => return Err(trouble(&error)),
                 Err(error) if to - from == 1 => {
-                    written[from] = WriteOutcome::Refused(error.to_string())
+                    written[from] = WriteOutcome::Refused(told(&error))
                 }
                 Err(_) => parts.extend([(from, from.midpoint(to)), (from.midpoint(to), to)]),
             }
@@ -173,9 +173,9 @@ fn trouble(error: &sqlx::Error) -> WriteError {
     match class(error).as_str() {
         "53" => WriteError::Busy {
             retry_after: None,
-            reason: error.to_string(),
+            reason: told(error),
         },
-        "42" | "25" | "3F" => WriteError::Wrong(error.to_string()),
-        _ => WriteError::Lost(error.to_string()),
+        "42" | "25" | "3F" => WriteError::Wrong(told(error)),
+        _ => WriteError::Lost(told(error)),
     }
 }

@@ -13,7 +13,7 @@ use super::page::PAGE_BYTES;
 use super::{DocumentPage, DocumentSource, Error};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
-use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
+use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted, told};
 use crate::reindex::source_args::{Rows, SourceArgs};
 
 /// Most rows that are counted for the estimate; beyond it the planner's figure is used.
@@ -306,7 +306,7 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
 /// waiting.
 fn error(error: sqlx::Error) -> Error {
     match class(&error).as_str() {
-        "42" | "22" | "25" | "0A" | "21" => Error::Wrong(error.to_string()),
-        _ => Error::Lost(error.to_string()),
+        "42" | "22" | "25" | "0A" | "21" => Error::Wrong(told(&error)),
+        _ => Error::Lost(told(&error)),
     }
 }
