@@ -118,7 +118,7 @@ pub(super) struct NextArgs {
     #[arg(long, conflicts_with = "name")]
     expression: Option<String>,
     /// The time zone of the expression
-    #[arg(long, default_value = "UTC", requires = "expression")]
+    #[arg(long, default_value = "UTC", conflicts_with = "name")]
     time_zone: String,
     /// Print JSON
     #[arg(long)]

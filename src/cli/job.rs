@@ -432,13 +432,15 @@ fn show(job: &JobDetail) -> anyhow::Result<()> {
         say!("trace      {traceparent}");
     }
     if let Some(progress) = &job.progress {
-        let percent = progress
-            .percent
-            .map(|percent| format!("{percent:.1} %, "))
-            .unwrap_or_default();
-        say!("progress   {percent}{}", progress.note);
+        let percent = progress.percent.map(|percent| format!("{percent:.1} %"));
+        let note = Some(progress.note.clone()).filter(|note| !note.is_empty());
+        let parts: Vec<String> = percent.into_iter().chain(note).collect();
+        say!("progress   {}", parts.join(", "));
     }
     say!("args       {}", job.args);
+    if let Some(result) = &job.result {
+        say!("result     {result}");
+    }
     for attempt in &job.attempts {
         let error = attempt
             .error

@@ -89,10 +89,14 @@ fn row(worker: &Worker) -> Vec<String> {
 
 fn show(worker: &Worker) -> anyhow::Result<()> {
     say!("worker     {}, number {}", worker.name, worker.id);
-    say!("program    {} on {}", program(worker), worker.host);
+    let on = match worker.host.as_str() {
+        "" => String::new(),
+        host => format!(" on {host}"),
+    };
+    say!("program    {}{on}", program(worker));
     say!("started    {:.0}", worker.started_at);
     say!("heartbeat  {:.0}", worker.heartbeat_at);
-    say!("running    {} jobs", worker.running);
+    say!("running    {}", output::jobs(worker.running as usize));
     say!("kinds      {}", worker.kinds.join(", "));
     say!("throttles  {}", throttles(worker));
     let capabilities: Vec<&str> = worker.capabilities.keys().map(String::as_str).collect();

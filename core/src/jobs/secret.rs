@@ -38,7 +38,7 @@ pub const FILE_VARIABLE: &str = "FLYBALL_SECRET_KEYS_FILE";
 const CAPABILITY: &str = "secret-key";
 
 /// The capability to encrypt, which a job needs whose values are still plain.
-const ANY_KEY: &str = "secret-key any";
+pub(super) const ANY_KEY: &str = "secret-key any";
 
 /// The version of the form of an encrypted value.
 const VERSION: &str = "v1";

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::secret::ANY_KEY;
 use crate::input::patterns::allows;
 use crate::throttle::is_admission;
 
@@ -316,6 +317,9 @@ pub fn remedy(
             "add [pools.<name>] to the settings of a worker, or name its pool with --pools"
         }
         Some("secret") => "set the variable of that secret for a worker",
+        Some("secret-key") if need == ANY_KEY => {
+            "set FLYBALL_SECRET_KEYS of a worker to what flyball secret-key prints"
+        }
         Some("secret-key") => "add that key to FLYBALL_SECRET_KEYS of a worker",
         Some("source" | "sink") => "add it to the settings of a worker",
         _ => "start a worker that does",

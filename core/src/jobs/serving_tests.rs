@@ -172,6 +172,15 @@ fn the_remedy_names_the_first_thing_that_is_missing() {
         remedy(&live, "a", Some("notification"), &sms),
         "no live worker serves channel sms; add [pools.<name>]",
     );
+    let needs_key = |need: &str| remedy(&live, "a", Some("notification"), &[need.to_owned()]);
+    starts(
+        needs_key("secret-key any"),
+        "no live worker serves secret-key any; set FLYBALL_SECRET_KEYS of a worker to what",
+    );
+    starts(
+        needs_key("secret-key 4be1f0a2"),
+        "no live worker serves secret-key 4be1f0a2; add that key",
+    );
     let told = [WorkerCapabilities {
         throttles: vec!["b".into()],
         ..live[0].clone()

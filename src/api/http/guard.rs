@@ -128,7 +128,9 @@ async fn refuse(
         None if has_shown => {
             "the token in the Authorization header is not valid for this server".to_owned()
         }
-        None => "send the token of FLYBALL_API_TOKEN as: Authorization: Bearer <token>".to_owned(),
+        None => "send a token as: Authorization: Bearer <token>; the settings of the server have \
+                 them, as FLYBALL_API_TOKEN and [api_tokens]"
+            .to_owned(),
     };
     Problem::new(Code::Unauthorized, detail).into_response()
 }

@@ -405,3 +405,25 @@ async fn jobs_are_found_by_their_arguments_and_an_index_for_it_is_added_and_drop
         "1 jobs cancelled\n"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_shown_with_its_progress_and_its_result() {
+    let shell = shell().await;
+    let args = r#"{"url":"http://example.com/"}"#;
+    let enqueued = shell.ok(&["enqueue", "http", "--args", args, "--json"]);
+    let id = enqueued.json()["jobs"][0]["id"].to_string();
+    let kept = format!(
+        "insert into flyball.checkpoint (job_id, cursor, done, total) values ({id}, '{{}}', 41, 200);
+         insert into flyball.result values ({id}, '{{\"pages\": 200}}', now() + interval '1 day')"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(kept))
+        .execute(shell.database.pool())
+        .await
+        .unwrap();
+
+    let shown = shell.ok(&["job", "show", &id]).out;
+
+    for line in ["progress   20.5 %\n", "result     {\"pages\":200}\n"] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+}

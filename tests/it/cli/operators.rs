@@ -271,6 +271,13 @@ async fn workers_kinds_and_failures_are_listed() {
         shown.contains("kinds      render") && shown.contains("throttles  all"),
         "{shown}"
     );
+    assert!(shown.contains("another one on far\n"), "{shown}");
+    sqlx::raw_sql("update flyball.worker set host = '' where name = 'pdf-1'")
+        .execute(shell.database.pool())
+        .await
+        .unwrap();
+    let shown = shell.ok(&["worker", "show", "pdf-1"]).out;
+    assert!(shown.contains("program    another one\n"), "{shown}");
     let failures = shell.ok(&["failures"]).out;
     assert!(
         failures.contains("answered 500") && failures.contains("17"),

@@ -262,6 +262,11 @@ async fn the_command_line_has_the_same_schedules() {
         ),
         (vec!["cron", "next", "beat"], 3, "there is no schedule beat"),
         (
+            vec!["cron", "next", "beat", "--time-zone", "UTC"],
+            2,
+            "cannot be used with",
+        ),
+        (
             vec![
                 "cron",
                 "set",
