@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use axum::extract::Query as Pairs;
+use axum::http::Uri;
 use jiff::Timestamp;
 
 use super::fields::{Errors, FieldLocation, TIME, clipped, must_be, pointer, time_of, unknown};
@@ -30,6 +32,18 @@ pub fn unreadable(query: &str) -> Option<Problem> {
         &clipped(name),
         "must be percent-encoded UTF-8",
     ))
+}
+
+/// Refuses every parameter, for a route that takes none.
+pub fn none(uri: &Uri) -> Result<(), Problem> {
+    let Ok(Pairs(pairs)) = Pairs::<Vec<(String, String)>>::try_from_uri(uri) else {
+        return Ok(());
+    };
+    let query = Query::open(pairs, &[]);
+    if query.errors.is_empty() {
+        return Ok(());
+    }
+    Err(Problem::fields(Code::InvalidQuery, query.errors))
 }
 
 /// The longest page of a list.

@@ -47,6 +47,24 @@ async fn a_job_is_enqueued_with_its_place_and_a_second_one_with_its_unique_key_i
 }
 
 #[tokio::test]
+async fn a_parameter_of_a_route_that_takes_none_is_refused() {
+    let api = spawn_api(None).await;
+    for route in [
+        "jobs",
+        "jobs/batch",
+        "groups",
+        "notifications",
+        "notifications/batch",
+    ] {
+        let answer = api
+            .post(&format!("/api/v1/{route}?tenant=acme"), json!({}))
+            .await;
+        let refused = problem(answer, 400, "invalid_query").await;
+        assert_eq!(pointers(&refused), ["/tenant"], "{route}");
+    }
+}
+
+#[tokio::test]
 async fn a_token_that_reads_no_jobs_learns_nothing_of_another_clients_by_a_duplicate() {
     let scopes = [TokenScope::JobsEnqueue, TokenScope::JobsRead];
     let server = token_server(
