@@ -106,6 +106,10 @@ fn full(status: &Status) -> String {
 /// above.
 fn closed(requested: &Obstacles) -> Vec<String> {
     let mut all: Vec<String> = own(requested, requested.status).into_iter().collect();
+    // The rate is followed by what is wrong with each knob.
+    if requested.status.has_missing_parent() {
+        all.push("No job starts, because its knob parent is wrong.".to_owned());
+    }
     if let Some(above) = requested.above {
         let name = &above.name;
         let why = match own(requested, above) {
@@ -281,7 +285,7 @@ mod tests {
 
     use super::*;
     use crate::throttle::bucket::UsageCounters;
-    use crate::throttle::{KeyState, Name, RefusalPause};
+    use crate::throttle::{KeyState, KnobProblem, Name, RefusalPause};
 
     const NOW: f64 = 1_700_000_000.0;
     const RATE: &str = "12 rps, set by ann.";
@@ -486,6 +490,19 @@ mod tests {
             sentence,
             "12 rps, set by ann. Its jobs wait: throttle mail above mail/bulk has no token left \
              for it."
+        );
+    }
+
+    #[test]
+    fn a_throttle_whose_parent_is_missing_says_so_before_its_rate() {
+        let mut below = status("mail/bulk");
+        below.problems.push(KnobProblem {
+            field: "parent".to_owned(),
+            message: "there is no throttle mail, which mail/bulk names as its parent".to_owned(),
+        });
+        assert_eq!(
+            obstacles_of(&below).around(RATE),
+            "No job starts, because its knob parent is wrong. 12 rps, set by ann."
         );
     }
 
