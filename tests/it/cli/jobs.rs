@@ -133,7 +133,11 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
         format!("{{\"kind\":\"http\",\"args\":{url}}}\n\n{{\"kind\":\"htp\"}}\n"),
     );
     let file = ["enqueue", "--file", "jobs.ndjson"];
-    shell.refused(&file, 4, "nothing was enqueued: jobs.ndjson, line 3: kind: \"htp\"");
+    shell.refused(
+        &file,
+        4,
+        "nothing was enqueued: jobs.ndjson, line 3: kind: \"htp\"",
+    );
     shell.write("jobs.ndjson", "{\"kind\":\"htp\"}\n");
     shell.refused(&file, 4, "jobs.ndjson, line 1: kind: \"htp\"");
     shell.refused(

@@ -139,9 +139,7 @@ impl PostgresSink {
             match write.await {
                 Ok(()) => {}
                 Err(error) if !faulty(&error) => return Err(trouble(&error)),
-                Err(error) if to - from == 1 => {
-                    written[from] = WriteOutcome::Refused(told(&error))
-                }
+                Err(error) if to - from == 1 => written[from] = WriteOutcome::Refused(told(&error)),
                 Err(_) => parts.extend([(from, from.midpoint(to)), (from.midpoint(to), to)]),
             }
         }
