@@ -35,11 +35,12 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let mut report = Findings::default();
     match settings {
-        Err(error) => report.add(Finding::fail(
-            "settings",
-            error.to_string(),
-            "correct the settings; nothing else could be checked",
-        )),
+        Err(error) => {
+            let todo = "correct the settings; nothing else could be checked";
+            for line in error.to_string().lines() {
+                report.add(Finding::fail("settings", line, todo));
+            }
+        }
         Ok(settings) => {
             // What a check meets is its line; the log of the libraries beside it would only repeat it.
             let mut quiet = settings.clone();

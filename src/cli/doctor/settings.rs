@@ -16,8 +16,10 @@ pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Vec<Kno
     let faults = app::unusable(settings).await;
     let is_well = faults.is_empty();
     for fault in faults {
-        let seen = super::super::exit::message(&fault.error);
-        report.add(Finding::fail(CHECK, seen, fault.todo));
+        // A file has a line for each fault.
+        for seen in super::super::exit::message(&fault.error).lines() {
+            report.add(Finding::fail(CHECK, seen, fault.todo));
+        }
     }
     let folder = settings.knobs_folder().ok();
     let files = folder.and_then(|folder| app::read_knobs(folder).ok());

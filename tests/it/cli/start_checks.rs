@@ -155,3 +155,36 @@ async fn tables_and_knobs_files_that_cannot_be_used_are_named_before_postgres_is
         "knobs/search.toml: prometheus \"west\" cannot be used",
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_has_a_line_for_each_fault_of_a_file() {
+    let shell = without_postgres().await;
+    shell.write("knobs/bad.toml", "[knobs]\nrps = \"fast\"\nburts = 1\n");
+    shell.write(
+        "settings.toml",
+        "colour = 1\n\n[kinds.mail]\ntimeout_s = 0\n",
+    );
+    for (arguments, starts) in [
+        (
+            &["doctor"][..],
+            [
+                "knobs/bad.toml:2: knobs.rps: ",
+                "knobs/bad.toml:3: knobs.burts: ",
+            ],
+        ),
+        (
+            &["doctor", "--config", "settings.toml"],
+            [
+                "settings.toml:1: colour: ",
+                "settings.toml:4: kinds.mail.timeout_s: ",
+            ],
+        ),
+    ] {
+        let printed = shell.run(arguments);
+        for start in starts {
+            let start = format!("fail settings   {start}");
+            let named = printed.out.lines().any(|line| line.starts_with(&start));
+            assert!(named, "{start}: {}", printed.out);
+        }
+    }
+}
