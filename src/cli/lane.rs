@@ -106,7 +106,13 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 output::json(&json!({ "lanes": lanes.collect::<Vec<_>>() }))?;
             } else {
                 if lanes.is_empty() {
-                    say!("there is no known lane of throttle {shown}");
+                    match by_key {
+                        true => say!("there is no known lane of throttle {shown}"),
+                        false => say!(
+                            "no lane of throttle {shown} had ready jobs at the last count, some \
+                             seconds ago; --by-key lists all"
+                        ),
+                    }
                     return Ok(ExitCode::SUCCESS);
                 }
                 let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST", "HELD"];

@@ -487,12 +487,16 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
         let empty = [&command[..], &["--tenant", ""]].concat();
         shell.refused(&empty, 2, "leave the option out");
     }
-    assert!(
-        shell
-            .ok(&["lane", "list", "nosuch"])
-            .out
-            .contains("there is no known lane of throttle nosuch")
-    );
+    for (more, words) in [
+        (
+            &["--by-key"][..],
+            "there is no known lane of throttle nosuch",
+        ),
+        (&[], "no lane of throttle nosuch had ready jobs"),
+    ] {
+        let list = [&["lane", "list", "nosuch"][..], more].concat();
+        assert!(shell.ok(&list).out.contains(words), "{words}");
+    }
     assert!(shell.ok(&["simulate", "--list", "--json"]).json()["scenarios"][0]["name"].is_string());
     shell.ok(&[
         "cron",
