@@ -16,6 +16,7 @@ test('each_finding_of_a_gate_has_its_words', () => {
   assert.equal(stepText(step({ finding: 'ended' }), NOW), 'ended here');
   assert.equal(stepText(step({ finding: 'not_reached' }), NOW), 'not reached');
   assert.equal(gateWord('quiet_hours'), 'quiet hours');
+  assert.equal(gateWord('local_time'), 'local time');
 });
 
 test('a_plan_tells_the_present_time_and_the_first_one_if_it_differs', () => {

@@ -2,7 +2,7 @@
 // a history.
 
 const iso = (t) => new Date(t * 1000).toISOString();
-const GATES = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'quiet_hours', 'caps', 'pool'];
+const GATES = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'local_time', 'quiet_hours', 'caps', 'pool'];
 const HOSTILE = '<img src=x onerror=alert(1)>';
 
 /** The gates in their order, of which one decided. */

@@ -447,7 +447,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (p === '/api/v1/gates') return send(200, { held: [], collected: [], more: false });
       if (p === '/api/v1/digests') return send(200, { at: iso(world.now), digests: [], may_change: true, next: null });
       if (/^\/api\/v1\/notifications\/\d+\/explain$/.test(p)) {
-        const gates = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'quiet_hours', 'caps', 'pool'].map((gate) => ({ gate, finding: 'passed', rule: '', until: null }));
+        const gates = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'local_time', 'quiet_hours', 'caps', 'pool'].map((gate) => ({ gate, finding: 'passed', rule: '', until: null }));
         return send(200, { sentence: 'the message passes all gates', gates, first_planned_at: null, planned_at: null, digest: null, forecast: null });
       }
       if (p === '/api/v1/channels') return send(200, { at: iso(world.now), next: null, tenants: world.tenants ? world.tenants.channels() : [] });

@@ -63,6 +63,9 @@ pub(super) struct Args {
     /// Earliest time: a time such as 2026-11-20T14:00:00Z, or a span from now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ahead)]
     run_at: Option<jiff::Timestamp>,
+    /// The time of the recipient's clock at which it goes, such as 09:00 or 2026-12-01T09:00
+    #[arg(long, value_name = "CLOCK")]
+    local_time: Option<String>,
     /// Unique key: no second message is sent while an unfinished one has it
     #[arg(long)]
     unique_key: Option<String>,
@@ -173,6 +176,7 @@ fn message(args: &Args) -> anyhow::Result<Value> {
         ("recipient", args.recipient.as_ref()),
         ("body", args.body.as_ref()),
         ("priority", args.priority.as_ref()),
+        ("local_time", args.local_time.as_ref()),
     ];
     for (field, text) in given {
         let Some(text) = text else {

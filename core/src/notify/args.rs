@@ -12,7 +12,7 @@ use crate::providers::{Channel, Message, Recipient};
 use crate::recipient::fields::{GateFields, USUAL_CATEGORY};
 
 /// The fields of the arguments.
-pub const FIELDS: [&str; 20] = [
+pub const FIELDS: [&str; 21] = [
     "channel",
     "to",
     "from",
@@ -33,6 +33,7 @@ pub const FIELDS: [&str; 20] = [
     "digest",
     "at_most",
     "dedup_key",
+    "local_time",
 ];
 
 /// Values of `priority`, each with the priority of the job.

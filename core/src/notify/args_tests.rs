@@ -136,6 +136,8 @@ fn refusals_are_as_pinned() {
         json!({"channel": "sms", "to": "+15550100", "template": "a", "data": 1}),
         json!({"channel": "sms", "to": "+15550100", "template": "{{ a"}),
         json!({"channel": "sms", "to": "+15550100", "template": {"text": "b", "subject": 1}}),
+        sms(json!({"local_time": "9:00"})),
+        sms(json!({"local_time": "09:00", "digest": "likes"})),
     ];
     crate::input::pinned::check(
         "notification",

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::address::RecipientKey;
 use super::caps::{CapRule, CapRules};
+use super::local_time::LocalInstant;
 use super::rules::OverCap;
 use crate::providers::{Channel, Recipient};
 
@@ -46,6 +47,9 @@ pub struct Candidate<'a> {
     pub digest: Option<&'a str>,
     /// The sender's own cap for the messages of this template that have the same one.
     pub at_most: Option<&'a CapRule>,
+    /// The time of the recipient's clock that the sender names. Such a message is never collected.
+    pub local: Option<LocalInstant>,
+    /// The time from which its age and its validity count: of its acceptance, or its local one.
     pub accepted_at: Timestamp,
     pub deadline: Option<Timestamp>,
     pub is_cancelled: bool,

@@ -48,6 +48,7 @@ proptest! {
             actor: Some("bob"),
             digest: None,
             at_most: None,
+            local: None,
             accepted_at: second(0),
             deadline: None,
             is_cancelled: false,

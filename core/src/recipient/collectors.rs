@@ -5,12 +5,14 @@ use super::digest::{Collects, DigestType};
 use super::rules::{OverCap, RecipientRules};
 use crate::input::wording::unknown;
 
-/// Returns the type of digest that collects a message; `None` if it goes alone.
+/// Returns the type of digest that collects a message; `None` if it goes alone, as an urgent one
+/// does, and one that names a time.
 pub fn digest_type<'a>(
     message: &Candidate<'_>,
     rules: &'a RecipientRules,
 ) -> Option<&'a DigestType> {
-    let is_collected = message.origin == Origin::Sender && message.priority >= NORMAL;
+    let is_collected =
+        message.origin == Origin::Sender && message.priority >= NORMAL && message.local.is_none();
     let named = message.digest.and_then(|name| rules.digest(name));
     let listed = || rules.digest_of_template(message.template?);
     named

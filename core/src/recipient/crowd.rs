@@ -39,11 +39,11 @@ pub fn in_crowd(
     *reserve_s = noted_at(last.until);
 }
 
-/// Returns true if a hold ends for many recipients at once: at the end of quiet hours, or with a
-/// day.
+/// Returns true if a hold ends for many recipients at once: at a time of their clock, at the end of
+/// quiet hours, or with a day.
 fn is_of_crowd(hold: &GateHold) -> bool {
     match hold.gate {
-        MessageGate::QuietHours => true,
+        MessageGate::LocalTime | MessageGate::QuietHours => true,
         MessageGate::Caps => hold.rule.ends_with(LOCAL_DAY),
         _ => false,
     }
@@ -77,7 +77,10 @@ mod tests {
         let quiet = (MessageGate::QuietHours, "22:00-08:00 UTC", 900);
         let day = (MessageGate::Caps, "per_day 1 per local_day", 9000);
         let window = (MessageGate::Caps, "per_day 1 per 1d", 9000);
+        let local = (MessageGate::LocalTime, "09:00 UTC", 1800);
         assert_eq!(quarter(&[quiet]), Some(1));
+        assert_eq!(quarter(&[local]), Some(2));
+        assert_eq!(quarter(&[local, window]), Some(2));
         assert_eq!(quarter(&[day]), Some(10));
         assert_eq!(quarter(&[window]), None);
         assert_eq!(quarter(&[quiet, day]), Some(10));
@@ -107,6 +110,7 @@ mod tests {
             actor: None,
             digest: None,
             at_most: None,
+            local: None,
             accepted_at: wakes,
             deadline: None,
             is_cancelled: false,

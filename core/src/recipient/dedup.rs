@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::address::{KEY_BYTES, RecipientKey, hash_bytes};
 use super::canonical::canonical;
+use super::local_time::LocalTime;
 
 /// The longest time for which an unmarked claim counts: longer than a message may wait.
 const CLAIM_MAX: SignedDuration = SignedDuration::from_hours(31 * 24);
@@ -28,6 +29,13 @@ impl DedupKey {
             template.as_bytes(),
             data.as_bytes(),
         ]))
+    }
+
+    /// Returns the key of this content for a time of the recipient's clock: what is to come at two
+    /// times is no repetition.
+    pub fn for_time(self, local_time: Option<LocalTime>) -> Self {
+        let at = |time: LocalTime| hash_bytes(&[b"time", &self.0, time.to_string().as_bytes()]);
+        local_time.map_or(self, |time| Self(at(time)))
     }
 
     /// Returns the key that the sender chose in place of the content.
@@ -103,9 +111,12 @@ mod tests {
             key("ada", "invoice", &json!({"order": {"id": 1, "of": "a"}})),
             key("bob", "receipt", &json!({"order": {"id": 1, "of": "a"}})),
             DedupKey::of_name(&recipient("ada"), "receipt"),
+            sample.for_time(LocalTime::parse("09:00")),
+            sample.for_time(LocalTime::parse("2026-12-01T09:00")),
         ] {
             assert_ne!(other, sample);
         }
+        assert_eq!(sample.for_time(None), sample);
     }
 
     #[test]

@@ -266,6 +266,7 @@ fn named(rule: &str) -> String {
 
 fn words(gate: MessageGate) -> &'static str {
     match gate {
+        MessageGate::LocalTime => "the local time",
         MessageGate::QuietHours => "quiet hours",
         MessageGate::Caps => "a cap",
         gate => gate.as_str(),
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(
             findings,
             [
-                Passed, Passed, Passed, Passed, Passed, Waits, Waits, NotReached
+                Passed, Passed, Passed, Passed, Passed, Passed, Waits, Waits, NotReached
             ]
         );
     }

@@ -1,22 +1,29 @@
 //! The fields of a message that the gates look at.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
 use super::address::RecipientKey;
 use super::caps::{CapRule, SENDERS_FORM, SENDERS_LONGEST_S};
+use super::local_time::{self, LocalInstant, LocalTime};
+use super::profile::Profile;
 use crate::input::{Issue, Reader};
 use crate::providers::{Channel, Recipient};
 
 /// The fields of a message that only the gates look at. A message with any of these, or with a
 /// category, goes through all gates, and so does every message for the inbox; the SQL function
 /// `flyball.needs_plan` has the same list.
-pub const GATE_FIELDS: [&str; 6] = [
+pub const GATE_FIELDS: [&str; 7] = [
     "recipient",
     "template_id",
     "actor",
     "digest",
     "at_most",
     "dedup_key",
+    LOCAL_TIME,
 ];
 
 /// The category of a message without one.
@@ -25,14 +32,17 @@ pub const USUAL_CATEGORY: &str = "transactional";
 /// The longest of these fields, in bytes.
 pub const GATE_FIELD_BYTES: usize = 128;
 
-/// The longest cap, in bytes.
-const CAP_BYTES: usize = 32;
+/// The longest cap, and the longest time of the recipient's clock, in bytes.
+const SHORT_FIELD_BYTES: usize = 32;
 
 /// The fields that the recipient sees.
 const CONTENT: [&str; 6] = ["subject", "body", "html", "template", "data", "extra"];
 
 /// The name of the sender's own cap.
 const AT_MOST: &str = "at_most";
+
+/// The name of the time of the recipient's clock.
+const LOCAL_TIME: &str = "local_time";
 
 /// Returns true if a message goes through all gates.
 pub fn is_gated(args: &Value) -> bool {
@@ -56,6 +66,8 @@ pub struct GateFields {
     pub at_most: Option<CapRule>,
     /// The key that says which messages are the same, in place of the content.
     pub dedup_key: Option<String>,
+    /// The time of the recipient's clock at which the message goes.
+    pub local_time: Option<LocalTime>,
 }
 
 impl GateFields {
@@ -69,8 +81,9 @@ impl GateFields {
             digest: text("digest"),
             at_most: None,
             dedup_key: text("dedup_key"),
+            local_time: None,
         };
-        if let Some(cap) = fields.text(AT_MOST, 1..=CAP_BYTES) {
+        if let Some(cap) = fields.text(AT_MOST, 1..=SHORT_FIELD_BYTES) {
             let is_kept = |rule: &CapRule| rule.span_s() <= SENDERS_LONGEST_S;
             read.at_most = CapRule::parse(AT_MOST, &cap).filter(is_kept);
             if read.at_most.is_none() {
@@ -79,8 +92,29 @@ impl GateFields {
                 fields.missing("template_id", "the template to which at_most applies");
             }
         }
+        if let Some(time) = fields.text(LOCAL_TIME, 1..=SHORT_FIELD_BYTES) {
+            read.local_time = LocalTime::parse(&time);
+            if read.local_time.is_none() {
+                fields.refuse(LOCAL_TIME, local_time::FORM, &Value::from(time));
+            } else if read.digest.is_some() {
+                let beside = "must be left out beside digest, which has times of its own";
+                fields.wrong(LOCAL_TIME, beside);
+            }
+        }
         read
     }
+}
+
+/// The times of a message that its gates look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageTimes {
+    /// The time of the recipient's clock that the sender names.
+    pub local: Option<LocalInstant>,
+    /// The time from which its age and its validity count: that of its acceptance, or its local one
+    /// if that is later.
+    pub accepted_at: Timestamp,
+    /// The time after which the sender does not want it to go.
+    pub deadline: Option<Timestamp>,
 }
 
 /// A message as the gates read it from the arguments of its job.
@@ -102,6 +136,29 @@ impl GatedArgs {
     /// Returns the address that the sender names; `None` if there is none, or if it is wrong.
     pub fn address(&self) -> Option<Recipient> {
         Recipient::parse(self.channel, self.to.as_deref()?).ok()
+    }
+
+    /// Returns the times of the message to a recipient with a profile, or else with the defaults of
+    /// its tenant. The local time follows from `first_at`, which no retry changes.
+    pub fn times(
+        &self,
+        profile: &Profile,
+        defaults: &Profile,
+        first_at: Timestamp,
+        accepted_at: Timestamp,
+    ) -> MessageTimes {
+        let local = self.fields.local_time.and_then(|time| {
+            let zone = profile.zone_or(defaults, self.channel);
+            LocalInstant::of(time, zone.unwrap_or(&TimeZone::UTC), first_at)
+        });
+        let accepted_at = local.map_or(accepted_at, |local| accepted_at.max(local.at));
+        let valid_for = self.valid_for_s.map(Duration::try_from_secs_f64);
+        let valid_for = valid_for.and_then(Result::ok);
+        MessageTimes {
+            local,
+            accepted_at,
+            deadline: valid_for.and_then(|span| accepted_at.checked_add(span).ok()),
+        }
     }
 
     /// Returns the key of the recipient whose address is `to`: of the person, if the sender names one.
@@ -211,5 +268,40 @@ mod tests {
             json!({"channel": "email", "to": "a@b.c", "at_most": "1 per 31d", "template_id": "t"});
         assert!(GatedArgs::parse(&longest).is_ok());
         assert_eq!(wrong(json!({"actor": ""})), ["/actor"]);
+    }
+
+    #[test]
+    fn a_time_of_the_recipients_clock_has_its_form_and_no_digest_beside_it() {
+        let read = |more: Value| {
+            let mut args = json!({"channel": "email", "to": "a@b.c"});
+            args.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            assert!(is_gated(&args));
+            GatedArgs::parse(&args)
+        };
+        let at_nine = read(json!({"local_time": "09:00"})).unwrap();
+        assert_eq!(at_nine.fields.local_time.unwrap().to_string(), "09:00");
+        for (more, told) in [
+            (
+                json!({"local_time": "9:00"}),
+                format!("must be {}", local_time::FORM),
+            ),
+            (
+                json!({"local_time": 9}),
+                "must be a text of 1 to 32 bytes".to_owned(),
+            ),
+            (
+                json!({"local_time": "09:00", "digest": "likes"}),
+                "must be left out beside digest, which has times of its own".to_owned(),
+            ),
+        ] {
+            let issues = read(more).unwrap_err();
+            assert_eq!(issues.len(), 1, "{issues:?}");
+            assert_eq!(
+                (&*issues[0].pointer, &*issues[0].message),
+                ("/local_time", &*told)
+            );
+        }
     }
 }

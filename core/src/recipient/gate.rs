@@ -16,6 +16,8 @@ pub enum MessageGate {
     Dedup,
     /// The message becomes an item of a digest.
     Digest,
+    /// The recipient's clock does not show the time yet that the sender names.
+    LocalTime,
     /// The recipient's clock is in quiet hours.
     QuietHours,
     /// The recipient got as many messages as the caps allow.
@@ -38,12 +40,13 @@ pub enum GateEffect {
 
 impl MessageGate {
     /// All gates in their order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Deadline,
         Self::Suppression,
         Self::Preferences,
         Self::Dedup,
         Self::Digest,
+        Self::LocalTime,
         Self::QuietHours,
         Self::Caps,
         Self::Pool,
@@ -59,7 +62,7 @@ impl MessageGate {
         match self {
             Self::Deadline | Self::Suppression | Self::Preferences | Self::Dedup => GateEffect::End,
             Self::Digest => GateEffect::Collect,
-            Self::QuietHours | Self::Caps | Self::Pool => GateEffect::Delay,
+            Self::LocalTime | Self::QuietHours | Self::Caps | Self::Pool => GateEffect::Delay,
         }
     }
 

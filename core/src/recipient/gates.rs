@@ -215,8 +215,7 @@ pub fn quiet_of(message: &Candidate<'_>, policy: GatePolicy<'_>) -> Quiet {
 /// Returns the zone of the recipient on the channel, or else of the tenant; `None` if neither has
 /// one.
 pub fn zone_of<'a>(message: &Candidate<'_>, policy: GatePolicy<'a>) -> Option<&'a TimeZone> {
-    let own = policy.profile.zone_of(message.channel);
-    own.or_else(|| policy.defaults.zone_of(message.channel))
+    policy.profile.zone_or(policy.defaults, message.channel)
 }
 
 /// One look at the gates.
@@ -359,11 +358,21 @@ impl<'a> Walk<'a> {
         self.arrival(&kind)
     }
 
-    /// Passes the gates that can delay a message, quiet hours and caps, until it suits both.
+    /// Passes the gates that can delay a message: its local time, and from then on quiet hours and
+    /// caps, until it suits both.
     fn timed(&self) -> MessagePlan {
         let category = self.policy.rules.category(self.message.category);
         let mode = category.quiet_mode(self.message.channel);
         let (mut at, mut holds) = (self.now, Vec::new());
+        if let Some(local) = self.message.local.filter(|local| local.at > at) {
+            at = self.spread(local.at);
+            hold(
+                &mut holds,
+                MessageGate::LocalTime,
+                local.rule(&self.zone),
+                at,
+            );
+        }
         for _ in 0..ROUNDS_MAX {
             let before = at;
             let awake = self.quiet().next_allowed(at);
@@ -403,11 +412,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns true if a message that sleeps may become one with others when it wakes. An urgent
-    /// one is never collected.
+    /// one is never collected, nor is one that names a time.
     fn may_coalesce(&self, mode: QuietMode) -> bool {
         mode == QuietMode::DigestOnWake
             && self.message.origin != Origin::Digest
             && self.message.priority >= NORMAL
+            && self.message.local.is_none()
     }
 
     /// Ends a message that would go after its deadline.
@@ -462,7 +472,7 @@ impl<'a> Walk<'a> {
     /// Returns the plan of a message over a cap that does not wait for room.
     fn over(&self, capped: &Capped<'_>) -> Option<MessagePlan> {
         let rule = format!("{} {}", capped.rule.name, capped.rule);
-        let is_urgent = self.message.priority < NORMAL;
+        let goes_alone = self.message.priority < NORMAL || self.message.local.is_some();
         let category = self.policy.rules.category(self.message.category);
         // A digest stays open, whatever the rule says of messages.
         if self.message.origin == Origin::Digest {
@@ -481,7 +491,7 @@ impl<'a> Walk<'a> {
                 reset_at: capped.at,
             }),
             OverCap::Digest(kind)
-                if !is_urgent && !self.attempts && self.message.origin == Origin::Sender =>
+                if !goes_alone && !self.attempts && self.message.origin == Origin::Sender =>
             {
                 let rules = self.policy.rules;
                 let listed = || rules.digest_of_template(self.message.template?);
@@ -547,6 +557,9 @@ fn hold(holds: &mut Vec<GateHold>, gate: MessageGate, rule: String, until: Times
 #[cfg(test)]
 #[path = "gates_digest_tests.rs"]
 mod digest_tests;
+#[cfg(test)]
+#[path = "gates_local_tests.rs"]
+mod local_tests;
 #[cfg(test)]
 #[path = "gates_tests.rs"]
 mod tests;

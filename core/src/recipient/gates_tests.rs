@@ -42,6 +42,7 @@ pub(super) fn push<'a>(to: &'a Recipient, category: &'a str) -> Candidate<'a> {
         actor: None,
         digest: None,
         at_most: None,
+        local: None,
         accepted_at: noon(),
         deadline: None,
         is_cancelled: false,

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::address::RecipientKey;
 use super::dedup::DedupKey;
 use super::digest::Arrival;
-use super::fields::GatedArgs;
+use super::fields::{GatedArgs, MessageTimes};
 use super::gate::UnsentReason;
 use super::gates::MessagePlan;
 use super::profile::Profile;
@@ -20,7 +20,7 @@ pub struct LoggedMessage {
     pub tenant: Arc<str>,
     pub priority: i32,
     pub accepted_at: Timestamp,
-    pub deadline: Option<Timestamp>,
+    pub times: MessageTimes,
     pub args: GatedArgs,
     pub profile: Arc<Profile>,
     pub defaults: Arc<Profile>,
@@ -63,17 +63,14 @@ impl From<LogRow> for LoggedMessage {
             None => row.profile.addresses.get(&channel).cloned(),
         };
         let key = args.recipient_key(&row.tenant, to.as_ref());
-        let valid_for = args.valid_for_s.and_then(|seconds| {
-            let span = jiff::SignedDuration::try_from_secs_f64(seconds).ok()?;
-            row.accepted_at.checked_add(span).ok()
-        });
+        let at = row.accepted_at;
         let content = content_of(&key, &args);
         Self {
             job: row.job,
             tenant: row.tenant,
             priority: row.priority,
             accepted_at: row.accepted_at,
-            deadline: valid_for,
+            times: args.times(&row.profile, &row.defaults, at, at),
             args,
             profile: row.profile,
             defaults: row.defaults,
@@ -89,7 +86,8 @@ fn content_of(key: &RecipientKey, args: &GatedArgs) -> Option<DedupKey> {
         return Some(DedupKey::of_name(key, name));
     }
     let template = args.fields.template_id.as_ref()?;
-    Some(DedupKey::of_content(key, template, &args.data))
+    let content = DedupKey::of_content(key, template, &args.data);
+    Some(content.for_time(args.fields.local_time))
 }
 
 /// The outcome of a message at the gates.

@@ -20,6 +20,7 @@ pub mod fields;
 pub mod gate;
 pub mod gates;
 pub mod live_rules;
+pub mod local_time;
 pub mod logged;
 pub mod metrics;
 pub mod new_recipient;

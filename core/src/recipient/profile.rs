@@ -88,6 +88,11 @@ impl Profile {
             .filter(|_| channel == Channel::Push)
             .or(self.zone.as_ref())
     }
+
+    /// Returns the zone of a channel, or else that of the defaults; `None` if neither is known.
+    pub fn zone_or<'a>(&'a self, defaults: &'a Self, channel: Channel) -> Option<&'a TimeZone> {
+        self.zone_of(channel).or_else(|| defaults.zone_of(channel))
+    }
 }
 
 fn read(mut fields: Reader<'_>) -> Profile {

@@ -451,8 +451,9 @@ fn candidate(message: &LoggedMessage, origin: Origin) -> Candidate<'_> {
         actor: fields.actor.as_deref(),
         digest: fields.digest.as_deref(),
         at_most: fields.at_most.as_ref(),
-        accepted_at: message.accepted_at,
-        deadline: message.deadline,
+        local: message.times.local,
+        accepted_at: message.times.accepted_at,
+        deadline: message.times.deadline,
         is_cancelled: false,
     }
 }
@@ -469,7 +470,7 @@ fn id_of(kind: &DigestType, message: &LoggedMessage) -> DigestId {
 fn digest_of(kind: &DigestType, id: &DigestId, newest: &LoggedMessage) -> Arc<LoggedMessage> {
     let mut digest = newest.clone();
     digest.priority = NORMAL;
-    digest.deadline = None;
+    digest.times.deadline = None;
     digest.args.category.clone_from(&kind.category);
     digest.args.fields.template_id = Some(kind.template.clone());
     digest.args.fields.actor.clone_from(&id.actor);

@@ -101,6 +101,7 @@ pub fn source_of(
             let is_own = policy.profile.quiet.contains_key(&message.channel);
             Some(RuleSource::new(if is_own { "profile" } else { "defaults" }))
         }
+        MessageGate::LocalTime => Some(RuleSource::new("message")),
         MessageGate::Caps => Some(source_of_cap(rule, message, policy)),
         MessageGate::Digest => {
             if policy.rules.digest(rule).is_none() {

@@ -18,7 +18,8 @@ import { clock, count, unixSeconds } from './format.js';
 
 /** @type {Record<string, string>} */
 const GATES = {
-  deadline: 'deadline', suppression: 'suppression', preferences: 'preferences', dedup: 'dedup', digest: 'digest', quiet_hours: 'quiet hours', caps: 'caps', pool: 'pool',
+  deadline: 'deadline', suppression: 'suppression', preferences: 'preferences', dedup: 'dedup', digest: 'digest', local_time: 'local time', quiet_hours: 'quiet hours',
+  caps: 'caps', pool: 'pool',
 };
 
 /** @param {string} gate */

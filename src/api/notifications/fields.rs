@@ -52,6 +52,9 @@ pub struct MessageFields {
     at_most: Option<String>,
     /// The key by which messages are the same, in place of their content.
     dedup_key: Option<String>,
+    /// The time of the recipient's clock at which the message goes: `09:00` for the next one, or
+    /// `2026-12-01T09:00` for that of a date.
+    local_time: Option<String>,
     /// The rate-limit key: a lane of its own in the pool's throttle.
     key: Option<String>,
     /// The earliest time at which the message may be sent.

@@ -385,6 +385,7 @@ fn gates(held: bool) -> Value {
         "preferences",
         "dedup",
         "digest",
+        "local_time",
         "quiet_hours",
         "caps",
         "pool",

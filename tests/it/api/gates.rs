@@ -82,7 +82,7 @@ async fn a_tenant_reads_how_its_messages_fare_and_no_address() {
     assert_eq!(checked["allowed"], true);
     assert!(checked["resetAt"].is_string() && checked["rule"].is_string());
     assert_eq!(checked["digests"].as_array().unwrap().len(), 1);
-    assert_eq!(checked["forecast"]["gates"].as_array().unwrap().len(), 8);
+    assert_eq!(checked["forecast"]["gates"].as_array().unwrap().len(), 9);
 }
 
 #[tokio::test]

@@ -141,6 +141,18 @@ async fn a_message_is_sent_from_the_command_line_and_bad_input_is_named() {
     for (args, words) in [
         (&["notify", "fax", "x"][..], "channel: must be"),
         (&["notify", "email", "nobody", "--body", "x"], "to: must be"),
+        (
+            &[
+                "notify",
+                "sms",
+                "+15550100",
+                "--body",
+                "x",
+                "--local-time",
+                "9:00",
+            ],
+            "local_time: must be a time of the recipient's clock as HH:MM",
+        ),
         (&["notify", "check", "fax", "x"], "channel: must be one of"),
         (&["notify", "check", "email", "nobody"], "to: must be"),
         (&["notify", "email", "ada@example.com"], "body: "),

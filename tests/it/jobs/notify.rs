@@ -134,6 +134,14 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
             "messages[0].on_ambiguous: must be retry or dead",
         ),
         (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "local_time": "9:00"}]"#,
+            "messages[0].local_time: must be a time of the recipient's clock as HH:MM, or",
+        ),
+        (
+            r#"[{"pool": "mail", "channel": "sms", "to": "a", "local_time": "09:00", "digest": "x"}]"#,
+            "messages[0].local_time: must be left out beside digest",
+        ),
+        (
             r#"[{"pool": "mail", "channel": "sms", "to": "a", "run_at": "soon"}]"#,
             "run_at: ",
         ),

@@ -13,6 +13,7 @@ mod explain_sources;
 mod failing;
 mod faults;
 mod fixture;
+mod local_times;
 mod planner;
 mod profiles;
 mod sql_laws;

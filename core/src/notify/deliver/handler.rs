@@ -147,6 +147,19 @@ impl NotificationHandler {
         // local clock.
         let left = valid_for.saturating_sub(begun.waited);
         let since = begun.waits_since.unwrap_or(job.created_at);
+        let ended_at_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
+        // Only the gates know the local time from which the sender's own deadline may count.
+        let own = verdict
+            .as_ref()
+            .and_then(|found| Some((found.deadline?, found.now)));
+        let (left, ended_at_s) = match own {
+            Some((deadline, now)) => {
+                let own_left = Duration::try_from(deadline.duration_since(now));
+                let ended_at_s = ended_at_s.min(deadline.as_second());
+                (left.min(own_left.unwrap_or_default()), ended_at_s)
+            }
+            None => (left, ended_at_s),
+        };
         let was_ambiguous = begun.was_ambiguous;
         let mut run = DeliveryRun {
             job,
@@ -161,7 +174,7 @@ impl NotificationHandler {
             attempts: Vec::new(),
             deadline_s: now_s().saturating_add(left.as_secs_f64().ceil() as i64),
             deadline: Instant::now() + left,
-            ended_at_s: since.as_second().saturating_add(valid_for.as_secs() as i64),
+            ended_at_s,
             until,
             requested_delay: None,
             uncertain_failures: 0,

@@ -115,6 +115,8 @@ pub struct GateVerdict {
     pub now: Timestamp,
     /// The time that was told first, of a message that was held; `None` for a further attempt.
     pub planned_at: Option<Timestamp>,
+    /// The time after which the sender does not want it to go.
+    pub deadline: Option<Timestamp>,
     /// The key of its claim, for the end of the attempt.
     pub claim: ClaimKey,
 }
@@ -185,6 +187,7 @@ pub async fn verify(
             is_paused,
             now,
             planned_at: input.message.planned_at.filter(|_| is_first),
+            deadline: candidate.deadline,
             claim: input.claim_key(),
         };
         verdicts.insert(input.message.job_id, verdict);

@@ -12,7 +12,7 @@ use crate::recipient::fields::GatedArgs;
 
 pub(super) const LOAD: &str = "
 select j.id, j.tenant, j.module, j.priority, j.throttle, j.key, j.args, j.created_at,
-    greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, p.origin, p.job_id is not null as is_recorded, p.planned_at, p.crowd_quarter, p.coalesces and p.state = 'held' as coalesces,
+    greatest(j.created_at, j.run_at, d.requeued_at) as accepted_at, greatest(least(j.created_at, b.created_at), j.run_at) as first_at, p.origin, p.job_id is not null as is_recorded, p.planned_at, p.crowd_quarter, p.coalesces and p.state = 'held' as coalesces,
     coalesce(p.slot_lists, '{}') as slot_lists, coalesce(p.slot_s, '{}') as slot_s, d.attempt_count is not null as is_delivery, coalesce(d.attempt_count, 0) > 0 as is_tried, b.state = 'cancelled' as is_cancelled, b.state = 'paused' as is_paused,
     clock_timestamp() as now
 from unnest($1::bigint[]) with ordinality as a(job_id, n)
@@ -20,7 +20,7 @@ cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
 left join lateral (select h.requeued_at, h.attempt_count from flyball.delivery h where h.job_id = a.job_id limit 1) d on true
 left join lateral (select * from flyball.message_plan h where h.job_id = a.job_id limit 1) p on true
 left join lateral (
-    select c.state from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = a.job_id limit 1
+    select c.state, c.created_at from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = a.job_id limit 1
 ) b on true
 order by a.n";
 
@@ -37,6 +37,9 @@ pub(super) struct GatedMessage {
     /// or once the gates have them.
     pub args: Option<GatedArgs>,
     pub accepted_at: Timestamp,
+    /// The time of its acceptance, or of its batch, or its own time to run. No retry changes it, so
+    /// that the time of the recipient's clock stays the same that follows from it.
+    pub first_at: Timestamp,
     pub origin: Origin,
     /// The slots that its last attempt took: each list with its second, as they are stored.
     pub slots: Vec<(i32, i32)>,
@@ -69,6 +72,7 @@ impl GatedMessage {
             throttle_key: String::new(),
             args: Some(args),
             accepted_at: now,
+            first_at: now,
             origin: Origin::Sender,
             slots: Vec::new(),
             is_cancelled: false,
@@ -85,12 +89,6 @@ impl GatedMessage {
     /// Returns true if its last attempt took slots of caps.
     pub(super) fn has_slots(&self) -> bool {
         !self.slots.is_empty()
-    }
-
-    /// Returns the time after which the sender does not want it to go.
-    pub(super) fn deadline(&self, valid_for_s: Option<f64>) -> Option<Timestamp> {
-        let valid_for = std::time::Duration::try_from_secs_f64(valid_for_s?).ok()?;
-        self.accepted_at.checked_add(valid_for).ok()
     }
 }
 
@@ -125,6 +123,7 @@ pub(super) async fn load(
             throttle_key: row.try_get("key")?,
             args: GatedArgs::parse(&args).ok(),
             accepted_at: time("accepted_at")?,
+            first_at: time("first_at")?,
             origin: match row.try_get::<Option<&str>, _>("origin")? {
                 Some("digest") => Origin::Digest,
                 Some("item") => Origin::Item,

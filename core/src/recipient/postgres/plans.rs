@@ -369,8 +369,9 @@ impl<'a> PlanBatch<'a> {
                 let mut rules = list.caps.0.iter();
                 rules.any(|rule| rule.window == CapWindow::LocalDay)
             };
-            let quiet = quiet_of(&input.candidate(), self.policy(input));
-            if quiet.0.is_empty() && !self.lists[at].iter().any(by_day) {
+            let candidate = input.candidate();
+            let is_free = quiet_of(&candidate, self.policy(input)).0.is_empty();
+            if is_free && candidate.local.is_none() && !self.lists[at].iter().any(by_day) {
                 continue;
             }
             let plan = self.plan_one(at, 0, 0.0);

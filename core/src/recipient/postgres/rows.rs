@@ -164,6 +164,10 @@ impl GateInput {
     /// Returns the message in the form of the gates.
     pub(super) fn candidate(&self) -> Candidate<'_> {
         let fields = &self.args.fields;
+        let (first_at, accepted_at) = (self.message.first_at, self.message.accepted_at);
+        let times = self
+            .args
+            .times(&self.profile, &self.defaults, first_at, accepted_at);
         Candidate {
             origin: self.message.origin,
             job: Some(self.message.job_id),
@@ -176,8 +180,9 @@ impl GateInput {
             actor: fields.actor.as_deref(),
             digest: fields.digest.as_deref(),
             at_most: fields.at_most.as_ref(),
-            accepted_at: self.message.accepted_at,
-            deadline: self.message.deadline(self.args.valid_for_s),
+            local: times.local,
+            accepted_at: times.accepted_at,
+            deadline: times.deadline,
             is_cancelled: self.message.is_cancelled,
         }
     }
@@ -227,10 +232,13 @@ fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Pro
         None => profile.addresses.get(&args.channel).cloned(),
     };
     let recipient = args.recipient_key(&message.tenant, to.as_ref());
+    let local_time = args.fields.local_time;
     let content = match (&args.fields.dedup_key, &args.fields.template_id) {
         (Some(key), _) => DedupKey::of_name(&recipient, key),
-        (None, Some(template)) => DedupKey::of_content(&recipient, template, &args.data),
-        (None, None) => DedupKey::of_content(&recipient, "", &args.content),
+        (None, Some(template)) => {
+            DedupKey::of_content(&recipient, template, &args.data).for_time(local_time)
+        }
+        (None, None) => DedupKey::of_content(&recipient, "", &args.content).for_time(local_time),
     };
     let mut start = [0; 8];
     start.copy_from_slice(&content.as_bytes()[..8]);

@@ -118,6 +118,42 @@ async fn a_message_that_is_held_uses_no_slot_until_it_goes() {
     );
 }
 
+/// One batch, and each recipient gets it at the same time of its own clock.
+#[tokio::test]
+async fn the_messages_of_a_batch_go_by_the_clock_of_each_recipient() {
+    let served = admission_server(TenantLimits::default()).await;
+    let zones = ["Asia/Tokyo", "Europe/Berlin", "America/New_York"];
+    for zone in zones {
+        sqlx::query("insert into flyball.recipient (tenant, id, profile) values ('acme', $1, $2)")
+            .bind(zone)
+            .bind(json!({"addresses": {"email": "ada@example.com"}, "time_zone": zone}))
+            .execute(&served.server.queue.pool)
+            .await
+            .unwrap();
+    }
+    let recipients =
+        zones.map(|zone| json!({"to": format!("{}@example.com", zone.len()), "recipient": zone}));
+    let batch = json!({
+        "channel": "email", "body": "x", "local_time": "2999-12-01T09:00", "recipients": recipients,
+    });
+    let answer = served.send_batch("web", &batch).await;
+    let (status, remaining) = (answer.status(), limits_of(&answer)[1].to_owned());
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(
+        (status, remaining.as_str()),
+        (StatusCode::ACCEPTED, "100"),
+        "{body}"
+    );
+    let results = body["results"].as_array().unwrap();
+    for (result, (zone, hour)) in results.iter().zip(zones.iter().zip(["00", "08", "14"])) {
+        assert_eq!(result["status"], "held", "{body}");
+        let rule = format!("2999-12-01T09:00 {zone}");
+        assert_eq!(result["rule"], json!(rule), "{body}");
+        let at = result["at"].as_str().unwrap();
+        assert!(at.starts_with(&format!("2999-12-01T{hour}:00:00")), "{at}");
+    }
+}
+
 #[tokio::test]
 async fn a_code_over_its_cap_is_refused_and_nothing_is_accepted() {
     let served = admission_server(TenantLimits::default()).await;
