@@ -1,0 +1,91 @@
+//! Connections are used again at once, and none is kept from somebody who waits for one.
+
+use std::time::Duration;
+
+use flyball::postgres::{Access, Db};
+use futures_util::future::join_all;
+
+use crate::support::{database, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The process of the server that answers.
+async fn process(db: &Db) -> i32 {
+    let asked = sqlx::query_scalar("select pg_backend_pid()");
+    asked.fetch_one(db).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_connection_that_was_used_last_is_used_next() {
+    let database = database().await;
+    let access = Access::from(database.url());
+    let db = Db::connect(&access, 4, SOON).await.unwrap();
+    let asked = (0..4).map(|_| async { sqlx::query("select pg_sleep(0.1)").execute(&db).await });
+    for answer in join_all(asked).await {
+        answer.unwrap();
+    }
+    assert_eq!(db.pool().size(), 4);
+
+    let first = process(&db).await;
+    for _ in 0..20 {
+        assert_eq!(process(&db).await, first);
+        let mut transaction = db.begin().await.unwrap();
+        let asked = sqlx::query_scalar("select pg_backend_pid()").persistent(false);
+        let in_transaction: i32 = asked.fetch_one(&mut *transaction).await.unwrap();
+        assert_eq!(in_transaction, first);
+        transaction.commit().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn many_callers_take_turns_on_one_connection() {
+    let database = database().await;
+    let access = Access::from(database.url());
+    let db = Db::connect(&access, 1, SOON).await.unwrap();
+    for round in 0..20 {
+        let asked = (0..16).map(|_| process(&db));
+        let first = process(&db).await;
+        assert_eq!(join_all(asked).await, [first; 16], "round {round}");
+        // Those that ask the driver's pool itself find the connection there.
+        let asked = sqlx::query_scalar("select pg_backend_pid()");
+        let answer: i32 = asked.fetch_one(db.pool()).await.unwrap();
+        assert_eq!(answer, first);
+    }
+    tokio::time::timeout(SOON, db.close()).await.unwrap();
+    let refused = sqlx::query("select 1").execute(&db).await;
+    assert!(
+        matches!(refused, Err(sqlx::Error::PoolClosed)),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_connection_that_was_lost_while_it_was_idle_is_replaced() {
+    let database = database().await;
+    let access = Access::from(database.url());
+    let db = Db::connect(&access, 2, SOON).await.unwrap();
+    let first = process(&db).await;
+    let ended = sqlx::query("select pg_terminate_backend($1)").bind(first);
+    ended.execute(database.pool()).await.unwrap();
+    eventually("the process is gone", SOON, || async {
+        let asked = sqlx::query_scalar("select count(*) from pg_stat_activity where pid = $1");
+        let left: i64 = asked.bind(first).fetch_one(database.pool()).await.unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
+    // Real time: a connection that answered within the last second is not asked again.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_ne!(process(&db).await, first);
+}
+
+#[tokio::test]
+async fn a_statement_that_fails_leaves_its_connection_usable() {
+    let database = database().await;
+    let access = Access::from(database.url());
+    let db = Db::connect(&access, 1, SOON).await.unwrap();
+    for _ in 0..5 {
+        let first = process(&db).await;
+        assert!(sqlx::query("select 1 / 0").execute(&db).await.is_err());
+        assert_eq!(process(&db).await, first);
+    }
+}
