@@ -518,7 +518,7 @@ async fn a_job_of_a_day_that_is_being_emptied_is_still_waited_for() {
         end_it,
     );
 
-    assert_eq!(released.unwrap().cancelled, []);
+    assert_eq!(released.unwrap().cancelled, Vec::<i64>::new());
     assert_eq!(state(&queue, waiting).await, State::Scheduled);
     assert_eq!(shown.unwrap().as_deref(), Some("ready"));
     assert_eq!(
