@@ -14,7 +14,7 @@ use super::gateway::{asyncapi, connect, events as channel_events, publish, ticke
 use super::groups::{change, create};
 use super::http::problem::{self, Code, Problem};
 use super::http::{
-    budget, fields, gate, guard, lagging, login, metrics as request_metrics, server_span,
+    budget, encoding, fields, gate, guard, lagging, login, metrics as request_metrics, server_span,
 };
 use super::jobs::{enqueue, many, moves, pause, show, update};
 use super::lanes::{keys, lane};
@@ -177,6 +177,7 @@ fn layered(routes: Router<ApiState>, app: ApiState) -> Router {
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn(problem::dress))
         .layer(CompressionLayer::new())
+        .layer(from_fn(encoding::allow_plain))
         .layer(from_fn(dashboard::headers))
         .layer(from_fn_with_state(app.clone(), request_metrics::measure))
         .with_state(app)

@@ -9,6 +9,7 @@ mod code;
 pub mod connection_slots;
 pub mod connections;
 pub mod denied;
+pub mod encoding;
 pub mod fields;
 pub mod gate;
 pub mod guard;

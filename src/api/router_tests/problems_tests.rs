@@ -377,6 +377,20 @@ async fn while_postgres_does_not_answer_requests_are_told_to_come_back() {
 }
 
 #[tokio::test]
+async fn a_client_that_refuses_plain_answers_gets_the_status_of_its_request() {
+    let fixture = fixture(None).await;
+    for refused in ["identity;q=0", "gzip;q=0, *;q=0"] {
+        let ask = |path| fixture.get(path).header("accept-encoding", refused);
+
+        let alive = ask("/healthz").send().await.unwrap();
+        let nowhere = ask("/nowhere").send().await.unwrap();
+
+        assert_eq!(alive.status(), StatusCode::OK, "{refused}");
+        problem(nowhere, 404, "route_not_found").await;
+    }
+}
+
+#[tokio::test]
 async fn while_postgres_does_not_answer_nobody_can_say_that_a_kind_is_wrong() {
     let fixture = fixture(None).await;
     let job = json!({"kind": "elsewhere"});
