@@ -102,8 +102,19 @@ impl Settings {
             if let Some(mut fields) = Reader::of(&document.value, "", &[], &mut issues) {
                 shape::check_file(&mut fields);
             }
-            let own: toml::Table = toml::from_str(&text).unwrap_or_default();
-            table.extend(own);
+            for at in document.unquoted() {
+                // Pools and limits have readers of their own.
+                let is_read = at.starts_with("/pools/") || at.starts_with("/api_limits/");
+                if !is_read && !issues.iter().any(|issue| at.starts_with(&issue.pointer)) {
+                    issues.push(Issue::new(at.as_str(), "must be a text in quotes"));
+                }
+            }
+            // Not from the text again: a number beyond 64 bits, such as an account's id without
+            // quotes, makes the whole text unreadable.
+            match toml::Table::try_from(&document.value) {
+                Ok(own) => table.extend(own),
+                Err(error) => issues.push(Issue::new("", error.to_string())),
+            }
             (origin.file, origin.document) = (shown, Some(document));
         }
         for (key, env) in KEYS {

@@ -259,6 +259,36 @@ fn a_value_of_the_file_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_text_without_quotes_is_refused_and_hides_no_other_setting() {
+    for (text, place) in [
+        ("knobs_dir = nan\n", "own.toml:1: knobs_dir"),
+        ("log = 12345678901234567890\n", "own.toml:1: log"),
+        ("redis_prefix = 1979-05-27\n", "own.toml:1: redis_prefix"),
+        (
+            "serve_kinds = [\"http\", 1e400]\n",
+            "own.toml:1: serve_kinds.1",
+        ),
+    ] {
+        let refused = refusal(Some(text), &[]);
+        let expected = format!("{place}: must be a text in quotes");
+        assert!(refused.ends_with(&expected), "{refused}");
+    }
+    // Such a number once made the whole file count as empty.
+    let pool =
+        "[pools.texts]\nprovider = \"twilio\"\naccount_sid = 12345678901234567890\nnone = 1\n";
+    let refused = refusal(Some(pool), &[]);
+    assert!(
+        refused.contains("own.toml:4: pools.texts.none"),
+        "{refused}"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    std::fs::write(&path, "log = 12345678901234567890\nconcurrency = 3\n").unwrap();
+    let settings = Settings::load(Some(&path), &env(&[("FLYBALL_LOG", "info")])).unwrap();
+    assert_eq!((settings.log.as_str(), settings.concurrency), ("info", 3));
+}
+
+#[test]
 fn an_empty_variable_counts_as_unset() {
     let empty: Vec<(&str, &str)> = KEYS.iter().map(|(_, variable)| (*variable, "")).collect();
     let settings = Settings::load(None, &env(&empty)).unwrap();

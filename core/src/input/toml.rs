@@ -12,6 +12,8 @@ use super::issue::pointer;
 pub struct TomlDocument {
     pub value: Value,
     lines: BTreeMap<String, usize>,
+    /// The JSON pointers of texts that have no quotes: numbers and times that JSON lacks.
+    unquoted: Vec<String>,
 }
 
 /// A text that is not TOML.
@@ -29,14 +31,23 @@ impl TomlDocument {
             line: error.span().map_or(1, |span| line_of(text, span.start)),
             message: error.message().trim().replace('\n', ", "),
         })?;
-        let mut lines = BTreeMap::new();
-        let value = table_of(text, table.get_ref(), "", &mut lines);
-        Ok(Self { value, lines })
+        let (mut lines, mut unquoted) = (BTreeMap::new(), Vec::new());
+        let value = table_of(text, table.get_ref(), "", &mut lines, &mut unquoted);
+        Ok(Self {
+            value,
+            lines,
+            unquoted,
+        })
     }
 
     /// Returns the line of each key that is given, by its JSON pointer.
     pub fn lines(&self) -> &BTreeMap<String, usize> {
         &self.lines
+    }
+
+    /// Returns the JSON pointers of values that are texts here and have no quotes in the file.
+    pub fn unquoted(&self) -> &[String] {
+        &self.unquoted
     }
 
     /// Returns the line, from 1, of the key at a JSON pointer, if it is given.
@@ -63,12 +74,18 @@ pub fn json_of(table: &toml::Table) -> Value {
     TomlDocument::parse(&text).map_or(Value::Null, |document| document.value)
 }
 
-fn table_of(text: &str, table: &DeTable, at: &str, lines: &mut BTreeMap<String, usize>) -> Value {
+fn table_of(
+    text: &str,
+    table: &DeTable,
+    at: &str,
+    lines: &mut BTreeMap<String, usize>,
+    unquoted: &mut Vec<String>,
+) -> Value {
     let mut map = Map::new();
     for (key, value) in table {
         let below = pointer(at, key.get_ref());
         lines.insert(below.clone(), line_of(text, key.span().start));
-        let value = value_of(text, value.get_ref(), &below, lines);
+        let value = value_of(text, value.get_ref(), &below, lines, unquoted);
         map.insert(key.get_ref().to_string(), value);
     }
     Value::Object(map)
@@ -76,8 +93,17 @@ fn table_of(text: &str, table: &DeTable, at: &str, lines: &mut BTreeMap<String, 
 
 /// Converts a value. Numbers and times that JSON lacks become texts, which no entry point takes for
 /// a number.
-fn value_of(text: &str, value: &DeValue, at: &str, lines: &mut BTreeMap<String, usize>) -> Value {
-    let as_text = |number: &str| Value::String(number.to_owned());
+fn value_of(
+    text: &str,
+    value: &DeValue,
+    at: &str,
+    lines: &mut BTreeMap<String, usize>,
+    unquoted: &mut Vec<String>,
+) -> Value {
+    let mut as_text = |shown: &str| {
+        unquoted.push(at.to_owned());
+        Value::String(shown.to_owned())
+    };
     match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(flag) => Value::Bool(*flag),
@@ -90,16 +116,16 @@ fn value_of(text: &str, value: &DeValue, at: &str, lines: &mut BTreeMap<String, 
             .ok()
             .and_then(Number::from_f64)
             .map_or_else(|| as_text(n.as_str()), Value::Number),
-        DeValue::Datetime(at) => Value::String(at.to_string()),
+        DeValue::Datetime(time) => as_text(&time.to_string()),
         DeValue::Array(items) => {
             let items = items.iter().enumerate().map(|(n, item)| {
                 let below = format!("{at}/{n}");
                 lines.insert(below.clone(), line_of(text, item.span().start));
-                value_of(text, item.get_ref(), &below, lines)
+                value_of(text, item.get_ref(), &below, lines, unquoted)
             });
             Value::Array(items.collect())
         }
-        DeValue::Table(table) => table_of(text, table, at, lines),
+        DeValue::Table(table) => table_of(text, table, at, lines, unquoted),
     }
 }
 
@@ -125,6 +151,7 @@ mod tests {
             document.value,
             json!({"a": 1000, "t": [{"b": 16, "c": -2.5}, {"d/e": "nan", "f": {"g": true}}]})
         );
+        assert_eq!(document.unquoted(), ["/t/1/d~1e"]);
         let lines = [
             "/a",
             "/t/0",
