@@ -268,6 +268,12 @@ async fn what_is_wrong_is_named_by_every_door_and_changes_nothing() {
     );
     let message = refused.await.unwrap_err().to_string();
     assert!(message.contains("mark: must be seen, read"), "{message}");
+    let refused = inbox.sql("acme", "select flyball.mark_inbox('', 'read', up_to => 9)");
+    let message = refused.await.unwrap_err().to_string();
+    assert!(
+        message.contains("mark_inbox: recipient: must be a text of 1 to 128 bytes"),
+        "{message}"
+    );
     let mut device = inbox.device("acme", "ada").await;
     device
         .send(&json!({"type": "inbox_mark", "all_up_to": "soon", "as": "read", "ref": "x"}))

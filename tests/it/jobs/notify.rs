@@ -86,6 +86,10 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
             "messages[0].pool: must name the pool",
         ),
         (
+            r#"[{"pool": " ", "channel": "email", "to": "a"}]"#,
+            "messages[0].pool: \" \" is not the name of a pool; use 1 to 128 letters",
+        ),
+        (
             r#"[{"pool": "mail", "channel": "fax", "to": "a"}]"#,
             "messages[0].channel: must be sms",
         ),

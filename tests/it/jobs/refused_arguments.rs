@@ -388,7 +388,10 @@ async fn columns_of_another_shape_and_numbers_of_any_size_are_refused() {
         )
     };
     let wrong = [
-        ("'{null,null}'", "every argument must be an array"),
+        (
+            "'{null,null}'",
+            "enqueue_rows: options: must have one element for each job: kinds has 1, and this 2",
+        ),
         (
             "array['{\"tag\": [\"a\"]}'::jsonb]",
             "jobs[0].options: \"tag\" is not an option of a job; allowed are tags",
@@ -407,7 +410,7 @@ async fn columns_of_another_shape_and_numbers_of_any_size_are_refused() {
     let large = [
         (
             call("'{{a}}'"),
-            "enqueue_rows: every argument must be an array of one dimension",
+            "enqueue_rows: keys: must have one dimension, not 2",
         ),
         (
             "select flyball.enqueue('http', priority => 70000)".to_owned(),
@@ -436,7 +439,8 @@ async fn columns_of_another_shape_and_numbers_of_any_size_are_refused() {
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains(output), "{refused}");
     }
-    for keys in ["'{}'", "'{a,b}'", "null"] {
+    let (size, shape) = ("must have one element for each job", "must be an array");
+    for (keys, problem) in [("'{}'", size), ("'{a,b}'", size), ("null", shape)] {
         let refused = database
             .pool()
             .execute(AssertSqlSafe(call(keys)))
@@ -444,7 +448,7 @@ async fn columns_of_another_shape_and_numbers_of_any_size_are_refused() {
             .unwrap_err()
             .to_string();
         assert!(
-            refused.contains("every argument must be an array with one element for each job"),
+            refused.contains(&format!("enqueue_rows: keys: {problem}")),
             "{refused}"
         );
     }
