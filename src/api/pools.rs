@@ -128,7 +128,15 @@ pub async fn resume(
     let mut entry = AuditEntry::now(by, "account.resume", subject, why).by(&caller);
     entry.after = Some(json!({ "changed": changed }));
     let warnings = log::note(&queue, &entry).await.into_iter().collect();
-    tracing::info!(pool = name, account, by = %signed.by, why = %signed.why, changed, "a person resumed an account");
+    // As texts in quotes: a line break in them must not begin a line of the log.
+    tracing::info!(
+        pool = name,
+        account,
+        by = signed.by,
+        why = signed.why,
+        changed,
+        "a person resumed an account"
+    );
     Ok(Json(AccountResumed { changed, warnings }))
 }
 

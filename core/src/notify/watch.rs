@@ -58,7 +58,14 @@ pub async fn publish_changes(
         );
         match change.to {
             BreakerState::Open => {
-                tracing::warn!(pool, account, from, to, why = %change.why, "an account's breaker opened")
+                tracing::warn!(
+                    pool,
+                    account,
+                    from,
+                    to,
+                    why = change.why,
+                    "an account's breaker opened"
+                )
             }
             BreakerState::HalfOpen => {
                 tracing::info!(pool, account, from, to, "one message tests an account")

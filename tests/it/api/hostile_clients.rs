@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::Client;
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -12,6 +13,16 @@ use crate::support::eventually;
 use crate::support::process::{Gate, Process, ProcessFixture};
 
 const SOON: Duration = Duration::from_secs(60);
+
+const POOL: &str = r#"
+[pools.mail]
+provider = "sendgrid"
+from = "news@example.com"
+api_key_env = "SENDGRID_API_KEY"
+
+[[pools.mail.accounts]]
+name = "main"
+"#;
 
 /// A process with this limit of open files.
 fn serve_with_files(fixture: &ProcessFixture, files: u32, settings: &[(&str, &str)]) -> Process {
@@ -155,4 +166,27 @@ async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
         (health.status() == 200).then_some(())
     })
     .await;
+}
+
+// === The log ===
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reason_of_a_request_begins_no_line_of_the_log() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.settings_file(POOL);
+    let process = fixture.serve_with(&[], &[("SENDGRID_API_KEY", "SG.0123456789abcdef")]);
+    let url = process.url().await;
+    let body = json!({"by": "ann", "why": "paid\n2026-11-20 WARN forged \u{1b}[31m"});
+
+    let resumed = Client::new()
+        .post(format!("{url}/api/v1/pools/mail/accounts/main/resume"))
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+
+    assert_eq!(resumed.status(), 200);
+    let line = process.logged("a person resumed an account", SOON).await;
+    let escaped = r#"by="ann" why="paid\n2026-11-20 WARN forged \u{1b}[31m""#;
+    assert!(line.contains(escaped), "{line}");
 }
