@@ -138,8 +138,14 @@ async fn a_message_is_sent_from_the_command_line_and_bad_input_is_named() {
     assert_eq!(shell.ok(&unique).json()["status"], "queued");
     assert_eq!(shell.ok(&unique).json()["status"], "duplicate");
 
+    let nowhere = json!({"provider": "z".repeat(100)}).to_string();
+    let clipped = format!("provider \"{}…\" for the channel email", "z".repeat(40));
     for (args, words) in [
         (&["notify", "fax", "x"][..], "channel: must be"),
+        (
+            &["notify", "email", "a@b.c", "--more", nowhere.as_str()],
+            clipped.as_str(),
+        ),
         (&["notify", "email", "nobody", "--body", "x"], "to: must be"),
         (
             &[

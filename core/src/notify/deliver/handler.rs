@@ -11,6 +11,7 @@ use super::check::refused_by_all;
 use super::run::{DeliveryRun, GateStop, unrecorded};
 use super::services::DeliveryServices;
 use super::shared_settings::shared_settings;
+use crate::input::wording::clipped;
 use crate::jobs::serving::{self, SharedSettings};
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, secret};
 use crate::notify::args::{NotificationArgs, Texts};
@@ -225,7 +226,8 @@ impl NotificationHandler {
         let channel = channel.as_str();
         match provider {
             Some(name) => format!(
-                "there is no pool or provider {name:?} for the channel {channel}; pools are {}",
+                "there is no pool or provider {:?} for the channel {channel}; pools are {}",
+                clipped(name),
                 self.names()
             ),
             None => format!(
