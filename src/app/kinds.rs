@@ -1,6 +1,8 @@
 //! The kinds of the process: those that come with Flyball, their tuning by the settings, and the
 //! choice of those that the process serves.
 
+#[cfg(feature = "http")]
+use std::ffi::OsString;
 #[cfg(feature = "notifications")]
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,15 +82,21 @@ pub(super) fn guard(settings: &Settings) -> anyhow::Result<Guard> {
 /// Reads the secrets that sign requests; without the variables there are none.
 #[cfg(feature = "http")]
 pub(super) fn webhook_secrets() -> anyhow::Result<Secrets> {
-    Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))
+    let variables = texts(std::env::vars_os());
+    Secrets::from_variables(variables, |path| std::fs::read_to_string(path))
         .map_err(|error| config::Error::at(&error.variable, error.message).into())
 }
 
-/// Returns the environment's variables that are valid UTF-8.
+/// Returns variables as texts. A value that is not UTF-8 stays, with marks in it: left out, it
+/// would not bind the secret that it is about.
 #[cfg(feature = "http")]
-fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+fn texts(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (String, String)> {
+    variables.into_iter().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        Some((name, value.to_string_lossy().into_owned()))
+    })
 }
 
 /// Tunes the kinds as the settings say.
@@ -143,4 +151,34 @@ pub(super) fn kinds_served(settings: &Settings, kinds: &Kinds) -> anyhow::Result
         }
     }
     Ok(kinds.only(&settings.serve_kinds))
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(all(unix, feature = "http"))]
+    #[test]
+    fn a_list_of_origins_that_is_no_text_leaves_no_secret_unbound() {
+        use std::os::unix::ffi::OsStringExt;
+
+        use super::*;
+
+        let variables = [
+            (
+                "FLYBALL_WEBHOOK_SECRET_A",
+                &b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"[..],
+            ),
+            (
+                "FLYBALL_WEBHOOK_SECRET_A_ORIGINS",
+                b"https://hooks.example.com\xff",
+            ),
+        ];
+        let variables = variables
+            .map(|(name, value)| (OsString::from(name), OsString::from_vec(value.to_vec())));
+
+        let refused =
+            Secrets::from_variables(texts(variables), |path| std::fs::read_to_string(path))
+                .unwrap_err();
+
+        assert_eq!(refused.variable, "FLYBALL_WEBHOOK_SECRET_A_ORIGINS");
+    }
 }
