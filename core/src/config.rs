@@ -17,6 +17,7 @@ mod shape;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::input::issue::segments;
 use crate::input::wording::must_be;
 use crate::input::{Issue, Reader, TomlDocument, pointer};
 use crate::postgres::{Access, PARAMETERS, Pooler, unknown_parameters};
@@ -135,7 +136,9 @@ impl Settings {
             }
         }
         if !issues.is_empty() {
-            return Err(origin.error(&BTreeMap::new(), issues).into());
+            let (pools, more) = beyond(table, &issues);
+            issues.extend(more);
+            return Err(origin.error(&pools, issues).into());
         }
         let mut settings: Self = table.try_into().map_err(|error: toml::de::Error| {
             FileError(vec![FileProblem {
@@ -380,6 +383,39 @@ impl Settings {
                 .then(|| self.database_direct_url.clone()),
         }
     }
+}
+
+/// Returns the problems of everything that has none of `issues`, which keep the rest from being
+/// read as it is, and the pools, for the places of their problems.
+fn beyond(mut table: toml::Table, issues: &[Issue]) -> (BTreeMap<String, toml::Table>, Vec<Issue>) {
+    let defaults: toml::Table =
+        toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+    for issue in issues {
+        let names: Vec<String> = segments(&issue.pointer).collect();
+        let Some(key) = names.first() else {
+            continue;
+        };
+        // Of tables of tables only the wrong ones are left out.
+        let name = names.get(1).filter(|_| key != "jwt");
+        let tables = table.get_mut(key).and_then(toml::Value::as_table_mut);
+        match (name, tables) {
+            (Some(name), Some(tables)) => drop(tables.remove(name)),
+            _ => drop(table.remove(key)),
+        }
+        if let Some(default) = defaults.get(key)
+            && !table.contains_key(key)
+        {
+            table.insert(key.clone(), default.clone());
+        }
+    }
+    let rest: Result<Settings, _> = table.try_into();
+    rest.map_or_else(
+        |_| (BTreeMap::new(), Vec::new()),
+        |rest| {
+            let more = rules::problems(&rest);
+            (rest.pools, more)
+        },
+    )
 }
 
 impl Error {

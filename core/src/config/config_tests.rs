@@ -289,6 +289,24 @@ fn a_text_without_quotes_is_refused_and_hides_no_other_setting() {
 }
 
 #[test]
+fn a_value_of_the_wrong_type_hides_no_other_problem() {
+    let text = "concurrency = \"many\"\nlisten = \"\"\nredis_url = \"here\"\nserve_kinds = 7\n\
+        [kinds.http]\ntimeout_s = 0\n[pools.mail]\nprovider = \"twillio\"\n";
+    let refused = refusal(Some(text), &[("FLYBALL_API_TOKEN", "short")]);
+    for problem in [
+        "own.toml:1: concurrency: must be a whole number",
+        "own.toml:2: listen: must be host:port",
+        "own.toml:3: redis_url: must be a URL",
+        "own.toml:4: serve_kinds: must be a list of texts",
+        "own.toml:6: kinds.http.timeout_s: must be a number",
+        "own.toml:8: pools.mail.provider: must be twilio",
+        "FLYBALL_API_TOKEN (setting api_token): must have at least 16",
+    ] {
+        assert!(refused.contains(problem), "{problem}: {refused}");
+    }
+}
+
+#[test]
 fn an_empty_variable_counts_as_unset() {
     let empty: Vec<(&str, &str)> = KEYS.iter().map(|(_, variable)| (*variable, "")).collect();
     let settings = Settings::load(None, &env(&empty)).unwrap();
