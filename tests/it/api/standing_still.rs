@@ -67,7 +67,8 @@ async fn until_state(api: &str, throttle: &str, state: &str) -> Value {
 
 async fn sentence(api: &str, throttle: &str) -> String {
     let why = body(&format!("{api}/api/v1/throttles/{throttle}/why")).await;
-    why["sentence"].as_str().unwrap().to_owned()
+    let sentence = why["sentence"].as_str();
+    sentence.unwrap_or_else(|| panic!("{why}")).to_owned()
 }
 
 #[tokio::test]

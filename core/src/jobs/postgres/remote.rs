@@ -117,7 +117,7 @@ pub(super) const HAND_OVER: &str = "
 with handed as (
     update flyball.lease l
     set worker_id = $3, fence = g.fence, broker_id = $1, lease_s = $4, charged = g.charged, timeout_s = g.timeout_s,
-        expires_at = clock_timestamp() + make_interval(secs => least($4, g.timeout_s))
+        expires_at = clock_timestamp() + make_interval(secs => least($4::real, g.timeout_s))
     from unnest($5::bigint[], $6::bigint[], $7::float8[], $8::float8[]) as g(job_id, fence, charged, timeout_s)
     cross join lateral (select tenant from flyball.job where id = g.job_id limit 1) j
     where l.job_id = any($5) and l.job_id = g.job_id and l.worker_id = $1 and l.fence = $2
