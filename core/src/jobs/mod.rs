@@ -8,6 +8,7 @@ pub mod activity;
 #[doc(hidden)]
 pub mod check;
 pub mod claim;
+mod claimed_days;
 pub mod context;
 pub mod depth_counter;
 pub mod ending;
@@ -32,6 +33,7 @@ pub mod typed;
 pub mod webhook;
 
 pub use claim::{Claimed, LaneClaim, LaneCursor};
+pub(crate) use claimed_days::ClaimedDays;
 pub use context::{AttemptReport, Checkpoint, CheckpointError, Checkpoints, Context, JobInfo};
 pub use ending::{Ending, Finish};
 pub use group::*;

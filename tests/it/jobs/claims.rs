@@ -65,6 +65,47 @@ async fn a_claim_takes_what_was_granted_of_each_lane_by_priority_and_age() {
     assert_eq!(state(&queue, first).await, State::Running);
 }
 
+/// Moves the jobs of the key `old` that wait to an earlier day, as if they had been enqueued then.
+const AGE: &str = "
+    select flyball.ensure_day(flyball.day_of(now()) - 2);
+    insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args)
+    select id - (2::bigint << 38), lane_id, priority, max_attempts, cost, kind, throttle, key, args
+    from flyball.job where key = 'old' and id in (select job_id from flyball.ready);
+    update flyball.ready set job_id = job_id - (2::bigint << 38), attempt = 3
+    where job_id in (select id from flyball.job where key = 'old')";
+
+#[tokio::test]
+async fn jobs_of_earlier_days_are_claimed_with_those_of_today() {
+    let (database, queue) = queue().await;
+    let worker = worker(&queue, Duration::from_secs(30)).await;
+    let of = |key: &str| NewJob {
+        key: key.into(),
+        ..http()
+    };
+    // From here on claims read the jobs of today only, until one of another day turns up.
+    let today = enqueue_one(&queue, of("new")).await;
+    assert_eq!(claim_all(&queue, worker, FENCE, 5).await, [today]);
+    for round in 0..2 {
+        let old = enqueue_one(&queue, of("old")).await;
+        let new = enqueue_one(&queue, of("new")).await;
+        sqlx::raw_sql(AGE).execute(database.pool()).await.unwrap();
+        let lanes = queue.ready_lanes().await.unwrap();
+        let claims: Vec<LaneClaim> = lanes
+            .iter()
+            .map(|lane| LaneClaim::first(lane.lane_id, 5))
+            .collect();
+
+        let claimed = queue.claim(worker, FENCE, &claims).await.unwrap();
+
+        let claimed: Vec<_> = claimed
+            .iter()
+            .map(|one| (one.job.id, one.job.key.as_str(), one.job.attempt))
+            .collect();
+        let expected = [(old - (2 << 38), "old", 4), (new, "new", 1)];
+        assert_eq!(claimed, expected, "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn eight_claimers_of_one_lane_never_get_the_same_job() {
     let (_database, queue) = queue().await;
@@ -165,13 +206,13 @@ async fn a_claim_walks_the_index_of_its_lane_however_long_other_lanes_are() {
         .1;
     connection
         .execute(AssertSqlSafe(format!(
-            "prepare c (bigint[], int[], bigint, int, smallint[], bigint[], bool[]) as {claim}"
+            "prepare c (bigint[], int[], bigint, int, smallint[], bigint[], bool[], bigint, bigint) as {claim}"
         )))
         .await
         .unwrap();
 
     let rows = connection
-        .fetch_all("explain execute c ('{7,8}', '{2,2}', 1, 1, '{0,0}', '{0,0}', '{f,t}')")
+        .fetch_all("explain execute c ('{7,8}', '{2,2}', 1, 1, '{0,0}', '{0,0}', '{f,t}', 0, 0)")
         .await
         .unwrap();
 

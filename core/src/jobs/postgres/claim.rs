@@ -29,17 +29,19 @@ pub struct Batch {
 // yet (it slept, or its connection did) gets nothing.
 //
 // The jobs are read by one scan over the sorted ids of the few days that the batch spans, not by a
-// probe per job that would open every day's table. The attempts, which the job's own row does not
-// hold, therefore follow as rows of their own, and only those above 0, because most jobs run once.
-// Rows without an id report the lanes that were checked, and one of them the number of jobs taken,
-// so that no missing job goes unnoticed. A row below 0 names a job to be cancelled: cancellation
-// was requested while it ran, and its attempt failed at the same moment.
+// probe per job that would open every day's table. The days that a claim may read are parameters,
+// because Postgres opens the tables of all days otherwise; ids of other days are returned alone, and
+// their jobs are read afterwards. The attempts, which the job's own row does not hold, follow as rows
+// of their own, and only those above 0, because most jobs run once. Rows without an id report the
+// lanes that were checked, and one of them the number of jobs taken, so that no missing job goes
+// unnoticed. A row below 0 names a job to be cancelled: cancellation was requested while it ran, and
+// its attempt failed at the same moment.
 //
 // Most lanes of a large fleet hold one job or two: a second look in the same statement costs a
 // fraction of a claim for a job that does not exist. It is an ordered probe with a limit, because
 // `exists` may be answered from a hash of all of `ready`.
 macro_rules! claim {
-    ($picked:literal, $look:literal) => {
+    ($picked:literal, $first_id:literal, $last_id:literal, $look:literal) => {
         concat!(
             $picked,
             "
@@ -58,6 +60,19 @@ select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.ar
 from flyball.job j
 where j.id = any(array(select job_id from removed))
     and j.id >= (select min(job_id) from removed) and j.id <= (select max(job_id) from removed)
+    and j.id >= ",
+            $first_id,
+            " and j.id <= ",
+            $last_id,
+            "
+union all
+select job_id, null, -2::smallint, null, null, null, null, null, null, null, null, null, null, null
+from removed
+where job_id < ",
+            $first_id,
+            " or job_id > ",
+            $last_id,
+            "
 union all
 select job_id, lane_id, attempt, null, null, null, null, null, null, null, null, null, null, null
 from removed
@@ -96,6 +111,8 @@ picked as materialized (
         for update skip locked
     ) r
 ),",
+    "$8",
+    "$9",
     "
 union all
 select null, p.lane_id, coalesce((
@@ -129,8 +146,17 @@ picked as materialized (
         for update skip locked
     ) r
 ),",
+    "$6",
+    "$7",
     ""
 );
+
+// Reads jobs of other days than the claim did, in its columns.
+pub(super) const READ_CLAIMED: &str = "
+select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at,
+    j.timeout_s, j.traceparent, j.retry
+from flyball.job j
+where j.id = any($1) and j.id >= $2 and j.id <= $3";
 
 // A lease whose job is in no day can end in no other way: handed back, it would be claimed again
 // for ever. The history has no place for it either, so it is recorded among the recent failures.
@@ -180,6 +206,7 @@ impl Queue {
         let priorities: Vec<i16> = lanes.iter().map(|lane| lane.after.priority).collect();
         let after: Vec<i64> = lanes.iter().map(|lane| lane.after.job_id).collect();
         let looks: Vec<bool> = lanes.iter().map(|lane| lane.look).collect();
+        let (first_id, last_id) = self.claimed_days.lock().ids();
         let requested = sqlx::query(CLAIM)
             .bind(ids)
             .bind(counts)
@@ -187,7 +214,9 @@ impl Queue {
             .bind(worker_id)
             .bind(priorities)
             .bind(after)
-            .bind(looks);
+            .bind(looks)
+            .bind(first_id)
+            .bind(last_id);
         let rows = requested.fetch_all(&self.pool).await?;
         self.batch(&rows, worker_id, fence).await
     }
@@ -203,12 +232,15 @@ impl Queue {
             return Ok(Batch::default());
         }
         let (lanes, priorities, jobs) = place_columns(places);
+        let (first_id, last_id) = span(&jobs);
         let requested = sqlx::query(CLAIM_LOOKED_AT)
             .bind(lanes)
             .bind(priorities)
             .bind(fence)
             .bind(worker_id)
-            .bind(jobs);
+            .bind(jobs)
+            .bind(first_id)
+            .bind(last_id);
         let rows = requested.fetch_all(&self.pool).await?;
         self.batch(&rows, worker_id, fence).await
     }
@@ -218,6 +250,7 @@ impl Queue {
         let mut dry = Vec::new();
         let mut used: HashMap<i64, i16> = HashMap::new();
         let mut cancelled: HashSet<i64> = HashSet::new();
+        let mut elsewhere: Vec<i64> = Vec::new();
         let mut taken = 0_i64;
         for row in rows {
             let Some(id) = row.try_get(0)? else {
@@ -229,10 +262,27 @@ impl Queue {
                 continue;
             };
             match row.try_get::<Option<i16>, _>(2)? {
+                Some(-2) => elsewhere.push(id),
                 Some(..0) => _ = cancelled.insert(id),
                 Some(attempts) => _ = used.insert(id, attempts),
                 None => claimed.push(read(row, id, row.try_get(1)?, fence)),
             }
+        }
+        if !elsewhere.is_empty() {
+            let (first_id, last_id) = span(&elsewhere);
+            let rows = sqlx::query(READ_CLAIMED)
+                .bind(elsewhere)
+                .bind(first_id)
+                .bind(last_id)
+                .fetch_all(&self.pool)
+                .await?;
+            for row in &rows {
+                claimed.push(read(row, row.try_get(0)?, row.try_get(1)?, fence));
+            }
+        }
+        let ids = claimed.iter().map(|one| one.job.id);
+        if let Some((first_id, last_id)) = ids.clone().min().zip(ids.max()) {
+            self.claimed_days.lock().note(first_id, last_id);
         }
         for one in &mut claimed {
             one.job.attempt += used.get(&one.job.id).copied().map_or(0, i32::from);
@@ -294,6 +344,13 @@ fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
         unreadable: columns.unreadable(),
         cancelled: false,
     }
+}
+
+/// Returns the least and the greatest of these ids.
+fn span(ids: &[i64]) -> (i64, i64) {
+    let least = ids.iter().min().copied().unwrap_or_default();
+    let greatest = ids.iter().max().copied().unwrap_or_default();
+    (least, greatest)
 }
 
 /// Returns the lanes, priorities and jobs of places.

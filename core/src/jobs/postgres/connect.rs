@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sqlx::PgPool;
 
 use super::depth_cache::DepthCache;
 use crate::jobs::activity::Activity;
-use crate::jobs::{Error, SecretKeys};
+use crate::jobs::{ClaimedDays, Error, SecretKeys};
 use crate::postgres::{Access, Db, Pooler, Replica, connect_options, refuse_hidden_pooler};
 
 /// The number of heartbeat connections; two, because one that hangs must not block the next
@@ -35,6 +36,8 @@ pub struct Queue {
     /// none of the main pool. `None` behind a pooler without a direct URL.
     pub(super) sessions: Option<PgPool>,
     pub(super) depth: Arc<DepthCache>,
+    /// The days of which claims read jobs at once.
+    pub(super) claimed_days: Arc<Mutex<ClaimedDays>>,
     /// The times at which something happened, as far as this process knows.
     pub(super) activity: Arc<Activity>,
     /// The keys of secret arguments.
@@ -57,6 +60,7 @@ impl Queue {
             pool,
             sessions,
             depth: Arc::default(),
+            claimed_days: Arc::default(),
             activity: Arc::default(),
             keys: Arc::default(),
             replica: None,

@@ -105,6 +105,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("checkpoint store", checkpoint::STORE),
     ("claim", claim::CLAIM),
     ("claim looked at", claim::CLAIM_LOOKED_AT),
+    ("read claimed", claim::READ_CLAIMED),
     ("look", look::LOOK),
     ("end missing", claim::END_MISSING),
     ("clock", depth::CLOCK),

@@ -21,9 +21,10 @@ const FUNCTIONS: [&str; 6] = [
 ];
 
 /// The statements that run for every job or all the time.
-const HOT: [&str; 17] = [
+const HOT: [&str; 18] = [
     "claim",
     "claim looked at",
+    "read claimed",
     "look",
     "complete",
     "complete with result",
