@@ -12,7 +12,7 @@ use sqlx::postgres::{
 use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, SqlStr};
 
 use super::Transaction;
-use super::held::HeldConnection;
+use super::connections::Connections;
 use super::options::connect_options;
 use super::transaction::BEGIN;
 
@@ -115,7 +115,7 @@ impl From<&String> for Access {
 /// end, so that no open transaction ever returns to the pool.
 #[derive(Clone)]
 pub struct Db {
-    pool: PgPool,
+    connections: Connections,
     /// The statement that begins a transaction on a lent connection; `None` if connections are
     /// ours.
     lent: Option<&'static str>,
@@ -173,7 +173,7 @@ impl Db {
                     Box::pin(async move { connection.execute(SESSION).await.map(|_| ()) })
                 });
                 Self {
-                    pool: pool.connect_lazy_with(options),
+                    connections: Connections::lazy(pool, options),
                     lent: None,
                 }
             }
@@ -186,22 +186,15 @@ impl Db {
     pub fn lent(pool: PgPoolOptions, options: PgConnectOptions, begin: &'static str) -> Self {
         let options = options.extra_float_digits(None).statement_cache_capacity(0);
         Self {
-            pool: pool.connect_lazy_with(options),
+            connections: Connections::lazy(pool, options),
             lent: Some(begin),
         }
     }
 
     /// Returns another pool to the same database, for work that must not queue behind other work.
     pub fn apart(&self, connections: u32, patience: Duration) -> Self {
-        let options = self
-            .pool
-            .options()
-            .clone()
-            .min_connections(0)
-            .max_connections(connections)
-            .acquire_timeout(patience);
         Self {
-            pool: options.connect_lazy_with((*self.pool.connect_options()).clone()),
+            connections: self.connections.apart(connections, patience),
             lent: self.lent,
         }
     }
@@ -218,18 +211,18 @@ impl Db {
     /// Returns the pool. Behind a pooler only single statements of the simple protocol
     /// (`sqlx::raw_sql`, COPY) may run on it.
     pub fn pool(&self) -> &PgPool {
-        &self.pool
+        self.connections.pool()
     }
 
     /// Returns a connection, with the restriction of [`Db::pool`].
     pub async fn acquire(&self) -> Result<sqlx::pool::PoolConnection<Postgres>, sqlx::Error> {
-        self.pool.acquire().await
+        Ok(self.connections.acquire().await?.into_inner())
     }
 
     /// Begins a transaction of several statements. Each must be `.persistent(false)`, because its
     /// name would outlive the transaction.
     pub async fn begin(&self) -> Result<Transaction, sqlx::Error> {
-        Transaction::begin(&self.pool, self.lent.unwrap_or(BEGIN)).await
+        Transaction::begin(&self.connections, self.lent.unwrap_or(BEGIN)).await
     }
 
     /// Begins a transaction like [`Db::begin`] that waits for no lock longer than `patience`.
@@ -237,23 +230,26 @@ impl Db {
         let begin = self.lent.unwrap_or("begin isolation level read committed");
         let patience_ms = patience.as_millis();
         let begin = format!("{begin}; set local lock_timeout = '{patience_ms}ms'");
-        Transaction::begin(&self.pool, &begin).await
+        Transaction::begin(&self.connections, &begin).await
     }
 
     /// Begins a transaction with the caller's own `begin` statement.
     pub async fn begin_with(&self, begin: &str) -> Result<Transaction, sqlx::Error> {
-        Transaction::begin(&self.pool, begin).await
+        Transaction::begin(&self.connections, begin).await
     }
 
     /// Waits for connections in use, then closes all.
     pub async fn close(&self) {
-        self.pool.close().await;
+        self.connections.close().await;
     }
 }
 
 impl From<PgPool> for Db {
     fn from(pool: PgPool) -> Self {
-        Self { pool, lent: None }
+        Self {
+            connections: pool.into(),
+            lent: None,
+        }
     }
 }
 
@@ -288,16 +284,16 @@ impl<'p> Executor<'p> for &'_ Db {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let (pool, lent) = (self.pool.clone(), self.lent);
+        let (connections, lent) = (self.connections.clone(), self.lent);
         // Nothing is returned before the commit, so that every returned row is durable.
         let done = async move {
             let Some(begin) = lent else {
-                let mut connection = HeldConnection::of(&pool).await?;
-                let items: Result<Vec<_>, sqlx::Error> =
-                    connection.fetch_many(query).try_collect().await;
-                return items;
+                let mut connection = connections.acquire().await?;
+                let items: Vec<_> = connection.fetch_many(query).try_collect().await?;
+                connection.give_back();
+                return Ok(items);
             };
-            let mut transaction = Transaction::begin(&pool, begin).await?;
+            let mut transaction = Transaction::begin(&connections, begin).await?;
             let items: Result<Vec<_>, _> =
                 transaction.fetch_many(Unnamed(query)).try_collect().await;
             transaction.end(items).await
@@ -316,13 +312,15 @@ impl<'p> Executor<'p> for &'_ Db {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let (pool, lent) = (self.pool.clone(), self.lent);
+        let (connections, lent) = (self.connections.clone(), self.lent);
         Box::pin(async move {
             let Some(begin) = lent else {
-                let mut connection = HeldConnection::of(&pool).await?;
-                return connection.fetch_optional(query).await;
+                let mut connection = connections.acquire().await?;
+                let row = connection.fetch_optional(query).await?;
+                connection.give_back();
+                return Ok(row);
             };
-            let mut transaction = Transaction::begin(&pool, begin).await?;
+            let mut transaction = Transaction::begin(&connections, begin).await?;
             let row = transaction.fetch_optional(Unnamed(query)).await;
             transaction.end(row).await
         })
@@ -337,7 +335,7 @@ impl<'p> Executor<'p> for &'_ Db {
         'p: 'e,
     {
         match self.lent {
-            None => self.pool.prepare_with(sql, parameters),
+            None => self.connections.pool().prepare_with(sql, parameters),
             Some(_) => Box::pin(async { Err(cannot_prepare()) }),
         }
     }
@@ -347,7 +345,7 @@ impl<'p> Executor<'p> for &'_ Db {
         'p: 'e,
     {
         match self.lent {
-            None => self.pool.describe(sql),
+            None => self.connections.pool().describe(sql),
             Some(_) => Box::pin(async { Err(cannot_prepare()) }),
         }
     }

@@ -4,30 +4,42 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{PgConnection, Postgres};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 /// The time in which a connection must answer to go back to its pool.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 
+const HAS_CONNECTION: &str = "a connection is held until it is taken out";
+
 /// A connection of a pool.
 ///
 /// The driver takes it back when its last statement has ended. That of a call that was given up may
 /// run on, and a server that vanished answers nothing for a quarter of an hour; until then the
 /// place in the pool would be taken. So a connection that does not answer in time is closed.
-pub(super) struct HeldConnection(PoolConnection<Postgres>);
+pub(super) struct HeldConnection {
+    /// `None` only after it was taken out.
+    connection: Option<PoolConnection<Postgres>>,
+}
 
 impl HeldConnection {
-    /// Waits for a connection of the pool.
-    pub(super) async fn of(pool: &PgPool) -> Result<Self, sqlx::Error> {
-        pool.acquire().await.map(Self)
+    /// Closes the connection.
+    pub(super) fn close(self) {
+        self.into_inner().close_on_drop();
+    }
+
+    /// Returns the connection of the pool.
+    pub(super) fn into_inner(mut self) -> PoolConnection<Postgres> {
+        self.connection.take().expect(HAS_CONNECTION)
     }
 }
 
 impl From<PoolConnection<Postgres>> for HeldConnection {
     fn from(connection: PoolConnection<Postgres>) -> Self {
-        Self(connection)
+        Self {
+            connection: Some(connection),
+        }
     }
 }
 
@@ -35,20 +47,23 @@ impl Deref for HeldConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.0
+        self.connection.as_ref().expect(HAS_CONNECTION)
     }
 }
 
 impl DerefMut for HeldConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.0
+        self.connection.as_mut().expect(HAS_CONNECTION)
     }
 }
 
 impl Drop for HeldConnection {
     fn drop(&mut self) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
         // Dropped before its end, this closes the connection and frees its place.
-        let returned = self.0.return_to_pool();
+        let returned = connection.return_to_pool();
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 if timeout(RETURN_WITHIN, returned).await.is_err() {

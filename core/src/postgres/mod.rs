@@ -5,6 +5,7 @@
 //! one transaction only. The data and the statements are the business of the rooms that store them.
 
 mod columns;
+mod connections;
 mod db;
 mod held;
 mod hidden;

@@ -2,10 +2,9 @@
 
 use std::ops::{Deref, DerefMut};
 
-use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
+use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::held::HeldConnection;
+use super::connections::{Connections, LentConnection};
 
 /// The statement that begins a transaction on a connection of our own.
 pub(super) const BEGIN: &str = "begin";
@@ -18,13 +17,13 @@ pub(super) const BEGIN: &str = "begin";
 #[derive(Debug)]
 pub struct Transaction {
     /// `None` only after the end of the transaction.
-    connection: Option<PoolConnection<Postgres>>,
+    connection: Option<LentConnection>,
 }
 
 impl Transaction {
-    pub(super) async fn begin(pool: &PgPool, begin: &str) -> Result<Self, sqlx::Error> {
+    pub(super) async fn begin(connections: &Connections, begin: &str) -> Result<Self, sqlx::Error> {
         let mut transaction = Self {
-            connection: Some(pool.acquire().await?),
+            connection: Some(connections.acquire().await?),
         };
         // From here on a drop closes the connection, because it is unknown whether the transaction
         // has begun until the server answers.
@@ -72,7 +71,9 @@ impl Transaction {
     }
 
     fn give_back(&mut self) {
-        drop(self.connection.take().map(HeldConnection::from));
+        if let Some(connection) = self.connection.take() {
+            connection.give_back();
+        }
     }
 
     async fn execute_raw(&mut self, words: &str) -> Result<(), sqlx::Error> {
@@ -103,8 +104,8 @@ impl DerefMut for Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if let Some(mut connection) = self.connection.take() {
-            connection.close_on_drop();
+        if let Some(connection) = self.connection.take() {
+            connection.close();
         }
     }
 }
