@@ -71,12 +71,7 @@ impl Connections {
         let options = options
             .test_before_acquire(false)
             .before_acquire(|connection, last_use| {
-                Box::pin(async move {
-                    if last_use.idle_for > FRESH {
-                        connection.ping().await?;
-                    }
-                    Ok(true)
-                })
+                Box::pin(async move { Ok(last_use.idle_for <= FRESH || answers(connection).await) })
             });
         Self {
             most: KEPT,
@@ -119,12 +114,7 @@ impl Connections {
                     });
                 }
             };
-            if idle.since.elapsed() > FRESH
-                && !matches!(
-                    timeout(ANSWER_WITHIN, idle.connection.ping()).await,
-                    Ok(Ok(()))
-                )
-            {
+            if idle.since.elapsed() > FRESH && !answers(&mut idle.connection).await {
                 idle.connection.close();
                 continue;
             }
@@ -172,6 +162,12 @@ impl Connections {
         drop(idle);
         self.pool.close().await;
     }
+}
+
+/// Returns true if the server answers on this connection in time.
+async fn answers(connection: &mut PgConnection) -> bool {
+    let answer = timeout(ANSWER_WITHIN, connection.ping()).await;
+    matches!(answer, Ok(Ok(())))
 }
 
 /// A pool of the caller's, which keeps all connections itself, because others may wait for them.

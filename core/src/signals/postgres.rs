@@ -17,6 +17,10 @@ pub const TIMEOUT: Duration = Duration::from_millis(500);
 /// all.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
+/// The time for which a reading keeps its connection. The server ends the statement long before, but
+/// one that vanished never answers.
+const ANSWER_WITHIN: Duration = CONNECT_WITHIN.saturating_add(TIMEOUT);
+
 /// Connections of one database, more than one so that a hung connection does not block the next
 /// statement.
 const CONNECTIONS: u32 = 2;
@@ -66,8 +70,11 @@ impl SignalDatabase {
         let db = self.db.clone();
         // In a task of its own, so that a connection is made eventually even if this call gives up
         // waiting.
-        let answer =
-            tokio::spawn(async move { sqlx::query(AssertSqlSafe(requested)).fetch_all(&db).await });
+        let answer = tokio::spawn(async move {
+            let rows = sqlx::query(AssertSqlSafe(requested)).fetch_all(&db);
+            let rows = tokio::time::timeout(ANSWER_WITHIN, rows).await;
+            rows.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        });
         let url = || self.name.clone();
         let answer = tokio::time::timeout(TIMEOUT, answer).await;
         let rows = match answer.map_err(|_| Error::TimedOut {

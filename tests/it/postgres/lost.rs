@@ -47,6 +47,26 @@ async fn a_call_that_was_given_up_does_not_keep_its_place_in_the_pool() {
 }
 
 #[tokio::test]
+async fn an_idle_connection_to_a_server_that_vanished_is_replaced_within_seconds() {
+    let database = database().await;
+    let proxy = Proxy::start(database.url()).await;
+    let db = Db::connect(&Access::from(&proxy.url), 1, SOON)
+        .await
+        .unwrap();
+    let one: i32 = sqlx::query_scalar("select 1").fetch_one(&db).await.unwrap();
+    assert_eq!(one, 1);
+    // In the driver's pool.
+    assert_eq!(db.pool().size(), 1);
+    // Real time: a connection that answered within the last second is not asked again.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+
+    proxy.forget();
+
+    let one: i32 = sqlx::query_scalar("select 1").fetch_one(&db).await.unwrap();
+    assert_eq!(one, 1);
+}
+
+#[tokio::test]
 async fn the_server_looks_for_the_client_of_a_statement_that_runs() {
     let database = database().await;
     let access = Access::from(database.url());

@@ -16,11 +16,13 @@ use serde_json::Value;
 
 use super::serve;
 use crate::support::process::ProcessFixture;
+use crate::support::proxy::Proxy;
 use crate::support::{database, eventually};
 
 /// Returns an answer of Prometheus with one sample at its own time.
 const ANSWER: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1700000000,"1.5"]]}]}}"#;
 const NOW: f64 = 1_700_000_000.0;
+const SOON: Duration = Duration::from_secs(30);
 const READS: [Reading; 1] = [Reading {
     value: 1.5,
     at: NOW,
@@ -398,6 +400,29 @@ async fn a_statement_answers_one_number_and_changes_nothing() {
     for error in [lost, wrong] {
         assert!(!error.to_string().contains(SECRET), "{error}");
     }
+}
+
+#[tokio::test]
+async fn readings_go_on_soon_after_their_database_has_vanished() {
+    let database = database().await;
+    let proxy = Proxy::start(database.url()).await;
+    let source = SignalDatabase::new("main", &proxy.url).unwrap();
+    let slow = "select 1 from pg_sleep(0.1)";
+    eventually("both connections", SOON, || async {
+        let (one, other) = tokio::join!(source.read(slow, NOW), source.read(slow, NOW));
+        one.ok().zip(other.ok())
+    })
+    .await;
+
+    proxy.forget();
+
+    let (one, other) = tokio::join!(source.read(slow, NOW), source.read(slow, NOW));
+    assert!(one.is_err() && other.is_err(), "{one:?} {other:?}");
+    // Real time: the readings keep their connections for some seconds.
+    eventually("a reading", SOON, || async {
+        source.read("select 1", NOW).await.ok()
+    })
+    .await;
 }
 
 const POLICY: &str = r#"

@@ -2,6 +2,7 @@
 //! silently.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +28,8 @@ struct Shared {
     budget: AtomicU64,
     /// Counts the cuts of all connections.
     cuts: watch::Sender<u64>,
+    /// Counts the times that all connections were forgotten.
+    forgotten: watch::Sender<u64>,
     broken: AtomicUsize,
     way: watch::Sender<Way>,
     /// The delay of each response, in milliseconds.
@@ -91,6 +94,7 @@ impl Proxy {
             upstream: Mutex::new(upstream),
             budget: AtomicU64::new(0),
             cuts: watch::Sender::new(0),
+            forgotten: watch::Sender::new(0),
             broken: AtomicUsize::new(0),
             way: watch::Sender::new(Way::Open),
             delay_ms: AtomicU64::new(0),
@@ -129,6 +133,12 @@ impl Proxy {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
+    /// Lets every connection hang until it is cut, like those to a server that vanished. New ones
+    /// pass.
+    pub fn forget(&self) {
+        self.shared.forgotten.send_modify(|times| *times += 1);
+    }
+
     /// Closes each new connection after about this many bytes of responses; 0 for never.
     pub fn budget(&self, bytes: u64) {
         self.shared.budget.store(bytes, Ordering::Relaxed);
@@ -143,6 +153,8 @@ impl Proxy {
 async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
     cuts.mark_unchanged();
+    let mut forgotten = shared.forgotten.subscribe();
+    forgotten.mark_unchanged();
     if *shared.way.borrow() == Way::Closed {
         return;
     }
@@ -168,9 +180,11 @@ async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) 
             }
         }
     };
+    let mut carried = pin!(carried);
     let broken = tokio::select! {
-        ended = carried => matches!(ended, Ok(true)),
+        ended = &mut carried => matches!(ended, Ok(true)),
         _ = cuts.changed() => true,
+        _ = forgotten.changed() => cuts.changed().await.is_ok(),
     };
     shared
         .broken
