@@ -12,7 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool, Postgres};
 use tokio::time::timeout;
 
-use super::held::HeldConnection;
+use super::held::{HAS_CONNECTION, HeldConnection};
 
 /// The most idle connections that are kept outside of the driver's pool.
 const KEPT: usize = 4;
@@ -53,7 +53,8 @@ struct Kept {
 struct IdleConnection {
     connection: HeldConnection,
     taken_at: Instant,
-    since: Instant,
+    /// The time at which it answered; `None` if another one has failed since.
+    answered_at: Option<Instant>,
 }
 
 /// A caller that waits for the driver's pool until this is dropped.
@@ -108,18 +109,19 @@ impl Connections {
                 Err(_waiting) => {
                     let connection = self.pool.acquire().await?;
                     return Ok(LentConnection {
-                        connection: connection.into(),
+                        connection: Some(connection.into()),
                         taken_at: Instant::now(),
                         from: self.clone(),
                     });
                 }
             };
-            if idle.since.elapsed() > FRESH && !answers(&mut idle.connection).await {
+            let is_fresh = idle.answered_at.is_some_and(|at| at.elapsed() <= FRESH);
+            if !is_fresh && !answers(&mut idle.connection).await {
                 idle.connection.close();
                 continue;
             }
             return Ok(LentConnection {
-                connection: idle.connection,
+                connection: Some(idle.connection),
                 taken_at: idle.taken_at,
                 from: self.clone(),
             });
@@ -146,9 +148,17 @@ impl Connections {
                 kept.idle.push(IdleConnection {
                     connection,
                     taken_at,
-                    since: now,
+                    answered_at: Some(now),
                 });
             }
+        }
+    }
+
+    /// Lets all be asked before their next use, because another one has failed: a restart of the
+    /// server closes all at once.
+    fn doubt(&self) {
+        for idle in &mut self.kept.lock().idle {
+            idle.answered_at = None;
         }
     }
 
@@ -184,7 +194,8 @@ impl From<PgPool> for Connections {
 /// A connection in use. Dropped in the middle of a statement, it goes back to the driver's pool
 /// once the statement has ended.
 pub(super) struct LentConnection {
-    connection: HeldConnection,
+    /// `None` only after it was taken out.
+    connection: Option<HeldConnection>,
     /// The time at which the driver's pool lent it.
     taken_at: Instant,
     from: Connections,
@@ -192,18 +203,31 @@ pub(super) struct LentConnection {
 
 impl LentConnection {
     /// Gives the connection back after the end of a statement, outside of any transaction.
-    pub(super) fn give_back(self) {
-        self.from.give_back(self.connection, self.taken_at);
+    pub(super) fn give_back(mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.from.give_back(connection, self.taken_at);
+        }
     }
 
     /// Closes the connection.
-    pub(super) fn close(self) {
-        self.connection.close();
+    pub(super) fn close(mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.from.doubt();
+            connection.close();
+        }
     }
 
     /// Returns the connection of the driver's pool.
-    pub(super) fn into_inner(self) -> PoolConnection<Postgres> {
-        self.connection.into_inner()
+    pub(super) fn into_inner(mut self) -> PoolConnection<Postgres> {
+        self.connection.take().expect(HAS_CONNECTION).into_inner()
+    }
+}
+
+impl Drop for LentConnection {
+    fn drop(&mut self) {
+        if self.connection.is_some() {
+            self.from.doubt();
+        }
     }
 }
 
@@ -217,12 +241,12 @@ impl Deref for LentConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.connection
+        self.connection.as_ref().expect(HAS_CONNECTION)
     }
 }
 
 impl DerefMut for LentConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection
+        self.connection.as_mut().expect(HAS_CONNECTION)
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// The time in which a connection must answer to go back to its pool.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 
-const HAS_CONNECTION: &str = "a connection is held until it is taken out";
+pub(super) const HAS_CONNECTION: &str = "a connection is held until it is taken out";
 
 /// A connection of a pool.
 ///

@@ -79,6 +79,36 @@ async fn a_connection_that_was_lost_while_it_was_idle_is_replaced() {
 }
 
 #[tokio::test]
+async fn a_restart_of_the_server_fails_one_statement_and_not_one_for_each_connection() {
+    let database = database().await;
+    let access = Access::from(database.url());
+    let db = Db::connect(&access, 4, SOON).await.unwrap();
+    let asked = (0..4).map(|_| async {
+        let asked = sqlx::query_scalar("select pg_backend_pid() from pg_sleep(0.1)");
+        asked.fetch_one(&db).await.unwrap()
+    });
+    let processes: Vec<i32> = join_all(asked).await;
+
+    let ended = sqlx::query("select pg_terminate_backend(pid) from unnest($1) pid");
+    let ended = ended.bind(&processes).execute(database.pool());
+    ended.await.unwrap();
+    eventually("the processes are gone", SOON, || async {
+        let asked = sqlx::query_scalar("select count(*) from pg_stat_activity where pid = any($1)");
+        let asked = asked.bind(&processes).fetch_one(database.pool());
+        let left: i64 = asked.await.unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
+
+    let mut failed = 0;
+    for _ in 0..4 {
+        let asked = sqlx::query("select 1").execute(&db).await;
+        failed += usize::from(asked.is_err());
+    }
+    assert!(failed <= 1, "{failed} statements failed");
+}
+
+#[tokio::test]
 async fn a_statement_that_fails_leaves_its_connection_usable() {
     let database = database().await;
     let access = Access::from(database.url());
