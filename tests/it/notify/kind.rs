@@ -428,6 +428,30 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
     fixture.program.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_planned_late_is_valid_from_its_local_time_on() {
+    let fixture = fixture(1, "", FakeOptions::default()).await;
+    // Nobody plans it before it is three hours old: its time was an hour ago, and it is valid for two.
+    let mut transaction = fixture.database.pool().begin().await.unwrap();
+    let id: i64 = sqlx::query_scalar(
+        "select job_id from flyball.enqueue('notification', jsonb_build_object(
+            'channel', 'sms', 'to', '+15550000001', 'body', 'x', 'valid_for_s', 7200,
+            'local_time', to_char((now() - interval '1 hour') at time zone 'UTC', 'HH24:MI')), throttle => 'sms')",
+    )
+    .fetch_one(&mut *transaction)
+    .await
+    .unwrap();
+    sqlx::query("update flyball.job set created_at = now() - interval '3 hours' where id = $1")
+        .bind(id)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+
+    fixture.all("sent", 1).await;
+    fixture.program.stop().await;
+}
+
 fn every() -> flyball::throttle::Change {
     let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
     flyball::throttle::Change {

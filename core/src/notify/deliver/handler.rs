@@ -144,22 +144,22 @@ impl NotificationHandler {
             return Err(Outcome::Ambiguous { policy, error });
         }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
-        // Postgres measures how long the message has waited; only the time left is measured by the
-        // local clock.
-        let left = valid_for.saturating_sub(begun.waited);
-        let since = begun.waits_since.unwrap_or(job.created_at);
-        let ended_at_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
-        // Only the gates know the local time from which the sender's own deadline may count.
+        // The gates know the deadline that the sender set, which may count from a local time. Without
+        // one Postgres measures how long the message has waited; only the time left is measured by
+        // the local clock.
         let own = verdict
             .as_ref()
             .and_then(|found| Some((found.deadline?, found.now)));
         let (left, ended_at_s) = match own {
             Some((deadline, now)) => {
-                let own_left = Duration::try_from(deadline.duration_since(now));
-                let ended_at_s = ended_at_s.min(deadline.as_second());
-                (left.min(own_left.unwrap_or_default()), ended_at_s)
+                let left = Duration::try_from(deadline.duration_since(now));
+                (left.unwrap_or_default(), deadline.as_second())
             }
-            None => (left, ended_at_s),
+            None => {
+                let since = begun.waits_since.unwrap_or(job.created_at);
+                let ended_at_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
+                (valid_for.saturating_sub(begun.waited), ended_at_s)
+            }
         };
         let was_ambiguous = begun.was_ambiguous;
         let mut run = DeliveryRun {
