@@ -144,9 +144,9 @@ impl NotificationHandler {
             return Err(Outcome::Ambiguous { policy, error });
         }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
-        // The gates know the deadline that the sender set, which may count from a local time. Without
-        // one Postgres measures how long the message has waited; only the time left is measured by
-        // the local clock.
+        // The gates know the deadline that the sender set, which may count from a local time. Else
+        // Postgres measures how long the message has waited; only the time left is measured by the
+        // local clock.
         let own = verdict
             .as_ref()
             .and_then(|found| Some((found.deadline?, found.now)));
