@@ -431,7 +431,8 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_is_planned_late_is_valid_from_its_local_time_on() {
     let fixture = fixture(1, "", FakeOptions::default()).await;
-    // Nobody plans it until it is three hours old; its time was an hour ago, and it is valid for two.
+    // Nobody plans it until it is three hours old. Its time was an hour ago, and it is valid for
+    // two hours.
     let mut transaction = fixture.database.pool().begin().await.unwrap();
     let id: i64 = sqlx::query_scalar(
         "select job_id from flyball.enqueue('notification', jsonb_build_object(

@@ -130,14 +130,36 @@ fn word(digits: &str, low: &str, stage: Stage, phrases: &[String]) -> &'static s
     if digits.starts_with('4') && (low.contains("greylist") || low.contains("graylist")) {
         return "greylist";
     }
+    let own = own_words(low);
     let saying = SAYINGS
         .iter()
-        .find(|(words, _)| digits.starts_with('5') && low.contains(words));
+        .find(|(words, _)| digits.starts_with('5') && own.contains(words));
     match saying {
         Some(&(_, word)) => word,
         None if ["530", "534", "535", "538"].contains(&digits) => Stage::Login.as_str(),
         None => stage.as_str(),
     }
+}
+
+/// Returns the part of a lower-case text before an answer of another server that it repeats, as a
+/// relay does that asks the recipient's server: `host a.example said: 554 relay access denied`.
+/// That server means its own recipient, and whoever runs it chooses its words.
+fn own_words(low: &str) -> &str {
+    let is_repeated = |word: &str| {
+        let digits = word.split('-').next().unwrap_or_default();
+        let is_code = digits.len() == 3
+            && digits.starts_with(['4', '5'])
+            && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_code || word == "said:"
+    };
+    let mut end = 0;
+    for word in low.split([' ', '\t', '\r', '\n']) {
+        if is_repeated(word) {
+            return &low[..end];
+        }
+        end += word.len() + 1;
+    }
+    low
 }
 
 /// Maps an answer to an outcome. `phrases` are in lower case; `to` is the recipient.
@@ -419,6 +441,26 @@ mod tests {
             class(550, "5.7.1 rejected by policy", Stage::Rcpt),
             Class::Recipient
         );
+    }
+
+    #[test]
+    fn an_answer_of_the_recipients_server_that_a_relay_repeats_is_not_about_the_account() {
+        let class = |text: &str| class_of(&judged(550, text, Stage::Rcpt).sent);
+        let repeated = [
+            "554 5.7.1 <bob@example.net>: Relay access denied (in reply to RCPT TO command)",
+            "550-5.7.1 Daily relay limit exceeded",
+            "relaying denied",
+        ];
+        for said in repeated {
+            let text = format!(
+                "5.1.1 <bob@example.net>: Recipient address rejected: undeliverable address: \
+                 host mx.example.net[192.0.2.1] said: {said}"
+            );
+            assert_eq!(class(&text), Class::Suppress, "{text}");
+        }
+        let callout = "Callout verification failed:\n550 relay not permitted";
+        assert_eq!(class(callout), Class::Recipient);
+        assert_eq!(class("relay not permitted (code 7)"), Class::Account);
     }
 
     #[test]
