@@ -1,4 +1,4 @@
--- Chapter 43: jobs of a day that is being emptied, timeouts of remote workers, and occurrences that a
+-- Chapter 42: jobs of a day that is being emptied, timeouts of remote workers, and occurrences that a
 -- declaration lost.
 
 -- A day is emptied in one transaction: its tables are truncated, and the jobs that stay are written back. Who

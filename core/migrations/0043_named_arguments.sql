@@ -1,4 +1,4 @@
--- Chapter 45: refusals name the argument that the caller has given.
+-- Chapter 43: refusals name the argument that the caller has given.
 
 -- What enqueue_rows checks first is checked where it knows the names of its arguments.
 do $$
