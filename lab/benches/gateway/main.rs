@@ -96,7 +96,11 @@ impl GatewayProcess {
             );
         }
         let mut process = world.serve("api", &text, &SECRETS)?;
-        while tokio::net::TcpStream::connect(&address).await.is_err() {
+        let ready = format!("http://{address}/readyz");
+        while !reqwest::get(&ready)
+            .await
+            .is_ok_and(|answer| answer.status().is_success())
+        {
             process.check()?;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
