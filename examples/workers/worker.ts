@@ -104,17 +104,20 @@ export class Job {
   #endOf(error: unknown): End {
     if (error instanceof Snooze) return ["snooze", { for_s: error.forS }];
     if (error instanceof Throttled) return ["throttled", { retry_after_s: error.waitS }];
-    if (error instanceof Dead) return ["fail", { error: error.message.slice(0, 1000) || "dead", retry: false }];
+    if (error instanceof Dead) return ["fail", { error: short(error.message) || "dead", retry: false }];
     if (error instanceof Stopped) return ["release", {}];
     if (error instanceof Lost) throw error;
-    // Also a result that is too long. More than 4000 bytes of error would be refused.
-    return ["fail", { error: String(error).slice(0, 1000) }];
+    // Also a result that is too long.
+    return ["fail", { error: short(String(error)) }];
   }
 
   #post(verb: string, more: object): Promise<any> {
     return call(`/api/v1/jobs/${this.claimed.id}/${verb}`, { lease: this.claimed.lease, ...more });
   }
 }
+
+/** The first thousand characters of an error: more than 4000 bytes of it would be refused. */
+const short = (error: string): string => Array.from(error).slice(0, 1000).join("");
 
 /** Renders pages: the example of a long job. Its arguments can ask for every kind of end. */
 async function render(job: Job): Promise<unknown> {
