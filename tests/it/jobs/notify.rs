@@ -155,7 +155,7 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
         ),
         (
             r#"[{"pool": "two words", "channel": "sms", "to": "a"}]"#,
-            "throttle: ",
+            r#"messages[0].pool: "two words" is not the name of a pool"#,
         ),
     ] {
         let sql = format!("select flyball.notify_many('{messages}')");
