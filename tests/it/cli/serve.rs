@@ -180,12 +180,13 @@ async fn tokens_of_tenants_in_the_settings_file_are_let_in_and_limited_by_their_
     let server = Serve::start(&shell);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let limited_by = async |token: &str| {
-        let answer = client
-            .get(format!("{}/api/v1/throttles", server.url))
-            .bearer_auth(token)
-            .send()
-            .await
-            .unwrap();
+        // A busy Redis may answer too late.
+        let answer = eventually("the throttles are listed", SOON, || async {
+            let request = client.get(format!("{}/api/v1/throttles", server.url));
+            let answer = request.bearer_auth(token).send().await.unwrap();
+            (answer.status() != 503).then_some(answer)
+        })
+        .await;
         assert_eq!(answer.status(), 200);
         answer.headers()["ratelimit"]
             .to_str()

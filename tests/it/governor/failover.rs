@@ -374,6 +374,8 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
                     "no longer leads the governor",
                     "resting",
                     "another process may lead",
+                    // Its fenced write may tell it before its lease does.
+                    "standing by",
                 ],
                 LONG,
             )
