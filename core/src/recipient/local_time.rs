@@ -10,6 +10,8 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
+use super::quiet::clock_time;
+
 /// The form of these times, for messages; `flyball.is_local_time` checks the same.
 pub const FORM: &str = "a time of the recipient's clock as HH:MM, or as YYYY-MM-DDTHH:MM of the years 2000 to 2999, such as 09:00 or 2026-12-01T09:00";
 
@@ -63,14 +65,10 @@ impl LocalTime {
 
 impl fmt::Display for LocalTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time = match self {
-            Self::Next(time) => *time,
-            Self::On(civil) => {
-                write!(f, "{}T", civil.date())?;
-                civil.time()
-            }
-        };
-        write!(f, "{:02}:{:02}", time.hour(), time.minute())
+        match self {
+            Self::Next(time) => f.write_str(&clock_time(*time)),
+            Self::On(civil) => write!(f, "{}T{}", civil.date(), clock_time(civil.time())),
+        }
     }
 }
 
@@ -95,7 +93,7 @@ impl LocalInstant {
 }
 
 /// Reads a time of day, such as `09:00`.
-fn clock(text: &str) -> Option<Time> {
+pub(super) fn clock(text: &str) -> Option<Time> {
     let (hour, minute) = text.split_once(':')?;
     let number = |text| i8::try_from(decimal(text, 2)?).ok();
     Time::new(number(hour)?, number(minute)?, 0, 0).ok()

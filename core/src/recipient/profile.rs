@@ -6,6 +6,7 @@ use jiff::civil::{Date, Time, Weekday};
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
+use super::local_time::clock;
 use super::preferences::{Preference, Preferences, Topic};
 use super::quiet::{DATES_MAX, NoHours, QuietHours, Weekdays};
 use crate::input::wording::{any_of, unknown};
@@ -250,15 +251,7 @@ const CLOCK: &str = "a time of day as HH:MM, from 00:00 to 23:59";
 
 fn time(fields: &mut Reader<'_>, name: &str) -> Option<Time> {
     let value = fields.get(name)?.clone();
-    let text = value.as_str().filter(|text| text.len() == 5);
-    let parts = text.and_then(|text| text.split_once(':'));
-    let time = parts.and_then(|(hour, minute)| {
-        let number = |text: &str| {
-            let is_number = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse::<i8>().ok().filter(|_| is_number)
-        };
-        Time::new(number(hour)?, number(minute)?, 0, 0).ok()
-    });
+    let time = value.as_str().and_then(clock);
     if time.is_none() {
         fields.refuse(name, CLOCK, &value);
     }

@@ -232,7 +232,8 @@ impl QuietRule {
     }
 }
 
-fn clock_time(time: Time) -> String {
+/// Writes a time of day, such as `09:00`.
+pub(super) fn clock_time(time: Time) -> String {
     format!("{:02}:{:02}", time.hour(), time.minute())
 }
 
