@@ -90,9 +90,9 @@ impl Expression {
     }
 }
 
-/// Returns the one instant of a time of day: the first of two, and the end of the gap for a skipped
-/// one.
-fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
+/// Returns the one instant of a date and a time: the first of two, and the end of the gap for a
+/// skipped one. So it is the first at which the clock shows this time or a later one.
+pub(crate) fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
     match zone.to_ambiguous_timestamp(civil).offset() {
         AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(civil).ok(),
         AmbiguousOffset::Fold { before, .. } => before.to_timestamp(civil).ok(),
@@ -100,9 +100,10 @@ fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
             // With the later offset, the time lies before the gap by less than the length of the
             // gap.
             let before_the_leap = after.to_timestamp(civil).ok()?;
-            zone.following(before_the_leap)
-                .next()
-                .map(|leap| leap.timestamp())
+            let mut changes = zone
+                .following(before_the_leap)
+                .map(|change| change.timestamp());
+            changes.find(|at| zone.to_datetime(*at) >= civil)
         }
     }
 }

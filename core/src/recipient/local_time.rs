@@ -7,10 +7,11 @@
 use std::fmt;
 
 use jiff::civil::{DateTime, Time};
-use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
 use super::quiet::clock_time;
+use crate::cron::occurrence::instant;
 
 /// The form of these times, for messages; `flyball.is_local_time` checks the same.
 pub const FORM: &str = "a time of the recipient's clock as HH:MM, or as YYYY-MM-DDTHH:MM of the years 2000 to 2999, such as 09:00 or 2026-12-01T09:00";
@@ -52,13 +53,13 @@ impl LocalTime {
     /// It is the same however often and however late it is asked for.
     pub fn instant(self, zone: &TimeZone, accepted: Timestamp) -> Option<Timestamp> {
         let time = match self {
-            Self::On(civil) => return first_shown(zone, civil),
+            Self::On(civil) => return instant(zone, civil),
             Self::Next(time) => time,
         };
         let passed = accepted.checked_sub(MINUTE).unwrap_or(Timestamp::MIN);
         let yesterday = zone.to_datetime(accepted).date().yesterday().ok();
         let days = std::iter::successors(yesterday, |day| day.tomorrow().ok()).take(DAYS);
-        let mut shown = days.filter_map(|day| first_shown(zone, day.to_datetime(time)));
+        let mut shown = days.filter_map(|day| instant(zone, day.to_datetime(time)));
         shown.find(|at| *at > passed)
     }
 }
@@ -103,21 +104,6 @@ pub(super) fn clock(text: &str) -> Option<Time> {
 fn decimal(text: &str, digits: usize) -> Option<i16> {
     let is_number = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
-}
-
-/// Returns the first instant at which the clock of a zone shows a time or a later one.
-fn first_shown(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
-    match zone.to_ambiguous_timestamp(civil).offset() {
-        AmbiguousOffset::Unambiguous { offset: before } | AmbiguousOffset::Fold { before, .. } => {
-            before.to_timestamp(civil).ok()
-        }
-        AmbiguousOffset::Gap { after, .. } => {
-            // By the clock of afterwards it is before the leap.
-            let earlier = after.to_timestamp(civil).ok()?;
-            let mut changes = zone.following(earlier).map(|change| change.timestamp());
-            changes.find(|at| zone.to_datetime(*at) >= civil)
-        }
-    }
 }
 
 #[cfg(test)]
