@@ -55,6 +55,13 @@ pub struct Candidate<'a> {
     pub is_cancelled: bool,
 }
 
+impl Candidate<'_> {
+    /// Returns true if nothing collects the message: an urgent one, or one that names a time.
+    pub fn goes_alone(&self) -> bool {
+        self.priority < NORMAL || self.local.is_some()
+    }
+}
+
 /// The list of sends to which caps apply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapList {

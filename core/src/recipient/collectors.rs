@@ -1,6 +1,6 @@
 //! The types of digest that may collect a message.
 
-use super::candidate::{Candidate, CapList, NORMAL, Origin};
+use super::candidate::{Candidate, CapList, Origin};
 use super::digest::{Collects, DigestType};
 use super::rules::{OverCap, RecipientRules};
 use crate::input::wording::unknown;
@@ -11,8 +11,7 @@ pub fn digest_type<'a>(
     message: &Candidate<'_>,
     rules: &'a RecipientRules,
 ) -> Option<&'a DigestType> {
-    let is_collected =
-        message.origin == Origin::Sender && message.priority >= NORMAL && message.local.is_none();
+    let is_collected = message.origin == Origin::Sender && !message.goes_alone();
     let named = message.digest.and_then(|name| rules.digest(name));
     let listed = || rules.digest_of_template(message.template?);
     named

@@ -411,13 +411,11 @@ impl<'a> Walk<'a> {
         self.on_time(at, holds, mode)
     }
 
-    /// Returns true if a message that sleeps may become one with others when it wakes. An urgent
-    /// one is never collected, nor is one that names a time.
+    /// Returns true if a message that sleeps may become one with others when it wakes.
     fn may_coalesce(&self, mode: QuietMode) -> bool {
         mode == QuietMode::DigestOnWake
             && self.message.origin != Origin::Digest
-            && self.message.priority >= NORMAL
-            && self.message.local.is_none()
+            && !self.message.goes_alone()
     }
 
     /// Ends a message that would go after its deadline.
@@ -472,7 +470,6 @@ impl<'a> Walk<'a> {
     /// Returns the plan of a message over a cap that does not wait for room.
     fn over(&self, capped: &Capped<'_>) -> Option<MessagePlan> {
         let rule = format!("{} {}", capped.rule.name, capped.rule);
-        let goes_alone = self.message.priority < NORMAL || self.message.local.is_some();
         let category = self.policy.rules.category(self.message.category);
         // A digest stays open, whatever the rule says of messages.
         if self.message.origin == Origin::Digest {
@@ -491,7 +488,9 @@ impl<'a> Walk<'a> {
                 reset_at: capped.at,
             }),
             OverCap::Digest(kind)
-                if !goes_alone && !self.attempts && self.message.origin == Origin::Sender =>
+                if !self.message.goes_alone()
+                    && !self.attempts
+                    && self.message.origin == Origin::Sender =>
             {
                 let rules = self.policy.rules;
                 let listed = || rules.digest_of_template(self.message.template?);
