@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::address::RecipientKey;
 use super::caps::{CapRule, SENDERS_FORM, SENDERS_LONGEST_S};
+use super::dedup::DedupKey;
 use super::local_time::{self, LocalInstant, LocalTime};
 use super::profile::Profile;
 use crate::input::{Issue, Reader};
@@ -168,6 +169,18 @@ impl GatedArgs {
             (None, Some(to)) => RecipientKey::of_address(tenant, to),
             (None, None) => RecipientKey::of_subscriber(tenant, self.channel, ""),
         }
+    }
+
+    /// Returns the key by which messages to a recipient are the same: of the name that the sender
+    /// chose, or of the template with its data; `None` if it has neither.
+    pub fn dedup_key(&self, recipient: &RecipientKey) -> Option<DedupKey> {
+        let fields = &self.fields;
+        if let Some(name) = &fields.dedup_key {
+            return Some(DedupKey::of_name(recipient, name));
+        }
+        let template = fields.template_id.as_ref()?;
+        let content = DedupKey::of_content(recipient, template, &self.data);
+        Some(content.for_time(fields.local_time))
     }
 
     /// Reads what gates look at; anything that is wrong is an issue of the field.

@@ -64,30 +64,20 @@ impl From<LogRow> for LoggedMessage {
         };
         let key = args.recipient_key(&row.tenant, to.as_ref());
         let at = row.accepted_at;
-        let content = content_of(&key, &args);
         Self {
             job: row.job,
             tenant: row.tenant,
             priority: row.priority,
             accepted_at: row.accepted_at,
             times: args.times(&row.profile, &row.defaults, at, at),
+            content: args.dedup_key(&key),
             args,
             profile: row.profile,
             defaults: row.defaults,
             to,
             key,
-            content,
         }
     }
-}
-
-fn content_of(key: &RecipientKey, args: &GatedArgs) -> Option<DedupKey> {
-    if let Some(name) = &args.fields.dedup_key {
-        return Some(DedupKey::of_name(key, name));
-    }
-    let template = args.fields.template_id.as_ref()?;
-    let content = DedupKey::of_content(key, template, &args.data);
-    Some(content.for_time(args.fields.local_time))
 }
 
 /// The outcome of a message at the gates.

@@ -232,14 +232,9 @@ fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Pro
         None => profile.addresses.get(&args.channel).cloned(),
     };
     let recipient = args.recipient_key(&message.tenant, to.as_ref());
-    let local_time = args.fields.local_time;
-    let content = match (&args.fields.dedup_key, &args.fields.template_id) {
-        (Some(key), _) => DedupKey::of_name(&recipient, key),
-        (None, Some(template)) => {
-            DedupKey::of_content(&recipient, template, &args.data).for_time(local_time)
-        }
-        (None, None) => DedupKey::of_content(&recipient, "", &args.content).for_time(local_time),
-    };
+    let content = args.dedup_key(&recipient).unwrap_or_else(|| {
+        DedupKey::of_content(&recipient, "", &args.content).for_time(args.fields.local_time)
+    });
     let mut start = [0; 8];
     start.copy_from_slice(&content.as_bytes()[..8]);
     GateInput {
