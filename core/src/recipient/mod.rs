@@ -8,6 +8,8 @@ pub mod address;
 pub mod candidate;
 pub mod canonical;
 pub mod caps;
+#[cfg(test)]
+mod changing_zones;
 pub mod check;
 pub mod collectors;
 pub mod crowd;
