@@ -1,7 +1,7 @@
 // Recipients: messages that gates hold or have collected, open digests, and the state of one
 // recipient.
 
-import { call, get } from './api.js';
+import { call, get, getAllowed } from './api.js';
 import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { fill, h, keyed, setAttr, setText, show } from './dom.js';
@@ -83,13 +83,10 @@ export class Recipients {
 
   async readCounts() {
     if (this.isCountless) return;
-    try {
-      this.counts = await get('/api/v1/gates');
-    } catch (error) {
-      // Tokens of tenants see their digests without the counts of all tenants.
-      if (/** @type {any} */ (error).status !== 403) throw error;
-      this.isCountless = true;
-    }
+    const counts = await getAllowed('/api/v1/gates');
+    // Tokens of tenants see their digests without the counts of all tenants.
+    if (counts === null) this.isCountless = true;
+    else this.counts = counts;
   }
 
   /** The number of held and collected messages at the last look, for the navigation. */
